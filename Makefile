@@ -1,0 +1,52 @@
+# UltraServe: every way to run it from a checkout. `make` alone lists them.
+#
+# Each target first sees to it that .venv is there and up to date; .ci/install.py decides that by
+# the content of constraints.txt and pyproject.toml, and costs a tenth of a second when it is.
+
+# The first of the two that really is a Python 3.11. Another: make PYTHON=/path/to/python3.11
+PYTHON ?= $(shell for name in python3.11 python3; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
+	&& echo "$$name" && break; done)
+
+# More arguments for the command behind demo, test, test-slow and benchmarks: make test ARGS="-k hbm"
+ARGS ?=
+
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check format benchmarks clean always
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/.installed ## serve on one emulated compute tray, load it, report to demo-report.json
+	$(BIN)/ultraserve demo --report demo-report.json $(ARGS)
+
+test: .venv/.installed ## run the everyday tests
+	$(BIN)/pytest -m "not slow" $(ARGS)
+
+test-slow: .venv/.installed ## run the tests that take minutes
+	$(BIN)/pytest -m slow $(ARGS)
+
+check: .venv/.installed ## lint, formatting, types and import floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: .venv/.installed ## bring the code into the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmarks: .venv/.installed ## measure; prints figures, asserts nothing
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+clean: ## remove the environment, caches and reports
+	rm -rf .venv .venv.lock .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build ultraserve.egg-info demo-report.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed: always
+	@python="$(PYTHON)"; \
+	test -n "$$python" || { echo "error: UltraServe needs Python 3.11, and none was found on PATH" >&2; exit 1; }; \
+	"$$python" .ci/install.py

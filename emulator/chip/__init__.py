@@ -1,0 +1,1 @@
+"""One chip: a pure state machine that turns commands into effects."""

@@ -1,0 +1,100 @@
+"""Log-probabilities of tokens, in the layout that vLLM sends to its clients.
+
+One row per token: the token itself first, then the most likely tokens in descending order, and
+the token's rank, which counts the tokens at least as likely (1 for the most likely one). Of equal
+log-probabilities the lowest token id comes first, however many are asked for.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.sort_keys import key_columns, sort_keys
+from emulator.specs.sampling import SamplingSpec
+from emulator.specs.step import RowLogprobs
+
+F32 = NDArray[np.float32]
+
+
+def log_softmax(logits: F32) -> F32:
+    """Return log-probabilities [rows, vocab]; minus infinity stays so."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    total = np.exp(shifted).sum(axis=1, keepdims=True, dtype=np.float64)
+    logprobs: F32 = shifted - np.log(total).astype(np.float32)
+    return logprobs
+
+
+def prompt_logprobs(logits: F32, next_token_ids: NDArray[np.integer], k: int) -> RowLogprobs:
+    """Return the log-probabilities of the tokens that followed, and of the k most likely ones.
+
+    Row i of `logits` [rows, vocab] predicts `next_token_ids[i]`; k = -1 means the whole vocabulary.
+    """
+    logprobs = log_softmax(logits)
+    width = logits.shape[1] if k == -1 else k
+    first = next_token_ids.astype(np.int32)[:, None]
+    return _report(logprobs, np.concatenate([first, _most_likely(logprobs, width)], axis=1))
+
+
+def sampled_logprobs(
+    logprobs: F32,
+    rows: Sequence[int],
+    specs: Sequence[SamplingSpec],
+    token_ids: NDArray[np.int32],
+) -> RowLogprobs:
+    """Return one row for each of `token_ids` [all rows]; only `rows` asked, the others are padding.
+
+    `logprobs` is [asking, vocab], for the rows named by `rows`. The report is as wide as the widest
+    request needs; padding is token 0 with minus infinity, and rank 0 in rows that did not ask.
+    """
+    vocab = logprobs.shape[1]
+    chosen = token_ids[rows][:, None]  # [asking, 1]
+    widths = [_reported(specs[row], vocab=vocab) for row in rows]
+    asked = np.zeros((len(rows), max(widths)), dtype=np.int32)
+    by_rank = [i for i, row in enumerate(rows) if specs[row].logprob_token_ids is None]
+    if by_rank:
+        k = max(widths[i] for i in by_rank)
+        asked[by_rank, :k] = _most_likely(logprobs[by_rank], k)
+    for i, row in enumerate(rows):
+        named = specs[row].logprob_token_ids
+        if named is not None:
+            asked[i, : len(named)] = named
+    report = _report(logprobs, np.concatenate([chosen, asked], axis=1))
+    padding = np.arange(asked.shape[1]) >= np.array(widths)[:, None]  # [asking, width]
+    report.token_ids[:, 1:][padding] = 0
+    report.logprobs[:, 1:][padding] = -np.inf
+    return _spread(report, rows, all_rows=len(token_ids))
+
+
+def _reported(spec: SamplingSpec, *, vocab: int) -> int:
+    """Return how many tokens are reported beside the chosen one."""
+    if spec.logprob_token_ids is not None:
+        return len(spec.logprob_token_ids)
+    assert spec.logprobs is not None
+    return vocab if spec.logprobs == -1 else spec.logprobs
+
+
+def _most_likely(logprobs: F32, k: int) -> NDArray[np.int32]:
+    """Return the ids of the k most likely tokens of each row, most likely first: [rows, k]."""
+    keys = sort_keys(logprobs, lowest_column_first=True)
+    if 0 < k < keys.shape[1]:
+        keys = np.partition(keys, keys.shape[1] - k, axis=1)
+    top = np.sort(keys[:, keys.shape[1] - k :], axis=1)[:, ::-1]
+    return key_columns(top, lowest_column_first=True).astype(np.int32)
+
+
+def _report(logprobs: F32, token_ids: NDArray[np.int32]) -> RowLogprobs:
+    """Look up the tokens [rows, 1 + k]; the first column is the one that is ranked."""
+    found = np.take_along_axis(logprobs, token_ids, axis=1)
+    ranks = (logprobs >= found[:, :1]).sum(axis=1, dtype=np.int32)
+    return RowLogprobs(token_ids=token_ids, logprobs=found, ranks=ranks)
+
+
+def _spread(report: RowLogprobs, rows: Sequence[int], *, all_rows: int) -> RowLogprobs:
+    """Return the report with its rows at their places among `all_rows`, the others padded."""
+    width = report.token_ids.shape[1]
+    token_ids = np.zeros((all_rows, width), dtype=np.int32)
+    logprobs = np.full((all_rows, width), -np.inf, dtype=np.float32)
+    ranks = np.zeros(all_rows, dtype=np.int32)
+    token_ids[rows], logprobs[rows], ranks[rows] = report.token_ids, report.logprobs, report.ranks
+    return RowLogprobs(token_ids=token_ids, logprobs=logprobs, ranks=ranks)

@@ -1,0 +1,64 @@
+"""A chip's KV cache in blocks, addressed by vLLM's own block tables.
+
+Keys and values of one layer lie as [kv_heads, blocks, block_tokens * head_dim], so that reading a
+context copies whole blocks. Pages of the host that no block has touched cost no memory.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.tiled_matmul import F32
+
+CHUNK_TOKENS = 256
+"""Contexts are read, and their sums taken, in pieces of this many tokens (see attention)."""
+
+
+class PagedKv:
+    """Keys and values of every layer of one attention replica.
+
+    Args:
+        layers, kv_heads, head_dim: of the computed model.
+        blocks: blocks in the pool; block 0 is vLLM's null block and pads block tables.
+        block_tokens: tokens per block; a power of two, at most `CHUNK_TOKENS`.
+    """
+
+    def __init__(
+        self, *, layers: int, kv_heads: int, head_dim: int, blocks: int, block_tokens: int
+    ) -> None:
+        assert CHUNK_TOKENS % block_tokens == 0, block_tokens
+        self.block_tokens = block_tokens
+        self.blocks = blocks
+        self._head_dim = head_dim
+        shape = (layers, kv_heads, blocks, block_tokens * head_dim)
+        self._keys: F32 = np.zeros(shape, dtype=np.float32)
+        self._values: F32 = np.zeros(shape, dtype=np.float32)
+
+    @property
+    def blocks_per_chunk(self) -> int:
+        """Blocks in one chunk of a context."""
+        return CHUNK_TOKENS // self.block_tokens
+
+    def write(self, layer: int, slots: NDArray[np.int64], keys: F32, values: F32) -> None:
+        """Store `keys` and `values` [tokens, kv_heads, head_dim] at `slots` [tokens].
+
+        A slot is block * block_tokens + offset.
+        """
+        for store, new in ((self._keys, keys), (self._values, values)):
+            by_slot = store[layer].reshape(store.shape[1], -1, self._head_dim)
+            by_slot[:, slots] = new.transpose(1, 0, 2)  # [kv_heads, tokens, head_dim]
+
+    def read(self, layer: int, tables: NDArray[np.int64]) -> tuple[F32, F32]:
+        """Copy the contexts of `tables` [items, chunks * blocks_per_chunk].
+
+        Returns keys and values, each [kv_heads, items, chunks, CHUNK_TOKENS, head_dim].
+        """
+        items, table_blocks = tables.shape
+        shape = (-1, items, table_blocks // self.blocks_per_chunk, CHUNK_TOKENS, self._head_dim)
+        keys = self._keys[layer].take(tables, axis=1).reshape(shape)
+        values = self._values[layer].take(tables, axis=1).reshape(shape)
+        return keys, values
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one block of every layer, for a request that continues a shared block."""
+        self._keys[:, :, target] = self._keys[:, :, source]
+        self._values[:, :, target] = self._values[:, :, source]

@@ -1,0 +1,38 @@
+"""Rotary position embedding (Su et al. 2021) in the half-split layout of Hugging Face checkpoints."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.tiled_matmul import F32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """The angles of one batch: `cos` and `sin` are [tokens, 1, head_dim / 2] float32."""
+
+    cos: F32
+    sin: F32
+
+
+def rotation(positions: NDArray[np.int64], head_dim: int, theta: float) -> Rotation:
+    """Make the angles of `positions` [tokens].
+
+    The inverse frequencies and the angles are rounded to float32 as in the reference
+    implementation, so that long contexts rotate by the very same angles.
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
+    inverse_frequency = (1.0 / theta**exponents).astype(np.float32)  # [head_dim / 2]
+    angles = positions.astype(np.float32)[:, None] * inverse_frequency  # [tokens, head_dim / 2]
+    return Rotation(cos=np.cos(angles)[:, None, :], sin=np.sin(angles)[:, None, :])
+
+
+def rotate(x: F32, angles: Rotation) -> F32:
+    """Rotate `x` [tokens, heads, head_dim]; returns a new array of the same shape."""
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    out = np.empty_like(x)
+    out[..., :half] = first * angles.cos - second * angles.sin
+    out[..., half:] = second * angles.cos + first * angles.sin
+    return out

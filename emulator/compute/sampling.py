@@ -1,0 +1,136 @@
+"""Chooses the next token of each request, as vLLM's own sampler does, in numpy.
+
+The order of operations is that of `vllm.v1.sample.sampler.Sampler`, with its default of reporting
+raw log-probabilities: grammar bitmask; log-probabilities; allowed tokens; bad words; early stops;
+bias; penalties; then the largest logit, or: temperature, min-p, top-k, top-p and a draw.
+
+A draw depends on the request's seed and on the number of its output tokens, on nothing else: not
+on the rows beside it, on preemption, or on how the model is spread over chips. So does every other
+figure of a row. This module must not know which chip it runs on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.logprobs import log_softmax, sampled_logprobs
+from emulator.compute.penalties import apply_penalties
+from emulator.compute.token_masks import (
+    add_logit_bias,
+    mask_bad_words,
+    mask_by_grammar,
+    mask_early_stops,
+    mask_not_allowed,
+)
+from emulator.compute.truncation import keep_min_p, keep_top_k, keep_top_p
+from emulator.specs.sampling import SamplingSpec
+from emulator.specs.step import RowLogprobs
+
+F32 = NDArray[np.float32]
+TokenIds = NDArray[np.integer]
+
+_SEED_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """One token per row: `token_ids` [rows] int32. `logprobs` when at least one row asked."""
+
+    token_ids: NDArray[np.int32]
+    logprobs: RowLogprobs | None
+
+
+def sample(
+    logits: F32,
+    specs: Sequence[SamplingSpec],
+    prompts: Sequence[TokenIds],
+    outputs: Sequence[TokenIds],
+    grammar_bitmask: NDArray[np.int32] | None = None,
+) -> Sampled:
+    """Choose a token for each row of `logits` [rows, vocab] float32, which are left unchanged.
+
+    `prompts` and `outputs` are each row's token ids so far. `grammar_bitmask` is [rows,
+    ceil(vocab / 32)] int32, low bit first; a row of all ones (-1) is unconstrained.
+    """
+    assert len(logits) == len(specs) == len(prompts) == len(outputs), "one of each per row"
+    if grammar_bitmask is None and all(spec.is_plain_greedy for spec in specs):
+        return Sampled(token_ids=logits.argmax(axis=1).astype(np.int32), logprobs=None)
+    # An absurd penalty or bias may overflow, a mask may leave nothing: the largest logit decides.
+    with np.errstate(all="ignore"):
+        return _sample_with_features(logits.copy(), specs, prompts, outputs, grammar_bitmask)
+
+
+def _sample_with_features(
+    logits: F32,
+    specs: Sequence[SamplingSpec],
+    prompts: Sequence[TokenIds],
+    outputs: Sequence[TokenIds],
+    grammar_bitmask: NDArray[np.int32] | None,
+) -> Sampled:
+    """Do what `sample` does, in place, with every feature that some row asks for."""
+    if grammar_bitmask is not None:
+        mask_by_grammar(logits, grammar_bitmask)
+    asking = [row for row, spec in enumerate(specs) if spec.wants_logprobs]
+    raw_logprobs = log_softmax(logits[asking]) if asking else None  # [asking, vocab]
+    constrain(logits, specs, prompts, outputs)
+    token_ids = logits.argmax(axis=1).astype(np.int32)  # the first of equals, as in PyTorch
+    drawing = [row for row, spec in enumerate(specs) if not spec.is_greedy]
+    if drawing:
+        token_ids[drawing] = _draw(
+            narrow(logits[drawing], [specs[row] for row in drawing]),
+            [uniform(specs[row].seed, len(outputs[row])) for row in drawing],
+        )
+    if raw_logprobs is None:
+        return Sampled(token_ids=token_ids, logprobs=None)
+    report = sampled_logprobs(raw_logprobs, asking, specs, token_ids)
+    return Sampled(token_ids=token_ids, logprobs=report)
+
+
+def constrain(
+    logits: F32,
+    specs: Sequence[SamplingSpec],
+    prompts: Sequence[TokenIds],
+    outputs: Sequence[TokenIds],
+) -> None:
+    """Apply to logits [rows, vocab], in place, what can change which of them is the largest."""
+    mask_not_allowed(logits, specs)
+    mask_bad_words(logits, specs, outputs)
+    mask_early_stops(logits, specs, outputs)
+    add_logit_bias(logits, specs)
+    apply_penalties(logits, specs, prompts, outputs)
+
+
+def narrow(logits: F32, specs: Sequence[SamplingSpec]) -> F32:
+    """Return logits [rows, vocab] over temperature, less what min-p, top-k and top-p exclude."""
+    scaled = logits / np.array([spec.temperature for spec in specs], dtype=np.float32)[:, None]
+    keep_min_p(scaled, specs)
+    keep_top_k(scaled, specs)
+    keep_top_p(scaled, specs)
+    return scaled
+
+
+def uniform(seed: int | None, position: int) -> float:
+    """Return the random number in [0, 1) that decides output token `position` of a request.
+
+    A counter-based generator gives it at once, without the numbers before it.
+    """
+    assert seed is not None, "a random request has a seed"
+    key = np.array([seed & _SEED_MASK, position], dtype=np.uint64)
+    bits = int(np.random.Philox(key=key).random_raw())
+    return (bits >> 11) * 2.0**-53
+
+
+def _draw(scaled: F32, uniforms: Sequence[float]) -> NDArray[np.int64]:
+    """Return the token of each row at which its cumulative probability passes its uniform number.
+
+    `scaled` is [rows, vocab]. A row without a finite distribution gives its largest logit's token.
+    """
+    weights = np.exp(scaled - scaled.max(axis=1, keepdims=True)).astype(np.float64)
+    cumulative = np.cumsum(weights, axis=1)  # [rows, vocab]
+    # A number below 1 times the total is below the total in float64 too: some token passes it,
+    # and one of weight 0 never does.
+    target = np.array(uniforms)[:, None] * cumulative[:, -1:]
+    passed = cumulative > target
+    return np.where(passed[:, -1], passed.argmax(axis=1), scaled.argmax(axis=1))

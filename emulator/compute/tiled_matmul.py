@@ -1,0 +1,34 @@
+"""Matrix products whose rows do not depend on the batch they are computed in.
+
+A BLAS picks its kernel by the shape of the whole product, so the last bits of a row may change
+with the number of rows beside it. Text must not depend on batching or on the partition, hence
+every product here is made of calls of one fixed shape: `TILE_ROWS` rows at a time, padded with
+zeros. Four rows cost no speed against one large call on the sizes used here (DECISIONS.md).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+
+TILE_ROWS = 4
+
+
+def padded_rows(rows: int) -> int:
+    """Rows after padding to whole tiles."""
+    return -(-rows // TILE_ROWS) * TILE_ROWS
+
+
+def tiled_matmul(x: F32, weight: F32) -> F32:
+    """Multiply `x` [rows, inner] by `weight` [inner, columns]; returns [rows, columns] float32.
+
+    Row i of the result has the same bits whatever the other rows are and however many.
+    """
+    rows, inner = x.shape
+    if rows % TILE_ROWS:
+        padded = np.zeros((padded_rows(rows), inner), dtype=np.float32)
+        padded[:rows] = x
+        x = padded
+    tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
+    product = np.matmul(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
+    return product.reshape(-1, weight.shape[1])[:rows]

@@ -1,0 +1,72 @@
+"""Narrowing a distribution before a draw: min-p, top-k and top-p.
+
+All functions change scaled logits [rows, vocab] in place, in the rows whose spec asks for it; a
+token that cannot be drawn becomes minus infinity. Arithmetic is float32 where vLLM's is, so that
+the same tokens stay. The order is vLLM's: min-p, top-k, top-p of what is left.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.sort_keys import key_columns, sort_keys
+from emulator.specs.sampling import SamplingSpec
+
+F32 = NDArray[np.float32]
+
+_EXCLUDED = np.float32(-np.inf)
+
+
+def keep_min_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
+    """Exclude tokens less likely than `min_p` times the most likely one."""
+    rows = [row for row, spec in enumerate(specs) if spec.min_p > 0.0]
+    if not rows:
+        return
+    x = scaled[rows]
+    probabilities = _softmax(x)
+    share = np.array([specs[row].min_p for row in rows], dtype=np.float32)[:, None]
+    threshold = probabilities.max(axis=1, keepdims=True) * share
+    x[probabilities < threshold] = _EXCLUDED
+    scaled[rows] = x
+
+
+def keep_top_k(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
+    """Exclude tokens less likely than the k-th most likely one; its equals stay."""
+    vocab = scaled.shape[1]
+    rows = [row for row, spec in enumerate(specs) if 0 < spec.top_k < vocab]
+    if not rows:
+        return
+    x = scaled[rows]
+    kth = np.array([vocab - specs[row].top_k for row in rows])[:, None]  # from the smallest
+    parted = np.partition(x, np.unique(kth), axis=1)
+    x[x < np.take_along_axis(parted, kth, axis=1)] = _EXCLUDED
+    scaled[rows] = x
+
+
+def keep_top_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
+    """Keep the fewest most likely tokens whose probabilities add up to `top_p`, at least one.
+
+    Of equally likely tokens at the border, those of the highest ids stay.
+    """
+    rows = [row for row, spec in enumerate(specs) if spec.top_p < 1.0]
+    if not rows:
+        return
+    x = scaled[rows]
+    keys = np.sort(sort_keys(x, lowest_column_first=False), axis=1)
+    columns = key_columns(keys, lowest_column_first=False)  # least likely first
+    probabilities = _softmax(np.take_along_axis(x, columns, axis=1))
+    below = np.cumsum(probabilities, axis=1, dtype=np.float64).astype(np.float32)
+    top_p = np.array([specs[row].top_p for row in rows], dtype=np.float32)[:, None]
+    excluded = below <= np.float32(1.0) - top_p
+    excluded[:, -1] = False
+    marked = np.empty_like(excluded)
+    np.put_along_axis(marked, columns, excluded, axis=1)
+    x[marked] = _EXCLUDED
+    scaled[rows] = x
+
+
+def _softmax(x: F32) -> F32:
+    weights = np.exp(x - x.max(axis=1, keepdims=True))
+    probabilities: F32 = weights / weights.sum(axis=1, keepdims=True)
+    return probabilities

@@ -1,0 +1,65 @@
+"""The emulator's typed errors: what a caller can catch by kind and show to a person as one line.
+
+Every message names the thing that is wrong. `HbmExhausted` alone carries more than a line, because
+the usage table is the answer to the question that it raises.
+"""
+
+
+class UltraServeError(Exception):
+    """Anything that UltraServe refuses or fails at, and says so in words for its user."""
+
+
+class ConfigError(UltraServeError):
+    """A setting has a value that cannot be used; the message is one line that names all three."""
+
+    def __init__(self, *, field: str, value: object, expected: str) -> None:
+        super().__init__(f"{field}={value}: expected {expected}".replace("\n", " "))
+        self.field = field
+        self.value = value
+        self.expected = expected
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {"field": self.field, "value": self.value, "expected": self.expected}
+        return _rebuild, (type(self), fields)
+
+
+class CheckpointError(UltraServeError):
+    """A checkpoint cannot be used; the message is one line that names the file or the tensor."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message.replace("\n", " "))
+
+
+class HbmExhausted(UltraServeError):  # noqa: N818 - the runtime's own word
+    """An HBM allocation does not fit; definite: nothing was allocated.
+
+    `owner` asked for `wanted_bytes` where `free_bytes` were left; `table` shows who holds the rest,
+    as the Neuron runtime's own out-of-memory report does.
+    """
+
+    def __init__(self, *, owner: str, wanted_bytes: int, free_bytes: int, table: str) -> None:
+        super().__init__(
+            f"HBM exhausted: {owner} wants {wanted_bytes:,} bytes, {free_bytes:,} are free\n{table}"
+        )
+        self.owner = owner
+        self.wanted_bytes = wanted_bytes
+        self.free_bytes = free_bytes
+        self.table = table
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {
+            "owner": self.owner,
+            "wanted_bytes": self.wanted_bytes,
+            "free_bytes": self.free_bytes,
+            "table": self.table,
+        }
+        return _rebuild, (type(self), fields)
+
+
+class ChannelError(UltraServeError):
+    """Step data did not arrive between the executor and a chip; indefinite: it may have run."""
+
+
+def _rebuild(kind: type[UltraServeError], fields: dict[str, object]) -> UltraServeError:
+    """Makes an error with keyword-only fields again after pickling, as Ray does between actors."""
+    return kind(**fields)

@@ -1,0 +1,1 @@
+"""Power as a pure function of how busy a chip is."""

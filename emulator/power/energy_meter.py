@@ -1,0 +1,26 @@
+"""Integrates watts to joules in emulated time, at the chips and at the facility."""
+
+from collections.abc import Callable
+
+
+class EnergyMeter:
+    """Totals since the meter was made.
+
+    Args:
+        facility_watts: watts at the facility when the chips together draw the given watts.
+
+    Invariants: totals never fall; each interval is counted once.
+    """
+
+    def __init__(self, facility_watts: Callable[[float], float]) -> None:
+        self._facility_watts = facility_watts
+        self.chip_joules = 0.0
+        self.facility_joules = 0.0
+
+    def add(self, *, duration_ns: int, chip_watts: float) -> None:
+        """Count an interval in which all chips together drew `chip_watts`."""
+        assert duration_ns >= 0, duration_ns
+        assert chip_watts >= 0.0, chip_watts
+        seconds = duration_ns / 1e9
+        self.chip_joules += chip_watts * seconds
+        self.facility_joules += self._facility_watts(chip_watts) * seconds

@@ -1,0 +1,1 @@
+"""Emulated time: clocks that everything else receives as an argument."""

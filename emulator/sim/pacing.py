@@ -1,0 +1,50 @@
+"""Lays engine steps out in emulated time, and counts where the host could not keep up.
+
+Steps of a busy engine follow each other without a gap: the wall time that scheduling takes on this
+host is hidden behind the emulated duration of the step before it, as an asynchronous scheduler
+hides it on a real machine. Only an engine that had run out of work starts at the clock's present.
+"""
+
+from dataclasses import dataclass
+
+from emulator.sim.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedStep:
+    """One step in emulated time. `lag_ns` is how late it ended against its own duration."""
+
+    begin_ns: int
+    end_ns: int
+    lag_ns: int
+
+
+class StepPacer:
+    """Paces the steps of one engine by `clock`.
+
+    Invariants: steps do not overlap; the sum of lags is `lag_ns_total`.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_end_ns = clock.now_ns()
+        self.lag_ns_total = 0
+        self.busy_ns_total = 0
+        self.lagging_steps = 0
+
+    def begin_ns(self, *, continues: bool) -> int:
+        """When the next step begins; `continues` says that work was left at the last one's end."""
+        return self._last_end_ns if continues else max(self._last_end_ns, self._clock.now_ns())
+
+    def finish(self, begin_ns: int, duration_ns: int) -> PacedStep:
+        """Hold a step that began at `begin_ns` until `duration_ns` have passed.
+
+        A step whose computing took longer than that ends late; the next one starts from there.
+        """
+        due_ns = begin_ns + duration_ns
+        lag_ns = self._clock.wait_until_ns(due_ns)
+        self._last_end_ns = due_ns + lag_ns
+        self.lag_ns_total += lag_ns
+        self.lagging_steps += lag_ns > 0
+        self.busy_ns_total += duration_ns
+        return PacedStep(begin_ns=begin_ns, end_ns=self._last_end_ns, lag_ns=lag_ns)

@@ -1,0 +1,44 @@
+"""A figure: one hardware number with its unit and where it comes from.
+
+Catalog data is made of figures, so that whatever prints a number can print its source beside it.
+"""
+
+import math
+from dataclasses import dataclass
+
+ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A finite `value` in `unit`; `source` names a document, shows the arithmetic, or starts with
+    "assumed" and says why.
+
+    Raises ValueError for a value that is not finite, or an empty unit or source.
+    """
+
+    value: float
+    unit: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ValueError(f"a figure's value is finite, not {self.value}")
+        if not self.unit or not self.source:
+            raise ValueError(f"a figure has a unit and a source: {self.unit!r}, {self.source!r}")
+
+    @property
+    def assumed(self) -> bool:
+        """True when nobody published this number."""
+        return self.source.startswith(ASSUMED)
+
+    @property
+    def count(self) -> int:
+        """The value as a whole number; raises ValueError when it is not one."""
+        whole = int(self.value)
+        if whole != self.value:
+            raise ValueError(f"{self.value} {self.unit} is not a whole number")
+        return whole
+
+
+NamedFigures = tuple[tuple[str, Figure], ...]

@@ -1,0 +1,26 @@
+"""Qwen3-30B-A3B: the dimensions of its public config.json, as catalog data.
+
+The position limit is 40,960: 32,768 native tokens and room for 8,192 of output.
+"""
+
+from typing import Final
+
+from emulator.specs.model import ModelSpec
+
+QWEN3_30B_A3B: Final = ModelSpec(
+    name="qwen3-30b-a3b",
+    layers=48,
+    hidden=2_048,
+    heads=32,
+    kv_heads=4,
+    head_dim=128,
+    experts=128,
+    experts_per_token=8,
+    expert_intermediate=768,
+    vocab=151_936,
+    max_context_tokens=40_960,
+    tied_embeddings=False,
+    weight_bytes_per_param=2,
+    kv_bytes_per_element=2,
+    source="Hugging Face, Qwen/Qwen3-30B-A3B, config.json (BF16 checkpoint)",
+)

@@ -1,0 +1,1 @@
+"""Serving on emulated chips: the vLLM plugin, the commands, the metrics."""

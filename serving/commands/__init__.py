@@ -1,0 +1,1 @@
+"""The subcommands of `ultraserve`, one thin file each."""

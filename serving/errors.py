@@ -1,0 +1,18 @@
+"""Errors of serving that reach a user: one line, and what to do."""
+
+from emulator.errors import UltraServeError
+
+
+class UnsupportedFlag(UltraServeError):
+    """A vLLM flag or feature that this platform refuses; definite, nothing was started."""
+
+    def __init__(self, *, flag: str, reason: str) -> None:
+        super().__init__(f"{flag}: {reason}")
+        self.flag = flag
+
+
+class PortInUse(UltraServeError):
+    """Another program listens where the server was asked to."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"port={port}: expected a free port on {host}, another program listens there")

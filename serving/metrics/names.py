@@ -1,0 +1,108 @@
+"""Each metric of ours, once: name, type, help, and the field of the snapshot it shows.
+
+Names of counters carry no `_total` here; the exposition format adds it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One family. `field` is the snapshot's attribute."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    field: str
+
+
+METRICS = (
+    Metric(
+        name="ultraserve_clock_dilation",
+        kind="gauge",
+        help="Wall seconds per emulated second; 0 when time is virtual.",
+        field="dilation",
+    ),
+    Metric(
+        name="ultraserve_emulated_seconds",
+        kind="counter",
+        help="Emulated seconds since the engine's start, to the end of the last step.",
+        field="emulated_s",
+    ),
+    Metric(
+        name="ultraserve_steps",
+        kind="counter",
+        help="Engine steps that computed at least one token.",
+        field="steps",
+    ),
+    Metric(
+        name="ultraserve_busy_seconds",
+        kind="counter",
+        help="Emulated seconds spent in steps.",
+        field="busy_s",
+    ),
+    Metric(
+        name="ultraserve_lag_seconds",
+        kind="counter",
+        help="Emulated seconds by which steps ended late because the host could not keep up.",
+        field="lag_s",
+    ),
+    Metric(
+        name="ultraserve_lagging_steps",
+        kind="counter",
+        help="Steps that ended late because the host could not keep up.",
+        field="lagging_steps",
+    ),
+    Metric(
+        name="ultraserve_chip_energy_joules",
+        kind="counter",
+        help="Modelled energy drawn by the partition's chips, in emulated time.",
+        field="chip_joules",
+    ),
+    Metric(
+        name="ultraserve_facility_energy_joules",
+        kind="counter",
+        help="Modelled energy at the facility (chips, share of the racks, PUE), in emulated time.",
+        field="facility_joules",
+    ),
+    Metric(
+        name="ultraserve_chip_watts",
+        kind="gauge",
+        help="Modelled watts of the partition's chips in the last step.",
+        field="chip_watts",
+    ),
+    Metric(
+        name="ultraserve_facility_watts",
+        kind="gauge",
+        help="Modelled watts at the facility in the last step.",
+        field="facility_watts",
+    ),
+    Metric(
+        name="ultraserve_provisioned_watts",
+        kind="gauge",
+        help="The partition's share of the provisioned rack budget.",
+        field="provisioned_watts",
+    ),
+    Metric(
+        name="ultraserve_chips",
+        kind="gauge",
+        help="Chips of the partition.",
+        field="chips",
+    ),
+    Metric(
+        name="ultraserve_compute_wall_seconds",
+        kind="counter",
+        help="Wall seconds that the chips' computing and the step channel took on this host.",
+        field="compute_wall_s",
+    ),
+)
+
+INFO_NAME = "ultraserve_info"
+INFO_HELP = "What is emulated: always 1."
+INFO_LABELS = ("system", "chips", "time_model", "weights", "routing", "clock")
+
+WALL_TTFT_NAME = "ultraserve_wall_time_to_first_token_seconds"
+WALL_TTFT_HELP = "Time to first token in wall seconds; vllm:time_to_first_token_seconds is emulated."
+WALL_E2E_NAME = "ultraserve_wall_e2e_request_latency_seconds"
+WALL_E2E_HELP = "Request latency in wall seconds; vllm:e2e_request_latency_seconds is emulated."

@@ -1,0 +1,232 @@
+"""vLLM's executor over a fleet of emulated chips: computes a step, times it, holds it till then.
+
+It owns the fleet, the clock and the energy. vLLM calls `execute_model`, which only keeps the
+decision, and then `sample_tokens`, which computes it with the grammar's bitmask in one go.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from vllm.logger import init_logger
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+
+from emulator.fleet import Fleet
+from emulator.specs.step import RankStep
+from serving.plugin.calibration import calibrate
+from serving.plugin.engine_time import EngineTime, make_clock
+from serving.plugin.lockstep_scheduler import LockstepOutput
+from serving.plugin.platform import deployment_of
+from serving.plugin.step_report import TimedOutput
+from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step, step_batch
+
+logger = init_logger(__name__)
+
+_TORCH_DTYPES = {2: torch.bfloat16, 4: torch.float32}
+
+
+class NoWorker:
+    """The worker class that vLLM's config must name; chips are not vLLM workers."""
+
+
+class UltraServeExecutor(Executor):
+    """One engine on one partition."""
+
+    uses_ray = False
+    supports_pp = False
+
+    def _init_executor(self) -> None:
+        self.deployment = deployment_of(self.vllm_config)
+        self._seed = self.model_config.seed or 0
+        self._fleet: Fleet | None = None
+        self._time: EngineTime | None = None
+        self._pending: LockstepOutput | None = None
+        self._finished: dict[int, list[str]] = {}
+
+    def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
+        """The timed model's KV, one full-attention group, so that the pool's size is its own."""
+        model = self.deployment.time_model
+        spec = FullAttentionSpec(
+            block_size=self.cache_config.block_size,
+            num_kv_heads=model.kv_heads,
+            head_size=model.head_dim,
+            dtype=_TORCH_DTYPES[model.kv_bytes_per_element],
+        )
+        return [{f"layers.{layer}.attention": spec for layer in range(model.layers)}]
+
+    def determine_available_memory(self) -> list[int]:
+        """HBM of one chip that weights, microcode and activations leave to KV."""
+        free_bytes = self.deployment.cost.hbm_free_bytes_per_chip()
+        return [int(free_bytes * self.cache_config.gpu_memory_utilization)]
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        """Any; the chips lay their blocks out themselves."""
+        return [["NHD"]]
+
+    def set_kv_cache_layout(self, layout_name: str) -> None:
+        """Ignore vLLM's choice; see `get_supported_kv_cache_layouts`."""
+
+    def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
+        """Start the chips with the pool that vLLM has sized."""
+        (config,) = kv_cache_configs
+        deployment = self.deployment
+        self._kv_blocks = config.num_blocks
+        fleet = Fleet(
+            weights_dir=deployment.weights_dir,
+            chips=deployment.partition.chips,
+            kv_blocks=config.num_blocks,
+            block_tokens=self.cache_config.block_size,
+        )
+        started = time.perf_counter()
+        fleet.start()
+        self._fleet = fleet
+        logger.info(
+            "%d emulated chips ready in %.1f s, %d KV blocks of %d tokens each",
+            deployment.partition.chips,
+            time.perf_counter() - started,
+            config.num_blocks,
+            self.cache_config.block_size,
+        )
+
+    def compile_or_warm_up_model(self) -> None:
+        """Warm the chips up and fix the clock; there is nothing to compile."""
+        fleet = self._live_fleet()
+        dilation = calibrate(
+            fleet.step,
+            self.deployment.cost,
+            ranks=self.deployment.partition.ranks,
+            block_tokens=self.cache_config.block_size,
+            kv_blocks=self._kv_blocks,
+            max_batched_tokens=self.scheduler_config.max_num_batched_tokens,
+            max_requests=self.scheduler_config.max_num_seqs,
+        )
+        clock = make_clock(self.deployment.settings.clock, dilation)
+        self._time = EngineTime(clock, self.deployment)
+        logger.info(
+            "clock %s: %g wall seconds per emulated second (this host keeps up from %g)",
+            self.deployment.settings.clock,
+            clock.dilation,
+            dilation,
+        )
+
+    def execute_model(
+        self, scheduler_output: SchedulerOutput, non_block: bool = False
+    ) -> Any:
+        """Keep the decision; `sample_tokens` computes it. A step without tokens ends here."""
+        assert isinstance(scheduler_output, LockstepOutput)
+        self._note_finished(scheduler_output)
+        result: ModelRunnerOutput | None = None
+        if scheduler_output.total_num_scheduled_tokens:
+            self._pending = scheduler_output
+        else:
+            result = self._idle_output()
+        if not non_block:
+            return result
+        future: Future[ModelRunnerOutput | None] = Future()
+        future.set_result(result)
+        return future
+
+    def sample_tokens(
+        self, grammar_output: GrammarOutput | None, non_block: bool = False
+    ) -> Any:
+        """Compute the kept step on the chips and hold it until its emulated end."""
+        pending, self._pending = self._pending, None
+        assert pending is not None, "sample_tokens without execute_model"
+        result = self._run(pending, grammar_output)
+        if not non_block:
+            return result
+        future: Future[ModelRunnerOutput] = Future()
+        future.set_result(result)
+        return future
+
+    def _run(self, output: LockstepOutput, grammar: GrammarOutput | None) -> TimedOutput:
+        engine_time = self._live_time()
+        begin_ns = engine_time.begin_ns(continues=output.continues)
+        steps = self._rank_steps(output, grammar)
+        bitmasks = {
+            step.rank: mask
+            for step in steps
+            if (mask := grammar_bitmask(step, grammar)) is not None
+        }
+        started = time.perf_counter()
+        outputs = self._live_fleet().step(steps, bitmasks)
+        compute_wall_s = time.perf_counter() - started
+        batch = step_batch(steps, outputs, self.deployment.partition.ranks)
+        cost = self.deployment.cost.cost(batch)
+        report = engine_time.finish(begin_ns, cost, compute_wall_s)
+        result = model_runner_output(steps, outputs)
+        return TimedOutput(**vars(result), report=report)
+
+    def _rank_steps(
+        self, output: LockstepOutput, grammar: GrammarOutput | None
+    ) -> list[RankStep]:
+        """The ranks that have something to do; what finished elsewhere waits for its rank."""
+        steps = []
+        for rank, decision in enumerate(output.by_rank):
+            if decision.total_num_scheduled_tokens:
+                finished = self._finished.pop(rank, [])
+                steps.append(rank_step(rank, decision, finished, self._seed, grammar))
+        return steps
+
+    def _note_finished(self, output: LockstepOutput) -> None:
+        for rank, decision in enumerate(output.by_rank):
+            if decision.finished_req_ids:
+                self._finished.setdefault(rank, []).extend(sorted(decision.finished_req_ids))
+
+    def _idle_output(self) -> ModelRunnerOutput:
+        if self._time is None:
+            return EMPTY_MODEL_RUNNER_OUTPUT
+        return TimedOutput(req_ids=[], req_id_to_index={}, report=self._time.report())
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+    ) -> Any:
+        """Answer vLLM's control calls; chips are reached by commands, not by calls.
+
+        Raises:
+            NotImplementedError: a method that this platform has no answer to.
+        """
+        del timeout, args, kwargs
+        answers: dict[str, Any] = {
+            "get_supported_tasks": ("generate",),
+            "update_max_model_len": None,
+            "reset_mm_cache": None,
+            "reset_encoder_cache": None,
+            "supports_draft_weight_updates": False,
+        }
+        if not isinstance(method, str) or method not in answers:
+            raise NotImplementedError(f"{method} is not available on emulated chips")
+        result = [answers[method]]
+        if not non_block:
+            return result
+        future: Future[list[Any]] = Future()
+        future.set_result(result)
+        return future
+
+    def check_health(self) -> None:
+        """Raise when the chips are gone."""
+        self._live_fleet().check()
+
+    def shutdown(self) -> None:
+        """Stop the chips and Ray; idempotent."""
+        fleet, self._fleet = getattr(self, "_fleet", None), None
+        if fleet is not None:
+            fleet.stop()
+
+    def _live_fleet(self) -> Fleet:
+        assert self._fleet is not None, "the chips are not started"
+        return self._fleet
+
+    def _live_time(self) -> EngineTime:
+        assert self._time is not None, "the clock is not set"
+        return self._time

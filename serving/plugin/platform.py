@@ -1,0 +1,203 @@
+"""The platform that vLLM believes it runs on: Trainium3 chips, emulated.
+
+It sets the executor, the scheduler and what follows from them, and refuses by name what this
+platform cannot do, before anything is started. It never poses as CUDA.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.platforms.interface import Platform, PlatformEnum
+
+from emulator.model import system_by_name
+from serving.errors import UnsupportedFlag
+from serving.plugin.deployment import Deployment, resolve_deployment
+from serving.settings import Settings
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+_EXECUTOR = "serving.plugin.executor.UltraServeExecutor"
+_SCHEDULER = "serving.plugin.lockstep_scheduler.LockstepScheduler"
+_WORKER = "serving.plugin.executor.NoWorker"
+
+_QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+DEFAULT_BLOCK_TOKENS = 32
+"""The vendor's plugin uses KV blocks of 32 tokens (HARDWARE: vllm-neuron, block_size 32)."""
+
+
+class UltraServePlatform(Platform):
+    """Trainium3, out of tree. Tensors that vLLM makes for itself stay on the CPU."""
+
+    _enum = PlatformEnum.OOT
+    device_name = "trainium3"
+    device_type = "cpu"
+    dispatch_key = "CPU"
+    dist_backend = "gloo"
+
+    @property
+    def supported_dtypes(self) -> list[torch.dtype]:
+        """The dtype that the chips compute tokens in."""
+        return [torch.float32]
+
+    @classmethod
+    def get_device_name(cls, device_id: int = 0) -> str:
+        """Return the chip's name."""
+        return f"trainium3 (emulated) {device_id}"
+
+    @classmethod
+    def get_device_total_memory(cls, device_id: int = 0) -> int:
+        """Return the HBM bytes of a chip of the default system."""
+        del device_id
+        return system_by_name(Settings().system).chip.hbm_bytes
+
+    @classmethod
+    def is_pin_memory_available(cls) -> bool:
+        """No device memory of vLLM's own, nothing to pin."""
+        return False
+
+    @classmethod
+    def inference_mode(cls) -> Any:
+        """Return torch's no-grad context."""
+        return torch.no_grad()
+
+    @classmethod
+    def set_device(cls, device: torch.device) -> None:
+        """Do nothing: chips are not torch devices."""
+
+    @classmethod
+    def validate_request(cls, processed_inputs: Any, params: Any) -> None:
+        """Refuse sampling parameters that are not computed; raises ValueError (HTTP 400)."""
+        # vLLM's config, which sampling parameters need, imports this file.
+        from serving.plugin.requests import refuse_request  # noqa: PLC0415
+
+        del processed_inputs
+        refuse_request(params)
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
+        """Resolve the deployment and point vLLM at our executor and scheduler.
+
+        Raises:
+            UltraServeError: one line that names the flag or the setting.
+        """
+        for name, value in _QUIET.items():
+            os.environ.setdefault(name, value)
+        if vllm_config.model_config is None:
+            return
+        refuse_features(vllm_config)
+        deployment = deployment_of(vllm_config)
+        _configure_engine(vllm_config)
+        _configure_context(vllm_config, deployment)
+
+    @classmethod
+    def update_block_size_for_backend(cls, vllm_config: "VllmConfig") -> None:
+        """Keep the block size: there is no attention backend of vLLM's to ask."""
+
+
+def deployment_of(vllm_config: "VllmConfig") -> Deployment:
+    """Resolve the deployment of an engine's config."""
+    additional = vllm_config.additional_config
+    settings = Settings.from_additional_config(additional if isinstance(additional, dict) else {})
+    return resolve_deployment(settings, Path(vllm_config.model_config.model))
+
+
+def refuse_features(vllm_config: "VllmConfig") -> None:
+    """Raise UnsupportedFlag for the first feature that is asked for and not there."""
+    for flag, asked, reason in _FEATURES:
+        if asked(vllm_config):
+            raise UnsupportedFlag(flag=flag, reason=reason)
+
+
+_ONE_ENGINE = (
+    "vLLM would start one engine per rank; use `ultraserve serve`, which reads this flag itself, "
+    'or --additional-config \'{"ultraserve": {"chips": N}}\''
+)
+
+_FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
+    ("--data-parallel-size", lambda c: c.parallel_config.data_parallel_size > 1, _ONE_ENGINE),
+    (
+        "--tensor-parallel-size",
+        lambda c: c.parallel_config.tensor_parallel_size > 1,
+        "attention is not split over chips yet; each chip is a data-parallel rank",
+    ),
+    (
+        "--pipeline-parallel-size",
+        lambda c: c.parallel_config.pipeline_parallel_size > 1,
+        "layers are not split over chips on this platform",
+    ),
+    (
+        "--decode-context-parallel-size",
+        lambda c: c.parallel_config.decode_context_parallel_size > 1,
+        "contexts are not split over chips on this platform",
+    ),
+    ("--enable-lora", lambda c: c.lora_config is not None, "LoRA adapters are not computed"),
+    (
+        "--speculative-config",
+        lambda c: c.speculative_config is not None,
+        "speculative decoding is not computed",
+    ),
+    (
+        "--quantization",
+        lambda c: c.model_config.quantization is not None,
+        "quantized weights are not computed; the timed model's precision is its own",
+    ),
+    (
+        "--kv-cache-dtype",
+        lambda c: c.cache_config.cache_dtype not in ("auto", "float32"),
+        "the chips keep KV in the computed dtype; leave it at auto",
+    ),
+    (
+        "--kv-transfer-config",
+        lambda c: c.kv_transfer_config is not None,
+        "KV does not move between engines on this platform",
+    ),
+    (
+        "--kv-events-config",
+        lambda c: c.kv_events_config is not None and c.kv_events_config.enable_kv_cache_events,
+        "KV events of several ranks are not published yet",
+    ),
+    (
+        "--runner pooling",
+        lambda c: c.model_config.runner_type != "generate",
+        "embedding, scoring and pooling models are not computed; only text generation is",
+    ),
+    (
+        "--logits-processors",
+        lambda c: bool(c.model_config.logits_processors),
+        "logits live on the chips, custom processors cannot reach them",
+    ),
+    (
+        "--enable-prompt-embeds",
+        lambda c: c.model_config.enable_prompt_embeds,
+        "prompts are tokens on this platform",
+    ),
+)
+
+
+def _configure_engine(vllm_config: "VllmConfig") -> None:
+    parallel = vllm_config.parallel_config
+    parallel.distributed_executor_backend = _EXECUTOR  # type: ignore[assignment]
+    parallel.worker_cls = _WORKER
+    scheduler = vllm_config.scheduler_config
+    scheduler.scheduler_cls = _SCHEDULER
+    scheduler.async_scheduling = False
+    cache = vllm_config.cache_config
+    if not cache.user_specified_block_size:
+        cache.block_size = DEFAULT_BLOCK_TOKENS
+    if cache.block_size & (cache.block_size - 1) or cache.block_size > 256:
+        raise UnsupportedFlag(
+            flag=f"--block-size {cache.block_size}", reason="expected a power of two up to 256"
+        )
+
+
+def _configure_context(vllm_config: "VllmConfig", deployment: Deployment) -> None:
+    """The named model's context bounds the engine's, whatever the stand-in could do."""
+    model_config = vllm_config.model_config
+    limit = deployment.time_model.max_context_tokens
+    if model_config.max_model_len > limit:
+        model_config.max_model_len = limit

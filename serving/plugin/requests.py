@@ -1,0 +1,55 @@
+"""A request's sampling as vLLM has it, as the chips want it; and what they refuse."""
+
+import hashlib
+from typing import Any
+
+from vllm.sampling_params import SamplingParams
+
+from emulator.specs.sampling import SamplingSpec
+
+_NOT_COMPUTED = {
+    "prompt_logprob_token_ids": "scores of chosen prompt tokens",
+    "prompt_logprob_start": "prompt_logprobs from a position on",
+    "logprob_token_ids": "log-probabilities of chosen tokens",
+    "thinking_token_budget": "a budget for thinking tokens",
+    "trace_decode_token_ids": "replayed decode tokens",
+}
+
+
+def refuse_request(params: Any) -> None:
+    """Raise ValueError, which vLLM answers with HTTP 400, for what is not computed."""
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"{type(params).__name__}: only text generation is computed here")
+    for name, meaning in _NOT_COMPUTED.items():
+        if getattr(params, name) is not None:
+            raise ValueError(f"{name}: {meaning} are not computed on this platform")
+    if params.watermarking:
+        raise ValueError("watermarking: is not computed on this platform")
+
+
+def sampling_spec(params: SamplingParams, request_id: str, engine_seed: int) -> SamplingSpec:
+    """Translate `params`; a request without a seed gets one from its id and the engine's seed."""
+    seed = params.seed
+    if seed is None:
+        digest = hashlib.blake2b(f"{engine_seed}:{request_id}".encode(), digest_size=8).digest()
+        seed = int.from_bytes(digest, "little") >> 1
+    bad_words = params.bad_words_token_ids or []
+    return SamplingSpec(
+        temperature=params.temperature,
+        top_k=max(0, params.top_k),
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        logit_bias=tuple(sorted((params.logit_bias or {}).items())),
+        seed=seed,
+        min_tokens=params.min_tokens,
+        stop_token_ids=tuple(sorted(params.all_stop_token_ids)),
+        bad_words=tuple(tuple(word) for word in bad_words),
+        allowed_token_ids=(
+            tuple(params.allowed_token_ids) if params.allowed_token_ids is not None else None
+        ),
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
+    )

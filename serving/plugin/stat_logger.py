@@ -1,0 +1,72 @@
+"""vLLM's Prometheus metrics in emulated seconds, and ours beside them.
+
+Engine-side durations arrive in emulated time already (see lockstep_scheduler). Only what the front
+end measures with the wall, TTFT and the whole request, is divided by the dilation here; the wall
+values are kept under names of their own.
+"""
+
+import copy
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.v1.metrics.loggers import PrometheusStatLogger
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from emulator.errors import ConfigError
+from serving.metrics.recorder import Recorder
+from serving.metrics.snapshot import Snapshot
+from serving.plugin.platform import deployment_of
+
+
+class EmulatedStatLogger(PrometheusStatLogger):
+    """Takes the place of vLLM's own Prometheus logger in the API process.
+
+    Raises:
+        ConfigError: a virtual clock behind a socket, where clients' waiting would not be emulated.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int] | None = None) -> None:
+        deployment = deployment_of(vllm_config)
+        if deployment.settings.clock == "virtual":
+            raise ConfigError(
+                field="clock",
+                value="virtual",
+                expected="real, auto or dilated:K behind a socket; virtual is for LLM()",
+            )
+        super().__init__(vllm_config, engine_indexes)
+        self._recorder = Recorder(deployment.info())
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: Any = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Record one iteration, converted to emulated time."""
+        if scheduler_stats is not None:
+            self._take_snapshot(scheduler_stats)
+        if iteration_stats is not None and self._recorder.last is not None:
+            self._recorder.observe_wall(
+                list(iteration_stats.time_to_first_tokens_iter),
+                [request.e2e_latency for request in iteration_stats.finished_requests],
+            )
+            iteration_stats = in_emulated_time(iteration_stats, self._recorder.last.dilation)
+        super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
+
+    def _take_snapshot(self, scheduler_stats: SchedulerStats) -> None:
+        """Remove our payload from vLLM's stats, whose own loggers do not know it."""
+        payload = (scheduler_stats.ec_connector_stats or {}).get("ultraserve")
+        if payload is not None:
+            scheduler_stats.ec_connector_stats = None
+            self._recorder.record(Snapshot.from_payload(payload))
+
+
+def in_emulated_time(stats: IterationStats, dilation: float) -> IterationStats:
+    """Return a copy of `stats` whose wall durations are divided by `dilation`."""
+    scaled = copy.copy(stats)
+    scaled.time_to_first_tokens_iter = [s / dilation for s in stats.time_to_first_tokens_iter]
+    scaled.finished_requests = [copy.copy(request) for request in stats.finished_requests]
+    for request in scaled.finished_requests:
+        request.e2e_latency /= dilation
+    return scaled

@@ -1,0 +1,151 @@
+"""Between vLLM's words and ours: SchedulerOutput to RankStep, RankOutput to ModelRunnerOutput.
+
+The only place that knows the fields of both; pinned by tests/contracts.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from vllm.v1.core.sched.output import GrammarOutput, NewRequestData, SchedulerOutput
+from vllm.v1.outputs import LogprobsLists, LogprobsTensors, ModelRunnerOutput
+
+from emulator.model import StepBatch
+from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
+from serving.plugin.requests import sampling_spec
+
+
+def rank_step(
+    rank: int,
+    output: SchedulerOutput,
+    finished: list[str],
+    engine_seed: int,
+    grammar: GrammarOutput | None,
+) -> RankStep:
+    """Translate what one rank's scheduler decided; `finished` since the chip last heard."""
+    counts = output.num_scheduled_tokens
+    new = [_new_request(data, engine_seed) for data in output.scheduled_new_reqs]
+    scheduled = [
+        Scheduled(
+            request_id=data.req_id,
+            first_position=data.num_computed_tokens,
+            new_tokens=counts[data.req_id],
+        )
+        for data in output.scheduled_new_reqs
+    ]
+    cached = output.scheduled_cached_reqs
+    for request_id, blocks, computed in zip(
+        cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+    ):
+        scheduled.append(
+            Scheduled(
+                request_id=request_id,
+                first_position=computed,
+                new_tokens=counts[request_id],
+                new_block_ids=list(blocks[0]) if blocks else [],
+                replaces_blocks=request_id in cached.resumed_req_ids,
+            )
+        )
+    constrained = grammar.structured_output_request_ids if grammar else []
+    return RankStep(
+        rank=rank,
+        new=new,
+        scheduled=scheduled,
+        finished=finished,
+        block_copies=[(c.src_block_id, c.dst_block_id) for c in output.kv_cache_block_copies or ()],
+        grammar_rows=[request_id for request_id in constrained if request_id in counts],
+    )
+
+
+def _new_request(data: NewRequestData, engine_seed: int) -> NewRequest:
+    assert data.prompt_token_ids is not None, data.req_id
+    assert data.sampling_params is not None, data.req_id
+    tokens = data.prefill_token_ids or data.prompt_token_ids
+    return NewRequest(
+        request_id=data.req_id,
+        token_ids=list(tokens),
+        prompt_tokens=len(data.prompt_token_ids),
+        sampling=sampling_spec(data.sampling_params, data.req_id, engine_seed),
+        block_ids=list(data.block_ids[0]),
+    )
+
+
+def grammar_bitmask(step: RankStep, grammar: GrammarOutput | None) -> NDArray[np.int32] | None:
+    """The rows of vLLM's bitmask that constrain `step`, in the order of its `grammar_rows`."""
+    if grammar is None or not step.grammar_rows:
+        return None
+    row_of = {name: row for row, name in enumerate(grammar.structured_output_request_ids)}
+    rows = [row_of[request_id] for request_id in step.grammar_rows]
+    return np.ascontiguousarray(grammar.grammar_bitmask[rows], dtype=np.int32)
+
+
+def step_batch(
+    steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int
+) -> StepBatch:
+    """What was scheduled, as the cost model counts it."""
+    rows = [(step.rank, item) for step in steps for item in step.scheduled]
+    logit_rows = np.zeros(ranks, dtype=np.int64)
+    for rank, output in outputs.items():
+        scored = sum(len(rows.ranks) for rows in output.prompt_logprobs.values())
+        logit_rows[rank] = len(output.request_ids) + scored
+    new_tokens = np.array([item.new_tokens for _, item in rows], dtype=np.int64)
+    rank_of_row = np.array([rank for rank, _ in rows], dtype=np.int64)
+    tokens = np.bincount(rank_of_row, weights=new_tokens, minlength=ranks).astype(np.int64)
+    return StepBatch(
+        ranks=ranks,
+        rank=rank_of_row,
+        new_tokens=new_tokens,
+        context_tokens=np.array([item.first_position for _, item in rows], dtype=np.int64),
+        # Prompt rows scored in earlier chunks of the prompt were counted by no step before.
+        logit_rows=np.minimum(logit_rows, tokens),
+    )
+
+
+def model_runner_output(
+    steps: Sequence[RankStep], outputs: dict[int, RankOutput]
+) -> ModelRunnerOutput:
+    """Merge the ranks' outputs; requests without a sampled token get an empty list."""
+    request_ids = [item.request_id for step in steps for item in step.scheduled]
+    index = {request_id: row for row, request_id in enumerate(request_ids)}
+    sampled: list[list[int]] = [[] for _ in request_ids]
+    prompt_logprobs: dict[str, LogprobsTensors | None] = {}
+    for output in outputs.values():
+        for request_id, token in zip(output.request_ids, output.token_ids.tolist(), strict=True):
+            sampled[index[request_id]] = [token]
+        for request_id, rows in output.prompt_logprobs.items():
+            prompt_logprobs[request_id] = _tensors(rows)
+    return ModelRunnerOutput(
+        req_ids=request_ids,
+        req_id_to_index=index,
+        sampled_token_ids=sampled,
+        logprobs=_merge_logprobs(index, outputs),
+        prompt_logprobs_dict=prompt_logprobs,
+    )
+
+
+def _merge_logprobs(index: dict[str, int], outputs: dict[int, RankOutput]) -> LogprobsLists | None:
+    """One row per scheduled request, as wide as the widest; rows that asked for none stay zero."""
+    asked = [output for output in outputs.values() if output.logprobs is not None]
+    if not asked:
+        return None
+    width = max(output.logprobs.token_ids.shape[1] for output in asked if output.logprobs)
+    token_ids = np.zeros((len(index), width), dtype=np.int32)
+    logprobs = np.full((len(index), width), -np.inf, dtype=np.float32)
+    ranks = np.zeros(len(index), dtype=np.int32)
+    for output in asked:
+        assert output.logprobs is not None
+        rows = [index[request_id] for request_id in output.request_ids]
+        columns = output.logprobs.token_ids.shape[1]
+        token_ids[rows, :columns] = output.logprobs.token_ids
+        logprobs[rows, :columns] = output.logprobs.logprobs
+        ranks[rows] = output.logprobs.ranks
+    return LogprobsLists(token_ids, logprobs, ranks, None)
+
+
+def _tensors(rows: RowLogprobs) -> LogprobsTensors:
+    return LogprobsTensors(
+        torch.from_numpy(np.array(rows.token_ids)),
+        torch.from_numpy(np.array(rows.logprobs)),
+        torch.from_numpy(np.array(rows.ranks)),
+    )

@@ -1,0 +1,93 @@
+"""The environment is the one that `constraints.txt` describes: nothing unpinned, nothing spare."""
+
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import distribution, distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLERS = {"pip", "setuptools", "wheel"}  # asked for by the install itself
+
+
+def pin_lines() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def pins() -> dict[str, str]:
+    """Return the pinned version of each package, by its canonical name."""
+    named = (line.partition("==") for line in pin_lines())
+    return {canonicalize_name(name): version for name, _, version in named}
+
+
+def asked_for() -> list[Requirement]:
+    """Return what the project and its dependency groups ask for by name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines = [*project["project"]["dependencies"]]
+    for group in project["dependency-groups"].values():
+        lines += group
+    return [Requirement(line) for line in lines]
+
+
+def needed(requirements: Iterable[Requirement]) -> set[str]:
+    """Return the canonical names of everything that these need here, directly or through others."""
+    waiting = [(requirement, frozenset[str]()) for requirement in requirements]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        requirement, extras = waiting.pop()
+        if requirement.marker and not any(
+            requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}
+        ):
+            continue
+        name = canonicalize_name(requirement.name)
+        wanted = {(name, extra) for extra in {"", *requirement.extras}} - seen
+        seen |= wanted
+        if wanted:
+            inner = distribution(name).requires or []
+            chosen = frozenset(extra for _, extra in wanted)
+            waiting += [(Requirement(line), chosen) for line in inner]
+    return {name for name, _ in seen}
+
+
+def test_every_line_of_the_constraints_pins_one_exact_version() -> None:
+    loose = [
+        line
+        for line in pin_lines()
+        if Requirement(line).marker
+        or [part.operator for part in Requirement(line).specifier] != ["=="]
+        or "*" in line
+    ]
+
+    assert loose == []
+
+
+def test_no_package_is_pinned_twice() -> None:
+    assert len(pins()) == len(pin_lines())
+
+
+def test_everything_that_the_project_needs_is_pinned() -> None:
+    assert needed(asked_for()) - set(pins()) == set()
+
+
+def test_nothing_is_pinned_that_the_project_does_not_need() -> None:
+    assert set(pins()) - needed(asked_for()) - INSTALLERS == set()
+
+
+def test_every_pinned_package_is_installed_in_its_pinned_version() -> None:
+    found: dict[str, str] = {
+        canonicalize_name(one.metadata["Name"]): one.version for one in distributions()
+    }
+    installed = {name: Version(found[name]).public for name in pins() if name in found}
+
+    assert installed == pins()
+
+
+def test_vllm_was_built_for_no_accelerator() -> None:
+    files = distribution("vllm").files or []
+
+    assert files
+    assert [str(file) for file in files if file.suffix == ".so"] == []

@@ -1,0 +1,242 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.errors import ConfigError, HbmExhausted
+from emulator.specs.batch import StepBatch
+from emulator.specs.figure import Figure
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
+from emulator.ultraserver.step_cost import StepCostModel
+
+TINY = ModelSpec(
+    name="tiny",
+    layers=2,
+    hidden=4,
+    heads=2,
+    kv_heads=1,
+    head_dim=2,
+    experts=4,
+    experts_per_token=2,
+    expert_intermediate=3,
+    vocab=10,
+    max_context_tokens=64,
+    tied_embeddings=False,
+    source="a test",
+)
+
+Row = tuple[int, int, int]  # rank, new tokens, context tokens
+
+
+def batch_of(ranks: int, rows: list[Row]) -> StepBatch:
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return StepBatch(
+        ranks=ranks,
+        rank=columns[:, 0],
+        new_tokens=columns[:, 1],
+        context_tokens=columns[:, 2],
+        logit_rows=np.bincount(columns[:, 0], minlength=ranks),
+    )
+
+
+def same_on_each(ranks: int, requests: int, new: int, context: int) -> StepBatch:
+    return batch_of(ranks, [(rank, new, context) for rank in range(ranks) for _ in range(requests)])
+
+
+def cost_model(chips: int, model: ModelSpec = QWEN3_30B_A3B) -> StepCostModel:
+    return StepCostModel(TRN3_NL72X2, model, Partition(chips=chips, ep=chips))
+
+
+TRAY = cost_model(4)
+
+rows_strategy = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 600), st.integers(0, 5_000)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def test_one_token_on_one_chip_with_a_slow_memory_by_hand() -> None:
+    byte_per_ns = Figure(value=1e9, unit="bytes/s", source="a test")
+    system = replace(TRN3_NL72X2, chip=replace(TRN3_NL72X2.chip, dma_bytes_per_s=byte_per_ns))
+    costs = StepCostModel(system, TINY, Partition(chips=1, ep=1))
+
+    cost = costs.cost(batch_of(1, [(0, 1, 3)]))
+
+    # a layer: 76 replicated parameters, K and V of 3 + 1 tokens, two experts of 36; one DMA start
+    layer_bytes = 76 * 2 + (3 + 1) * 8 + 2 * 36 * 2
+    ends_bytes = 8 + 8 + 80 + 40  # embedding row, last norm, LM head, FP32 logits
+    assert cost.duration_ns == 2 * (layer_bytes + 1_300) + ends_bytes == 3_392
+    assert cost.rank_ns.tolist() == [3_392]
+    assert cost.engine_ns["dma"].tolist() == [2 * layer_bytes + ends_bytes]
+    assert cost.engine_ns["collectives"].tolist() == [0]
+    dma_share = (2 * layer_bytes + ends_bytes) / 3_392
+    assert cost.chip_watts.tolist() == pytest.approx([200 + 800 * 0.30 * dma_share], rel=1e-3)
+
+
+def test_two_exchanges_a_layer_wait_for_the_fabric_by_hand() -> None:
+    alone = cost_model(1, TINY).cost(batch_of(1, [(0, 1, 3)]))
+    shared = cost_model(4, TINY).cost(batch_of(4, [(0, 1, 3)]))
+
+    # 2 layers x 2 exchanges x (1,300 ns start + one hop of 1,000 ns), and less than 1 ns of bytes
+    assert shared.duration_ns - alone.duration_ns == pytest.approx(4 * 2_300, abs=2)
+
+
+def test_a_token_is_sent_once_to_each_other_chip_that_holds_one_of_its_experts() -> None:
+    costs = cost_model(4, replace(TINY, hidden=4_096))
+
+    cost = costs.cost(batch_of(4, [(0, 100, 0)]))
+
+    # each other chip holds 1 of 4 experts and is picked by half of the tokens
+    sent_bytes = 3 * 100 * 0.5 * 4_096 * 2
+    exchanges = 2 * 2
+    expected_ns = exchanges * sent_bytes / 512
+    assert cost.engine_ns["collectives"].tolist() == [
+        int(expected_ns),
+        *[int(expected_ns / 3)] * 3,
+    ]
+
+
+def test_decode_of_qwen3_30b_a3b_on_a_tray_is_bound_by_reading_weights() -> None:
+    cost = TRAY.cost(same_on_each(4, requests=16, new=1, context=1_000))
+
+    assert 3e6 < cost.duration_ns < 6e6
+    assert cost.engine_ns["dma"].min() > 0.85 * cost.duration_ns
+    # attention, LM head and nearly all experts of a chip, once, and the cache of 16 requests
+    weight_bytes = TRAY.weight_bytes_per_chip - 151_936 * 2_048 * 2
+    kv_bytes = 16 * 1_000 * 98_304
+    assert cost.engine_ns["dma"][0] == pytest.approx((weight_bytes + kv_bytes) / 4_224, rel=0.03)
+
+
+def test_a_long_prefill_is_bound_by_the_tensor_engine() -> None:
+    cost = TRAY.cost(same_on_each(4, requests=1, new=2_048, context=0))
+
+    busiest = max(cost.engine_ns, key=lambda name: int(cost.engine_ns[name].max()))
+    assert busiest == "tensor"
+    # twice the active parameters per token, embedding and most LM-head rows left out
+    flops = 2 * 2_048 * (QWEN3_30B_A3B.active_parameters - 2 * 151_936 * 2_048)
+    assert cost.engine_ns["tensor"][0] > flops / 629_145.6
+
+
+def test_a_step_lasts_as_long_as_its_slowest_rank_and_others_wait_at_their_idle_power() -> None:
+    cost = TRAY.cost(batch_of(4, [(2, 1, 30_000)] * 8 + [(0, 1, 10)]))
+
+    assert cost.duration_ns == cost.rank_ns.max() == cost.rank_ns[2]
+    assert cost.chip_watts.argmax() == 2
+    assert (cost.chip_watts >= TRAY.idle_chip_watts).all()
+    assert cost.rank_ns[1] < cost.rank_ns[0] < cost.rank_ns[2]
+
+
+def test_a_step_without_requests_takes_no_time_and_no_energy() -> None:
+    cost = TRAY.cost(batch_of(4, []))
+
+    assert cost.duration_ns == 0
+    assert cost.chip_joules == 0
+    assert cost.chip_watts.tolist() == [200] * 4
+    assert all(not busy.any() for busy in cost.engine_ns.values())
+    assert cost.engine_ns.keys() == TRAY.cost(batch_of(4, [(0, 1, 0)])).engine_ns.keys()
+
+
+@given(rows=rows_strategy)
+def test_energy_is_watts_times_time_and_no_engine_is_busier_than_the_step(rows: list[Row]) -> None:
+    cost = TRAY.cost(batch_of(4, rows))
+
+    joules = sum(watts * cost.duration_ns / 1e9 for watts in cost.chip_watts)
+    assert cost.chip_joules == pytest.approx(joules)
+    for busy in cost.engine_ns.values():
+        assert busy.shape == (4,)
+        assert busy.dtype == np.int64
+        assert (busy >= 0).all()
+        assert (busy <= cost.duration_ns).all()
+    assert ((cost.chip_watts >= 200) & (cost.chip_watts <= 1_000)).all()
+
+
+@given(
+    rows=rows_strategy,
+    place=st.integers(0, 11),
+    tokens=st.integers(0, 300),
+    context=st.integers(0, 3_000),
+)
+def test_more_tokens_or_more_context_never_make_a_step_shorter(
+    rows: list[Row], place: int, tokens: int, context: int
+) -> None:
+    place %= len(rows)
+    rank, new, cached = rows[place]
+    more = [*rows]
+    more[place] = (rank, new + tokens, cached + context)
+
+    less_cost, more_cost = TRAY.cost(batch_of(4, rows)), TRAY.cost(batch_of(4, more))
+
+    assert more_cost.duration_ns >= less_cost.duration_ns
+    assert (more_cost.rank_ns >= less_cost.rank_ns).all()
+    for name, busy in less_cost.engine_ns.items():
+        assert (more_cost.engine_ns[name] >= busy).all()
+
+
+@given(rows=rows_strategy, extra=st.tuples(st.integers(0, 3), st.integers(1, 99), st.just(0)))
+def test_one_more_request_never_makes_a_step_shorter(rows: list[Row], extra: Row) -> None:
+    more = TRAY.cost(batch_of(4, [*rows, extra]))
+
+    assert more.duration_ns >= TRAY.cost(batch_of(4, rows)).duration_ns
+
+
+@given(rows=rows_strategy)
+def test_ranks_with_the_same_work_cost_the_same_in_any_order_of_requests(rows: list[Row]) -> None:
+    own = [(new, context) for _, new, context in rows]
+    everywhere = [(rank, new, context) for rank in range(4) for new, context in own]
+
+    cost = TRAY.cost(batch_of(4, everywhere))
+    reordered = TRAY.cost(batch_of(4, everywhere[::-1]))
+
+    assert len(set(cost.rank_ns.tolist())) == 1
+    assert len(set(cost.chip_watts.tolist())) == 1
+    assert reordered.duration_ns == cost.duration_ns
+
+
+def test_a_chip_holds_the_replica_and_its_share_of_the_experts() -> None:
+    one, four = cost_model(1), TRAY
+
+    assert one.weight_bytes_per_chip == 2 * QWEN3_30B_A3B.parameters
+    experts = 48 * 128 * QWEN3_30B_A3B.expert_parameters * 2
+    assert one.weight_bytes_per_chip - four.weight_bytes_per_chip == experts * 3 // 4
+    assert TRAY.kv_bytes_per_token == 98_304
+
+
+def test_what_weights_microcode_and_reserve_leave_of_hbm_is_for_the_cache() -> None:
+    chip_bytes = 4 * 36 * 2**30
+
+    free = TRAY.hbm_free_bytes_per_chip(reserve_bytes=5)
+
+    assert free == chip_bytes - TRAY.weight_bytes_per_chip - 8 * 96 * 10**6 - 5
+    assert TRAY.hbm_free_bytes_per_chip() == free + 5 - 4 * 10**9
+
+
+def test_a_model_that_does_not_fit_its_chips_is_refused_with_the_usage_table() -> None:
+    huge = replace(QWEN3_30B_A3B, name="huge", layers=480)
+
+    with pytest.raises(HbmExhausted, match="weights of huge") as caught:
+        cost_model(1, huge).hbm_free_bytes_per_chip()
+    assert "microcode" in caught.value.table
+    assert caught.value.wanted_bytes == 2 * huge.parameters
+    assert cost_model(128, huge).hbm_free_bytes_per_chip() > 0
+
+
+def test_facility_power_adds_each_chips_share_of_the_rest_and_then_the_pue() -> None:
+    assert TRAY.facility_watts(2_000) == pytest.approx((2_000 + 4 * 134.2986) * 1.5, abs=0.01)
+    assert TRAY.provisioned_watts == pytest.approx(163_339 * 4 / 144)
+
+
+def test_the_stated_distribution_of_experts_is_part_of_the_model() -> None:
+    assert TRAY.routing == "uniform (expected value)"
+
+
+def test_a_partition_or_a_batch_that_does_not_belong_here_is_refused() -> None:
+    with pytest.raises(ConfigError, match="would fit"):
+        cost_model(3)
+    with pytest.raises(ValueError, match="2 ranks in a batch for 4"):
+        TRAY.cost(batch_of(2, [(0, 1, 1)]))

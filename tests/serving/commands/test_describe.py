@@ -1,0 +1,82 @@
+import argparse
+import json
+
+import pytest
+
+from serving.commands import describe
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    describe.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["describe", *arguments])
+    code: int = args.run(args)
+    return code
+
+
+def test_without_a_name_it_prints_the_chip_and_the_system(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run() == 0
+
+    text = capsys.readouterr().out
+    assert text.startswith("chip trainium3\n")
+    assert "\n\nsystem trn3-nl72x2\n" in text
+    assert "qwen3" not in text
+
+
+def test_each_line_of_the_table_has_value_unit_and_source_in_aligned_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("trainium3") == 0
+
+    header, *rows = capsys.readouterr().out.splitlines()[1:]
+    source_column, unit_column = header.index("source"), header.index("unit")
+    assert len(rows) > 20
+    for row in rows:
+        assert row[unit_column - 1] == row[source_column - 1] == " "
+        assert row[source_column] != " "
+        assert row[unit_column] != " "
+    (hbm,) = (row for row in rows if " hbm_bytes_per_s " in row)
+    assert hbm.split()[1:3] == ["4.90", "TB/s"]
+    assert "4.7 TB/s" in hbm
+    (idle,) = (row for row in rows if " idle_watts " in row)
+    assert idle[source_column:].startswith("assumed")
+
+
+def test_json_has_value_unit_and_source_of_every_figure_in_base_units(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("--json") == 0
+
+    chip, system = json.loads(capsys.readouterr().out)
+    assert (chip["kind"], chip["name"]) == ("chip", "trainium3")
+    assert (system["kind"], system["name"]) == ("system", "trn3-nl72x2")
+    for section in (chip, system):
+        for figure in section["figures"].values():
+            assert figure.keys() == {"value", "unit", "source", "assumed"}
+            assert figure["unit"]
+            assert figure["source"]
+    assert chip["figures"]["hbm_bytes_per_s"]["value"] == 4.9e12
+    assert chip["figures"]["idle_watts"]["assumed"] is True
+    assert system["figures"]["provisioned_watts"]["value"] == 163_339
+
+
+def test_a_model_is_described_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("qwen3-30b-a3b", "--json") == 0
+
+    (model,) = json.loads(capsys.readouterr().out)
+    assert model["kind"] == "model"
+    assert model["figures"]["experts"]["value"] == 128
+    assert model["figures"]["parameters"]["value"] == 30_532_122_624
+
+
+def test_an_unknown_name_is_one_line_on_stderr_with_the_names_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("h100") == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "name=h100: expected one of trainium3, trn3-nl72x2, qwen3-30b-a3b" in err
