@@ -17,8 +17,8 @@ from emulator.actors.codec import Message
 from emulator.actors.ray_session import RaySession
 from emulator.chip.commands import BeginStep, Stop
 from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready, StepDone
-from emulator.compute.architecture import Architecture, read_architecture
-from emulator.compute.checkpoint import check_checkpoint
+from emulator.compute.architecture import Architecture
+from emulator.compute.checkpoint import check_weights
 from emulator.errors import ChannelError
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap, finish_exchange, plan_exchange
@@ -54,8 +54,7 @@ class Fleet:
     def __init__(
         self, *, weights_dir: Path, chips: int, kv_blocks: int, block_tokens: int
     ) -> None:
-        self.architecture: Architecture = read_architecture(weights_dir)
-        check_checkpoint(weights_dir, self.architecture)
+        self.architecture: Architecture = check_weights(weights_dir)
         self.chips = chips
         self._experts = ExpertMap.contiguous(self.architecture.experts, chips)
         self._weights_dir = weights_dir

@@ -3,6 +3,7 @@
 It starts no process and imports no Ray, so commands that only compute never pay for it.
 """
 
+from emulator.compute.checkpoint import check_weights
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.power.energy_meter import EnergyMeter
 from emulator.specs.batch import StepBatch
@@ -38,6 +39,7 @@ __all__ = [
     "StepCostModel",
     "SystemSpec",
     "check_partition",
+    "check_weights",
     "chip_by_name",
     "model_by_name",
     "system_by_name",

@@ -16,3 +16,10 @@ class PortInUse(UltraServeError):
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(f"port={port}: expected a free port on {host}, another program listens there")
+
+
+class ServerFailed(UltraServeError):
+    """A server that a command started did not come up."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the server did not start: {reason}")

@@ -4,7 +4,10 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import tempfile
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import ray
@@ -15,6 +18,11 @@ _OBJECT_STORE_BYTES = 80_000_000
 """Ray's smallest object store is about 75 MB; step data does not pass through it."""
 
 _WORKER_ENVIRONMENT = {
+    # Keep the memory of large temporaries: mapping them anew at each step costs more than the
+    # arithmetic in them (DECISIONS.md).
+    "MALLOC_MMAP_THRESHOLD_": "268435456",
+    "MALLOC_TRIM_THRESHOLD_": "268435456",
+    "MALLOC_TOP_PAD_": "16777216",
     # One thread per chip: 144 chips share the host's cores, and a fixed thread count keeps the
     # order of sums fixed.
     "OPENBLAS_NUM_THREADS": "1",
@@ -37,19 +45,20 @@ class RaySession:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self._directory = tempfile.mkdtemp(prefix="ultraserve-ray-")
-        ray.init(
-            address="local",
-            num_cpus=1,
-            num_gpus=0,
-            include_dashboard=False,
-            configure_logging=True,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            _temp_dir=self._directory,
-            _node_ip_address="127.0.0.1",
-            runtime_env={"env_vars": _WORKER_ENVIRONMENT},
-        )
+        with _own_signal_handlers():
+            ray.init(
+                address="local",
+                num_cpus=1,
+                num_gpus=0,
+                include_dashboard=False,
+                configure_logging=True,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=self._directory,
+                _node_ip_address="127.0.0.1",
+                runtime_env={"env_vars": _WORKER_ENVIRONMENT},
+            )
 
     def start_chip(self, **arguments: Any) -> Any:
         """Start one `ChipActor`; returns its Ray handle at once."""
@@ -68,3 +77,17 @@ class RaySession:
             ray.shutdown()
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory = None
+
+
+@contextlib.contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Put back the handlers that Ray replaces: whoever runs the fleet decides how it ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

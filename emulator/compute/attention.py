@@ -1,12 +1,13 @@
 """Grouped-query attention over a paged context, in pieces of fixed shape.
 
 The unit of work is an *item*: some query rows of one request against one block table. A decode
-step is one item per request, a prefill is one item per `query block` of its new tokens. Rows are
-padded to tiles and contexts to whole chunks, and chunk sums are added first to last, so a token's
-result has the same bits whether it was computed alone, in a batch, in one prefill or in several.
+step is one item per request, a prefill is one item per query block of its new tokens. Contexts are
+padded to whole chunks and chunk sums are added first to last, so a token's result has the same
+bits whether it was computed alone, in a batch, in one prefill or in several.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,18 @@ from emulator.compute.tiled_matmul import F32, TILE_ROWS
 QUERY_BLOCK_TOKENS = 64
 """New tokens of a prefill that are attended together; bounds the memory of the scores."""
 
+SAFE_SCORE = 60.0
+"""exp of it, times a context of any length here, is far inside float32 (e^60 = 1e26), and exp of
+its negative is far above the smallest normal number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionItems:
     """Items of equal size, attended in one call.
 
     Attributes:
-        rows: [items, item_tokens] index of each query token in the batch; -1 pads.
-        positions: [items, item_tokens] position of each query token; 0 where padded.
+        rows: [items, item_tokens] index of each query token in the batch.
+        positions: [items, item_tokens] position of each query token.
         tables: [items, chunks * blocks_per_chunk] block tables, padded with block 0.
     """
 
@@ -33,27 +38,71 @@ class AttentionItems:
     tables: NDArray[np.int64]
 
 
-def attend(queries: F32, kv: PagedKv, layer: int, items: AttentionItems, out: F32) -> None:
+def attend(
+    queries: F32,
+    kv: PagedKv,
+    layer: int,
+    items: AttentionItems,
+    out: F32,
+    *,
+    scores_bounded: bool,
+) -> None:
     """Attend `items` of `queries` [tokens, heads, head_dim]; writes `out` of the same shape.
 
-    Each query sees the keys at its own position and before it.
+    Each query sees the keys at its own position and before it. `scores_bounded` says that no score
+    exceeds `SAFE_SCORE` in size, so that the softmax needs no maximum taken off.
     """
-    keys, values = kv.read(layer, items.tables)  # [kv_heads, items, chunks, CHUNK, head_dim]
-    kv_heads, _, chunks, _, head_dim = keys.shape
+    keys, values = kv.read(layer, items.tables)
+    kv_heads, item_count, _, head_dim, _ = keys.shape
     group = queries.shape[1] // kv_heads
-    grouped = _gather_rows(queries, items, kv_heads)  # [kv_heads, items, 1, tiles, TILE, head_dim]
-    scale = np.float32(head_dim**-0.5)
-    scores = np.matmul(grouped * scale, keys.swapaxes(-1, -2)[:, :, :, None])
-    # -> [kv_heads, items, chunks, tiles, TILE_ROWS, CHUNK]
-    row_positions = _tile(np.repeat(items.positions, group, axis=1))  # [items, tiles, TILE_ROWS]
-    key_positions = np.arange(chunks * CHUNK_TOKENS).reshape(chunks, 1, 1, CHUNK_TOKENS)
-    hidden = key_positions[None] > row_positions[:, None, :, :, None]
-    np.copyto(scores, np.float32(-np.inf), where=hidden[None])
-    largest = scores.max(axis=(2, 5), keepdims=True)
-    weights = np.exp(scores - largest, out=scores)
+    rows = items.rows.shape[1] * group
+    tile = tile_rows(rows, head_dim)
+    grouped = _gather_rows(queries, items, kv_heads, tile)
+    # [kv_heads, items, 1, tiles, tile, head_dim] x [kv_heads, items, chunks, 1, head_dim, CHUNK]
+    scores = np.matmul(grouped, keys[:, :, :, None])
+    _hide_future(scores, items.positions, group)
+    if not scores_bounded:
+        scores -= scores.max(axis=5, keepdims=True).max(axis=2, keepdims=True)
+    weights = np.exp(scores, out=scores)
     totals = _sum_chunks(weights.sum(axis=5, keepdims=True))
     mixed = _sum_chunks(np.matmul(weights, values[:, :, :, None]))
-    _scatter_rows(mixed / totals, items, out, group)
+    mixed /= totals  # [kv_heads, items, tiles, tile, head_dim]
+    flat = mixed.reshape(kv_heads, item_count, -1, head_dim)[:, :, :rows]
+    by_token = flat.reshape(kv_heads, item_count, -1, group, head_dim).transpose(1, 2, 0, 3, 4)
+    out[items.rows] = by_token.reshape(*items.rows.shape, kv_heads * group, head_dim)
+
+
+@lru_cache(maxsize=256)
+def tile_rows(rows: int, head_dim: int) -> int:
+    """Rows to multiply at once for an item of `rows`: all of them where the BLAS allows it.
+
+    The BLAS of this host is tried on these very shapes: where it gives a row the same bits in a
+    call of any height, one call does; otherwise rows go in tiles of `TILE_ROWS`.
+    """
+    whole = rows + rows % 2
+    generator = np.random.default_rng(rows)
+    queries = generator.standard_normal((-(-whole // TILE_ROWS) * TILE_ROWS, head_dim))
+    keys = generator.standard_normal((head_dim, CHUNK_TOKENS)).astype(np.float32)
+    values = np.ascontiguousarray(keys.T)
+    tall = queries.astype(np.float32)[:whole]
+    tiles = queries.astype(np.float32).reshape(-1, TILE_ROWS, head_dim)
+    scores = tall @ keys
+    tiled_scores = np.matmul(tiles, keys)
+    same_scores = np.array_equal(scores, tiled_scores.reshape(-1, CHUNK_TOKENS)[:whole])
+    mixed = np.matmul(tiled_scores, values).reshape(-1, head_dim)[:whole]
+    return whole if same_scores and np.array_equal(scores @ values, mixed) else TILE_ROWS
+
+
+def _hide_future(scores: F32, positions: NDArray[np.int64], group: int) -> None:
+    """Set scores of keys after their query to minus infinity, in the chunks that have any."""
+    _, items, chunks, tiles, tile, _ = scores.shape
+    first = int(positions.min()) // CHUNK_TOKENS
+    last_key = np.zeros((items, tiles * tile), dtype=np.int64)
+    last_key[:, : positions.shape[1] * group] = np.repeat(positions, group, axis=1)
+    last_key = last_key.reshape(items, 1, tiles, tile, 1)
+    key_positions = np.arange(first * CHUNK_TOKENS, chunks * CHUNK_TOKENS)
+    hidden = key_positions.reshape(-1, 1, 1, CHUNK_TOKENS) > last_key
+    np.copyto(scores[:, :, first:], np.float32(-np.inf), where=hidden)
 
 
 def _sum_chunks(partial: F32) -> F32:
@@ -64,35 +113,24 @@ def _sum_chunks(partial: F32) -> F32:
     return total
 
 
-def _tile(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pad [items, rows] to whole tiles: [items, tiles, TILE_ROWS]."""
-    items, count = rows.shape
-    tiles = -(-count // TILE_ROWS)
-    padded = np.zeros((items, tiles * TILE_ROWS), dtype=np.int64)
-    padded[:, :count] = rows
-    return padded.reshape(items, tiles, TILE_ROWS)
-
-
-def _gather_rows(queries: F32, items: AttentionItems, kv_heads: int) -> F32:
-    """Lay out queries as [kv_heads, items, 1, tiles, TILE_ROWS, head_dim]."""
+def _gather_rows(queries: F32, items: AttentionItems, kv_heads: int, tile: int) -> F32:
+    """Scale queries and lay them out as [kv_heads, items, 1, tiles, tile, head_dim]."""
     item_count, item_tokens = items.rows.shape
-    head_dim = queries.shape[2]
-    group = queries.shape[1] // kv_heads
-    picked = queries[items.rows].reshape(item_count, item_tokens, kv_heads, group, head_dim)
-    rows = item_tokens * group
-    tiles = -(-rows // TILE_ROWS)
-    laid = np.zeros((kv_heads, item_count, tiles * TILE_ROWS, head_dim), dtype=np.float32)
-    laid[:, :, :rows] = picked.transpose(2, 0, 1, 3, 4).reshape(kv_heads, item_count, rows, -1)
-    return laid.reshape(kv_heads, item_count, 1, tiles, TILE_ROWS, head_dim)
+    _, heads, head_dim = queries.shape
+    rows = item_tokens * (heads // kv_heads)
+    tiles = -(-rows // tile)
+    picked = queries[items.rows].reshape(item_count, item_tokens, kv_heads, -1, head_dim)
+    laid = np.zeros((kv_heads, item_count, tiles * tile, head_dim), dtype=np.float32)
+    by_head = picked.transpose(2, 0, 1, 3, 4).reshape(kv_heads, item_count, rows, head_dim)
+    np.multiply(by_head, np.float32(head_dim**-0.5), out=laid[:, :, :rows])
+    return laid.reshape(kv_heads, item_count, 1, tiles, tile, head_dim)
 
 
-def _scatter_rows(mixed: F32, items: AttentionItems, out: F32, group: int) -> None:
-    """Write [kv_heads, items, tiles, TILE_ROWS, head_dim] back to `out` [tokens, heads, dim]."""
-    kv_heads, item_count = mixed.shape[:2]
-    head_dim = mixed.shape[-1]
-    item_tokens = items.rows.shape[1]
-    flat = mixed.reshape(kv_heads, item_count, -1, head_dim)[:, :, : item_tokens * group]
-    by_token = flat.reshape(kv_heads, item_count, item_tokens, group, head_dim)
-    by_token = by_token.transpose(1, 2, 0, 3, 4)  # [items, item_tokens, kv_heads, group, head_dim]
-    real = items.rows >= 0
-    out[items.rows[real]] = by_token[real].reshape(-1, kv_heads * group, head_dim)
+def scores_are_bounded(query_norm: F32, key_norm: F32) -> bool:
+    """Whether normalised queries and keys cannot give a score above `SAFE_SCORE`.
+
+    A normalised vector times its weight [head_dim] is at most sqrt(head_dim) * max|weight| long, so
+    a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm|.
+    """
+    longest = np.abs(query_norm).max() * np.abs(key_norm).max()
+    return bool(np.sqrt(len(query_norm)) * longest <= SAFE_SCORE)

@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from emulator.compute.architecture import Architecture
+from emulator.compute.architecture import Architecture, read_architecture
 from emulator.compute.tiled_matmul import F32
 from emulator.errors import CheckpointError
 
@@ -114,12 +114,15 @@ def _expert_names(layer: int, expert: int, arch: Architecture) -> Iterator[tuple
     yield f"{prefix}.down_proj.weight", arch.hidden, arch.expert_intermediate
 
 
-def check_checkpoint(directory: Path, arch: Architecture) -> None:
-    """Check that every tensor of `arch` is in `directory` with its shape, reading none of them.
+def check_weights(directory: Path) -> Architecture:
+    """Read the architecture of `directory` and check that every tensor is there with its shape.
+
+    No tensor is read. Returns the architecture.
 
     Raises:
-        CheckpointError: names the first tensor that is missing or misshapen.
+        CheckpointError: another architecture, or names the first tensor missing or misshapen.
     """
+    arch = read_architecture(directory)
     with _Tensors(directory) as tensors:
         for layer in range(arch.layers):
             for name, shape in _attention_shapes(layer, arch).items():
@@ -131,6 +134,7 @@ def check_checkpoint(directory: Path, arch: Architecture) -> None:
         tensors.check("model.norm.weight", (arch.hidden,))
         if not arch.tied_embeddings:
             tensors.check("lm_head.weight", (arch.vocab, arch.hidden))
+    return arch
 
 
 def _attention_shapes(layer: int, arch: Architecture) -> dict[str, tuple[int, ...]]:

@@ -76,11 +76,11 @@ def _reported(spec: SamplingSpec, *, vocab: int) -> int:
 
 def _most_likely(logprobs: F32, k: int) -> NDArray[np.int32]:
     """Return the ids of the k most likely tokens of each row, most likely first: [rows, k]."""
-    keys = sort_keys(logprobs, lowest_column_first=True)
+    keys = sort_keys(logprobs)
     if 0 < k < keys.shape[1]:
         keys = np.partition(keys, keys.shape[1] - k, axis=1)
     top = np.sort(keys[:, keys.shape[1] - k :], axis=1)[:, ::-1]
-    return key_columns(top, lowest_column_first=True).astype(np.int32)
+    return key_columns(top).astype(np.int32)
 
 
 def _report(logprobs: F32, token_ids: NDArray[np.int32]) -> RowLogprobs:

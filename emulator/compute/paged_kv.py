@@ -1,7 +1,9 @@
 """A chip's KV cache in blocks, addressed by vLLM's own block tables.
 
-Keys and values of one layer lie as [kv_heads, blocks, block_tokens * head_dim], so that reading a
-context copies whole blocks. Pages of the host that no block has touched cost no memory.
+Values of one layer lie as [kv_heads, blocks, block_tokens * head_dim], keys transposed as
+[kv_heads, head_dim, blocks, block_tokens]: a decode multiplies few rows by many keys, and the BLAS
+does that five times faster when keys need no transposing (DECISIONS.md). Pages of the host that no
+block has touched cost no memory.
 """
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 
 from emulator.compute.tiled_matmul import F32
 
-CHUNK_TOKENS = 256
+CHUNK_TOKENS = 128
 """Contexts are read, and their sums taken, in pieces of this many tokens (see attention)."""
 
 
@@ -29,9 +31,12 @@ class PagedKv:
         self.block_tokens = block_tokens
         self.blocks = blocks
         self._head_dim = head_dim
-        shape = (layers, kv_heads, blocks, block_tokens * head_dim)
-        self._keys: F32 = np.zeros(shape, dtype=np.float32)
-        self._values: F32 = np.zeros(shape, dtype=np.float32)
+        self._keys: F32 = np.zeros(
+            (layers, kv_heads, head_dim, blocks, block_tokens), dtype=np.float32
+        )
+        self._values: F32 = np.zeros(
+            (layers, kv_heads, blocks, block_tokens * head_dim), dtype=np.float32
+        )
 
     @property
     def blocks_per_chunk(self) -> int:
@@ -43,22 +48,30 @@ class PagedKv:
 
         A slot is block * block_tokens + offset.
         """
-        for store, new in ((self._keys, keys), (self._values, values)):
-            by_slot = store[layer].reshape(store.shape[1], -1, self._head_dim)
-            by_slot[:, slots] = new.transpose(1, 0, 2)  # [kv_heads, tokens, head_dim]
+        kv_heads, head_dim = keys.shape[1:]
+        by_slot = self._keys[layer].reshape(kv_heads, head_dim, -1)
+        by_slot[:, :, slots] = keys.transpose(1, 2, 0)  # [kv_heads, head_dim, tokens]
+        rows = self._values[layer].reshape(kv_heads, -1, head_dim)
+        rows[:, slots] = values.transpose(1, 0, 2)  # [kv_heads, tokens, head_dim]
 
     def read(self, layer: int, tables: NDArray[np.int64]) -> tuple[F32, F32]:
         """Copy the contexts of `tables` [items, chunks * blocks_per_chunk].
 
-        Returns keys and values, each [kv_heads, items, chunks, CHUNK_TOKENS, head_dim].
+        Returns keys [kv_heads, items, chunks, head_dim, CHUNK_TOKENS] and values
+        [kv_heads, items, chunks, CHUNK_TOKENS, head_dim].
         """
         items, table_blocks = tables.shape
-        shape = (-1, items, table_blocks // self.blocks_per_chunk, CHUNK_TOKENS, self._head_dim)
-        keys = self._keys[layer].take(tables, axis=1).reshape(shape)
-        values = self._values[layer].take(tables, axis=1).reshape(shape)
-        return keys, values
+        chunks = table_blocks // self.blocks_per_chunk
+        keys = self._keys[layer].take(tables, axis=2)  # [kv_heads, head_dim, items, table, block]
+        kv_heads, head_dim = keys.shape[:2]
+        keys = keys.reshape(kv_heads, head_dim, items, chunks, CHUNK_TOKENS)
+        values = self._values[layer].take(tables, axis=1)
+        return (
+            keys.transpose(0, 2, 3, 1, 4),
+            values.reshape(kv_heads, items, chunks, CHUNK_TOKENS, head_dim),
+        )
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one block of every layer, for a request that continues a shared block."""
-        self._keys[:, :, target] = self._keys[:, :, source]
+        self._keys[:, :, :, target] = self._keys[:, :, :, source]
         self._values[:, :, target] = self._values[:, :, source]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.compute.attention import attend
+from emulator.compute.attention import attend, scores_are_bounded
 from emulator.compute.checkpoint import ModelShard
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
@@ -56,8 +56,9 @@ def attend_and_route(
     query, key = rotate(query, angles), rotate(key, angles)
     kv.write(layer, batch.slots, key, qkv[:, key_end:])
     mixed = np.empty_like(query)  # [tokens, heads, head_dim]
+    bounded = scores_are_bounded(weights.query_norm, weights.key_norm)
     for items in batch.items:
-        attend(query, kv, layer, items, mixed)
+        attend(query, kv, layer, items, mixed, scores_bounded=bounded)
     residual = x + tiled_matmul(mixed.reshape(tokens, -1), weights.output)
     hidden = rms_norm(residual, weights.post_norm, arch.norm_eps)
     chosen, expert_weights = route(

@@ -47,14 +47,14 @@ def keep_top_k(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
 def keep_top_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
     """Keep the fewest most likely tokens whose probabilities add up to `top_p`, at least one.
 
-    Of equally likely tokens at the border, those of the highest ids stay.
+    Of equally likely tokens at the border, those of the lowest ids stay; vLLM leaves that open.
     """
     rows = [row for row, spec in enumerate(specs) if spec.top_p < 1.0]
     if not rows:
         return
     x = scaled[rows]
-    keys = np.sort(sort_keys(x, lowest_column_first=False), axis=1)
-    columns = key_columns(keys, lowest_column_first=False)  # least likely first
+    keys = np.sort(sort_keys(x), axis=1)
+    columns = key_columns(keys)  # least likely first
     probabilities = _softmax(np.take_along_axis(x, columns, axis=1))
     below = np.cumsum(probabilities, axis=1, dtype=np.float64).astype(np.float32)
     top_p = np.array([specs[row].top_p for row in rows], dtype=np.float32)[:, None]

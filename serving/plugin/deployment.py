@@ -15,6 +15,7 @@ from emulator.model import (
     StepCostModel,
     SystemSpec,
     check_partition,
+    check_weights,
     model_by_name,
     system_by_name,
 )
@@ -50,7 +51,7 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
 
     Raises:
         ConfigError: an unknown name, more chips than the system has, experts that do not divide.
-        CheckpointError: `weights_dir` has no readable config.json.
+        CheckpointError: `weights_dir` holds no checkpoint that the chips can compute.
         HbmExhausted: the timed model's weights do not fit the chips.
     """
     system = system_by_name(settings.system)
@@ -58,6 +59,7 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
     time_model = model_by_name(settings.model) if settings.model else weights
     partition = Partition(chips=settings.chips, tp=1, ep=settings.chips)
     check_partition(partition, system, weights.experts)
+    check_weights(weights_dir)
     cost = StepCostModel(system, time_model, partition)
     return Deployment(
         settings=settings,

@@ -55,6 +55,10 @@ class UltraServePlatform(Platform):
         del device_id
         return system_by_name(Settings().system).chip.hbm_bytes
 
+    def is_cpu(self) -> bool:
+        """Say where vLLM's own tensors are: on the CPU, with no accelerator of torch's to empty."""
+        return True
+
     @classmethod
     def is_pin_memory_available(cls) -> bool:
         """No device memory of vLLM's own, nothing to pin."""

@@ -34,10 +34,19 @@ STOPS = (3, 5)
 EVERY_EXAMPLE = settings(max_examples=150, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def _eager() -> Iterator[None]:
-    """vLLM compiles its rank count; here it runs as written, which needs no C++ compiler."""
-    with torch.compiler.set_stance("force_eager"):
+@pytest.fixture(autouse=True, scope="module")
+def _native_vllm_sampler() -> Iterator[None]:
+    """vLLM's sampler as it is written in PyTorch.
+
+    vLLM is built for no device here, so the kernels that it has for each platform are missing; and
+    its rank count would be compiled, which needs a C++ compiler.
+    """
+    platform = SimpleNamespace(
+        is_cpu=lambda: False, is_cuda=lambda: False, is_xpu=lambda: False, is_rocm=lambda: False
+    )
+    with pytest.MonkeyPatch.context() as patch, torch.compiler.set_stance("force_eager"):
+        patch.setattr("vllm.v1.sample.sampler.current_platform", platform)
+        patch.setattr("vllm.v1.sample.ops.topk_topp_sampler.current_platform", platform)
         yield
 
 
@@ -106,7 +115,9 @@ def vllm_metadata(
         output_token_ids=list(outputs),
         allowed_token_ids_mask=not_allowed,
         bad_words_token_ids={
-            row: [list(word) for word in specs[row].bad_words] for row in rows if specs[row].bad_words
+            row: [list(word) for word in specs[row].bad_words]
+            for row in rows
+            if specs[row].bad_words
         },
         logitsprocs=vllm_processors(specs, prompts, outputs),
         logprob_token_ids={row: ids for row, ids in named.items() if ids} or None,
@@ -208,12 +219,16 @@ def test_min_p_top_k_and_top_p_keep_the_tokens_that_vllm_keeps(data: st.DataObje
 
     ours = narrow(logits, batch)
 
-    # A token without a float32 probability is of no account, and either may keep it.
-    drawable = np.exp(ours - ours.max(axis=1, keepdims=True)) > 0
-    np.testing.assert_array_equal(
-        np.where(drawable, ours, -np.inf), np.where(drawable, expected, -np.inf)
-    )
-    assert not np.exp(expected - ours.max(axis=1, keepdims=True))[~drawable].any()
+    # Of equal logits at the border vLLM leaves open which ones stay, but not how many.
+    np.testing.assert_array_equal(possible(np.sort(ours)), possible(np.sort(expected)))
+    distinct = [len(np.unique(row)) == VOCAB for row in logits]
+    np.testing.assert_array_equal(possible(ours[distinct]), possible(expected[distinct]))
+
+
+def possible(scaled: np.ndarray) -> np.ndarray:
+    """Mask tokens less likely than float32 can well tell from 0, which either may keep."""
+    probable = np.exp(scaled - scaled.max(axis=1, keepdims=True)) > 1e-36
+    return np.where(probable, scaled, -np.inf)
 
 
 FEATURES: dict[str, dict[str, object]] = {
@@ -243,7 +258,7 @@ def test_greedy_choices_equal_vllm_for_every_combination_of_features() -> None:
     prompts = [rng.integers(0, 12, size=6).tolist() for _ in batch]
     outputs = [[*rng.integers(0, 12, size=2).tolist(), 1] for _ in batch]
     choices = set()
-    for _ in range(8):
+    for _ in range(40):
         logits = rng.normal(size=(256, VOCAB)).astype(np.float32)
         logits[:, :12] += 2.0  # the tokens that the features speak of are near the top
         bitmask = rng.integers(-(2**31), 2**31, size=(256, 3)).astype(np.int32)

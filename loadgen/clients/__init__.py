@@ -1,0 +1,1 @@
+"""The ways to reach a server: one file per protocol, all behind `client.Client`."""

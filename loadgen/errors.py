@@ -1,0 +1,38 @@
+"""What the load generator refuses, each as one line for its user.
+
+A request that fails is not here: that is a result, and is counted (`loadgen.result`).
+"""
+
+from pathlib import Path
+
+
+class LoadError(Exception):
+    """Anything that stops a run before it has measured; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class OptionError(LoadError):
+    """An option has a value that cannot be used; definite, nothing was sent."""
+
+    def __init__(self, *, option: str, value: object, expected: str) -> None:
+        super().__init__(f"{option}={value}: expected {expected}")
+
+
+class TraceError(LoadError):
+    """A trace file cannot be used; names the file, the line (from 1) where there is one, and why."""
+
+    def __init__(self, *, path: Path, line: int | None, reason: str) -> None:
+        where = f"{path}" if line is None else f"{path}:{line}"
+        super().__init__(f"{where}: {reason}")
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
+class ServerError(LoadError):
+    """The server did not answer a question that the run depends on."""
+
+    def __init__(self, *, url: str, reason: str) -> None:
+        super().__init__(f"{url}: {reason}")

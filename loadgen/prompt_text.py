@@ -1,0 +1,89 @@
+"""Plain English and code without end: the text that prompts are cut from.
+
+Sentences and statements are put together by a seeded choice of words, so that text of any length
+has no repeated page in it, and nobody's writing is shipped. It means nothing; what matters is that
+a tokenizer splits it as it splits ordinary text.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Final
+
+_NOUNS: Final = (
+    "answer batch bridge camera chapter city clock cloud colour country crew desk door engine "
+    "error evening family farm field figure forest garden harbour history hour house idea island "
+    "journey key lake language letter library light line machine map market memory message mill "
+    "morning mountain network number office page paper path person picture plan price question "
+    "queue rain reason record report river road rule school season sentence server ship signal "
+    "station storm story street summer system table teacher team test theory ticket town train "
+    "tree value village voice wall water wheel window winter word worker world writer year"
+).split()
+_VERBS: Final = (
+    "accepts answers avoids becomes breaks brings builds carries changes checks closes copies "
+    "counts crosses describes draws explains fills finds follows gives holds improves keeps knows "
+    "leaves makes measures meets moves needs opens orders paints passes reaches reads remembers "
+    "repairs replaces returns sees sells sends serves shows starts stops supports takes teaches "
+    "tests touches turns understands uses visits waits wants writes"
+).split()
+_ADJECTIVES: Final = (
+    "able ancient better blue bright broken careful cheap clean clear cold common deep different "
+    "early easy empty exact famous fast final free full general good great green heavy high honest "
+    "important large late little local long low modern narrow new next old open ordinary patient "
+    "plain private public quiet ready real red rich short simple slow small soft strange strong "
+    "sudden tall useful usual warm whole wide wooden young"
+).split()
+_PLACES: Final = (
+    "near the {n}|behind the {a} {n}|in the {n}|under a {a} {n}|before the {a} {n}|after the {n}|"
+    "with a {n}|without any {n}|on the other side of the {n}|at the end of the {a} {n}"
+).split("|")
+_SENTENCES: Final = (
+    "The {a} {n} {v} the {n} {p}.|A {n} {v} every {a} {n}, and the {n} {v} it.|"
+    "When the {n} {v} the {a} {n}, nobody {v} the {n} {p}.|Why is the {n} {p} so {a}?|"
+    "In {y} the {n} of the {a} {n} was {a} and {a}.|She says that the {n} {v} {d} {a} things {p}.|"
+    "{p}, the {a} {n} {v} a {n}.|He asked for {d} of them; the {n} {v} only the {a} ones.|"
+    "There is no {n} {p}, but one {a} {n} {v} the {n}.|Please write about a {n} that {v} a {a} {n}."
+).split("|")
+_STATEMENTS: Final = (
+    "def {a}_{n}({n}, {m}={d}):\n    return {m} + len({n}) * {d}\n|"
+    "for {n} in {m}s:\n    if {n}.{a} > {d}:\n        total += {n}.{m}\n|"
+    'class {N}:\n    """A {a} {n}."""\n\n    {m}: int = {d}\n|'
+    "{n} = [{m}.{a}() for {m} in self.{n}s[{d}:]]\n|"
+    "assert {n}_{m} == {d}, 'the {n} is not {a}'\n|"
+    "SELECT {n}, count(*) FROM {m} WHERE {a} >= {d} GROUP BY {n};\n|"
+    "if (({n} & 0x{d}) != 0) { {m}->{a} = {d}; }\n"
+).split("|")
+_STATEMENT_SHARE: Final = 0.15  # assumed: a chat is mostly prose
+_SENTENCES_IN_A_PARAGRAPH: Final = 6
+
+
+def paragraphs(seed: int) -> Iterator[str]:
+    """Yield paragraphs for as long as they are asked for; one seed always gives the same ones."""
+    chance = random.Random(seed)
+    while True:
+        if chance.random() < _STATEMENT_SHARE:
+            yield _fill(chance.choice(_STATEMENTS), chance) + "\n"
+        else:
+            sentences = (
+                _fill(chance.choice(_SENTENCES), chance)
+                for _ in range(chance.randint(1, _SENTENCES_IN_A_PARAGRAPH))
+            )
+            yield " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) + "\n\n"
+
+
+def _fill(template: str, chance: random.Random) -> str:
+    """Put a fresh word into each mark of the template: a place first, for it has marks itself."""
+    pieces = template.replace("{p}", chance.choice(_PLACES)).split("{")
+    return pieces[0] + "".join(_filled(piece, chance) for piece in pieces[1:])
+
+
+def _filled(piece: str, chance: random.Random) -> str:
+    mark, closed, rest = piece.partition("}")
+    words = {"n": _NOUNS, "m": _NOUNS, "N": _NOUNS, "v": _VERBS, "a": _ADJECTIVES}
+    if mark in words and closed:
+        word = chance.choice(words[mark])
+        return (word.title() if mark == "N" else word) + rest
+    if mark == "d" and closed:
+        return f"{chance.randint(1, 999)}{rest}"
+    if mark == "y" and closed:
+        return f"{chance.randint(1800, 2030)}{rest}"
+    return "{" + piece

@@ -1,0 +1,138 @@
+"""`ultraserve demo`: one compute tray serves a recorded workload; a report; everything stopped.
+
+The server and the load generator are processes of their own, as a user would start them.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from serving.errors import ServerFailed
+
+_HOST = "127.0.0.1"
+_READY_TIMEOUT_S = 180.0
+_STOP_TIMEOUT_S = 30.0
+
+# A recorded hour of Azure's conversations, used when it lies beside the project.
+_RECORDED = Path("shared", "traces", "azure2023", "AzureLLMInferenceTrace_conv.csv")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the `demo` command."""
+    parser = subparsers.add_parser(
+        "demo", help="serve a recorded workload on one emulated compute tray and report"
+    )
+    parser.add_argument("--report", type=Path, default=Path("demo-report.json"), metavar="FILE")
+    parser.add_argument("--model", default="qwen3-30b-a3b", help="default: %(default)s")
+    parser.add_argument("--chips", type=int, default=4, help="default: %(default)s, one tray")
+    parser.add_argument("--requests", type=int, default=120, help="default: %(default)s")
+    parser.add_argument(
+        "--speedup",
+        type=float,
+        default=8.0,
+        help="how much faster than recorded requests arrive, in emulated time (default: %(default)s)",
+    )
+    parser.add_argument("--clock", default="auto", help="see `ultraserve serve`")
+    parser.add_argument("--trace", type=Path, help="Azure 2023 CSV (default: recorded, or bundled)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve, load, report, stop; returns the load generator's exit code."""
+    port = _free_port()
+    with _server(args, port):
+        return _load(args, port)
+
+
+def _load(args: argparse.Namespace, port: int) -> int:
+    command = [
+        *(sys.executable, "-m", "loadgen", "run"),
+        *("--url", f"http://{_HOST}:{port}"),
+        *("--requests", str(args.requests)),
+        *("--speedup", str(args.speedup)),
+        *("--json", str(args.report)),
+    ]
+    trace = args.trace or _recorded_trace()
+    if trace is not None:
+        command += ["--trace", str(trace)]
+    return subprocess.run(command, check=False).returncode
+
+
+def _recorded_trace() -> Path | None:
+    beside = Path(__file__).resolve().parents[3] / _RECORDED
+    return beside if beside.is_file() else None
+
+
+@contextlib.contextmanager
+def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
+    """Start `ultraserve serve` in a session of its own; stop it whatever happens."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        command = [
+            *(sys.executable, "-m", "serving.main", "serve"),
+            *("--model", args.model, "--chips", str(args.chips), "--clock", args.clock),
+            *("--host", _HOST, "--port", str(port)),
+            *("--max-num-batched-tokens", "512", "--disable-uvicorn-access-log"),
+        ]
+        print(f"Starting {args.chips} emulated chips and vLLM: {' '.join(command[2:])}", flush=True)
+        server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            _wait_ready(server, port, log)
+            yield
+        finally:
+            _stop(server)
+            print("Stopped the server and its chips.", flush=True)
+
+
+def _wait_ready(server: "subprocess.Popen[bytes]", port: int, log: IO[str]) -> None:
+    started = time.monotonic()
+    next_line_s = 5.0
+    while True:
+        waited_s = time.monotonic() - started
+        if server.poll() is not None:
+            raise ServerFailed(f"it ended with exit code {server.returncode}: {_last_line(log)}")
+        if waited_s > _READY_TIMEOUT_S:
+            raise ServerFailed(f"it was not ready after {_READY_TIMEOUT_S:g} s: {_last_line(log)}")
+        with contextlib.suppress(urllib.error.URLError, OSError):
+            urllib.request.urlopen(f"http://{_HOST}:{port}/health", timeout=2).close()
+            print(f"Ready after {waited_s:.0f} s on port {port}.", flush=True)
+            return
+        if waited_s >= next_line_s:
+            print(f"  starting, {waited_s:.0f} s", flush=True)
+            next_line_s += 5.0
+        time.sleep(0.25)  # polls another process
+
+
+def _last_line(log: IO[str]) -> str:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().splitlines() if line.strip()]
+    return lines[-1] if lines else "it wrote nothing"
+
+
+def _stop(server: "subprocess.Popen[bytes]") -> None:
+    """Ask the server to stop, then make sure that its whole session is gone."""
+    if server.poll() is None:
+        server.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(_STOP_TIMEOUT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,54 @@
+"""vLLM's own OpenAI server, started in this process with our platform's settings."""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+from serving.plugin.deployment import Deployment
+
+_ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[str]) -> int:
+    """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
+
+    `vllm_arguments` go to vLLM's parser as they are, after ours, so that a user's spelling wins.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    sockets = tempfile.mkdtemp(prefix="ultraserve-vllm-")
+    os.environ["VLLM_RPC_BASE_PATH"] = sockets
+    # vLLM reads its command line itself, in this process and in those it spawns.
+    sys.argv = ["vllm", *vllm_command(deployment, host, port), *vllm_arguments]
+    from vllm.entrypoints.cli.main import main  # noqa: PLC0415  reads the environment at import
+
+    try:
+        main()
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    finally:
+        shutil.rmtree(sockets, ignore_errors=True)
+    return 0
+
+
+def vllm_command(deployment: Deployment, host: str, port: int) -> list[str]:
+    """The arguments of `vllm` that give this deployment."""
+    return [
+        "serve",
+        str(deployment.weights_dir),
+        "--served-model-name",
+        deployment.time_model.name,
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--additional-config",
+        json.dumps(deployment.settings.to_additional_config()),
+    ]
