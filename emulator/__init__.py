@@ -1,1 +1,1 @@
-"""The machine: chips, fabric, time and power of a Trn3 UltraServer. Knows nothing of vLLM or HTTP."""
+"""The machine: chips, fabric, time and power of a Trn3 UltraServer; no vLLM, no HTTP."""

@@ -30,7 +30,7 @@ class CheckpointError(UltraServeError):
         super().__init__(message.replace("\n", " "))
 
 
-class HbmExhausted(UltraServeError):  # noqa: N818 - the runtime's own word
+class HbmExhausted(UltraServeError):
     """An HBM allocation does not fit; definite: nothing was allocated.
 
     `owner` asked for `wanted_bytes` where `free_bytes` were left; `table` shows who holds the rest,

@@ -51,9 +51,7 @@ class Fleet:
         ChannelError: from `start` and `step`, when a chip fails or is silent.
     """
 
-    def __init__(
-        self, *, weights_dir: Path, chips: int, kv_blocks: int, block_tokens: int
-    ) -> None:
+    def __init__(self, *, weights_dir: Path, chips: int, kv_blocks: int, block_tokens: int) -> None:
         self.architecture: Architecture = check_weights(weights_dir)
         self.chips = chips
         self._experts = ExpertMap.contiguous(self.architecture.experts, chips)
@@ -96,9 +94,7 @@ class Fleet:
         """
         replies = self._ask(
             {
-                step.rank: BeginStep(
-                    step=step, grammar_bitmask=bitmasks.get(step.rank, NO_BITMASK)
-                )
+                step.rank: BeginStep(step=step, grammar_bitmask=bitmasks.get(step.rank, NO_BITMASK))
                 for step in steps
             }
         )

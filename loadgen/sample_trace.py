@@ -46,9 +46,7 @@ class Lengths:
 
 # Counted from AzureLLMInferenceTrace_conv.csv (AzurePublicDataset): mean, standard deviation,
 # least and most of its 19,366 rows, and their number over their 3,501.7 s.
-INPUT: Final = Lengths(
-    mean_tokens=1154.7, deviation_tokens=1108.8, min_tokens=2, max_tokens=14_050
-)
+INPUT: Final = Lengths(mean_tokens=1154.7, deviation_tokens=1108.8, min_tokens=2, max_tokens=14_050)
 OUTPUT: Final = Lengths(mean_tokens=211.1, deviation_tokens=162.9, min_tokens=7, max_tokens=1_000)
 REQUESTS_PER_S: Final = 5.53
 

@@ -35,7 +35,8 @@ class ServerReading:
     """One look at the server; None for what it does not export.
 
     `dilation` is wall seconds per emulated second; `info` says what is emulated; the others are
-    totals since the server's start, in emulated time, and the size of what it emulates.
+    totals since the server's start, in emulated time, and the size of what it emulates. `problem`
+    is empty, or says why there was no page to read.
     """
 
     dilation: float | None = None
@@ -46,6 +47,7 @@ class ServerReading:
     provisioned_watts: float | None = None
     chips: float | None = None
     info: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ def parse_metrics(text: str) -> ServerReading:
 
 
 async def read_server(session: aiohttp.ClientSession, url: str) -> ServerReading:
-    """Read the server's metrics; a server without the page gives an empty reading.
+    """Read the server's metrics; a server without the page gives a reading with a problem.
 
     Raises ServerError when the page is there and cannot be read, and for a virtual clock: such
     time jumps, and what a client on the wall measures of it means nothing.
@@ -128,10 +130,12 @@ async def read_server(session: aiohttp.ClientSession, url: str) -> ServerReading
             address, timeout=aiohttp.ClientTimeout(total=METRICS_TIMEOUT_S)
         ) as response:
             if response.status != 200:
-                return ServerReading()
+                return ServerReading(problem=f"status {response.status}")
             reading = parse_metrics(await response.text())
-    except (aiohttp.ClientError, OSError):  # a timeout is an OSError
-        return ServerReading()
+    except TimeoutError:
+        return ServerReading(problem=f"no answer within {METRICS_TIMEOUT_S:g} s")
+    except (aiohttp.ClientError, OSError) as error:
+        return ServerReading(problem=f"cannot be reached: {error}")
     except ValueError as error:
         raise ServerError(url=address, reason=f"not Prometheus text: {error}") from error
     if reading.dilation is not None and not reading.dilation > 0:

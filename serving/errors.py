@@ -15,7 +15,9 @@ class PortInUse(UltraServeError):
     """Another program listens where the server was asked to."""
 
     def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"port={port}: expected a free port on {host}, another program listens there")
+        super().__init__(
+            f"port={port}: expected a free port on {host}, another program listens there"
+        )
 
 
 class ServerFailed(UltraServeError):

@@ -84,7 +84,9 @@ class Settings:
         for name, value in given.items():
             if name not in known:
                 raise ConfigError(
-                    field=f"{KEY}.{name}", value=value, expected=f"one of the keys {', '.join(known)}"
+                    field=f"{KEY}.{name}",
+                    value=value,
+                    expected=f"one of the keys {', '.join(known)}",
                 )
         if "clock" in given and not isinstance(given["clock"], str):
             raise ConfigError(field="clock", value=given["clock"], expected=_CLOCKS)

@@ -1,4 +1,4 @@
-"""One Ray actor that holds one chip: it waits for a command, lets the chip decide, sends the effect.
+"""One Ray actor that holds one chip: it waits for a command, lets the chip decide, answers.
 
 Ray owns the actor's life; step data does not pass through Ray. The loop runs in a thread so that
 the actor can still be asked how it is.
@@ -58,7 +58,7 @@ class ChipActor:
                 break
             try:
                 effect = self._chip.handle(command)  # type: ignore[arg-type]
-            except Exception:  # the hub must learn of it; the chip is lost from here on
+            except Exception:  # noqa: BLE001  the hub must learn of it; the chip is lost from here on
                 spoke.send(Failed(reason=traceback.format_exc()))
                 break
             spoke.send(effect)

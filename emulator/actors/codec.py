@@ -15,7 +15,9 @@ from emulator.chip.commands import BeginStep, Combine, RunExperts, Stop
 from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready, StepDone
 from emulator.errors import ChannelError
 
-Message = BeginStep | Combine | RunExperts | Stop | Dispatch | ExpertRows | Failed | Ready | StepDone
+Message = (
+    BeginStep | Combine | RunExperts | Stop | Dispatch | ExpertRows | Failed | Ready | StepDone
+)
 
 _KINDS: tuple[type[Message], ...] = (
     BeginStep,

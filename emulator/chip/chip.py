@@ -29,7 +29,7 @@ from emulator.compute.rope import Rotation
 from emulator.compute.sampling import sample
 from emulator.compute.tiled_matmul import F32
 from emulator.compute.token_batch import TokenBatch, make_token_batch
-from emulator.specs.step import RankOutput, RankStep, RowLogprobs, Scheduled
+from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
 
 
 class _RunningStep:
@@ -151,9 +151,7 @@ class Chip:
             prompt_logprobs=prompt_rows,
         )
 
-    def _score_prompt(
-        self, request: ChipRequest, item: Scheduled, x: F32
-    ) -> RowLogprobs | None:
+    def _score_prompt(self, request: ChipRequest, item: Scheduled, x: F32) -> RowLogprobs | None:
         """Add the log-probabilities of this chunk's prompt tokens; returns all of them at the end.
 
         Row i of `x` predicts the token at position first_position + i + 1.

@@ -1,1 +1,1 @@
-"""What a chip computes: numpy kernels of the model families, each with its shapes. Pure: arrays in, arrays out."""
+"""What a chip computes: numpy kernels of the model families. Pure: arrays in, arrays out."""

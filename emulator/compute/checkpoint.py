@@ -1,4 +1,4 @@
-"""Reads one chip's shard of a Hugging Face Qwen3-MoE checkpoint: its attention replica, its experts.
+"""Reads one chip's shard of a Hugging Face Qwen3-MoE checkpoint: attention replica and experts.
 
 A chip never reads another chip's experts. Names and shapes are checked against the architecture,
 so that a missing or misshapen tensor is one clear line before anything is served.
@@ -73,12 +73,14 @@ class _Tensors:
         if path is None:
             raise CheckpointError(f"{self._directory}: tensor {name} is missing")
         if path not in self._files:
-            self._files[path] = safe_open(path, framework="np").__enter__()
+            opened: Any = safe_open(path, framework="np")
+            self._files[path] = opened.__enter__()
         lazy = self._files[path].get_slice(name)
         found = tuple(lazy.get_shape())
         if found != shape:
             raise CheckpointError(
-                f"{path.name}: tensor {name} has shape {list(found)}, config.json asks {list(shape)}"
+                f"{path.name}: tensor {name} has shape {list(found)}, "
+                f"config.json asks {list(shape)}"
             )
         return lazy
 
@@ -104,7 +106,9 @@ def _index(directory: Path) -> dict[str, Path]:
         with safe_open(single, framework="np") as handle:
             return dict.fromkeys(handle.keys(), single)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{directory}: not a readable safetensors checkpoint ({error})") from error
+        raise CheckpointError(
+            f"{directory}: not a readable safetensors checkpoint ({error})"
+        ) from error
 
 
 def _expert_names(layer: int, expert: int, arch: Architecture) -> Iterator[tuple[str, int, int]]:

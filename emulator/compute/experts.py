@@ -12,7 +12,8 @@ than one product per expert; above it the copying costs more than the calls (DEC
 
 def silu(x: F32) -> F32:
     """Return x * sigmoid(x), the gate of SwiGLU."""
-    return x / (np.float32(1.0) + np.exp(-x))
+    gate: F32 = np.float32(1.0) + np.exp(-x)
+    return x / gate
 
 
 def run_experts(rows: F32, counts: NDArray[np.int64], gate_up: F32, down: F32) -> F32:
@@ -42,14 +43,17 @@ def run_experts(rows: F32, counts: NDArray[np.int64], gate_up: F32, down: F32) -
         out = _gathered(tiles, tile_counts, gate_up, down)
     else:
         out = _expert_by_expert(tiles, tile_counts, gate_up, down)
-    return out.reshape(-1, rows.shape[1])[places]
+    answers: F32 = out.reshape(-1, rows.shape[1])[places]
+    return answers
 
 
 def _swiglu(tiles: F32, gate_up: F32, down: F32) -> F32:
     """[tiles, TILE_ROWS, hidden] through weights that broadcast over tiles."""
     both = np.matmul(tiles, gate_up)  # -> [tiles, TILE_ROWS, 2 * intermediate]
     intermediate = both.shape[-1] // 2
-    return np.matmul(silu(both[..., :intermediate]) * both[..., intermediate:], down)
+    gated: F32 = silu(both[..., :intermediate]) * both[..., intermediate:]
+    out: F32 = np.matmul(gated, down)
+    return out
 
 
 def _gathered(tiles: F32, tile_counts: NDArray[np.int64], gate_up: F32, down: F32) -> F32:

@@ -8,4 +8,5 @@ from emulator.compute.tiled_matmul import F32
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     """Return x / sqrt(mean(x^2) + eps) * weight over the last axis; same shape as `x`."""
     mean_square = np.mean(np.square(x), axis=-1, keepdims=True)
-    return x * (np.float32(1.0) / np.sqrt(mean_square + np.float32(eps))) * weight
+    normed: F32 = x * (np.float32(1.0) / np.sqrt(mean_square + np.float32(eps)))
+    return normed * weight

@@ -22,7 +22,8 @@ from emulator.compute.token_batch import TokenBatch
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
     """What a layer needs to be finished: `residual` [tokens, hidden] stays on the chip, `hidden`
-    [tokens, hidden] goes to the experts `chosen` [tokens, k], added with `weights` [tokens, k]."""
+    [tokens, hidden] goes to the experts `chosen` [tokens, k], added with `weights` [tokens, k].
+    """
 
     residual: F32
     hidden: F32
@@ -44,7 +45,7 @@ def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
 def attend_and_route(
     shard: ModelShard, kv: PagedKv, layer: int, x: F32, batch: TokenBatch, angles: Rotation
 ) -> Routed:
-    """Run layer `layer` on `x` [tokens, hidden] up to the choice of experts; writes the KV cache."""
+    """Run a layer on `x` [tokens, hidden] up to the choice of experts; writes the KV cache."""
     arch = shard.architecture
     weights = shard.layers[layer]
     tokens = x.shape[0]

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021) in the half-split layout of Hugging Face checkpoints."""
+"""Rotary position embedding (Su et al. 2021), halves split as in Hugging Face checkpoints."""
 
 from dataclasses import dataclass
 

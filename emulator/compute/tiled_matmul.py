@@ -30,5 +30,5 @@ def tiled_matmul(x: F32, weight: F32) -> F32:
         padded[:rows] = x
         x = padded
     tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
-    product = np.matmul(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
+    product: F32 = np.matmul(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
     return product.reshape(-1, weight.shape[1])[:rows]

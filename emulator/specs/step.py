@@ -47,7 +47,8 @@ class Scheduled:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
     """What one rank does in one step. `grammar_rows` names the requests that the rows of the
-    step's grammar bitmask constrain, in their order."""
+    step's grammar bitmask constrain, in their order.
+    """
 
     rank: int
     new: list[NewRequest]

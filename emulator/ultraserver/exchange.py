@@ -107,8 +107,6 @@ def finish_exchange(exchange: Exchange, answers: Mapping[int, ExpertRows]) -> di
     combines = {}
     start = 0
     for rank, count in exchange.tokens_of_rank.items():
-        combines[rank] = Combine(
-            layer=exchange.layer, expert_rows=by_token[start : start + count]
-        )
+        combines[rank] = Combine(layer=exchange.layer, expert_rows=by_token[start : start + count])
         start += count
     return combines

@@ -42,9 +42,7 @@ class ServedModel:
     context_tokens: int | None
 
 
-async def served_model(
-    session: aiohttp.ClientSession, url: str, wanted: str | None
-) -> ServedModel:
+async def served_model(session: aiohttp.ClientSession, url: str, wanted: str | None) -> ServedModel:
     """Return the model called `wanted`, or the server's first; raises ServerError without one."""
     address = f"{url}/v1/models"
     models = await _ask(session, "GET", address, None, msgspec.json.Decoder(_Models))

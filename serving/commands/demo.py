@@ -41,7 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--speedup",
         type=float,
         default=8.0,
-        help="how much faster than recorded requests arrive, in emulated time (default: %(default)s)",
+        help="arrivals are this much faster than recorded, in emulated time (default: %(default)s)",
     )
     parser.add_argument("--clock", default="auto", help="see `ultraserve serve`")
     parser.add_argument("--trace", type=Path, help="Azure 2023 CSV (default: recorded, or bundled)")

@@ -78,11 +78,11 @@ def run(args: argparse.Namespace) -> int:
     """
     settings, weights_dir = resolve_arguments(args)
     # vLLM takes seconds to import; wrong settings are told before.
-    from serving.plugin.deployment import resolve_deployment  # noqa: PLC0415
+    from serving.plugin.deployment import resolve_deployment
 
     deployment = resolve_deployment(settings, weights_dir)
     check_port(args.host, args.port)
-    from serving.plugin.openai_app import serve  # noqa: PLC0415
+    from serving.plugin.openai_app import serve
 
     return serve(deployment, host=args.host, port=args.port, vllm_arguments=args.unknown)
 
@@ -102,7 +102,9 @@ def resolve_arguments(args: argparse.Namespace) -> tuple[Settings, Path]:
         # The model's name first, as `vllm serve MODEL` has it.
         positional = args.unknown.pop(0)
         if model not in (None, positional):
-            raise ConfigError(field="model", value=model, expected=f"one model, not also {positional}")
+            raise ConfigError(
+                field="model", value=model, expected=f"one model, not also {positional}"
+            )
         model = positional
     time_model: str | None = None
     weights_dir = args.weights or SMALL_MOE_DIR

@@ -103,6 +103,8 @@ INFO_HELP = "What is emulated: always 1."
 INFO_LABELS = ("system", "chips", "time_model", "weights", "routing", "clock")
 
 WALL_TTFT_NAME = "ultraserve_wall_time_to_first_token_seconds"
-WALL_TTFT_HELP = "Time to first token in wall seconds; vllm:time_to_first_token_seconds is emulated."
+WALL_TTFT_HELP = (
+    "Time to first token in wall seconds; vllm:time_to_first_token_seconds is emulated."
+)
 WALL_E2E_NAME = "ultraserve_wall_e2e_request_latency_seconds"
 WALL_E2E_HELP = "Request latency in wall seconds; vllm:e2e_request_latency_seconds is emulated."

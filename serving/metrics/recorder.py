@@ -1,7 +1,6 @@
 """Keeps the Prometheus families of ours at the values of the newest snapshot."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
@@ -26,9 +25,7 @@ class Recorder:
     Counters only grow: a snapshot with a smaller total is a programming error.
     """
 
-    def __init__(
-        self, info: Mapping[str, str], registry: CollectorRegistry | None = None
-    ) -> None:
+    def __init__(self, info: Mapping[str, str], registry: CollectorRegistry | None = None) -> None:
         registry = registry if registry is not None else REGISTRY
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, Counter] = {}
@@ -54,13 +51,11 @@ class Recorder:
 
     def record(self, snapshot: Snapshot) -> None:
         """Take over `snapshot`."""
-        before = self._last or replace(
-            snapshot, **{field: 0 for field in self._counters}
-        )
         for field, gauge in self._gauges.items():
             gauge.set(getattr(snapshot, field))
         for field, counter in self._counters.items():
-            counter.inc(getattr(snapshot, field) - getattr(before, field))
+            before = getattr(self._last, field) if self._last else 0
+            counter.inc(getattr(snapshot, field) - before)
         self._last = snapshot
 
     def observe_wall(self, ttft_s: list[float], e2e_s: list[float]) -> None:

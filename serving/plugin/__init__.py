@@ -1,1 +1,1 @@
-"""The only vLLM: platform, executor, scheduler, stat logger, and the translation between them and us."""
+"""The only vLLM: platform, executor, scheduler, stat logger, and the translation to our types."""

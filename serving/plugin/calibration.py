@@ -27,9 +27,7 @@ client on the same cores; about twice what the benchmark of a decode step measur
 DECODES_PER_RANK = 16
 PROMPT_TOKENS = 32
 
-Step = Callable[
-    [Sequence[RankStep], Mapping[int, NDArray[np.int32]]], Mapping[int, RankOutput]
-]
+Step = Callable[[Sequence[RankStep], Mapping[int, NDArray[np.int32]]], Mapping[int, RankOutput]]
 
 
 def calibrate(
@@ -63,9 +61,7 @@ def _round_up(value: float) -> float:
     return round(math.ceil(value / unit) * unit, 10)
 
 
-def _timed(
-    step: Step, cost: StepCostModel, ranks: int, steps: list[RankStep]
-) -> float:
+def _timed(step: Step, cost: StepCostModel, ranks: int, steps: list[RankStep]) -> float:
     """Wall seconds of `steps`, budget of the host included, per emulated second."""
     started = time.perf_counter()
     outputs = dict(step(steps, {}))
@@ -133,9 +129,7 @@ def _begin(rank: int, tables: dict[str, list[int]], tokens: int) -> RankStep:
         )
         for index, (name, blocks) in enumerate(tables.items())
     ]
-    scheduled = [
-        Scheduled(request_id=name, first_position=0, new_tokens=tokens) for name in tables
-    ]
+    scheduled = [Scheduled(request_id=name, first_position=0, new_tokens=tokens) for name in tables]
     return RankStep(rank=rank, new=new, scheduled=scheduled, finished=[])
 
 

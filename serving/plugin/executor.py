@@ -114,9 +114,7 @@ class UltraServeExecutor(Executor):
             dilation,
         )
 
-    def execute_model(
-        self, scheduler_output: SchedulerOutput, non_block: bool = False
-    ) -> Any:
+    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Keep the decision; `sample_tokens` computes it. A step without tokens ends here."""
         assert isinstance(scheduler_output, LockstepOutput)
         self._note_finished(scheduler_output)
@@ -131,9 +129,7 @@ class UltraServeExecutor(Executor):
         future.set_result(result)
         return future
 
-    def sample_tokens(
-        self, grammar_output: GrammarOutput | None, non_block: bool = False
-    ) -> Any:
+    def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
         """Compute the kept step on the chips and hold it until its emulated end."""
         pending, self._pending = self._pending, None
         assert pending is not None, "sample_tokens without execute_model"
@@ -162,9 +158,7 @@ class UltraServeExecutor(Executor):
         result = model_runner_output(steps, outputs)
         return TimedOutput(**vars(result), report=report)
 
-    def _rank_steps(
-        self, output: LockstepOutput, grammar: GrammarOutput | None
-    ) -> list[RankStep]:
+    def _rank_steps(self, output: LockstepOutput, grammar: GrammarOutput | None) -> list[RankStep]:
         """The ranks that have something to do; what finished elsewhere waits for its rank."""
         steps = []
         for rank, decision in enumerate(output.by_rank):

@@ -63,7 +63,7 @@ class LockstepScheduler(SchedulerInterface):
         log_stats: bool = False,
     ) -> None:
         additional = vllm_config.additional_config
-        settings = Settings.from_additional_config(additional)  # type: ignore[arg-type]
+        settings = Settings.from_additional_config(additional)
         self.ranks = [
             Scheduler(
                 vllm_config=vllm_config,
@@ -222,9 +222,11 @@ class LockstepScheduler(SchedulerInterface):
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
         """Reset every rank's prefix cache; true when all could."""
-        return all(
-            [rank.reset_prefix_cache(reset_running_requests, reset_connector) for rank in self.ranks]
-        )
+        # Every rank is reset, also after one that could not.
+        done = [
+            rank.reset_prefix_cache(reset_running_requests, reset_connector) for rank in self.ranks
+        ]
+        return all(done)
 
     def reset_encoder_cache(self) -> None:
         """Reset every rank's encoder cache."""
@@ -238,7 +240,8 @@ class LockstepScheduler(SchedulerInterface):
 
     def get_kv_cache_usage(self) -> float:
         """Share of all ranks' KV blocks in use."""
-        return sum(rank.get_kv_cache_usage() for rank in self.ranks) / len(self.ranks)
+        usage: float = sum(rank.get_kv_cache_usage() for rank in self.ranks)
+        return usage / len(self.ranks)
 
     def shutdown(self) -> None:
         """Shut every rank down."""

@@ -27,7 +27,7 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
     os.environ["VLLM_RPC_BASE_PATH"] = sockets
     # vLLM reads its command line itself, in this process and in those it spawns.
     sys.argv = ["vllm", *vllm_command(deployment, host, port), *vllm_arguments]
-    from vllm.entrypoints.cli.main import main  # noqa: PLC0415  reads the environment at import
+    from vllm.entrypoints.cli.main import main
 
     try:
         main()

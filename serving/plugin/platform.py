@@ -77,7 +77,7 @@ class UltraServePlatform(Platform):
     def validate_request(cls, processed_inputs: Any, params: Any) -> None:
         """Refuse sampling parameters that are not computed; raises ValueError (HTTP 400)."""
         # vLLM's config, which sampling parameters need, imports this file.
-        from serving.plugin.requests import refuse_request  # noqa: PLC0415
+        from serving.plugin.requests import refuse_request
 
         del processed_inputs
         refuse_request(params)
@@ -185,7 +185,7 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
 
 def _configure_engine(vllm_config: "VllmConfig") -> None:
     parallel = vllm_config.parallel_config
-    parallel.distributed_executor_backend = _EXECUTOR  # type: ignore[assignment]
+    parallel.distributed_executor_backend = _EXECUTOR
     parallel.worker_cls = _WORKER
     scheduler = vllm_config.scheduler_config
     scheduler.scheduler_cls = _SCHEDULER
@@ -203,5 +203,4 @@ def _configure_context(vllm_config: "VllmConfig", deployment: Deployment) -> Non
     """The named model's context bounds the engine's, whatever the stand-in could do."""
     model_config = vllm_config.model_config
     limit = deployment.time_model.max_context_tokens
-    if model_config.max_model_len > limit:
-        model_config.max_model_len = limit
+    model_config.max_model_len = min(model_config.max_model_len, limit)

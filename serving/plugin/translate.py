@@ -80,9 +80,7 @@ def grammar_bitmask(step: RankStep, grammar: GrammarOutput | None) -> NDArray[np
     return np.ascontiguousarray(grammar.grammar_bitmask[rows], dtype=np.int32)
 
 
-def step_batch(
-    steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int
-) -> StepBatch:
+def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int) -> StepBatch:
     """What was scheduled, as the cost model counts it."""
     rows = [(step.rank, item) for step in steps for item in step.scheduled]
     logit_rows = np.zeros(ranks, dtype=np.int64)

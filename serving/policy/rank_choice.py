@@ -11,5 +11,6 @@ def choose_rank(prefix_hit_tokens: Sequence[int], load_tokens: Sequence[int]) ->
     """
     assert len(prefix_hit_tokens) == len(load_tokens) > 0
     return min(
-        range(len(load_tokens)), key=lambda rank: (-prefix_hit_tokens[rank], load_tokens[rank], rank)
+        range(len(load_tokens)),
+        key=lambda rank: (-prefix_hit_tokens[rank], load_tokens[rank], rank),
     )
