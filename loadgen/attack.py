@@ -8,11 +8,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from loadgen.clients.client import Client
 from loadgen.pacer import Pacer
 from loadgen.result import Result
 from loadgen.workload import Workload
+
+# The event loop's timers end up to a millisecond late, for epoll counts in those. Waiting half a
+# millisecond less, and then turning the loop until the time has come, halves what sends are late.
+EARLY_S: Final = 0.000_5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,7 @@ class Attack:
         self._now_ns = now_ns
         self._origin_ns = 0
         self._stopped = False
+        self._begun = 0
         self._held_back = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.Future[None] | None = None
@@ -86,7 +92,6 @@ class Attack:
         An exception of the client or the sink is a fault of ours: it ends the attack.
         """
         self._origin_ns = self._now_ns()
-        sent = 0
         async with asyncio.TaskGroup() as group:
             for index in range(len(self._workload)):
                 intended_ns = await self._turn(index)
@@ -95,10 +100,9 @@ class Attack:
                 task = group.create_task(self._one(index, intended_ns))
                 self._tasks.add(task)
                 task.add_done_callback(self._ended)
-                sent += 1
         return AttackSummary(
             held_back=self._held_back,
-            unsent=len(self._workload) - sent,
+            unsent=len(self._workload) - self._begun,
             interrupted=self._stopped,
         )
 
@@ -114,7 +118,7 @@ class Attack:
             )
             wall_ns = None if due_ns is None else int(due_ns * self._limits.wall_per_pace)
             if wall_ns is not None and wall_ns > elapsed_ns:
-                await self._pause((wall_ns - elapsed_ns) / 1e9)
+                await self._pause(max(0.0, (wall_ns - elapsed_ns) / 1e9 - EARLY_S))
             elif wall_ns is None:
                 await self._pause(None)
             elif len(self._tasks) >= self._limits.max_in_flight:
@@ -148,6 +152,7 @@ class Attack:
             self._wake()
 
     async def _one(self, index: int, intended_ns: int) -> None:
+        self._begun += 1  # a task that is cancelled before it begins has sent nothing
         request = self._workload.request(index)
         reply = await self._client.send(request)
         self._sink(

@@ -21,7 +21,7 @@ class OptionError(LoadError):
 
 
 class TraceError(LoadError):
-    """A trace file cannot be used; names the file, the line (from 1) where there is one, and why."""
+    """A trace file cannot be used; names the file, the line (from 1) if there is one, and why."""
 
     def __init__(self, *, path: Path, line: int | None, reason: str) -> None:
         where = f"{path}" if line is None else f"{path}:{line}"
@@ -36,3 +36,5 @@ class ServerError(LoadError):
 
     def __init__(self, *, url: str, reason: str) -> None:
         super().__init__(f"{url}: {reason}")
+        self.url = url
+        self.reason = reason

@@ -75,6 +75,7 @@ def constant_rate(requests: int, *, rate_per_s: float) -> Schedule:
 
 
 def poisson(requests: int, *, rate_per_s: float, seed: int) -> Schedule:
-    """Send at gaps drawn from the exponential distribution of mean 1 / rate, the first one too."""
+    """Send the first at once, the others at gaps drawn from the exponential of mean 1 / rate."""
     gaps_ns = np.random.default_rng([seed, 1]).exponential(1e9 / rate_per_s, size=requests)
+    gaps_ns[:1] = 0.0
     return Schedule(due_ns=np.rint(np.cumsum(gaps_ns)).astype(np.int64))

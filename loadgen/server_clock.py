@@ -6,6 +6,7 @@ is an answer, not an error. The names are those that UltraServe exports; they ar
 because a load generator knows a server by its wire alone.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,15 +20,6 @@ METRICS_TIMEOUT_S: Final = 10.0
 
 _PREFIX: Final = "ultraserve_"
 _INFO: Final = "ultraserve_info"
-_GAUGES_AND_COUNTERS: Final = {
-    "ultraserve_clock_dilation": "dilation",
-    "ultraserve_emulated_seconds_total": "emulated_s",
-    "ultraserve_lag_seconds_total": "lag_s",
-    "ultraserve_chip_energy_joules_total": "chip_joules",
-    "ultraserve_facility_energy_joules_total": "facility_joules",
-    "ultraserve_provisioned_watts": "provisioned_watts",
-    "ultraserve_chips": "chips",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +53,16 @@ class ServerWindow:
     def dilation(self) -> float:
         """Wall seconds per second of the run's time: 1 for a server without a clock of its own."""
         return 1.0 if self.start.dilation is None else self.start.dilation
+
+    @property
+    def chips(self) -> float | None:
+        """Chips that the server emulates."""
+        return self.start.chips
+
+    @property
+    def provisioned_watts(self) -> float | None:
+        """Watts that are set aside for them."""
+        return self.start.provisioned_watts
 
     @property
     def emulated(self) -> bool:
@@ -113,9 +115,18 @@ def parse_metrics(text: str) -> ServerReading:
         for sample in family.samples:
             if sample.name == _INFO and not info:
                 info = dict(sample.labels)
-            elif sample.name in _GAUGES_AND_COUNTERS:
-                values.setdefault(_GAUGES_AND_COUNTERS[sample.name], sample.value)
-    return ServerReading(info=info, **values)
+            elif math.isfinite(sample.value):  # NaN is how an exporter says that it does not know
+                values.setdefault(sample.name.removeprefix(_PREFIX), sample.value)
+    return ServerReading(
+        dilation=values.get("clock_dilation"),
+        emulated_s=values.get("emulated_seconds_total"),
+        lag_s=values.get("lag_seconds_total"),
+        chip_joules=values.get("chip_energy_joules_total"),
+        facility_joules=values.get("facility_energy_joules_total"),
+        provisioned_watts=values.get("provisioned_watts"),
+        chips=values.get("chips"),
+        info=info,
+    )
 
 
 async def read_server(session: aiohttp.ClientSession, url: str) -> ServerReading:

@@ -4,14 +4,12 @@ Ray calls cost 32 ms for one round trip to 36 chips, these 4 ms (DECISIONS.md). 
 a Unix socket in a directory that only its user can enter, so nothing listens on a network.
 """
 
-import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import zmq
 
 from emulator.actors.codec import Codec, Message
+from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ChannelError
 
 _COPY_BELOW_BYTES = 65_536
@@ -26,8 +24,8 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="ultraserve-")
-        self.address = f"ipc://{Path(self._directory.name) / 'hub'}"
+        self._directory = ScratchDirectory("ultraserve-")
+        self.address = f"ipc://{self._directory.path / 'hub'}"
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -62,8 +60,7 @@ class Hub:
         """Close the socket and remove its directory; idempotent."""
         self._socket.close()
         self._context.term()
-        with contextlib.suppress(FileNotFoundError):
-            self._directory.cleanup()
+        self._directory.remove()
 
 
 class Spoke:

@@ -3,9 +3,7 @@
 import contextlib
 import logging
 import os
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import ray
 
 from emulator.actors.chip_actor import ChipActor
+from emulator.actors.scratch_directory import ScratchDirectory
 
 _OBJECT_STORE_BYTES = 80_000_000
 """Ray's smallest object store is about 75 MB; step data does not pass through it."""
@@ -38,13 +37,13 @@ class RaySession:
     """
 
     def __init__(self) -> None:
-        self._directory: str | None = None
+        self._directory: ScratchDirectory | None = None
 
     def start(self) -> None:
         """Start Ray's daemons as children of this process; they end when it ends."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        self._directory = tempfile.mkdtemp(prefix="ultraserve-ray-")
+        self._directory = ScratchDirectory("ultraserve-ray-")
         with _own_signal_handlers():
             ray.init(
                 address="local",
@@ -55,7 +54,7 @@ class RaySession:
                 logging_level=logging.ERROR,
                 log_to_driver=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
-                _temp_dir=self._directory,
+                _temp_dir=str(self._directory.path),
                 _node_ip_address="127.0.0.1",
                 runtime_env={"env_vars": _WORKER_ENVIRONMENT},
             )
@@ -75,7 +74,7 @@ class RaySession:
             return
         with contextlib.suppress(Exception):
             ray.shutdown()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.remove()
         self._directory = None
 
 

@@ -6,7 +6,7 @@ padded to whole chunks and chunk sums are added first to last, so a token's resu
 bits whether it was computed alone, in a batch, in one prefill or in several.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -36,6 +36,32 @@ class AttentionItems:
     rows: NDArray[np.int64]
     positions: NDArray[np.int64]
     tables: NDArray[np.int64]
+    _masks: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+
+    @property
+    def first_masked_chunk(self) -> int:
+        """Chunks before this one lie in the past of every query."""
+        return int(self.positions.min()) // CHUNK_TOKENS
+
+    def future(self, group: int, tile: int) -> NDArray[np.bool_]:
+        """Which keys come after their query, for `group` heads a key head and rows tiled by `tile`.
+
+        [items, chunks - first_masked_chunk, tiles, tile, CHUNK_TOKENS]; the same for every layer,
+        so it is made once.
+        """
+        mask = self._masks.get((group, tile))
+        if mask is None:
+            mask = self._masks[group, tile] = self._make_future(group, tile)
+        return mask
+
+    def _make_future(self, group: int, tile: int) -> NDArray[np.bool_]:
+        items, item_tokens = self.positions.shape
+        tiles = -(-item_tokens * group // tile)
+        last_key = np.zeros((items, tiles * tile), dtype=np.int64)
+        last_key[:, : item_tokens * group] = np.repeat(self.positions, group, axis=1)
+        end = int(self.positions.max()) // CHUNK_TOKENS + 1
+        keys = np.arange(self.first_masked_chunk * CHUNK_TOKENS, end * CHUNK_TOKENS)
+        return keys.reshape(-1, 1, 1, CHUNK_TOKENS) > last_key.reshape(items, 1, tiles, tile, 1)
 
 
 def attend(
@@ -60,7 +86,8 @@ def attend(
     grouped = _gather_rows(queries, items, kv_heads, tile)
     # [kv_heads, items, 1, tiles, tile, head_dim] x [kv_heads, items, chunks, 1, head_dim, CHUNK]
     scores = np.matmul(grouped, keys[:, :, :, None])
-    _hide_future(scores, items.positions, group)
+    visible_from = scores[:, :, items.first_masked_chunk :]
+    np.copyto(visible_from, np.float32(-np.inf), where=items.future(group, tile))
     if not scores_bounded:
         scores -= scores.max(axis=5, keepdims=True).max(axis=2, keepdims=True)
     weights = np.exp(scores, out=scores)
@@ -91,18 +118,6 @@ def tile_rows(rows: int, head_dim: int) -> int:
     same_scores = np.array_equal(scores, tiled_scores.reshape(-1, CHUNK_TOKENS)[:whole])
     mixed = np.matmul(tiled_scores, values).reshape(-1, head_dim)[:whole]
     return whole if same_scores and np.array_equal(scores @ values, mixed) else TILE_ROWS
-
-
-def _hide_future(scores: F32, positions: NDArray[np.int64], group: int) -> None:
-    """Set scores of keys after their query to minus infinity, in the chunks that have any."""
-    _, items, chunks, tiles, tile, _ = scores.shape
-    first = int(positions.min()) // CHUNK_TOKENS
-    last_key = np.zeros((items, tiles * tile), dtype=np.int64)
-    last_key[:, : positions.shape[1] * group] = np.repeat(positions, group, axis=1)
-    last_key = last_key.reshape(items, 1, tiles, tile, 1)
-    key_positions = np.arange(first * CHUNK_TOKENS, chunks * CHUNK_TOKENS)
-    hidden = key_positions.reshape(-1, 1, 1, CHUNK_TOKENS) > last_key
-    np.copyto(scores[:, :, first:], np.float32(-np.inf), where=hidden)
 
 
 def _sum_chunks(partial: F32) -> F32:

@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from emulator.compute.architecture import Architecture, read_architecture
+from emulator.compute.attention import scores_are_bounded
 from emulator.compute.tiled_matmul import F32
 from emulator.errors import CheckpointError
 
@@ -26,8 +27,8 @@ class LayerWeights:
 
     input_norm: F32  # [hidden]
     qkv: F32  # [hidden, (heads + 2 * kv_heads) * head_dim]
-    query_norm: F32  # [head_dim]
-    key_norm: F32  # [head_dim]
+    head_norms: F32  # [heads + kv_heads, head_dim], the queries' norm, then the keys'
+    scores_bounded: bool  # see attention.scores_are_bounded
     output: F32  # [heads * head_dim, hidden]
     post_norm: F32  # [hidden]
     router: F32  # [hidden, experts]
@@ -196,8 +197,8 @@ def _load_layer(
     return LayerWeights(
         input_norm=input_norm,
         qkv=np.ascontiguousarray(np.concatenate([query, key, value]).T),
-        query_norm=query_norm,
-        key_norm=key_norm,
+        head_norms=np.repeat([query_norm, key_norm], [arch.heads, arch.kv_heads], axis=0),
+        scores_bounded=scores_are_bounded(query_norm, key_norm),
         output=np.ascontiguousarray(output.T),
         post_norm=post_norm,
         router=np.ascontiguousarray(router.T),

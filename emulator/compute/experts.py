@@ -5,9 +5,13 @@ from numpy.typing import NDArray
 
 from emulator.compute.tiled_matmul import F32, TILE_ROWS, padded_rows
 
-GATHER_TILES_PER_EXPERT = 2
-"""Up to this many tiles per expert on average, one batched product over copied weights is faster
-than one product per expert; above it the copying costs more than the calls (DECISIONS.md)."""
+FEW_TILES_SHARE = 0.5
+"""Below this share of tiles to experts, only the weights of the experts that are hit are copied
+together and multiplied; above it every expert is, hit or not, without copying (DECISIONS.md)."""
+
+DENSE_WASTE = 2.0
+"""Padding every expert to the tiles of the busiest is done up to this factor of the real tiles;
+beyond it, when routing is skewed, experts are taken one by one."""
 
 
 def silu(x: F32) -> F32:
@@ -28,39 +32,39 @@ def run_experts(rows: F32, counts: NDArray[np.int64], gate_up: F32, down: F32) -
     Returns:
         [pairs, hidden], in the order of `rows`; unweighted.
     """
-    padded_counts = -(-counts // TILE_ROWS) * TILE_ROWS  # [local_experts]
-    ends = np.cumsum(padded_counts)
-    starts = ends - padded_counts
+    tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
+    tiles, experts = int(tile_counts.sum()), len(counts)
+    busiest = int(tile_counts.max())
+    few = tiles <= FEW_TILES_SHARE * experts
+    dense = not few and experts * busiest <= DENSE_WASTE * tiles + experts
+    first_tile = np.arange(experts) * busiest if dense else np.cumsum(tile_counts) - tile_counts
     first_row = np.cumsum(counts) - counts
-    pairs = rows.shape[0]
-    places = np.arange(pairs) + np.repeat(starts - first_row, counts)  # [pairs] row in the layout
-    laid = np.zeros((int(ends[-1]), rows.shape[1]), dtype=np.float32)
+    # [pairs] row of each pair in the tiled layout
+    places = np.arange(len(rows)) + np.repeat(first_tile * TILE_ROWS - first_row, counts)
+    laid = np.zeros(
+        ((experts * busiest if dense else tiles) * TILE_ROWS, rows.shape[1]), np.float32
+    )
     laid[places] = rows
-    tiles = laid.reshape(-1, TILE_ROWS, rows.shape[1])  # [tiles, TILE_ROWS, hidden]
-    tile_counts = padded_counts // TILE_ROWS
-    busy = int(np.count_nonzero(tile_counts))
-    if tiles.shape[0] <= GATHER_TILES_PER_EXPERT * busy:
-        out = _gathered(tiles, tile_counts, gate_up, down)
+    tiled = laid.reshape(-1, TILE_ROWS, rows.shape[1])  # [tiles, TILE_ROWS, hidden]
+    if dense:
+        by_expert = tiled.reshape(experts, busiest, TILE_ROWS, -1)
+        out = _swiglu(by_expert, gate_up[:, None], down[:, None])
+    elif few:
+        expert_of_tile = np.repeat(np.arange(experts), tile_counts)
+        out = _swiglu(tiled, gate_up[expert_of_tile], down[expert_of_tile])
     else:
-        out = _expert_by_expert(tiles, tile_counts, gate_up, down)
+        out = _expert_by_expert(tiled, tile_counts, gate_up, down)
     answers: F32 = out.reshape(-1, rows.shape[1])[places]
     return answers
 
 
 def _swiglu(tiles: F32, gate_up: F32, down: F32) -> F32:
-    """[tiles, TILE_ROWS, hidden] through weights that broadcast over tiles."""
-    both = np.matmul(tiles, gate_up)  # -> [tiles, TILE_ROWS, 2 * intermediate]
+    """[..., TILE_ROWS, hidden] through weights that broadcast over the leading axes."""
+    both = np.matmul(tiles, gate_up)  # -> [..., TILE_ROWS, 2 * intermediate]
     intermediate = both.shape[-1] // 2
     gated: F32 = silu(both[..., :intermediate]) * both[..., intermediate:]
     out: F32 = np.matmul(gated, down)
     return out
-
-
-def _gathered(tiles: F32, tile_counts: NDArray[np.int64], gate_up: F32, down: F32) -> F32:
-    expert_of_tile = np.repeat(np.arange(len(tile_counts)), tile_counts)
-    if len(expert_of_tile) == len(tile_counts) and bool((tile_counts == 1).all()):
-        return _swiglu(tiles, gate_up, down)
-    return _swiglu(tiles, gate_up[expert_of_tile], down[expert_of_tile])
 
 
 def _expert_by_expert(tiles: F32, tile_counts: NDArray[np.int64], gate_up: F32, down: F32) -> F32:

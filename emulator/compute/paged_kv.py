@@ -57,15 +57,16 @@ class PagedKv:
     def read(self, layer: int, tables: NDArray[np.int64]) -> tuple[F32, F32]:
         """Copy the contexts of `tables` [items, chunks * blocks_per_chunk].
 
+        Tables hold blocks of this pool; `take` would buffer its output to check that again.
         Returns keys [kv_heads, items, chunks, head_dim, CHUNK_TOKENS] and values
         [kv_heads, items, chunks, CHUNK_TOKENS, head_dim].
         """
         items, table_blocks = tables.shape
         chunks = table_blocks // self.blocks_per_chunk
-        keys = self._keys[layer].take(tables, axis=2)  # [kv_heads, head_dim, items, table, block]
-        kv_heads, head_dim = keys.shape[:2]
+        keys = self._keys[layer].take(tables, axis=2, mode="clip")
+        kv_heads, head_dim = keys.shape[:2]  # [kv_heads, head_dim, items, table, block]
         keys = keys.reshape(kv_heads, head_dim, items, chunks, CHUNK_TOKENS)
-        values = self._values[layer].take(tables, axis=1)
+        values = self._values[layer].take(tables, axis=1, mode="clip")
         return (
             keys.transpose(0, 2, 3, 1, 4),
             values.reshape(kv_heads, items, chunks, CHUNK_TOKENS, head_dim),

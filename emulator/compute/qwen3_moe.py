@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.compute.attention import attend, scores_are_bounded
+from emulator.compute.attention import attend
 from emulator.compute.checkpoint import ModelShard
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
@@ -51,15 +51,14 @@ def attend_and_route(
     tokens = x.shape[0]
     normed = rms_norm(x, weights.input_norm, arch.norm_eps)
     qkv = tiled_matmul(normed, weights.qkv).reshape(tokens, -1, arch.head_dim)
-    query = rms_norm(qkv[:, : arch.heads], weights.query_norm, arch.norm_eps)
     key_end = arch.heads + arch.kv_heads
-    key = rms_norm(qkv[:, arch.heads : key_end], weights.key_norm, arch.norm_eps)
-    query, key = rotate(query, angles), rotate(key, angles)
-    kv.write(layer, batch.slots, key, qkv[:, key_end:])
-    mixed = np.empty_like(query)  # [tokens, heads, head_dim]
-    bounded = scores_are_bounded(weights.query_norm, weights.key_norm)
+    # Queries and keys are normalised and rotated in one go: [tokens, heads + kv_heads, head_dim].
+    turned = rotate(rms_norm(qkv[:, :key_end], weights.head_norms, arch.norm_eps), angles)
+    query = turned[:, : arch.heads]
+    kv.write(layer, batch.slots, turned[:, arch.heads :], qkv[:, key_end:])
+    mixed = np.empty(query.shape, dtype=np.float32)  # [tokens, heads, head_dim]
     for items in batch.items:
-        attend(query, kv, layer, items, mixed, scores_bounded=bounded)
+        attend(query, kv, layer, items, mixed, scores_bounded=weights.scores_bounded)
     residual = x + tiled_matmul(mixed.reshape(tokens, -1), weights.output)
     hidden = rms_norm(residual, weights.post_norm, arch.norm_eps)
     chosen, expert_weights = route(

@@ -16,14 +16,13 @@ def route(
     on how scores compare. `normalise` makes the weights of a token add to one.
     """
     logits = tiled_matmul(hidden, weight)  # [tokens, experts]
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-    best = np.argpartition(probabilities, -experts_per_token, axis=1)[:, -experts_per_token:]
+    best = np.argpartition(logits, -experts_per_token, axis=1)[:, -experts_per_token:]
     chosen = np.sort(best, axis=1)  # [tokens, k]
-    weights = np.take_along_axis(probabilities, chosen, axis=1)
-    if normalise:
-        weights = weights / weights.sum(axis=1, keepdims=True)
-    return chosen, weights
+    largest = logits.max(axis=1, keepdims=True)
+    weights = np.exp(logits[np.arange(len(logits))[:, None], chosen] - largest)
+    # The softmax's denominator is that of all experts, or, normalised, of the chosen ones alone.
+    whole = weights if normalise else np.exp(logits - largest)
+    return chosen, weights / whole.sum(axis=1, keepdims=True)
 
 
 def combine(expert_rows: F32, weights: F32) -> F32:
@@ -31,7 +30,6 @@ def combine(expert_rows: F32, weights: F32) -> F32:
 
     `expert_rows` is [tokens, k, hidden], `weights` [tokens, k]; returns [tokens, hidden].
     """
-    total = expert_rows[:, 0] * weights[:, 0, None]
-    for choice in range(1, weights.shape[1]):
-        total += expert_rows[:, choice] * weights[:, choice, None]
+    # Reducing an axis that is not the innermost adds its slices one after the other.
+    total: F32 = np.add.reduce(expert_rows * weights[:, :, None], axis=1)
     return total

@@ -91,7 +91,7 @@ def resolve_arguments(args: argparse.Namespace) -> tuple[Settings, Path]:
     """Turn the flags into settings and the weights' directory.
 
     Raises:
-        ConfigError: flags that contradict each other, or a model that is neither name nor directory.
+        ConfigError: flags that contradict each other; a model that is no name and no directory.
         UnsupportedFlag: a flag of vLLM's that is refused here.
     """
     if args.enable_eplb or args.eplb_config:

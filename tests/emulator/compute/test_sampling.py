@@ -137,6 +137,13 @@ def test_top_p_keeps_the_fewest_tokens_and_of_equals_the_first() -> None:
     assert kept(0.51) == [False, True, False, True]
     assert kept(0.8) == [True, True, False, True]
     assert kept(0.9) == [True, True, True, True]
+    assert kept(1e-12) == [False, True, False, False]
+
+
+def test_top_p_needs_no_token_beyond_its_exact_sum() -> None:
+    kept = narrow(row(0.0, 0.0, 0.0, 0.0), [SamplingSpec(seed=0, top_p=0.5)])
+
+    assert np.isfinite(kept).tolist() == [[True, True, False, False]]
 
 
 def test_min_p_is_a_share_of_the_largest_probability() -> None:
@@ -147,22 +154,23 @@ def test_min_p_is_a_share_of_the_largest_probability() -> None:
     assert np.isfinite(kept).tolist() == [[True, True, True, False]]
 
 
-def test_rows_that_did_not_ask_for_logprobs_are_padding() -> None:
-    asks = SamplingSpec(temperature=0.0, logprobs=2)
-    names = SamplingSpec(temperature=0.0, logprob_token_ids=(2,))
-    silent = SamplingSpec(temperature=0.0)
-
-    drawn = sample(
-        np.repeat(row(0.0, 1.0, 2.0), 3, axis=0), [silent, names, asks], [NONE] * 3, [NONE] * 3
+def test_rows_that_asked_for_less_or_nothing_are_padded() -> None:
+    silent, little, much, named = (
+        SamplingSpec(temperature=0.0, logprobs=logprobs, logprob_token_ids=token_ids)
+        for logprobs, token_ids in ((None, None), (0, None), (2, None), (None, (2,)))
     )
+    specs = [silent, little, much, named]
+
+    drawn = sample(np.repeat(row(0.0, 1.0, 2.0), 4, axis=0), specs, [NONE] * 4, [NONE] * 4)
 
     assert drawn.logprobs is not None
-    assert drawn.logprobs.token_ids.tolist() == [[0, 0, 0], [2, 2, 0], [2, 2, 1]]
-    assert drawn.logprobs.ranks.tolist() == [0, 1, 1]
+    assert drawn.logprobs.token_ids.tolist() == [[0, 0, 0], [2, 0, 0], [2, 2, 1], [2, 2, 0]]
+    assert drawn.logprobs.ranks.tolist() == [0, 1, 1, 1]
     assert np.isneginf(drawn.logprobs.logprobs).tolist() == [
         [True, True, True],
-        [False, False, True],
+        [False, True, True],
         [False, False, False],
+        [False, False, True],
     ]
 
 
@@ -201,6 +209,16 @@ def test_uniform_numbers_of_neighbouring_seeds_and_positions_are_uncorrelated() 
     assert abs(grid.mean()) < 5 * (1 / 12) ** 0.5 / 150
     assert abs((grid[1:] * grid[:-1]).mean()) < 5 * deviation
     assert abs((grid[:, 1:] * grid[:, :-1]).mean()) < 5 * deviation
+
+
+@pytest.mark.parametrize(("number", "token"), [(0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2**-53, 3)])
+def test_a_draw_is_the_token_whose_share_of_the_probability_holds_the_number(
+    number: float, token: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulator.compute.sampling.uniform", lambda seed, position: number)
+    spec = SamplingSpec(seed=0, allowed_token_ids=(1, 3))
+
+    assert sample_one(row(0.0, 0.0, 0.0, 0.0, 0.0), spec).token_ids.tolist() == [token]
 
 
 def test_an_excluded_token_is_never_drawn() -> None:

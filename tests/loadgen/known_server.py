@@ -1,0 +1,176 @@
+"""A server whose delays are known: what the load generator measures is held against them.
+
+It speaks the part of the OpenAI interface that a run uses, in a thread with an event loop of its
+own, on loopback. Its waiting is the truth under test, so it waits for planned moments, never for
+one delay after another: what a timer is late by does not add up.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+
+MODEL = "known"
+VOCABULARY = 1_000
+TTFT_S = (0.030, 0.120)  # the ends of a uniform distribution
+ITL_S = (0.004, 0.016)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDelays:
+    """What the server does with one request, in wall seconds."""
+
+    ttft_s: float
+    itl_s: float
+
+
+@dataclass(kw_only=True)
+class KnownServer:
+    """Serves until its context ends. Each `fail_` flag makes every request fail in its way."""
+
+    seed: int = 0
+    dilation: float | None = None
+    tokens_per_chunk: int = 1
+    watts: float = 500.0
+    with_usage: bool = True
+    with_tokenizer: bool = True
+    context_tokens: int | None = None
+    endless: bool = False  # replies begin and never end
+    fail_status: int | None = None
+    fail_in_stream: bool = False
+    fail_by_closing: bool = False
+    max_tokens_served: int | None = None
+    url: str = ""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    delays: list[KnownDelays] = field(default_factory=list)
+    _emulated_s: float = 0.0
+    _first_at_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self._chance = np.random.default_rng(self.seed)
+
+    @contextmanager
+    def serving(self) -> Iterator["KnownServer"]:
+        """Run in a thread; `url` is set inside."""
+        loop = asyncio.new_event_loop()
+        runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=0.1)
+
+        async def start() -> int:
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            return int(runner.addresses[0][1])
+
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        try:
+            port = asyncio.run_coroutine_threadsafe(start(), loop).result(timeout=10)
+            self.url = f"http://127.0.0.1:{port}"
+            yield self
+        finally:
+            asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=10)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout=10)
+            loop.close()
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/completions", self._completions)
+        if self.with_tokenizer:
+            app.router.add_post("/tokenize", self._tokenize)
+        if self.dilation is not None:
+            app.router.add_get("/metrics", self._metrics)
+        return app
+
+    async def _models(self, _: web.Request) -> web.Response:
+        model = {"id": MODEL, "object": "model", "max_model_len": self.context_tokens}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        """A token per word: its number in the order of first appearance, in a small vocabulary."""
+        words = (await request.json())["prompt"].split()
+        numbers = {word: at for at, word in enumerate(dict.fromkeys(words))}
+        tokens = [numbers[word] % VOCABULARY for word in words]
+        return web.json_response({"tokens": tokens, "count": len(tokens)})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        """Emulated time runs from the first request on, at constant watts; some foreign lines."""
+        assert self.dilation is not None
+        if self._first_at_s is not None:
+            now_s = asyncio.get_running_loop().time()
+            self._emulated_s = (now_s - self._first_at_s) / self.dilation
+        seconds = self._emulated_s
+        return web.Response(
+            text="# HELP vllm:num_requests_running Running.\n"
+            'vllm:num_requests_running{engine="0"} 3.0\n'
+            "# TYPE ultraserve_clock_dilation gauge\n"
+            f"ultraserve_clock_dilation {self.dilation}\n"
+            "# TYPE ultraserve_info gauge\n"
+            'ultraserve_info{system="a tray",chips="4",time_model="big",weights="small",'
+            'routing="uniform",clock="dilated:4"} 1.0\n'
+            f"ultraserve_emulated_seconds_total {seconds}\n"
+            f"ultraserve_lag_seconds_total {seconds / 100}\n"
+            f"ultraserve_chip_energy_joules_total {seconds * self.watts / 2}\n"
+            f"ultraserve_facility_energy_joules_total {seconds * self.watts}\n"
+            "ultraserve_provisioned_watts 2000.0\n"
+            "ultraserve_chips 4.0\n"
+        )
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        if self._first_at_s is None:
+            self._first_at_s = begin_s
+        body = await request.json()
+        self.bodies.append(body)
+        if self.fail_status is not None:
+            return web.json_response(
+                {"error": {"message": "no room", "code": self.fail_status}}, status=self.fail_status
+            )
+        delays = KnownDelays(
+            ttft_s=self._chance.uniform(*TTFT_S), itl_s=self._chance.uniform(*ITL_S)
+        )
+        self.delays.append(delays)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        tokens = min(body["max_tokens"], self.max_tokens_served or body["max_tokens"])
+        last_chunk = -(-tokens // self.tokens_per_chunk) - 1
+        for chunk in range(last_chunk + 1):
+            inner_s = chunk * delays.itl_s * self.tokens_per_chunk
+            await asyncio.sleep(max(0.0, begin_s + delays.ttft_s + inner_s - loop.time()))
+            await response.write(
+                _event(_chunk("word " * self.tokens_per_chunk, chunk == last_chunk))
+            )
+            if self.endless:
+                await asyncio.sleep(3600)
+            if self.fail_by_closing:
+                assert request.transport is not None
+                request.transport.abort()
+                return response
+            if self.fail_in_stream:
+                await response.write(_event({"error": {"message": "the engine died"}}))
+                break
+        if self.with_usage:
+            usage = {"prompt_tokens": len(_units(body["prompt"])), "completion_tokens": tokens}
+            await response.write(_event({"choices": [], "usage": usage}))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def _units(prompt: str | list[int]) -> list[Any]:
+    return prompt.split() if isinstance(prompt, str) else prompt
+
+
+def _chunk(text: str, last: bool) -> Mapping[str, object]:
+    choice = {"index": 0, "text": text, "finish_reason": "length" if last else None}
+    return {"id": "cmpl-0", "object": "text_completion", "model": MODEL, "choices": [choice]}
+
+
+def _event(payload: Mapping[str, object]) -> bytes:
+    return b"data: " + web.json_response(payload).body + b"\n\n"  # type: ignore[operator]
