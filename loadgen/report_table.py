@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from loadgen.percentiles import Percentiles
 from loadgen.report import Report
@@ -28,7 +29,7 @@ def _facts(rows: tuple[tuple[str, str], ...]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))  # as it is: a server's words may look like markup
     return table
 
 

@@ -6,6 +6,7 @@ and session, waits for the owner's end of a pipe to close and then removes the d
 is the watcher's script too; it must import nothing but the standard library.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -25,8 +26,8 @@ class ScratchDirectory:
 
     def __init__(self, prefix: str) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        self._pipe: int | None = None
-        end, self._pipe = os.pipe()  # neither end is inherited by other children
+        end, pipe = os.pipe()  # neither end is inherited by other children
+        self._pipe: int | None = pipe
         try:
             # The first process forks the watcher and ends: the watcher is nobody's child.
             subprocess.run(
@@ -46,15 +47,15 @@ class ScratchDirectory:
         if pipe is None:
             return
         shutil.rmtree(self.path, ignore_errors=True)
-        os.write(pipe, _DONE)
+        with contextlib.suppress(BrokenPipeError):  # somebody ended the watcher
+            os.write(pipe, _DONE)
         os.close(pipe)
 
 
 def _watch(path: str) -> None:
     """Wait for the owner; when it ended without a word, remove `path` until nobody writes there."""
-    with open(0, "rb") as owner:  # noqa: PTH123  a descriptor, not a path
-        if owner.read() == _DONE:
-            return
+    if sys.stdin.buffer.read() == _DONE:
+        return
     end_s = time.monotonic() + _WATCH_S
     gone_s = 0.0
     while gone_s < _QUIET_S and time.monotonic() < end_s:

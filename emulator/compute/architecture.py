@@ -47,6 +47,8 @@ def read_architecture(directory: Path) -> Architecture:
         raise CheckpointError(f"{directory}: not a checkpoint directory, no config.json") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: holds no JSON object")
     return architecture_from_config(config, str(path))
 
 
@@ -57,42 +59,62 @@ def architecture_from_config(config: Mapping[str, Any], path: str) -> Architectu
         raise CheckpointError(f"{path}: architectures={names[0]}: only {SUPPORTED} is computed")
     _refuse_variants(config, path)
     rope = config.get("rope_parameters") or {}
-    experts = config.get("num_experts", config.get("num_local_experts"))
-    try:
-        heads = int(config["num_attention_heads"])
-        hidden = int(config["hidden_size"])
-        return Architecture(
-            layers=int(config["num_hidden_layers"]),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=int(config["num_key_value_heads"]),
-            head_dim=int(config.get("head_dim") or hidden // heads),
-            experts=int(experts if experts is not None else config["num_experts"]),
-            experts_per_token=int(config["num_experts_per_tok"]),
-            expert_intermediate=int(config["moe_intermediate_size"]),
-            normalise_expert_weights=bool(config.get("norm_topk_prob", False)),
-            vocab=int(config["vocab_size"]),
-            max_context_tokens=int(config["max_position_embeddings"]),
-            tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
-        )
-    except KeyError as error:
-        raise CheckpointError(f"{path}: key {error.args[0]} is missing") from error
+    numbers = _Numbers({**config, **rope}, path)
+    heads, hidden = numbers.whole("num_attention_heads"), numbers.whole("hidden_size")
+    experts = "num_local_experts" if "num_local_experts" in config else "num_experts"
+    return Architecture(
+        layers=numbers.whole("num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=numbers.whole("num_key_value_heads"),
+        head_dim=hidden // heads if config.get("head_dim") is None else numbers.whole("head_dim"),
+        experts=numbers.whole(experts),
+        experts_per_token=numbers.whole("num_experts_per_tok"),
+        expert_intermediate=numbers.whole("moe_intermediate_size"),
+        normalise_expert_weights=bool(config.get("norm_topk_prob", False)),
+        vocab=numbers.whole("vocab_size"),
+        max_context_tokens=numbers.whole("max_position_embeddings"),
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        norm_eps=numbers.real("rms_norm_eps", default=1e-6),
+        rope_theta=numbers.real("rope_theta", default=10_000.0),
+    )
+
+
+class _Numbers:
+    """The numbers of a config; raises CheckpointError that names the key and `path`."""
+
+    def __init__(self, config: Mapping[str, Any], path: str) -> None:
+        self._config = config
+        self._path = path
+
+    def whole(self, key: str) -> int:
+        if key not in self._config:
+            raise CheckpointError(f"{self._path}: key {key} is missing")
+        value = self._config[key]
+        if type(value) is not int or value < 1:
+            raise CheckpointError(f"{self._path}: {key}={value}: must be a whole number above 0")
+        return value
+
+    def real(self, key: str, *, default: float) -> float:
+        value = self._config.get(key, default)
+        if type(value) not in (int, float) or not value > 0:
+            raise CheckpointError(f"{self._path}: {key}={value}: must be a number above 0")
+        return float(value)
 
 
 def _refuse_variants(config: Mapping[str, Any], path: str) -> None:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
     variants = {
         "attention_bias": (bool(config.get("attention_bias")), "must be false"),
         "use_sliding_window": (bool(config.get("use_sliding_window")), "must be false"),
         "mlp_only_layers": (bool(config.get("mlp_only_layers")), "must be empty (all layers MoE)"),
         "decoder_sparse_step": (config.get("decoder_sparse_step", 1) != 1, "must be 1"),
         "hidden_act": (config.get("hidden_act", "silu") != "silu", "must be silu"),
-        "rope_type": (rope.get("rope_type", "default") != "default", "must be default"),
+        "rope_type": (rope_type != "default", "must be default"),
         "quantization_config": (bool(config.get("quantization_config")), "must be absent"),
     }
     for key, (found, wanted) in variants.items():
         if found:
-            value = config.get(key, rope.get(key))
+            value = config.get(key, rope_type)
             raise CheckpointError(f"{path}: {key}={value}: {wanted} to be computed here")

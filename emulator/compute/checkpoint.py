@@ -73,10 +73,13 @@ class _Tensors:
         path = self._file_of.get(name)
         if path is None:
             raise CheckpointError(f"{self._directory}: tensor {name} is missing")
-        if path not in self._files:
-            opened: Any = safe_open(path, framework="np")
-            self._files[path] = opened.__enter__()
-        lazy = self._files[path].get_slice(name)
+        try:
+            if path not in self._files:
+                opened: Any = safe_open(path, framework="np")
+                self._files[path] = opened.__enter__()
+            lazy = self._files[path].get_slice(name)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: tensor {name} cannot be read ({error})") from error
         found = tuple(lazy.get_shape())
         if found != shape:
             raise CheckpointError(
@@ -96,20 +99,19 @@ class _Tensors:
 
 
 def _index(directory: Path) -> dict[str, Path]:
-    index = directory / "model.safetensors.index.json"
+    index, single = directory / "model.safetensors.index.json", directory / "model.safetensors"
+    indexed = index.exists()
+    if not indexed and not single.exists():
+        raise CheckpointError(f"{directory}: no model.safetensors and no index of shards")
     try:
-        if index.exists():
+        if indexed:
             names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             return {name: directory / file for name, file in names.items()}
-        single = directory / "model.safetensors"
-        if not single.exists():
-            raise CheckpointError(f"{directory}: no model.safetensors and no index of shards")
         with safe_open(single, framework="np") as handle:
             return dict.fromkeys(handle.keys(), single)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{directory}: not a readable safetensors checkpoint ({error})"
-        ) from error
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        path = index if indexed else single
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
 
 
 def _expert_names(layer: int, expert: int, arch: Architecture) -> Iterator[tuple[str, int, int]]:

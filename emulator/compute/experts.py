@@ -16,7 +16,8 @@ beyond it, when routing is skewed, experts are taken one by one."""
 
 def silu(x: F32) -> F32:
     """Return x * sigmoid(x), the gate of SwiGLU."""
-    gate: F32 = np.float32(1.0) + np.exp(-x)
+    with np.errstate(over="ignore"):  # x over infinity is the 0 that is meant
+        gate: F32 = np.float32(1.0) + np.exp(-x)
     return x / gate
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.compute.sort_keys import key_columns, sort_keys
 from emulator.specs.sampling import SamplingSpec
 
 F32 = NDArray[np.float32]
@@ -53,16 +52,18 @@ def keep_top_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
     if not rows:
         return
     x = scaled[rows]
-    keys = np.sort(sort_keys(x), axis=1)
-    columns = key_columns(keys)  # least likely first
-    probabilities = _softmax(np.take_along_axis(x, columns, axis=1))
-    below = np.cumsum(probabilities, axis=1, dtype=np.float64).astype(np.float32)
+    ascending = np.sort(x, axis=1)
+    below = np.cumsum(_softmax(ascending).astype(np.float64), axis=1).astype(np.float32)
     top_p = np.array([specs[row].top_p for row in rows], dtype=np.float32)[:, None]
-    excluded = below <= np.float32(1.0) - top_p
-    excluded[:, -1] = False
-    marked = np.empty_like(excluded)
-    np.put_along_axis(marked, columns, excluded, axis=1)
-    x[marked] = _EXCLUDED
+    excluded = (below <= np.float32(1.0) - top_p).sum(axis=1, keepdims=True)  # [rows, 1]
+    excluded = np.minimum(excluded, x.shape[1] - 1)
+    border = np.take_along_axis(ascending, excluded, axis=1)  # the least likely one that stays
+    surplus = excluded - (x < border).sum(axis=1, keepdims=True)  # its equals that do not
+    x[x < border] = _EXCLUDED
+    if surplus.any():
+        equal = x == border
+        from_last = np.cumsum(equal[:, ::-1], axis=1)[:, ::-1]  # equals here and to the right
+        x[equal & (from_last <= surplus)] = _EXCLUDED
     scaled[rows] = x
 
 

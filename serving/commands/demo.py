@@ -36,11 +36,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--report", type=Path, default=Path("demo-report.json"), metavar="FILE")
     parser.add_argument("--model", default="qwen3-30b-a3b", help="default: %(default)s")
     parser.add_argument("--chips", type=int, default=4, help="default: %(default)s, one tray")
-    parser.add_argument("--requests", type=int, default=120, help="default: %(default)s")
+    parser.add_argument("--requests", type=int, default=100, help="default: %(default)s")
     parser.add_argument(
         "--speedup",
         type=float,
-        default=8.0,
+        default=40.0,
         help="arrivals are this much faster than recorded, in emulated time (default: %(default)s)",
     )
     parser.add_argument("--clock", default="auto", help="see `ultraserve serve`")
@@ -82,7 +82,7 @@ def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
             *(sys.executable, "-m", "serving.main", "serve"),
             *("--model", args.model, "--chips", str(args.chips), "--clock", args.clock),
             *("--host", _HOST, "--port", str(port)),
-            *("--max-num-batched-tokens", "512", "--disable-uvicorn-access-log"),
+            *("--max-num-batched-tokens", "256", "--disable-uvicorn-access-log"),
         ]
         print(f"Starting {args.chips} emulated chips and vLLM: {' '.join(command[2:])}", flush=True)
         server = subprocess.Popen(

@@ -2,9 +2,10 @@
 
 import json
 import os
-import shutil
+import signal
 import sys
 import tempfile
+from types import FrameType
 
 from serving.plugin.deployment import Deployment
 
@@ -23,19 +24,29 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    sockets = tempfile.mkdtemp(prefix="ultraserve-vllm-")
-    os.environ["VLLM_RPC_BASE_PATH"] = sockets
     # vLLM reads its command line itself, in this process and in those it spawns.
     sys.argv = ["vllm", *vllm_command(deployment, host, port), *vllm_arguments]
+    # Until vLLM's server has handlers of its own: it would die of SIGTERM while it imports, and
+    # asyncio would hold Ctrl-C back until the engine is up.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    with tempfile.TemporaryDirectory(prefix="ultraserve-vllm-") as sockets:
+        os.environ["VLLM_RPC_BASE_PATH"] = sockets
+        return _run_vllm()
+
+
+def _run_vllm() -> int:
     from vllm.entrypoints.cli.main import main
 
     try:
         main()
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    finally:
-        shutil.rmtree(sockets, ignore_errors=True)
     return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def vllm_command(deployment: Deployment, host: str, port: int) -> list[str]:

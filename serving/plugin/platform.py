@@ -65,6 +65,10 @@ class UltraServePlatform(Platform):
         return False
 
     @classmethod
+    def import_kernels(cls) -> None:
+        """Do nothing: vLLM's compiled kernels are not installed, and it would warn of that."""
+
+    @classmethod
     def inference_mode(cls) -> Any:
         """Return torch's no-grad context."""
         return torch.no_grad()

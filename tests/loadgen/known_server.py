@@ -1,8 +1,9 @@
 """A server whose delays are known: what the load generator measures is held against them.
 
 It speaks the part of the OpenAI interface that a run uses, in a thread with an event loop of its
-own, on loopback. Its waiting is the truth under test, so it waits for planned moments, never for
-one delay after another: what a timer is late by does not add up.
+own, on loopback. Its waiting is the truth under test: it waits for planned moments, never for one
+delay after another, so that what a timer is late by does not add up; and it notes what it really
+did, so that a busy machine's lateness in the server is not taken for an error of the client.
 """
 
 import asyncio
@@ -21,12 +22,24 @@ TTFT_S = (0.030, 0.120)  # the ends of a uniform distribution
 ITL_S = (0.004, 0.016)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownDelays:
-    """What the server does with one request, in wall seconds."""
+@dataclass(kw_only=True)
+class ServedReply:
+    """When a request came and when each chunk went, in seconds of the monotonic clock."""
 
-    ttft_s: float
-    itl_s: float
+    begin_s: float
+    chunk_s: list[float] = field(default_factory=list)
+
+    @property
+    def ttft_s(self) -> float:
+        return self.chunk_s[0] - self.begin_s
+
+    @property
+    def e2e_s(self) -> float:
+        return self.chunk_s[-1] - self.begin_s
+
+    @property
+    def tpot_s(self) -> float:
+        return (self.e2e_s - self.ttft_s) / (len(self.chunk_s) - 1)
 
 
 @dataclass(kw_only=True)
@@ -47,7 +60,7 @@ class KnownServer:
     max_tokens_served: int | None = None
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    delays: list[KnownDelays] = field(default_factory=list)
+    replies: list[ServedReply] = field(default_factory=list)
     _emulated_s: float = 0.0
     _first_at_s: float | None = None
 
@@ -133,17 +146,17 @@ class KnownServer:
             return web.json_response(
                 {"error": {"message": "no room", "code": self.fail_status}}, status=self.fail_status
             )
-        delays = KnownDelays(
-            ttft_s=self._chance.uniform(*TTFT_S), itl_s=self._chance.uniform(*ITL_S)
-        )
-        self.delays.append(delays)
+        ttft_s, itl_s = self._chance.uniform(*TTFT_S), self._chance.uniform(*ITL_S)
+        reply = ServedReply(begin_s=begin_s)
+        self.replies.append(reply)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         tokens = min(body["max_tokens"], self.max_tokens_served or body["max_tokens"])
         last_chunk = -(-tokens // self.tokens_per_chunk) - 1
         for chunk in range(last_chunk + 1):
-            inner_s = chunk * delays.itl_s * self.tokens_per_chunk
-            await asyncio.sleep(max(0.0, begin_s + delays.ttft_s + inner_s - loop.time()))
+            inner_s = chunk * itl_s * self.tokens_per_chunk
+            await asyncio.sleep(max(0.0, begin_s + ttft_s + inner_s - loop.time()))
+            reply.chunk_s.append(loop.time())
             await response.write(
                 _event(_chunk("word " * self.tokens_per_chunk, chunk == last_chunk))
             )

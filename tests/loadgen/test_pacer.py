@@ -54,7 +54,7 @@ def test_a_constant_rate_does_not_drift_over_a_million_requests() -> None:
 def test_poisson_gaps_have_the_mean_and_the_spread_of_the_exponential() -> None:
     gaps_s = np.diff(poisson(20_001, rate_per_s=50.0, seed=4).due_ns) / 1e9
 
-    # The mean of 20,000 exponential gaps has a standard error of 0.7 %; so has their deviation, 1 %.
+    # Standard errors for 20,000 exponential gaps: 0.7 % of the mean, 1 % of the deviation.
     assert np.isclose(gaps_s.mean(), 0.02, rtol=0.03)
     assert np.isclose(gaps_s.std(), 0.02, rtol=0.04)
 

@@ -39,8 +39,10 @@ class Reference:
         by_length = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for length, group in groupby(by_length, key=lambda index: len(prompts[index])):
             members = list(group)
+            token_ids = torch.tensor([list(prompts[index]) for index in members])
             out = self._model.generate(
-                torch.tensor([list(prompts[index]) for index in members]),
+                token_ids,
+                attention_mask=torch.ones_like(token_ids),  # no token is padding
                 max_new_tokens=new_tokens,
                 do_sample=False,
                 use_cache=True,

@@ -215,7 +215,7 @@ def test_uniform_numbers_of_neighbouring_seeds_and_positions_are_uncorrelated() 
 def test_a_draw_is_the_token_whose_share_of_the_probability_holds_the_number(
     number: float, token: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emulator.compute.sampling.uniform", lambda seed, position: number)
+    monkeypatch.setattr("emulator.compute.sampling.uniform", lambda *_: number)
     spec = SamplingSpec(seed=0, allowed_token_ids=(1, 3))
 
     assert sample_one(row(0.0, 0.0, 0.0, 0.0, 0.0), spec).token_ids.tolist() == [token]

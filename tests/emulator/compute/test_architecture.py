@@ -1,0 +1,191 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator.compute.architecture import (
+    Architecture,
+    architecture_from_config,
+    read_architecture,
+)
+from emulator.data import SMALL_MOE_DIR
+from emulator.errors import CheckpointError
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "num_experts": 16,
+    "num_experts_per_tok": 5,
+    "moe_intermediate_size": 48,
+    "norm_topk_prob": True,
+    "vocab_size": 201,
+    "max_position_embeddings": 777,
+    "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+}
+
+
+def without(*keys: str) -> dict[str, Any]:
+    return {key: value for key, value in CONFIG.items() if key not in keys}
+
+
+def refusal(config: dict[str, Any]) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        architecture_from_config(config, "some/config.json")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("some/config.json: ")
+    return message
+
+
+def test_every_dimension_is_read_from_its_key() -> None:
+    assert architecture_from_config(CONFIG, "c") == Architecture(
+        layers=3,
+        hidden=64,
+        heads=4,
+        kv_heads=2,
+        head_dim=24,
+        experts=16,
+        experts_per_token=5,
+        expert_intermediate=48,
+        normalise_expert_weights=True,
+        vocab=201,
+        max_context_tokens=777,
+        tied_embeddings=True,
+        norm_eps=1e-5,
+        rope_theta=500.0,
+    )
+
+
+def test_what_may_be_left_out_has_the_architectures_defaults() -> None:
+    optional = ("head_dim", "norm_topk_prob", "tie_word_embeddings", "rms_norm_eps", "rope_theta")
+
+    arch = architecture_from_config(without(*optional), "c")
+
+    assert arch.head_dim == 64 // 4
+    assert not arch.normalise_expert_weights
+    assert not arch.tied_embeddings
+    assert (arch.norm_eps, arch.rope_theta) == (1e-6, 10_000.0)
+    assert architecture_from_config(CONFIG | {"head_dim": None}, "c").head_dim == 16
+
+
+def test_newer_spellings_are_understood() -> None:
+    rope = {"rope_type": "default", "rope_theta": 7e5}
+    newer = without("rope_theta", "num_experts") | {
+        "rope_parameters": rope,
+        "num_local_experts": 32,
+    }
+
+    arch = architecture_from_config(newer, "c")
+
+    assert (arch.rope_theta, arch.experts) == (7e5, 32)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "vocab_size",
+        "max_position_embeddings",
+    ],
+)
+def test_a_missing_key_is_named(key: str) -> None:
+    assert refusal(without(key)) == f"some/config.json: key {key} is missing"
+
+
+@pytest.mark.parametrize("names", [["LlamaForCausalLM"], ["Qwen3ForCausalLM"], [], None])
+def test_another_architecture_is_named_with_the_one_that_is_computed(names: Any) -> None:
+    message = refusal(CONFIG | {"architectures": names})
+
+    assert f"architectures={names[0] if names else 'none'}" in message
+    assert "only Qwen3MoeForCausalLM is computed" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention_bias", True),
+        ("use_sliding_window", True),
+        ("mlp_only_layers", [0]),
+        ("decoder_sparse_step", 2),
+        ("hidden_act", "gelu"),
+        ("quantization_config", {"quant_method": "fp8"}),
+    ],
+)
+def test_a_variant_that_is_not_computed_is_refused_by_name(key: str, value: Any) -> None:
+    assert f"{key}={value}: must be" in refusal(CONFIG | {key: value})
+
+
+@pytest.mark.parametrize("spelling", ["rope_type", "type"])
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_a_scaled_rotation_is_refused_in_either_spelling(key: str, spelling: str) -> None:
+    message = refusal(CONFIG | {key: {spelling: "yarn", "factor": 4.0}})
+
+    assert "rope_type=yarn: must be default" in message
+
+
+def test_settings_that_change_nothing_are_let_through() -> None:
+    same = {
+        "attention_bias": False,
+        "use_sliding_window": False,
+        "mlp_only_layers": [],
+        "decoder_sparse_step": 1,
+        "hidden_act": "silu",
+        "rope_scaling": None,
+        "quantization_config": None,
+    }
+
+    assert architecture_from_config(CONFIG | same, "c") == architecture_from_config(CONFIG, "c")
+
+
+@pytest.mark.parametrize("value", ["many", None, [4]])
+def test_a_value_that_is_no_number_is_one_line(value: Any) -> None:
+    assert "vocab_size" in refusal(CONFIG | {"vocab_size": value})
+
+
+class TestFile:
+    def test_the_bundled_model_is_read(self) -> None:
+        arch = read_architecture(SMALL_MOE_DIR)
+
+        assert (arch.layers, arch.hidden, arch.experts, arch.experts_per_token) == (4, 112, 144, 8)
+        assert (arch.heads, arch.kv_heads, arch.head_dim, arch.vocab) == (8, 4, 16, 1024)
+        assert arch.rope_theta == 1e6
+
+    @pytest.mark.parametrize("directory", ["nowhere", "."])
+    def test_a_directory_without_a_config_is_named(self, directory: str, tmp_path: Path) -> None:
+        path = tmp_path / directory
+
+        with pytest.raises(CheckpointError) as caught:
+            read_architecture(path)
+
+        assert str(caught.value) == f"{path}: not a checkpoint directory, no config.json"
+
+    @pytest.mark.parametrize("text", ['{"architectures": [', "", "\x00"])
+    def test_a_config_that_is_no_json_is_named(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(text)
+
+        with pytest.raises(CheckpointError, match="cannot be read as JSON") as caught:
+            read_architecture(tmp_path)
+
+        assert str(tmp_path / "config.json") in str(caught.value)
+
+    @pytest.mark.parametrize("value", [[], 7, "text"])
+    def test_a_config_that_is_no_object_is_named(self, value: Any, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(value))
+
+        with pytest.raises(CheckpointError) as caught:
+            read_architecture(tmp_path)
+
+        assert str(tmp_path / "config.json") in str(caught.value)

@@ -1,0 +1,96 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.compute.router import combine, route
+
+# Each expert's logit is one element of the hidden state.
+IDENTITY = np.eye(4, dtype=np.float32)
+
+
+def routed_slowly(
+    logits: np.ndarray, k: int, *, normalise: bool
+) -> tuple[list[list[int]], list[list[float]]]:
+    """The obvious reference: softmax, the k largest, one token at a time."""
+    chosen, weights = [], []
+    for row in logits.astype(np.float64):
+        probabilities = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        best = sorted(sorted(range(len(row)), key=lambda expert: -row[expert])[:k])
+        total = sum(probabilities[best]) if normalise else 1.0
+        chosen.append(best)
+        weights.append([probabilities[expert] / total for expert in best])
+    return chosen, weights
+
+
+class TestRoute:
+    def test_a_token_by_hand(self) -> None:
+        # Probabilities 1/8, 4/8, 1/8, 2/8: experts 1 and 3, in the order of their ids.
+        hidden = np.array([[0, math.log(4), 0, math.log(2)]], dtype=np.float32)
+
+        chosen, weights = route(hidden, IDENTITY, experts_per_token=2, normalise=False)
+        assert chosen.tolist() == [[1, 3]]
+        np.testing.assert_allclose(weights, [[4 / 8, 2 / 8]], rtol=1e-6)
+
+        chosen, weights = route(hidden, IDENTITY, experts_per_token=2, normalise=True)
+        assert chosen.tolist() == [[1, 3]]
+        np.testing.assert_allclose(weights, [[2 / 3, 1 / 3]], rtol=1e-6)
+
+    @pytest.mark.parametrize("normalise", [True, False])
+    @given(
+        tokens=st.integers(1, 9),
+        experts=st.integers(1, 40),
+        data=st.data(),
+    )
+    def test_it_is_the_reference_and_no_token_minds_the_others(
+        self, normalise: bool, tokens: int, experts: int, data: st.DataObject
+    ) -> None:
+        k = data.draw(st.integers(1, experts))
+        rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+        hidden = rng.standard_normal((tokens, 12)).astype(np.float32)
+        weight = (3 * rng.standard_normal((12, experts))).astype(np.float32)
+
+        chosen, weights = route(hidden, weight, experts_per_token=k, normalise=normalise)
+
+        expected, expected_weights = routed_slowly(hidden @ weight, k, normalise=normalise)
+        assert chosen.tolist() == expected
+        np.testing.assert_allclose(weights, expected_weights, rtol=2e-5, atol=1e-12)
+        for token in range(tokens):
+            one = slice(token, token + 1)
+            alone = route(hidden[one], weight, experts_per_token=k, normalise=normalise)
+            assert (chosen[one] == alone[0]).all()
+            assert (weights[one] == alone[1]).all()
+
+    def test_scores_beyond_the_range_of_exp_are_still_weighed(self) -> None:
+        hidden = np.array([[500.0, 499.0, -500.0, 0.0]], dtype=np.float32)
+
+        chosen, weights = route(hidden, IDENTITY, experts_per_token=2, normalise=False)
+
+        assert chosen.tolist() == [[0, 1]]
+        e = math.e
+        np.testing.assert_allclose(weights, [[e / (e + 1), 1 / (e + 1)]], rtol=1e-6)
+
+
+class TestCombine:
+    def test_a_token_by_hand(self) -> None:
+        rows = np.array([[[1, 2], [10, 20]], [[3, 4], [5, 6]]], dtype=np.float32)
+        weights = np.array([[0.5, 0.25], [1.0, 2.0]], dtype=np.float32)
+
+        assert combine(rows, weights).tolist() == [[3.0, 6.0], [13.0, 16.0]]
+
+    # Of a hidden state of one element numpy would make one sum in another order.
+    @given(st.integers(1, 9), st.integers(1, 10), st.integers(2, 40), st.integers(0, 2**32))
+    def test_outputs_are_added_first_to_last_whatever_the_batch(
+        self, tokens: int, k: int, hidden: int, seed: int
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        rows = rng.standard_normal((tokens, k, hidden)).astype(np.float32)
+        weights = rng.standard_normal((tokens, k)).astype(np.float32)
+
+        total = rows[:, 0] * weights[:, 0, None]
+        for choice in range(1, k):
+            total = total + rows[:, choice] * weights[:, choice, None]
+
+        assert (combine(rows, weights) == total).all()
