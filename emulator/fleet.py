@@ -134,6 +134,10 @@ class Fleet:
         sizes = self._ray.get([actor.memory_bytes.remote() for actor in self._actors], 60.0)
         return [ChipMemory(pss_bytes=pss, rss_bytes=rss) for pss, rss in sizes]
 
+    def cpu_s(self) -> float:
+        """CPU seconds that all chips have computed, their messages not counted."""
+        return float(sum(self._ray.get([actor.cpu_s.remote() for actor in self._actors], 60.0)))
+
     def check(self) -> None:
         """Raise ChannelError when a chip's process is gone or has stopped serving."""
         try:

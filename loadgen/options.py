@@ -84,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _OneLineParser(
         prog="ultraserve-loadgen",
         description="Put load on a server that speaks the OpenAI HTTP interface, and report.",
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
@@ -92,6 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Send a workload to /v1/completions, streaming, and report what came back.",
         epilog=f"{DEFINITIONS}\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     _add_server(run.add_argument_group("server"))
     _add_workload(run.add_argument_group("workload"))

@@ -22,8 +22,9 @@ PLAIN_INTERVAL_S: Final = 2.0
 class LiveCounts:
     """What has happened so far; `add_chunks` and `add_result` are told of it as it happens."""
 
-    def __init__(self, *, total: int) -> None:
+    def __init__(self, *, total: int, total_tokens: int) -> None:
         self.total = total
+        self.total_tokens = total_tokens
         self.ended = 0
         self.failed = 0
         self.chunks = 0
@@ -56,10 +57,13 @@ class LiveCounts:
         return "  ".join(parts)
 
     def _left_wall_s(self, elapsed_wall_s: float) -> float | None:
-        """Wall seconds to the end if requests go on ending as they did; None before the first."""
-        if not self.ended:
-            return None
-        return elapsed_wall_s / self.ended * (self.total - self.ended)
+        """Wall seconds to the end if all goes on as it did; None before anything has come.
+
+        By tokens, for long replies overlap and then end all at once; by requests where a chunk
+        carries so many tokens that those are further on.
+        """
+        share = max(self.chunks / self.total_tokens, self.ended / self.total)
+        return elapsed_wall_s * max(0.0, 1.0 / share - 1.0) if share else None
 
 
 def _duration(seconds: float | None) -> str:

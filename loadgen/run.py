@@ -109,7 +109,7 @@ async def _prepare(
     pool = await _pool(session, options, model.name, rows)
     workload = make_workload(rows, pool, warmups=options.warmup, seed=options.seed)
     _warn_of_long_requests(rows, model.context_tokens)
-    counts = LiveCounts(total=len(rows))
+    counts = LiveCounts(total=len(rows), total_tokens=sum(row.output_tokens for row in rows))
     client = OpenAIHttpClient(
         session,
         url=options.url,

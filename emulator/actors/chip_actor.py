@@ -6,6 +6,7 @@ the actor can still be asked how it is.
 
 import os
 import threading
+import time
 import traceback
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class ChipActor:
             block_tokens=block_tokens,
         )
         self._number = chip
+        self._cpu_s = 0.0
         self._chip = Chip(load_shard(directory, arch, experts), kv)
         self._thread = threading.Thread(
             target=self._serve, args=(address,), name=f"chip-{chip}", daemon=True
@@ -56,17 +58,23 @@ class ChipActor:
             command = spoke.receive()
             if isinstance(command, Stop):
                 break
+            started_s = time.thread_time()
             try:
                 effect = self._chip.handle(command)  # type: ignore[arg-type]
             except Exception:  # noqa: BLE001  the hub must learn of it; the chip is lost from here on
                 spoke.send(Failed(reason=traceback.format_exc()))
                 break
+            self._cpu_s += time.thread_time() - started_s
             spoke.send(effect)
         spoke.close()
 
     def is_serving(self) -> bool:
         """Whether the chip still takes commands."""
         return self._thread.is_alive()
+
+    def cpu_s(self) -> float:
+        """CPU seconds that the chip has computed."""
+        return self._cpu_s
 
     def memory_bytes(self) -> tuple[int, int]:
         """Proportional and resident set size of this actor's process, in bytes."""

@@ -17,11 +17,6 @@ _OBJECT_STORE_BYTES = 80_000_000
 """Ray's smallest object store is about 75 MB; step data does not pass through it."""
 
 _WORKER_ENVIRONMENT = {
-    # Keep the memory of large temporaries: mapping them anew at each step costs more than the
-    # arithmetic in them (DECISIONS.md).
-    "MALLOC_MMAP_THRESHOLD_": "268435456",
-    "MALLOC_TRIM_THRESHOLD_": "268435456",
-    "MALLOC_TOP_PAD_": "16777216",
     # One thread per chip: 144 chips share the host's cores, and a fixed thread count keeps the
     # order of sums fixed.
     "OPENBLAS_NUM_THREADS": "1",

@@ -61,7 +61,8 @@ def architecture_from_config(config: Mapping[str, Any], path: str) -> Architectu
     rope = config.get("rope_parameters") or {}
     numbers = _Numbers({**config, **rope}, path)
     heads, hidden = numbers.whole("num_attention_heads"), numbers.whole("hidden_size")
-    experts = "num_local_experts" if "num_local_experts" in config else "num_experts"
+    spellings = ("num_experts", "num_local_experts")
+    experts = next((key for key in spellings if key in config), spellings[0])
     return Architecture(
         layers=numbers.whole("num_hidden_layers"),
         hidden=hidden,

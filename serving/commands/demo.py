@@ -51,6 +51,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Serve, load, report, stop; returns the load generator's exit code."""
     port = _free_port()
+    # Asked to end, it ends as Ctrl-C does: with its server stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _server(args, port):
         return _load(args, port)
 

@@ -95,7 +95,7 @@ class UltraServeExecutor(Executor):
 
     def compile_or_warm_up_model(self) -> None:
         """Warm the chips up and fix the clock; there is nothing to compile."""
-        fleet = self._live_fleet()
+        fleet = self.live_fleet()
         dilation = calibrate(
             fleet.step,
             self.deployment.cost,
@@ -141,7 +141,7 @@ class UltraServeExecutor(Executor):
         return future
 
     def _run(self, output: LockstepOutput, grammar: GrammarOutput | None) -> TimedOutput:
-        engine_time = self._live_time()
+        engine_time = self.live_time()
         begin_ns = engine_time.begin_ns(continues=output.continues)
         steps = self._rank_steps(output, grammar)
         bitmasks = {
@@ -150,7 +150,7 @@ class UltraServeExecutor(Executor):
             if (mask := grammar_bitmask(step, grammar)) is not None
         }
         started = time.perf_counter()
-        outputs = self._live_fleet().step(steps, bitmasks)
+        outputs = self.live_fleet().step(steps, bitmasks)
         compute_wall_s = time.perf_counter() - started
         batch = step_batch(steps, outputs, self.deployment.partition.ranks)
         cost = self.deployment.cost.cost(batch)
@@ -209,7 +209,7 @@ class UltraServeExecutor(Executor):
 
     def check_health(self) -> None:
         """Raise when the chips are gone."""
-        self._live_fleet().check()
+        self.live_fleet().check()
 
     def shutdown(self) -> None:
         """Stop the chips and Ray; idempotent."""
@@ -217,10 +217,12 @@ class UltraServeExecutor(Executor):
         if fleet is not None:
             fleet.stop()
 
-    def _live_fleet(self) -> Fleet:
+    def live_fleet(self) -> Fleet:
+        """The chips, once they are started."""
         assert self._fleet is not None, "the chips are not started"
         return self._fleet
 
-    def _live_time(self) -> EngineTime:
+    def live_time(self) -> EngineTime:
+        """The engine's time and energy, once the clock is set."""
         assert self._time is not None, "the clock is not set"
         return self._time

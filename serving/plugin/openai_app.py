@@ -2,12 +2,11 @@
 
 import json
 import os
-import signal
 import sys
 import tempfile
-from types import FrameType
 
 from serving.plugin.deployment import Deployment
+from serving.plugin.start_signals import end_start_on_signals
 
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -26,27 +25,16 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
         os.environ.setdefault(name, value)
     # vLLM reads its command line itself, in this process and in those it spawns.
     sys.argv = ["vllm", *vllm_command(deployment, host, port), *vllm_arguments]
-    # Until vLLM's server has handlers of its own: it would die of SIGTERM while it imports, and
-    # asyncio would hold Ctrl-C back until the engine is up.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    end_start_on_signals()
     with tempfile.TemporaryDirectory(prefix="ultraserve-vllm-") as sockets:
         os.environ["VLLM_RPC_BASE_PATH"] = sockets
-        return _run_vllm()
+        try:
+            from vllm.entrypoints.cli.main import main
 
-
-def _run_vllm() -> int:
-    from vllm.entrypoints.cli.main import main
-
-    try:
-        main()
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
+            main()
+        except SystemExit as error:
+            return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def vllm_command(deployment: Deployment, host: str, port: int) -> list[str]:

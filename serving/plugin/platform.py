@@ -15,6 +15,7 @@ from vllm.platforms.interface import Platform, PlatformEnum
 from emulator.model import system_by_name
 from serving.errors import UnsupportedFlag
 from serving.plugin.deployment import Deployment, resolve_deployment
+from serving.plugin.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class UltraServePlatform(Platform):
             return
         refuse_features(vllm_config)
         deployment = deployment_of(vllm_config)
+        keep_ending_start_on_signals()
         _configure_engine(vllm_config)
         _configure_context(vllm_config, deployment)
 
@@ -128,6 +130,11 @@ _ONE_ENGINE = (
 
 _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ("--data-parallel-size", lambda c: c.parallel_config.data_parallel_size > 1, _ONE_ENGINE),
+    (
+        "--api-server-count",
+        lambda c: c.parallel_config._api_process_count > 1,
+        "one API process keeps the emulated clock and the metrics",
+    ),
     (
         "--tensor-parallel-size",
         lambda c: c.parallel_config.tensor_parallel_size > 1,

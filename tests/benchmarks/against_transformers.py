@@ -31,7 +31,9 @@ def run() -> None:
         ours = {batch: _our_tokens_per_s(fleet, batch) for batch in BATCHES}
     finally:
         fleet.stop()
-    print(f"{'batch':>5} {'4 chips':>10} {'transformers':>14} {'ratio':>6}  fastest of transformers")
+    print(
+        f"{'batch':>5} {'4 chips':>10} {'transformers':>14} {'ratio':>6}  fastest of transformers"
+    )
     for batch in BATCHES:
         speeds = _their_tokens_per_s(batch)
         name = max(speeds, key=lambda key: speeds[key])
@@ -62,9 +64,7 @@ def _their_tokens_per_s(batch: int) -> dict[str, float]:
     return speeds
 
 
-def _decode_tokens_per_s(
-    model: torch.nn.Module, step: Callable[..., object], batch: int
-) -> float:
+def _decode_tokens_per_s(model: torch.nn.Module, step: Callable[..., object], batch: int) -> float:
     """Median over decode steps, after a prefill; the first steps, which may compile, are left out."""
     ids = torch.randint(300, 1000, (batch, PROMPT_TOKENS), generator=torch.manual_seed(0))
     length = PROMPT_TOKENS + DECODE_TOKENS + 8

@@ -36,7 +36,7 @@ async def attack(url: str, *, tokens: int, concurrency: int, requests: int) -> l
     rows = (TraceRow(arrival_ns=0, input_tokens=16, output_tokens=tokens),) * requests
     pool = PromptPool(tokens=np.arange(2 * requests, dtype=np.int64))
     results: list[Result] = []
-    counts = LiveCounts(total=requests)
+    counts = LiveCounts(total=requests, total_tokens=requests * tokens)
     async with new_session() as session:
         client = OpenAIHttpClient(
             session,

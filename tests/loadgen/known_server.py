@@ -18,8 +18,6 @@ from aiohttp import web
 
 MODEL = "known"
 VOCABULARY = 1_000
-TTFT_S = (0.030, 0.120)  # the ends of a uniform distribution
-ITL_S = (0.004, 0.016)
 
 
 @dataclass(kw_only=True)
@@ -44,9 +42,14 @@ class ServedReply:
 
 @dataclass(kw_only=True)
 class KnownServer:
-    """Serves until its context ends. Each `fail_` flag makes every request fail in its way."""
+    """Serves until its context ends. Each `fail_` flag makes every request fail in its way.
+
+    A request's delays are drawn between the two ends of `ttft_s` and `itl_s`, in wall seconds.
+    """
 
     seed: int = 0
+    ttft_s: tuple[float, float] = (0.02, 0.06)
+    itl_s: tuple[float, float] = (0.002, 0.006)
     dilation: float | None = None
     tokens_per_chunk: int = 1
     watts: float = 500.0
@@ -146,7 +149,7 @@ class KnownServer:
             return web.json_response(
                 {"error": {"message": "no room", "code": self.fail_status}}, status=self.fail_status
             )
-        ttft_s, itl_s = self._chance.uniform(*TTFT_S), self._chance.uniform(*ITL_S)
+        ttft_s, itl_s = self._chance.uniform(*self.ttft_s), self._chance.uniform(*self.itl_s)
         reply = ServedReply(begin_s=begin_s)
         self.replies.append(reply)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -26,7 +26,7 @@ def result(first_ms: int, error: str | None = None) -> Result:
 
 
 def counts() -> LiveCounts:
-    made = LiveCounts(total=10)
+    made = LiveCounts(total=10, total_tokens=200)
     made.add_result(result(100))
     made.add_result(result(300))
     made.add_result(result(0, error="timeout"))
@@ -36,14 +36,25 @@ def counts() -> LiveCounts:
 
 def test_the_line_gives_rates_in_the_run_s_time_and_the_time_left_in_wall_time() -> None:
     # 8 wall s are 2 emulated s: 3 ended and 80 chunks; TTFT 100 and 300 wall ms are 25 and 75;
-    # 7 requests are left, at 3 in 8 wall s: 18.7 s.
+    # 120 of 200 tokens are left, at 80 in 8 wall s: 12 s.
     line = counts().line(elapsed_wall_s=8.0, time_word="emulated", dilation=4.0)
 
-    assert line == "1.50 req/s  40 tok/s (emulated)  TTFT p50 50.0 ms  errors 1  ETA 0:19"
+    assert line == "1.50 req/s  40 tok/s (emulated)  TTFT p50 50.0 ms  errors 1  ETA 0:12"
+
+
+def test_where_chunks_carry_many_tokens_the_time_left_is_told_by_requests() -> None:
+    made = LiveCounts(total=10, total_tokens=100_000)
+    for _ in range(5):
+        made.add_chunks(1)
+        made.add_result(result(100))
+
+    assert made.line(elapsed_wall_s=60.0, time_word="wall", dilation=1.0).endswith("ETA 1:00")
 
 
 def test_before_the_first_reply_the_time_left_is_unknown() -> None:
-    line = LiveCounts(total=10).line(elapsed_wall_s=1.0, time_word="wall", dilation=1.0)
+    line = LiveCounts(total=10, total_tokens=200).line(
+        elapsed_wall_s=1.0, time_word="wall", dilation=1.0
+    )
 
     assert line == "0.00 req/s  0 tok/s (wall)  TTFT p50 -  errors 0  ETA -"
 

@@ -28,14 +28,14 @@ class RecordingChip(Chip):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self.rows: dict[tuple[str, int], F32] = {}
+        self.rows: dict[tuple[str, int], list[F32]] = {}
 
     def _finish(self, running: object, x: F32) -> RankOutput:
         scores = logits(self._shard, x)
         row = 0
         for item in running.command.scheduled:  # type: ignore[attr-defined]
             for position in range(item.first_position, item.first_position + item.new_tokens):
-                self.rows[item.request_id, position] = scores[row]
+                self.rows.setdefault((item.request_id, position), []).append(scores[row])
                 row += 1
         return super()._finish(running, x)  # type: ignore[arg-type]
 
@@ -95,12 +95,16 @@ class InProcessChips:
             replies = {rank: self.chips[rank].handle(c) for rank, c in combines.items()}
 
     def rows(self, request_id: str) -> F32:
-        """The logits [positions, vocab] of a request, wherever they were computed."""
+        """The logits [positions, vocab] of a request, wherever they were computed.
+
+        What was computed more than once must have had the same bits each time.
+        """
         found: dict[int, F32] = {}
         for chip in self.chips:
-            for (name, position), row in chip.rows.items():
+            for (name, position), rows in chip.rows.items():
                 if name == request_id:
-                    found[position] = row
+                    first = found.setdefault(position, rows[0])
+                    assert all((row == first).all() for row in rows), (name, position)
         return np.array([found[position] for position in range(len(found))])
 
 
@@ -139,9 +143,7 @@ def serve(
                 if rank_of[name] == rank and len(texts[name]) < new_tokens:
                     count = min(left, chunk_tokens)
                     scheduled.append(
-                        Scheduled(
-                            request_id=name, first_position=computed[name], new_tokens=count
-                        )
+                        Scheduled(request_id=name, first_position=computed[name], new_tokens=count)
                     )
                     computed[name] += count
             if scheduled:

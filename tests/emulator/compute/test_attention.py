@@ -46,8 +46,9 @@ def context(
     keys, values = rng.standard_normal((2, tokens, kv_heads, head_dim)).astype(np.float32)
     table = rng.permutation(np.arange(1, blocks))[: chunks * TABLE]
     positions = np.arange(tokens)
-    kv.write(0, table[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS, keys,
-             values)
+    kv.write(
+        0, table[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS, keys, values
+    )
     return Context(queries, keys, values, kv, table)
 
 
@@ -64,9 +65,7 @@ def items_of(context: Context, positions: np.ndarray) -> AttentionItems:
 def attended(context: Context, positions: np.ndarray, *, bounded: bool = True) -> np.ndarray:
     queries = context.queries[positions]
     out = np.full_like(queries, np.nan)
-    attend(
-        queries, context.kv, 0, items_of(context, positions), out, scores_bounded=bounded
-    )
+    attend(queries, context.kv, 0, items_of(context, positions), out, scores_bounded=bounded)
     return out
 
 
@@ -147,9 +146,7 @@ class TestBits:
         if tiled:  # what a host does whose BLAS depends on the height of a product
             monkeypatch.setattr(attention, "tile_rows", lambda *_: TILE_ROWS)
         one = context(tokens=280, heads=heads)
-        alone = np.concatenate(
-            [attended(one, np.array([p]), bounded=bounded) for p in range(280)]
-        )
+        alone = np.concatenate([attended(one, np.array([p]), bounded=bounded) for p in range(280)])
 
         for count in (2, 3, 5, 16, 63, 64):
             for first in (0, 1, 100, 125, 128, 216):

@@ -84,9 +84,7 @@ def test_a_score_depends_on_the_distance_alone(first: int, second: int, shift: i
         ]
         return float((turned[0] * turned[1]).sum())
 
-    assert score(first, second) == pytest.approx(
-        score(first + shift, second + shift), abs=0.005
-    )
+    assert score(first, second) == pytest.approx(score(first + shift, second + shift), abs=0.005)
 
 
 @given(positions_of_a_context)

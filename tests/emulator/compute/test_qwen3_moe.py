@@ -1,0 +1,104 @@
+"""The decoder's pieces joined without a chip, held against transformers layer by layer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3MoeForCausalLM
+
+from emulator.compute.checkpoint import ModelShard, check_weights, load_shard
+from emulator.compute.experts import run_experts
+from emulator.compute.paged_kv import PagedKv
+from emulator.compute.qwen3_moe import (
+    Routed,
+    attend_and_route,
+    batch_rotation,
+    combine_experts,
+    embed,
+    logits,
+)
+from emulator.compute.token_batch import Span, make_token_batch
+from tests.emulator.chip.random_checkpoints import SHAPES
+
+TOKENS = 150
+
+
+def whole_model(directory: Path) -> tuple[ModelShard, PagedKv]:
+    arch = check_weights(directory)
+    kv = PagedKv(
+        layers=arch.layers,
+        kv_heads=arch.kv_heads,
+        head_dim=arch.head_dim,
+        blocks=16,
+        block_tokens=16,
+    )
+    return load_shard(directory, arch, range(arch.experts)), kv
+
+
+def experts_of(shard: ModelShard, layer: int, routed: Routed) -> np.ndarray:
+    """The chosen experts' outputs [tokens, k, hidden]."""
+    k = routed.chosen.shape[1]
+    order = np.argsort(routed.chosen.ravel(), kind="stable")
+    counts = np.bincount(routed.chosen.ravel(), minlength=shard.architecture.experts)
+    weights = shard.layers[layer]
+    out = run_experts(routed.hidden[order // k], counts, weights.gate_up, weights.down)
+    rows = np.empty_like(out)
+    rows[order] = out
+    return rows.reshape(-1, k, out.shape[1])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_layer_gives_transformers_hidden_states_and_choice_of_experts(
+    name: str, small_checkpoints: Mapping[str, Path]
+) -> None:
+    directory = small_checkpoints[name]
+    shard, kv = whole_model(directory)
+    arch = shard.architecture
+    token_ids = np.random.default_rng(1).integers(0, arch.vocab, TOKENS).astype(np.int32)
+    model = Qwen3MoeForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        expected = model(
+            torch.from_numpy(token_ids[None].astype(np.int64)),
+            output_hidden_states=True,
+            output_router_logits=True,
+        )
+    batch = make_token_batch(
+        [Span(token_ids=token_ids, first_position=0, block_table=range(1, 16))], 16
+    )
+    angles = batch_rotation(shard, batch)
+
+    x = embed(shard, batch)
+    for layer in range(arch.layers):
+        # The reference's last hidden states are after the final norm: compared as logits below.
+        np.testing.assert_allclose(x, expected.hidden_states[layer][0], atol=1e-4, rtol=1e-4)
+        routed = attend_and_route(shard, kv, layer, x, batch, angles)
+        best = expected.router_logits[layer].topk(arch.experts_per_token, dim=-1).indices
+        assert routed.chosen.tolist() == best.sort(dim=-1).values.tolist()
+        x = combine_experts(routed, experts_of(shard, layer, routed))
+
+    scores = logits(shard, x)
+    wanted = expected.logits[0].numpy()
+    difference = np.abs(scores - wanted).max(axis=1) / np.abs(wanted).max(axis=1)
+    assert scores.shape == (TOKENS, arch.vocab)
+    assert difference.max() <= 1e-4
+
+
+def test_weights_add_to_one_where_the_config_asks_for_it(
+    small_checkpoints: Mapping[str, Path],
+) -> None:
+    sums = {}
+    for name in ("wide_heads", "one_kv_head"):
+        shard, kv = whole_model(small_checkpoints[name])
+        batch = make_token_batch(
+            [Span(token_ids=np.arange(9, dtype=np.int32), first_position=0, block_table=[1])], 16
+        )
+        x = embed(shard, batch)
+        routed = attend_and_route(shard, kv, 0, x, batch, batch_rotation(shard, batch))
+        sums[name] = routed.weights.sum(axis=1)
+
+    np.testing.assert_allclose(sums["wide_heads"], 1.0, rtol=1e-6)
+    assert (sums["one_kv_head"] < 0.99).all()
