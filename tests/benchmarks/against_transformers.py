@@ -65,7 +65,7 @@ def _their_tokens_per_s(batch: int) -> dict[str, float]:
 
 
 def _decode_tokens_per_s(model: torch.nn.Module, step: Callable[..., object], batch: int) -> float:
-    """Median over decode steps, after a prefill; the first steps, which may compile, are left out."""
+    """Median over decode steps after a prefill, without the first steps, which may compile."""
     ids = torch.randint(300, 1000, (batch, PROMPT_TOKENS), generator=torch.manual_seed(0))
     length = PROMPT_TOKENS + DECODE_TOKENS + 8
     cache = StaticCache(config=model.config, max_cache_len=length)

@@ -36,7 +36,8 @@ def run() -> None:
     )
     try:
         print(
-            f"{'requests':>8} {'step ms':>8} {'vLLM':>6} {'fleet':>6} {'chips, CPU':>11} {'rest':>6}"
+            f"{'requests':>8} {'step ms':>8} {'vLLM':>6} {'fleet':>6} "
+            f"{'chips, CPU':>11} {'rest':>6}"
         )
         for requests in REQUESTS:
             rows = np.array(list(_steps(llm, requests)))

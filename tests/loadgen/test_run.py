@@ -44,22 +44,22 @@ class Dilated:
         self.report: dict[str, Any] = json.loads((folder / "r.json").read_text())
         self.lines = [json.loads(line) for line in (folder / "r.jsonl").read_text().splitlines()]
 
-    def errors(self) -> list[str]:
-        """The latencies that are further from what the server did than 2 % and 2 wall ms."""
+    def wrong_figures(self) -> set[str]:
+        """The percentiles that are further from what the server did than 2 % and 2 wall ms."""
         truth_s = {
             "ttft_ms": [reply.ttft_s for reply in self.replies],
             "ttft_from_send_ms": [reply.ttft_s for reply in self.replies],
             "tpot_ms": [reply.tpot_s for reply in self.replies],
             "e2e_ms": [reply.e2e_s for reply in self.replies],
         }
-        return [
-            f"{name} p{percentile}: {measured_ms:.2f} wall ms, not {known_ms:.2f}"
-            for name, known_s in truth_s.items()
-            for percentile in (50, 90, 99)
-            for known_ms in [1e3 * float(np.percentile(known_s, percentile))]
-            for measured_ms in [4 * self.report[name][f"p{percentile}"]]
-            if measured_ms != pytest.approx(known_ms, rel=0.02, abs=2.0)
-        ]
+        wrong = set()
+        for name, known_s in truth_s.items():
+            for percentile in (50, 90, 99):
+                known_ms = 1e3 * float(np.percentile(known_s, percentile))
+                measured_ms = 4 * self.report[name][f"p{percentile}"]
+                if measured_ms != pytest.approx(known_ms, rel=0.02, abs=2.0):
+                    wrong.add(f"{name} p{percentile}")
+        return wrong
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +79,14 @@ def test_a_run_ends_well_and_prints_its_report_to_stdout_and_its_progress_to_std
 def test_measured_latencies_are_a_quarter_of_the_server_s_known_wall_delays(
     dilated: Dilated, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    errors = dilated.errors()
-    for _ in range(2):  # other work may hold up this client too; one that measures wrongly fails on
-        if errors:
-            errors = Dilated(tmp_path_factory.mktemp("again")).errors()
+    wrong = dilated.wrong_figures()
+    # Other work on the machine may hold up a client for many ms, now here and now there. One that
+    # measures wrongly is wrong in the same place every time.
+    for _ in range(3):
+        if wrong:
+            wrong &= Dilated(tmp_path_factory.mktemp("again")).wrong_figures()
 
-    assert errors == []
+    assert wrong == set()
 
 
 def test_counts_energy_and_clock_of_the_run_are_the_server_s(dilated: Dilated) -> None:
