@@ -72,6 +72,7 @@ class Fleet:
                     self._ray.start_chip(
                         chip=chip,
                         address=self._hub.address,
+                        key=self._hub.key,
                         weights_dir=str(self._weights_dir),
                         experts=self._experts.experts_of(chip),
                         kv_blocks=self._kv_blocks,
@@ -79,6 +80,7 @@ class Fleet:
                     )
                 )
             self._ray.get([actor.is_serving.remote() for actor in self._actors], START_TIMEOUT_S)
+            self._hub.accept(self.chips, START_TIMEOUT_S)
             for _, message in self._hub.receive(self.chips, START_TIMEOUT_S):
                 assert isinstance(message, Ready), message
         except BaseException:

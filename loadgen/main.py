@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from loadgen.arguments import make_parser, parse_options
 from loadgen.errors import LoadError
-from loadgen.options import make_parser, parse_options
 from loadgen.run import EXIT_INTERRUPTED, run
 
 PROGRAM: Final = "ultraserve-loadgen"

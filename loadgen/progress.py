@@ -11,12 +11,13 @@ from typing import Final, Protocol
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from loadgen.result import Result
 
 LIVE_INTERVAL_S: Final = 0.25
 PLAIN_INTERVAL_S: Final = 2.0
+BAR_CONSOLE_WIDTH_MIN: Final = 105  # columns; on a narrower terminal the figures matter more
 
 
 class LiveCounts:
@@ -48,9 +49,11 @@ class LiveCounts:
         if self._ttft_wall_ns:
             ttft = f"{float(np.median(self._ttft_wall_ns)) / (1e6 * dilation):.1f} ms"
         parts = [
-            f"{self.ended / elapsed_s:.2f} req/s",
-            f"{self.chunks / elapsed_s:.0f} tok/s ({time_word})",
+            f"{self.ended}/{self.total}",
+            f"{self.chunks / elapsed_s:.0f} tok/s",
+            f"{self.ended / elapsed_s:.1f} req/s",
             f"TTFT p50 {ttft}",
+            f"({time_word})",
             f"errors {self.failed}",
             f"ETA {_duration(self._left_wall_s(elapsed_wall_s))}",
         ]
@@ -97,9 +100,9 @@ class _LiveDisplay:
     interval_s = LIVE_INTERVAL_S
 
     def __init__(self, console: Console, total: int) -> None:
+        bar = (BarColumn(bar_width=20),) if console.width >= BAR_CONSOLE_WIDTH_MIN else ()
         self._progress = Progress(
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
+            *bar,
             TextColumn("{task.description}", markup=False),
             console=console,
             auto_refresh=False,  # no thread beside the event loop
@@ -122,8 +125,8 @@ class _PlainDisplay:
     def __init__(self, console: Console) -> None:
         self._file = console.file
 
-    def show(self, counts: LiveCounts, line: str) -> None:
-        print(f"{counts.ended}/{counts.total}  {line}", file=self._file, flush=True)
+    def show(self, counts: LiveCounts, line: str) -> None:  # noqa: ARG002
+        print(line, file=self._file, flush=True)
 
     def close(self) -> None:
         """Nothing to put back."""

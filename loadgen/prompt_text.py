@@ -9,238 +9,29 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-_NOUNS: Final = [
-    "answer",
-    "batch",
-    "bridge",
-    "camera",
-    "chapter",
-    "city",
-    "clock",
-    "cloud",
-    "colour",
-    "country",
-    "crew",
-    "desk",
-    "door",
-    "engine",
-    "error",
-    "evening",
-    "family",
-    "farm",
-    "field",
-    "figure",
-    "forest",
-    "garden",
-    "harbour",
-    "history",
-    "hour",
-    "house",
-    "idea",
-    "island",
-    "journey",
-    "key",
-    "lake",
-    "language",
-    "letter",
-    "library",
-    "light",
-    "line",
-    "machine",
-    "map",
-    "market",
-    "memory",
-    "message",
-    "mill",
-    "morning",
-    "mountain",
-    "network",
-    "number",
-    "office",
-    "page",
-    "paper",
-    "path",
-    "person",
-    "picture",
-    "plan",
-    "price",
-    "question",
-    "queue",
-    "rain",
-    "reason",
-    "record",
-    "report",
-    "river",
-    "road",
-    "rule",
-    "school",
-    "season",
-    "sentence",
-    "server",
-    "ship",
-    "signal",
-    "station",
-    "storm",
-    "story",
-    "street",
-    "summer",
-    "system",
-    "table",
-    "teacher",
-    "team",
-    "test",
-    "theory",
-    "ticket",
-    "town",
-    "train",
-    "tree",
-    "value",
-    "village",
-    "voice",
-    "wall",
-    "water",
-    "wheel",
-    "window",
-    "winter",
-    "word",
-    "worker",
-    "world",
-    "writer",
-    "year",
-]
-_VERBS: Final = [
-    "accepts",
-    "answers",
-    "avoids",
-    "becomes",
-    "breaks",
-    "brings",
-    "builds",
-    "carries",
-    "changes",
-    "checks",
-    "closes",
-    "copies",
-    "counts",
-    "crosses",
-    "describes",
-    "draws",
-    "explains",
-    "fills",
-    "finds",
-    "follows",
-    "gives",
-    "holds",
-    "improves",
-    "keeps",
-    "knows",
-    "leaves",
-    "makes",
-    "measures",
-    "meets",
-    "moves",
-    "needs",
-    "opens",
-    "orders",
-    "paints",
-    "passes",
-    "reaches",
-    "reads",
-    "remembers",
-    "repairs",
-    "replaces",
-    "returns",
-    "sees",
-    "sells",
-    "sends",
-    "serves",
-    "shows",
-    "starts",
-    "stops",
-    "supports",
-    "takes",
-    "teaches",
-    "tests",
-    "touches",
-    "turns",
-    "understands",
-    "uses",
-    "visits",
-    "waits",
-    "wants",
-    "writes",
-]
-_ADJECTIVES: Final = [
-    "able",
-    "ancient",
-    "better",
-    "blue",
-    "bright",
-    "broken",
-    "careful",
-    "cheap",
-    "clean",
-    "clear",
-    "cold",
-    "common",
-    "deep",
-    "different",
-    "early",
-    "easy",
-    "empty",
-    "exact",
-    "famous",
-    "fast",
-    "final",
-    "free",
-    "full",
-    "general",
-    "good",
-    "great",
-    "green",
-    "heavy",
-    "high",
-    "honest",
-    "important",
-    "large",
-    "late",
-    "little",
-    "local",
-    "long",
-    "low",
-    "modern",
-    "narrow",
-    "new",
-    "next",
-    "old",
-    "open",
-    "ordinary",
-    "patient",
-    "plain",
-    "private",
-    "public",
-    "quiet",
-    "ready",
-    "real",
-    "red",
-    "rich",
-    "short",
-    "simple",
-    "slow",
-    "small",
-    "soft",
-    "strange",
-    "strong",
-    "sudden",
-    "tall",
-    "useful",
-    "usual",
-    "warm",
-    "whole",
-    "wide",
-    "wooden",
-    "young",
-]
+_NOUNS: Final = (
+    "answer batch bridge camera chapter city clock cloud colour country crew desk door engine "
+    "error evening family farm field figure forest garden harbour history hour house idea island "
+    "journey key lake language letter library light line machine map market memory message mill "
+    "morning mountain network number office page paper path person picture plan price question "
+    "queue rain reason record report river road rule school season sentence server ship signal "
+    "station storm story street summer system table teacher team test theory ticket town train "
+    "tree value village voice wall water wheel window winter word worker world writer year"
+)
+_VERBS: Final = (
+    "accepts answers avoids becomes breaks brings builds carries changes checks closes copies "
+    "counts crosses describes draws explains fills finds follows gives holds improves keeps knows "
+    "leaves makes measures meets moves needs opens orders paints passes reaches reads remembers "
+    "repairs replaces returns sees sells sends serves shows starts stops supports takes teaches "
+    "tests touches turns understands uses visits waits wants writes"
+)
+_ADJECTIVES: Final = (
+    "able ancient better blue bright broken careful cheap clean clear cold common deep different "
+    "early easy empty exact famous fast final free full general good great green heavy high "
+    "honest important large late little local long low modern narrow new next old open ordinary "
+    "patient plain private public quiet ready real red rich short simple slow small soft strange "
+    "strong sudden tall useful usual warm whole wide wooden young"
+)
 _PLACES: Final = [
     "near the {n}",
     "behind the {a} {n}",
@@ -280,32 +71,42 @@ _SENTENCES_IN_A_PARAGRAPH: Final = 6
 
 def paragraphs(seed: int) -> Iterator[str]:
     """Yield paragraphs for as long as they are asked for; one seed always gives the same ones."""
-    chance = random.Random(seed)
-    while True:
-        if chance.random() < _STATEMENT_SHARE:
-            yield _fill(chance.choice(_STATEMENTS), chance) + "\n"
-        else:
-            sentences = (
-                _fill(chance.choice(_SENTENCES), chance)
-                for _ in range(chance.randint(1, _SENTENCES_IN_A_PARAGRAPH))
-            )
-            yield " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) + "\n\n"
+    return _Writer(random.Random(seed)).paragraphs()
 
 
-def _fill(template: str, chance: random.Random) -> str:
-    """Put a fresh word into each mark of the template: a place first, for it has marks itself."""
-    pieces = template.replace("{p}", chance.choice(_PLACES)).split("{")
-    return pieces[0] + "".join(_filled(piece, chance) for piece in pieces[1:])
+class _Writer:
+    """Fills templates with words of its chance's choice. A mark is a letter in braces."""
 
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        nouns = _NOUNS.split()
+        self._words = {
+            "n": nouns,
+            "m": nouns,
+            "N": [noun.title() for noun in nouns],
+            "v": _VERBS.split(),
+            "a": _ADJECTIVES.split(),
+            "d": [str(number) for number in range(1, 1_000)],
+            "y": [str(year) for year in range(1800, 2031)],
+        }
 
-def _filled(piece: str, chance: random.Random) -> str:
-    mark, closed, rest = piece.partition("}")
-    words = {"n": _NOUNS, "m": _NOUNS, "N": _NOUNS, "v": _VERBS, "a": _ADJECTIVES}
-    if mark in words and closed:
-        word = chance.choice(words[mark])
-        return (word.title() if mark == "N" else word) + rest
-    if mark == "d" and closed:
-        return f"{chance.randint(1, 999)}{rest}"
-    if mark == "y" and closed:
-        return f"{chance.randint(1800, 2030)}{rest}"
-    return "{" + piece
+    def paragraphs(self) -> Iterator[str]:
+        chance = self._chance
+        while True:
+            if chance.random() < _STATEMENT_SHARE:
+                yield self._filled(chance.choice(_STATEMENTS)) + "\n"
+            else:
+                count = chance.randint(1, _SENTENCES_IN_A_PARAGRAPH)
+                sentences = [self._filled(chance.choice(_SENTENCES)) for _ in range(count)]
+                yield " ".join(text[0].upper() + text[1:] for text in sentences) + "\n\n"
+
+    def _filled(self, template: str) -> str:
+        """Put a fresh word into each mark: a place first, for it has marks itself."""
+        pieces = template.replace("{p}", self._chance.choice(_PLACES)).split("{")
+        return pieces[0] + "".join(self._filled_mark(piece) for piece in pieces[1:])
+
+    def _filled_mark(self, piece: str) -> str:
+        mark, closed, rest = piece.partition("}")
+        if not closed or mark not in self._words:
+            return "{" + piece  # a brace of the code's own
+        return self._chance.choice(self._words[mark]) + rest

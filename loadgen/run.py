@@ -6,54 +6,34 @@ A thin shell around the pure parts; what can be wrong with a figure is decided e
 import asyncio
 import gc
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import islice
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final
 
 import aiohttp
 from rich.console import Console
 
 from loadgen.attack import Attack, AttackLimits, AttackSummary
-from loadgen.clients.client import Client
-from loadgen.clients.openai_http import CompletionOptions, OpenAIHttpClient, new_session
-from loadgen.clients.server_facts import served_model, tokenised_pool
+from loadgen.clients.openai_http import new_session
 from loadgen.errors import OptionError, ServerError
 from loadgen.measure import measure
 from loadgen.options import RunOptions
 from loadgen.pacer import ClosedLoop, Pacer, constant_rate, poisson, recorded
-from loadgen.progress import LiveCounts, ProgressSettings, show_progress
-from loadgen.prompt_pool import PromptPool
-from loadgen.prompt_text import paragraphs
+from loadgen.preparation import Prepared, prepare
+from loadgen.progress import ProgressSettings, show_progress
 from loadgen.report import Report, WorkloadSummary, to_json
 from loadgen.report_table import print_report
 from loadgen.result import Result
 from loadgen.sample_trace import BUNDLED_TRACE
 from loadgen.server_clock import ServerReading, ServerWindow, read_server
-from loadgen.trace import TraceRow, read_azure2023
-from loadgen.workload import LengthCuts, Workload, cut_lengths, make_workload
+from loadgen.trace import TraceRow
 
 EXIT_OK: Final = 0
 EXIT_REQUESTS_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that was ended by Ctrl-C
 
 PLAIN_WIDTH: Final = 110  # columns of a report that goes to a file
-WORDS_IN_A_PARAGRAPH_MIN: Final = 4
-POOL_TOKENS_PER_REQUEST: Final = 2  # places for a window to begin at; a few have to be given up
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
-    """A server that has been asked everything, and what to send it."""
-
-    model: str
-    workload: Workload
-    client: Client
-    counts: LiveCounts
-    start: ServerReading
-    warmup_problem: str
 
 
 async def run(options: RunOptions, command: str) -> int:
@@ -61,20 +41,19 @@ async def run(options: RunOptions, command: str) -> int:
 
     Raises LoadError when nothing could be sent. A server that fails later is in the report.
     """
-    rows, cuts = _rows(options)
     results: list[Result] = []
     async with new_session() as session:
         with _results_sink(options, results) as sink:
-            prepared = await _prepare(session, options, rows)
+            prepared = await prepare(session, options)
             summary = await _attack(prepared, options, sink)
-        end = await read_server(session, options.url)
+        end = await _end_reading(session, options.url)
     server = ServerWindow(start=prepared.start, end=end)
     report = Report(
         command=command,
         measures=measure(results, server),
         server=server,
         workload=_workload_summary(prepared, options, server),
-        cuts=cuts,
+        cuts=prepared.cuts,
         attack=summary,
         example_errors={r.error: r.message for r in reversed(results) if r.error is not None},
     )
@@ -83,101 +62,23 @@ async def run(options: RunOptions, command: str) -> int:
         console = Console(width=PLAIN_WIDTH)
     print_report(report, console)
     if options.json is not None:
-        options.json.write_text(to_json(report))
+        with _opened(options.json, "--json") as file:
+            file.write(to_json(report).encode())
     if summary.interrupted:
         return EXIT_INTERRUPTED
     return EXIT_REQUESTS_FAILED if report.measures.failed_requests else EXIT_OK
 
 
-def _rows(options: RunOptions) -> tuple[tuple[TraceRow, ...], LengthCuts]:
-    rows = read_azure2023(options.trace)
-    if options.requests is not None and options.requests > len(rows):
-        expected = f"at most {len(rows)}, the rows of {options.trace}"
-        raise OptionError(option="--requests", value=options.requests, expected=expected)
-    return cut_lengths(
-        rows[: options.requests],
-        max_input_tokens=options.max_input_tokens,
-        max_output_tokens=options.max_output_tokens,
-    )
-
-
-async def _prepare(
-    session: aiohttp.ClientSession, options: RunOptions, rows: tuple[TraceRow, ...]
-) -> _Prepared:
-    """Ask the server its model, tokens and clock; make the workload; warm up."""
-    model = await served_model(session, options.url, options.model)
-    pool = await _pool(session, options, model.name, rows)
-    workload = make_workload(rows, pool, warmups=options.warmup, seed=options.seed)
-    _warn_of_long_requests(rows, model.context_tokens)
-    counts = LiveCounts(total=len(rows), total_tokens=sum(row.output_tokens for row in rows))
-    client = OpenAIHttpClient(
-        session,
-        url=options.url,
-        options=CompletionOptions(
-            model=model.name,
-            timeout_s=options.timeout_s,
-            ignore_eos=options.ignore_eos,
-            temperature=options.temperature,
-        ),
-        on_chunks=counts.add_chunks,
-    )
-    warmup_problem = await _warm_up(client, workload, options.warmup)
-    counts.chunks = 0
-    return _Prepared(
-        model=model.name,
-        workload=workload,
-        client=client,
-        counts=counts,
-        # After the warm-up: the meters of an idle server may stand at its last step's end.
-        start=await read_server(session, options.url),
-        warmup_problem=warmup_problem,
-    )
-
-
-async def _pool(
-    session: aiohttp.ClientSession, options: RunOptions, model: str, rows: tuple[TraceRow, ...]
-) -> PromptPool:
-    """Make the run of tokens that prompts are cut from: as long as the longest of them."""
-    places = POOL_TOKENS_PER_REQUEST * (len(rows) + options.warmup)
-    min_tokens = max(places, *(row.input_tokens for row in rows))
-    text = paragraphs(options.seed)
-    if options.prompts == "text":
-        enough = islice(text, min_tokens // WORDS_IN_A_PARAGRAPH_MIN + 1)
-        return PromptPool.of_words("".join(enough))
+async def _end_reading(session: aiohttp.ClientSession, url: str) -> ServerReading:
+    """Read the server's meters; by now a failure is a note in the report, no reason to lose it."""
     try:
-        return await tokenised_pool(
-            session, options.url, model=model, text=text, min_tokens=min_tokens
-        )
+        return await read_server(session, url)
     except ServerError as error:
-        raise ServerError(
-            url=error.url, reason=f"{error.reason}; --prompts text needs no tokenizer"
-        ) from error
-
-
-def _warn_of_long_requests(rows: tuple[TraceRow, ...], context_tokens: int | None) -> None:
-    if context_tokens is None:
-        return
-    long = sum(row.input_tokens + row.output_tokens > context_tokens for row in rows)
-    if long:
-        print(
-            f"ultraserve-loadgen: {long} requests are longer than the model's context of "
-            f"{context_tokens:,} tokens and will be refused; --max-input-tokens cuts them",
-            file=sys.stderr,
-        )
-
-
-async def _warm_up(client: Client, workload: Workload, warmups: int) -> str:
-    """Send the warm-up requests; returns the last failure in words, or nothing."""
-    problem = ""
-    for index in range(warmups):
-        reply = await client.send(workload.warmup_request(index))
-        if reply.error is not None:
-            problem = f"{reply.error}: {reply.message}"
-    return problem
+        return ServerReading(problem=error.reason)
 
 
 async def _attack(
-    prepared: _Prepared, options: RunOptions, sink: Callable[[Result], None]
+    prepared: Prepared, options: RunOptions, sink: Callable[[Result], None]
 ) -> AttackSummary:
     """Attack with progress shown; Ctrl-C, or SIGTERM, ends it early and in good order."""
     dilation = prepared.start.dilation or 1.0
@@ -236,7 +137,7 @@ def _results_sink(options: RunOptions, results: list[Result]) -> Iterator[Callab
     if options.results is None:
         yield results.append
         return
-    with options.results.open("wb") as file:
+    with _opened(options.results, "--results") as file:
 
         def keep(result: Result) -> None:
             results.append(result)
@@ -244,6 +145,15 @@ def _results_sink(options: RunOptions, results: list[Result]) -> Iterator[Callab
             file.flush()
 
         yield keep
+
+
+def _opened(path: Path, option: str) -> BinaryIO:
+    """Open the file for writing; raises OptionError if that is not possible."""
+    try:
+        return path.open("wb")
+    except OSError as error:
+        expected = f"a file that can be written ({error.strerror})"
+        raise OptionError(option=option, value=path, expected=expected) from error
 
 
 def _pacer(options: RunOptions, rows: tuple[TraceRow, ...]) -> Pacer:
@@ -268,7 +178,7 @@ def _arrivals(options: RunOptions, time_word: str) -> str:
 
 
 def _workload_summary(
-    prepared: _Prepared, options: RunOptions, server: ServerWindow
+    prepared: Prepared, options: RunOptions, server: ServerWindow
 ) -> WorkloadSummary:
     bundled = options.trace == BUNDLED_TRACE
     if options.prompts == "text":

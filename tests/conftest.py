@@ -1,5 +1,6 @@
-"""What several rooms share: small checkpoints, and a property test without a stopwatch."""
+"""What several rooms share: small checkpoints, and property tests without a stopwatch."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,6 +8,11 @@ import pytest
 from hypothesis import settings
 
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
+
+# As in a chip's process, and before numpy is imported: one thread, and no waiting for a second
+# one that another program keeps from running.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 
 # How long an example takes says more about the machine than about the code. An example that
 # failed is printed with what it takes to repeat it.

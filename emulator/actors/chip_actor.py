@@ -29,6 +29,7 @@ class ChipActor:
         *,
         chip: int,
         address: str,
+        key: bytes,
         weights_dir: str,
         experts: list[int],
         kv_blocks: int,
@@ -47,15 +48,18 @@ class ChipActor:
         self._cpu_s = 0.0
         self._chip = Chip(load_shard(directory, arch, experts), kv)
         self._thread = threading.Thread(
-            target=self._serve, args=(address,), name=f"chip-{chip}", daemon=True
+            target=self._serve, args=(address, key), name=f"chip-{chip}", daemon=True
         )
         self._thread.start()
 
-    def _serve(self, address: str) -> None:
-        spoke = Spoke(address, self._number)
+    def _serve(self, address: str, key: bytes) -> None:
+        spoke = Spoke(address, key, self._number)
         spoke.send(Ready(chip=self._number))
         while True:
-            command = spoke.receive()
+            try:
+                command = spoke.receive()
+            except (EOFError, ConnectionError):  # the hub is gone, and with it the engine
+                break
             if isinstance(command, Stop):
                 break
             started_s = time.thread_time()

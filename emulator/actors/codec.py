@@ -1,11 +1,14 @@
-"""Commands and effects as message frames: a kind, a msgpack header, and the arrays as they are.
+"""Commands and effects as packets: a kind, a msgpack header, and the arrays as they are.
 
-No pickle: a message can only become one of the frozen types named here. Arrays are sent without a
-copy and received as read-only views of the frame.
+No pickle: a packet can only become one of the frozen types named here. A received array is a
+read-only view of its packet.
+
+A packet is: kind [1 byte], frames [3 bytes], the size of each frame [8 bytes each], then the frames,
+each starting at a multiple of 16 bytes. Frame 0 is the header; the others are its arrays.
+Integers are little-endian.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +35,7 @@ _KINDS: tuple[type[Message], ...] = (
 )
 _KIND_OF = {kind: bytes([index]) for index, kind in enumerate(_KINDS)}
 _DTYPES = ("<f4", "<i4", "<i8")
+_ALIGN_BYTES = 16
 
 
 class Codec:
@@ -44,22 +48,29 @@ class Codec:
             msgspec.msgpack.Decoder(kind, dec_hook=self._take_array) for kind in _KINDS
         ]
 
-    def encode(self, message: Message) -> list[Any]:
-        """Return the frames of `message`: kind, header, arrays."""
+    def encode(self, message: Message) -> bytes:
+        """Return `message` as one packet."""
         self._frames = []
         header = self._encoder.encode(message)
-        return [_KIND_OF[type(message)], header, *self._frames]
+        frames = [header, *self._frames]
+        parts = [_KIND_OF[type(message)], len(frames).to_bytes(3, "little")]
+        sizes = [memoryview(frame).nbytes for frame in frames]
+        parts += [size.to_bytes(8, "little") for size in sizes]
+        parts.append(_padding(4 + 8 * len(sizes)))
+        for frame, size in zip(frames, sizes, strict=True):
+            parts += (frame, _padding(size))
+        return b"".join(parts)
 
-    def decode(self, frames: Sequence[Any]) -> Message:
+    def decode(self, packet: bytes) -> Message:
         """Rebuild a message.
 
         Raises:
-            ChannelError: the frames are not those of a known message.
+            ChannelError: the packet is not that of a known message.
         """
-        self._frames = list(frames[2:])
         try:
-            decoder = self._decoders[bytes(frames[0])[0]]
-            return decoder.decode(frames[1])
+            self._frames = _split(packet)
+            decoder = self._decoders[packet[0]]
+            return decoder.decode(self._frames[0])
         except (IndexError, ValueError, msgspec.MsgspecError) as error:
             raise ChannelError(f"a message cannot be decoded: {error}") from error
 
@@ -67,8 +78,8 @@ class Codec:
         if not isinstance(value, np.ndarray):
             raise NotImplementedError(f"{type(value).__name__} does not travel")
         array = np.ascontiguousarray(value)
-        self._frames.append(array.data if array.size else b"")
-        return (len(self._frames) - 1, _DTYPES.index(array.dtype.str), array.shape)
+        self._frames.append(array.data.cast("B") if array.size else b"")
+        return (len(self._frames), _DTYPES.index(array.dtype.str), array.shape)
 
     def _take_array(self, _kind: type, value: Any) -> Any:
         index, dtype, shape = value
@@ -76,3 +87,24 @@ class Codec:
         if array.size != math.prod(shape):
             raise ValueError(f"array {index} has {array.size} elements, header says {shape}")
         return array.reshape(shape)
+
+
+def _padding(size: int) -> bytes:
+    """Zeros that bring `size` to a multiple of 16."""
+    return bytes(-size % _ALIGN_BYTES)
+
+
+def _split(packet: bytes) -> list[memoryview]:
+    """Cut a packet into its frames; raises ValueError when sizes and packet disagree."""
+    view = memoryview(packet)
+    count = int.from_bytes(view[1:4], "little")
+    start = 4 + 8 * count
+    sizes = [int.from_bytes(view[4 + 8 * n : 12 + 8 * n], "little") for n in range(count)]
+    frames = []
+    for size in sizes:
+        start += -start % _ALIGN_BYTES
+        if start + size > len(view):
+            raise ValueError("the packet is shorter than its sizes say")
+        frames.append(view[start : start + size])
+        start += size
+    return frames

@@ -37,6 +37,8 @@ class RaySession:
     def start(self) -> None:
         """Start Ray's daemons as children of this process; they end when it ends."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray gives its workers the lowest priority but a few; chips are what the engine waits for.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self._directory = ScratchDirectory("ultraserve-ray-")
         with _own_signal_handlers():

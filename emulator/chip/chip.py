@@ -154,18 +154,20 @@ class Chip:
     def _score_prompt(self, request: ChipRequest, item: Scheduled, x: F32) -> RowLogprobs | None:
         """Add the log-probabilities of this chunk's prompt tokens; returns all of them at the end.
 
-        Row i of `x` predicts the token at position first_position + i + 1.
+        Row i of `x` predicts the token at position first_position + i + 1. What a preempted request
+        computes again is neither scored nor returned again.
         """
         count = request.sampling.prompt_logprobs
         assert count is not None
-        first = item.first_position
-        last = min(first + item.new_tokens, request.prompt_tokens - 1)
+        end = item.first_position + item.new_tokens
+        first = max(item.first_position, request.scored_tokens)
+        last = min(end, request.prompt_tokens - 1)
         if first < last:
             following = request.tokens(first + 1, last + 1)
-            scores = logits(self._shard, x[: last - first])
-            request.prompt_rows.append(prompt_logprobs(scores, following, count))
-        done = first < request.prompt_tokens <= first + item.new_tokens
-        return _concatenate(request) if done else None
+            rows = x[first - item.first_position : last - item.first_position]
+            request.prompt_rows.append(prompt_logprobs(logits(self._shard, rows), following, count))
+            request.scored_tokens = last
+        return _concatenate(request) if end >= request.prompt_tokens else None
 
 
 def _concatenate(request: ChipRequest) -> RowLogprobs | None:

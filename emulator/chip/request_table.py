@@ -16,7 +16,15 @@ class ChipRequest:
     Invariants: 0 < prompt_tokens <= tokens; the block table covers every computed position.
     """
 
-    __slots__ = ("_buffer", "_length", "block_ids", "prompt_rows", "prompt_tokens", "sampling")
+    __slots__ = (
+        "_buffer",
+        "_length",
+        "block_ids",
+        "prompt_rows",
+        "prompt_tokens",
+        "sampling",
+        "scored_tokens",
+    )
 
     def __init__(self, new: NewRequest) -> None:
         assert 0 < new.prompt_tokens <= len(new.token_ids), new.request_id
@@ -27,6 +35,7 @@ class ChipRequest:
         self.sampling: SamplingSpec = new.sampling
         self.block_ids = list(new.block_ids)
         self.prompt_rows: list[RowLogprobs] = []
+        self.scored_tokens = 0  # of the prompt: their rows are in `prompt_rows`, or were returned
 
     def __len__(self) -> int:
         return self._length

@@ -25,7 +25,15 @@ from serving.plugin.platform import deployment_of
 from serving.plugin.step_report import TimedOutput
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step, step_batch
 
-logger = init_logger(__name__)
+# Below "vllm", where vLLM has configured handlers; a name of our own would print nothing.
+logger = init_logger(f"vllm.{__name__}")
+
+_HOST_BLOCKS_MAX = 2_000_000
+"""vLLM keeps an object for each KV block of each rank: about 0.5 GB for this many."""
+
+_HOST_POOL_TOKENS_MAX = 8_000_000
+"""A rank's pool on the host, where the chip's arrays hold the weights' KV of every block: 16 GiB of
+addresses for the bundled MoE. Only a timed model as small as that one has more in HBM."""
 
 _TORCH_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
@@ -62,7 +70,20 @@ class UltraServeExecutor(Executor):
     def determine_available_memory(self) -> list[int]:
         """HBM of one chip that weights, microcode and activations leave to KV."""
         free_bytes = self.deployment.cost.hbm_free_bytes_per_chip()
-        return [int(free_bytes * self.cache_config.gpu_memory_utilization)]
+        pool_bytes = int(free_bytes * self.cache_config.gpu_memory_utilization)
+        host_bytes = self._host_pool_tokens() * self.deployment.time_model.kv_bytes_per_token
+        if host_bytes < pool_bytes:
+            logger.warning(
+                "KV pool cut to %d tokens a rank, a share of %.2f: what this host can hold",
+                self._host_pool_tokens(),
+                host_bytes / pool_bytes,
+            )
+        return [min(pool_bytes, host_bytes)]
+
+    def _host_pool_tokens(self) -> int:
+        block_tokens: int = self.cache_config.block_size
+        blocks = _HOST_BLOCKS_MAX // self.deployment.partition.ranks
+        return min(_HOST_POOL_TOKENS_MAX, blocks * block_tokens)
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
         """Any; the chips lay their blocks out themselves."""

@@ -182,6 +182,11 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         "embedding, scoring and pooling models are not computed; only text generation is",
     ),
     (
+        "--logprobs-mode",
+        lambda c: str(c.model_config.logprobs_mode) != "raw_logprobs",
+        "log-probabilities are those of the raw logits",
+    ),
+    (
         "--logits-processors",
         lambda c: bool(c.model_config.logits_processors),
         "logits live on the chips, custom processors cannot reach them",

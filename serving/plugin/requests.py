@@ -10,7 +10,6 @@ from emulator.specs.sampling import SamplingSpec
 _NOT_COMPUTED = {
     "prompt_logprob_token_ids": "scores of chosen prompt tokens",
     "prompt_logprob_start": "prompt_logprobs from a position on",
-    "logprob_token_ids": "log-probabilities of chosen tokens",
     "thinking_token_budget": "a budget for thinking tokens",
     "trace_decode_token_ids": "replayed decode tokens",
 }
@@ -52,4 +51,8 @@ def sampling_spec(params: SamplingParams, request_id: str, engine_seed: int) -> 
         ),
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
+        logprob_token_ids=(
+            tuple(params.logprob_token_ids) if params.logprob_token_ids is not None else None
+        ),
+        uses_grammar=params.structured_outputs is not None,
     )

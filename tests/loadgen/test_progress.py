@@ -1,6 +1,5 @@
 import asyncio
 import io
-import re
 
 import pytest
 from rich.console import Console
@@ -39,7 +38,7 @@ def test_the_line_gives_rates_in_the_run_s_time_and_the_time_left_in_wall_time()
     # 120 of 200 tokens are left, at 80 in 8 wall s: 12 s.
     line = counts().line(elapsed_wall_s=8.0, time_word="emulated", dilation=4.0)
 
-    assert line == "1.50 req/s  40 tok/s (emulated)  TTFT p50 50.0 ms  errors 1  ETA 0:12"
+    assert line == "3/10  40 tok/s  1.5 req/s  TTFT p50 50.0 ms  (emulated)  errors 1  ETA 0:12"
 
 
 def test_where_chunks_carry_many_tokens_the_time_left_is_told_by_requests() -> None:
@@ -56,13 +55,13 @@ def test_before_the_first_reply_the_time_left_is_unknown() -> None:
         elapsed_wall_s=1.0, time_word="wall", dilation=1.0
     )
 
-    assert line == "0.00 req/s  0 tok/s (wall)  TTFT p50 -  errors 0  ETA -"
+    assert line == "0/10  0 tok/s  0.0 req/s  TTFT p50 -  (wall)  errors 0  ETA -"
 
 
-def shown(*, terminal: bool, quiet: bool) -> str:
+def shown(*, terminal: bool, quiet: bool, width: int = 120) -> str:
     file = io.StringIO()
     settings = ProgressSettings(
-        console=Console(file=file, force_terminal=terminal, width=120),
+        console=Console(file=file, force_terminal=terminal, width=width),
         time_word="emulated",
         dilation=4.0,
         quiet=quiet,
@@ -86,10 +85,15 @@ def test_a_pipe_gets_a_plain_line_even_from_a_short_run() -> None:
     assert "\x1b" not in text
 
 
-def test_a_terminal_gets_a_bar_and_is_put_back_in_order() -> None:
-    text = shown(terminal=True, quiet=False)
+@pytest.mark.parametrize(("width", "bar"), [(120, True), (80, False)])
+def test_a_terminal_gets_a_line_with_a_bar_if_it_fits_and_is_put_back_in_order(
+    width: int, bar: bool
+) -> None:
+    text = shown(terminal=True, quiet=False, width=width)
 
-    assert " 3/10 " in re.sub("\x1b\\[[0-9;]*m", "", text)
+    assert "3/10  " in text
+    assert "ETA 0:" in text
+    assert ("━━━━" in text) is bar
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is shown again
 
 

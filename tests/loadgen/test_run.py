@@ -244,6 +244,22 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--json", "--results"])
+def test_a_file_that_cannot_be_written_is_one_line_and_exit_code_2(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The kernel refuses to make files here, for the superuser too.
+    path = "/proc/self/report"
+    with KnownServer().serving() as server:
+        words = ["run", "--url", server.url, "--requests", "1", *SHORT]
+        code = main([*words, option, path])
+    err = capsys.readouterr().err
+
+    assert code == 2
+    assert f"{option}={path}: expected a file that can be written" in err
+    assert err.count("\n") == 1
+
+
 def test_a_server_that_is_not_there_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

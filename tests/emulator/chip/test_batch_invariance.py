@@ -292,7 +292,7 @@ def stock(
     ]
 
 
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(
     chips=st.sampled_from([1, 2, 4]),
     chosen=st.lists(st.integers(0, 4), min_size=2, max_size=5),

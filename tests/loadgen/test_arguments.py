@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.arguments import make_parser, parse_options
 from loadgen.errors import LoadError
-from loadgen.options import RunOptions, make_parser, parse_options
+from loadgen.options import RunOptions
 from loadgen.sample_trace import BUNDLED_TRACE
 
 
