@@ -108,7 +108,6 @@ class Attack:
 
     async def _turn(self, index: int) -> int | None:
         """Wait until request `index` may go; returns when it was due, None once stopped."""
-        held_back = False
         while not self._stopped:
             elapsed_ns = self._now_ns() - self._origin_ns
             due_ns = self._pacer.pace(
@@ -122,8 +121,7 @@ class Attack:
             elif wall_ns is None:
                 await self._pause(None)
             elif len(self._tasks) >= self._limits.max_in_flight:
-                self._held_back += not held_back
-                held_back = True
+                self._held_back += 1  # once: when a reply has ended there is room
                 await self._pause(None)
             else:
                 return wall_ns

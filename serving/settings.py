@@ -63,7 +63,9 @@ class Settings:
         ClockSetting.parse(self.clock)
         if not isinstance(self.chips, int) or isinstance(self.chips, bool) or self.chips < 1:
             raise ConfigError(field="chips", value=self.chips, expected="a whole number above 0")
-        if self.pue is not None and not (isinstance(self.pue, float | int) and self.pue >= 1.0):
+        if self.pue is not None and not (
+            isinstance(self.pue, float | int) and 1.0 <= self.pue < float("inf")
+        ):
             raise ConfigError(field="pue", value=self.pue, expected="a number of at least 1")
         for name in ("system", "model"):
             value = getattr(self, name)

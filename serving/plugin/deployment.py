@@ -4,7 +4,7 @@ Pure but for reading config.json; made in the API process to refuse early, and i
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulator.data import SMALL_MOE_DIR
@@ -54,7 +54,7 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
         CheckpointError: `weights_dir` holds no checkpoint that the chips can compute.
         HbmExhausted: the timed model's weights do not fit the chips.
     """
-    system = system_by_name(settings.system)
+    system = _system(settings)
     weights = _weights_model(weights_dir)
     time_model = model_by_name(settings.model) if settings.model else weights
     partition = Partition(chips=settings.chips, tp=1, ep=settings.chips)
@@ -70,6 +70,13 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
         weights_name=weights.name,
         cost=cost,
     )
+
+
+def _system(settings: Settings) -> SystemSpec:
+    system = system_by_name(settings.system)
+    if settings.pue is None:
+        return system
+    return replace(system, pue=replace(system.pue, value=settings.pue, source="given by the user"))
 
 
 def _weights_model(weights_dir: Path) -> ModelSpec:

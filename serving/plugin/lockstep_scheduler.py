@@ -15,7 +15,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY, MultiModalRegistry
 from vllm.v1.core.sched.interface import PauseState, SchedulerInterface
 from vllm.v1.core.sched.output import CachedRequestData, GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 
@@ -81,6 +81,7 @@ class LockstepScheduler(SchedulerInterface):
         self._structured = structured_output_manager
         self._log_stats = log_stats
         self._rank_of: dict[str, int] = {}
+        self._stamped_events: dict[str, int] = {}
         self._continues = False
         self._report: StepReport | None = None
         self._announced = False
@@ -97,6 +98,7 @@ class LockstepScheduler(SchedulerInterface):
         for output in by_rank:
             for request_id in output.finished_req_ids:
                 self._rank_of.pop(request_id, None)
+                self._stamped_events.pop(request_id, None)
         continues, self._continues = self._continues, False
         return merge_outputs(by_rank, continues)
 
@@ -128,7 +130,7 @@ class LockstepScheduler(SchedulerInterface):
                     stats.append(part.scheduler_stats)
                     part.scheduler_stats = None
                 _merge_client(merged, client, part)
-        self._stamp(merged)
+        self._stamp(merged, scheduler_output.by_rank)
         if self._log_stats:
             first = next(iter(merged), 0)
             target = merged.setdefault(first, EngineCoreOutputs())
@@ -136,7 +138,7 @@ class LockstepScheduler(SchedulerInterface):
         self._continues = self.has_unfinished_requests()
         return merged
 
-    def _stamp(self, merged: dict[int, EngineCoreOutputs]) -> None:
+    def _stamp(self, merged: dict[int, EngineCoreOutputs], by_rank: list[SchedulerOutput]) -> None:
         """Put emulated seconds on what vLLM stamped with the wall."""
         report = self._report
         if report is None:
@@ -144,12 +146,16 @@ class LockstepScheduler(SchedulerInterface):
         for outputs in merged.values():
             outputs.timestamp = report.end_s
             for output in outputs.outputs:
-                for event in output.events or ():
-                    if event.type is EngineCoreEventType.QUEUED:
-                        queued_s = report.at_monotonic_s(event.timestamp)
-                        event.timestamp = min(queued_s, report.begin_s)
-                    else:
-                        event.timestamp = report.begin_s
+                first = self._stamped_events.pop(output.request_id, 0)
+                _stamp_events((output.events or [])[first:], report)
+        # A prompt computed in several steps keeps its events until the last: they are of this one.
+        for rank, decision in zip(self.ranks, by_rank, strict=True):
+            for request_id in decision.num_scheduled_tokens:
+                request = rank.requests.get(request_id)
+                if request is not None and request.events:
+                    first = self._stamped_events.get(request_id, 0)
+                    _stamp_events(request.events[first:], report)
+                    self._stamped_events[request_id] = len(request.events)
 
     def _merge_stats(self, parts: list[SchedulerStats]) -> SchedulerStats:
         merged = merge_stats(parts, len(self.ranks))
@@ -247,6 +253,14 @@ class LockstepScheduler(SchedulerInterface):
         """Shut every rank down."""
         for rank in self.ranks:
             rank.shutdown()
+
+
+def _stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
+    for event in events:
+        if event.type is EngineCoreEventType.QUEUED:
+            event.timestamp = min(report.at_monotonic_s(event.timestamp), report.begin_s)
+        else:
+            event.timestamp = report.begin_s
 
 
 def _prefix_hit_tokens(rank: Scheduler, request: Request) -> int:

@@ -6,7 +6,7 @@ Each runs in a process of its own, so that none inherits another's threads or en
 import subprocess
 import sys
 
-NAMES = ("chips_start", "decode_step", "against_transformers")
+NAMES = ("chips_start", "decode_step", "against_transformers", "client_overhead")
 
 
 def main(names: list[str]) -> int:

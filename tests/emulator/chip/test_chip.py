@@ -92,9 +92,7 @@ class TestTransitions:
         assert effect.output.request_ids == ["r"]
         assert effect.output.rank == 0
 
-    def test_experts_are_run_in_any_state_and_change_nothing(
-        self, machine: InProcessChips, logits: np.ndarray
-    ) -> None:
+    def test_experts_are_run_in_any_state_and_change_nothing(self, machine: InProcessChips) -> None:
         (chip,) = machine.chips
         rows = np.random.default_rng(0).standard_normal((3, HIDDEN)).astype(np.float32)
         counts = np.zeros(16, dtype=np.int64)

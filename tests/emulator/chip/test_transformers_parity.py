@@ -107,7 +107,7 @@ def test_a_sharp_attention_takes_the_way_of_unbounded_scores(
 class TestTheComparison:
     """What excuses a text excuses nothing else."""
 
-    PROMPT = [5, 6, 7]
+    PROMPT = (5, 6, 7)
 
     def test_equal_texts_need_no_excuse(self, reference_of: ReferenceOf) -> None:
         reference = reference_of("tied")
@@ -126,7 +126,7 @@ class TestTheComparison:
         monkeypatch.setattr(reference, "is_close_call", lambda ids: asked.append(ids) or True)
 
         assert excused_texts(reference, [self.PROMPT], [[1, 2, 9]], [[1, 3, 9]]) == 1
-        assert asked == [[5, 6, 7, 1]]
+        assert asked == [[*self.PROMPT, 1]]
 
     def test_a_close_call_is_one_of_logits_or_of_routers(
         self, reference_of: ReferenceOf, monkeypatch: pytest.MonkeyPatch

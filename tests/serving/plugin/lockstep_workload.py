@@ -52,7 +52,7 @@ class Turn:
 
 
 def random_workload(seed: int, *, turns: int, rate: float, clients: int = 1) -> list[Turn]:
-    """Arrivals with shared prefixes, aborts at any time, pauses and resets; then it runs dry."""
+    """Arrivals with shared prefixes, aborts at any time, pauses and resets; in the end no pause."""
     rng = np.random.default_rng(seed)
     prefixes = [rng.integers(3, 1000, BLOCK_TOKENS * 3).tolist() for _ in range(3)]
     names: list[str] = []
@@ -85,7 +85,7 @@ def random_workload(seed: int, *, turns: int, rate: float, clients: int = 1) -> 
                 reset=bool(rng.integers(2)) if rng.random() < 0.03 else None,
             )
         )
-    return [*workload, Turn(pause=PauseState.UNPAUSED), *[Turn()] * 400]
+    return [*workload, Turn(pause=PauseState.UNPAUSED)]
 
 
 def chosen_token(name: str, position: int) -> int:

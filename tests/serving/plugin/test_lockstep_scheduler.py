@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.config import VllmConfig
-from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -58,7 +57,8 @@ def summed(parts: list[SchedulerStats]) -> dict[str, Any]:
     """What the stats of all ranks together must be, field by field, as plain numbers."""
     prefix = Counter[str]()
     for part in parts:
-        prefix.update({name: int(n) for name, n in vars(part.prefix_cache_stats).items()})
+        counts = vars(part.prefix_cache_stats)
+        prefix.update({name: int(n) for name, n in counts.items() if name != "hits_by_source"})
     return {
         "running": sum(part.num_running_reqs for part in parts),
         "waiting": sum(part.num_waiting_reqs for part in parts),
@@ -84,12 +84,17 @@ class Twin:
         self.seen: Counter[str] = Counter()
 
     def play(self, workload: list[Turn]) -> None:
+        """Play all turns, and then steps until nothing is left."""
         for turn in workload:
             self.before(turn)
             self.step(turn.late_aborts)
             self.check_conservation()
-            if not self.lockstep.has_requests() and not turn.arrivals:
-                self.seen["idle turns"] += 1
+        while self.lockstep.has_requests():
+            self.step(())
+            self.check_conservation()
+            self.seen["more steps"] += 1
+            assert self.seen["more steps"] < 5_000
+        assert not any(bare.has_requests() for bare in self.bare)
 
     def before(self, turn: Turn) -> None:
         if turn.pause is not None:
@@ -101,7 +106,8 @@ class Twin:
         self.abort(turn.aborts)
         if turn.reset is not None:
             done = self.lockstep.reset_prefix_cache(turn.reset)
-            assert done == all([bare.reset_prefix_cache(turn.reset) for bare in self.bare])
+            alone = [bare.reset_prefix_cache(turn.reset) for bare in self.bare]
+            assert done == all(alone)
             self.seen["reset" if done else "reset refused"] += 1
         assert self.lockstep.pause_state is self.bare[0].pause_state
         self.check_counts()
@@ -163,7 +169,7 @@ class Twin:
             counts |= output.num_scheduled_tokens
             self.seen["preempted"] += len(output.preempted_req_ids or ())
             self.seen["resumed"] += len(output.scheduled_cached_reqs.resumed_req_ids)
-            self.seen["cached"] += sum(new.num_computed_tokens > 0 for new in output.scheduled_new_reqs)
+            self.seen["cached"] += sum(n.num_computed_tokens > 0 for n in output.scheduled_new_reqs)
         assert merged.num_scheduled_tokens == counts
         assert merged.total_num_scheduled_tokens == sum(counts.values())
         assert merged.finished_req_ids == set().union(*(o.finished_req_ids for o in separate))
@@ -209,24 +215,22 @@ def test_each_rank_decides_as_a_bare_scheduler_with_its_requests(ranks: int, blo
     twin = Twin(ranks, blocks)
     twin.play(random_workload(7, turns=150, rate=0.5 * ranks))
 
-    assert not twin.lockstep.has_requests()
-    assert twin.seen["idle turns"] > 0
     assert twin.outcome.keys() == twin.lengths.keys()
     assert {"stop", "length", "aborted"} <= set(twin.outcome.values())
     assert twin.seen["cached"] > 0
     assert twin.seen["PAUSED_NEW"] > 0
     assert twin.seen["reset"] > 0
     if blocks == FEW_BLOCKS:
-        assert twin.seen["preempted"] > 10
-        assert twin.seen["resumed"] > 10
+        assert twin.seen["preempted"] > 5
+        assert twin.seen["resumed"] > 5
 
 
-@settings(max_examples=12)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     ranks=st.integers(1, 4),
     blocks=st.sampled_from([FEW_BLOCKS, 60, AMPLE_BLOCKS]),
-    rate=st.sampled_from([0.3, 1.0, 3.0]),
+    rate=st.sampled_from([0.3, 1.0, 2.0]),
     clients=st.integers(1, 2),
     caching=st.booleans(),
 )
@@ -234,6 +238,6 @@ def test_no_workload_tells_the_ranks_from_bare_schedulers(
     seed: int, ranks: int, blocks: int, rate: float, clients: int, caching: bool
 ) -> None:
     twin = Twin(ranks, blocks, clients=clients, enable_prefix_caching=caching)
-    twin.play(random_workload(seed, turns=40, rate=rate, clients=clients))
+    twin.play(random_workload(seed, turns=30, rate=rate, clients=clients))
 
     assert twin.outcome.keys() == twin.lengths.keys()

@@ -1,6 +1,6 @@
 """What the load generator costs and how much it can take: figures, no assertion about time.
 
-    python -m tests.loadgen.client_overhead
+    python -m tests.benchmarks.client_overhead
 
 A trivial server on another core streams as fast as it can; client, attack, results and measures
 are those of a run. CPU per token is the client process's own; the rate is bound by the slower of

@@ -1,0 +1,28 @@
+"""Snapshots for tests: every field given, with changes by name."""
+
+from dataclasses import replace
+from typing import Any
+
+from serving.metrics.snapshot import Snapshot
+
+_FIRST = Snapshot(
+    clock="auto",
+    dilation=4.0,
+    emulated_s=5.0,
+    steps=3,
+    busy_s=1.0,
+    lag_s=0.25,
+    lagging_steps=1,
+    chip_joules=1000.0,
+    facility_joules=1500.0,
+    chips=4,
+    chip_watts=900.0,
+    facility_watts=1400.0,
+    provisioned_watts=5000.0,
+    compute_wall_s=0.5,
+)
+
+
+def snapshot(**changes: Any) -> Snapshot:
+    """Make a snapshot in which every number is another one."""
+    return replace(_FIRST, **changes)

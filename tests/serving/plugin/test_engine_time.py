@@ -1,0 +1,193 @@
+"""EngineTime: every emulated nanosecond counted once, every joule at the watts of its time."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.data import SMALL_MOE_DIR
+from emulator.model import StepCost
+from emulator.sim.clock import DilatedClock, VirtualClock
+from serving.plugin.deployment import Deployment, resolve_deployment
+from serving.plugin.engine_time import EngineTime, make_clock
+from serving.settings import Settings
+
+DEPLOYMENT = resolve_deployment(Settings(chips=2, clock="virtual"), SMALL_MOE_DIR)
+IDLE_WATTS = 2 * DEPLOYMENT.cost.idle_chip_watts
+MS = 1_000_000
+
+
+def cost(duration_ns: int, watts: float) -> StepCost:
+    return StepCost(
+        duration_ns=duration_ns,
+        rank_ns=np.full(2, duration_ns, dtype=np.int64),
+        engine_ns={},
+        chip_watts=np.array([watts / 4, watts * 3 / 4]),
+        chip_joules=watts * duration_ns / 1e9,
+    )
+
+
+class Wall:
+    """A wall clock that moves when it is slept on, or told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 7_000_000_000
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+    def clock(self, dilation: float) -> DilatedClock:
+        return DilatedClock(dilation, wall_ns=lambda: self.now_ns, sleep_s=self.sleep)
+
+
+def facility(joules: float, seconds: float) -> float:
+    """Joules at the facility: its watts are linear in the chips'."""
+    at_rest = DEPLOYMENT.cost.facility_watts(0.0)
+    return at_rest * seconds + joules * (DEPLOYMENT.cost.facility_watts(1.0) - at_rest)
+
+
+def test_steps_that_follow_each_other_in_virtual_time_add_up_by_hand() -> None:
+    time = EngineTime(VirtualClock(), DEPLOYMENT)
+    first = time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.5)
+    second = time.finish(time.begin_ns(continues=True), cost(3 * MS, 800.0), 0.25)
+
+    assert (first.begin_s, first.end_s) == (0.0, 0.002)
+    assert (second.begin_s, second.end_s) == (0.002, 0.005)
+    snapshot = second.snapshot
+    assert (snapshot.emulated_s, snapshot.busy_s, snapshot.lag_s) == (0.005, 0.005, 0.0)
+    assert (snapshot.steps, snapshot.lagging_steps, snapshot.dilation) == (2, 0, 0.0)
+    assert snapshot.chip_joules == pytest.approx(2.0 + 2.4)
+    assert snapshot.facility_joules == pytest.approx(facility(4.4, 0.005))
+    assert snapshot.chip_watts == 800.0
+    assert snapshot.facility_watts == DEPLOYMENT.cost.facility_watts(800.0)
+    assert snapshot.provisioned_watts == DEPLOYMENT.cost.provisioned_watts
+    assert (snapshot.chips, snapshot.clock) == (2, "virtual")
+    assert snapshot.compute_wall_s == 0.75
+
+
+def test_waiting_for_work_is_counted_at_idle_watts() -> None:
+    wall = Wall()
+    time = EngineTime(wall.clock(4.0), DEPLOYMENT)
+    wall.now_ns += 40 * MS  # 10 ms emulated
+    report = time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.0)
+
+    assert (report.begin_s, report.end_s) == (0.010, 0.012)
+    assert report.snapshot.busy_s == 0.002
+    assert report.snapshot.chip_joules == pytest.approx(0.010 * IDLE_WATTS + 2.0)
+    assert wall.now_ns == 7_000_000_000 + 48 * MS  # the step was held until its end
+
+
+def test_a_busy_engine_hides_the_host_s_time_between_steps() -> None:
+    wall = Wall()
+    time = EngineTime(wall.clock(4.0), DEPLOYMENT)
+    time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.0)
+    wall.now_ns += 4 * MS  # 1 ms emulated goes to scheduling
+    report = time.finish(time.begin_ns(continues=True), cost(2 * MS, 1000.0), 0.0)
+
+    assert (report.begin_s, report.end_s) == (0.002, 0.004)
+    assert report.snapshot.lag_s == 0.0
+
+
+def test_a_host_that_is_too_slow_makes_lag_that_is_reported_and_drawn_at_idle() -> None:
+    wall = Wall()
+    time = EngineTime(wall.clock(4.0), DEPLOYMENT)
+    begin_ns = time.begin_ns(continues=False)
+    wall.now_ns += 20 * MS  # computing took 5 ms emulated, the step is 2 ms long
+    report = time.finish(begin_ns, cost(2 * MS, 1000.0), 0.02)
+
+    assert (report.begin_s, report.end_s) == (0.0, 0.005)
+    snapshot = report.snapshot
+    assert (snapshot.busy_s, snapshot.lag_s, snapshot.lagging_steps) == (0.002, 0.003, 1)
+    assert snapshot.chip_joules == pytest.approx(2.0 + 0.003 * IDLE_WATTS)
+    assert time.begin_ns(continues=True) == 5 * MS
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(1, 50 * MS),  # how long the step is
+        st.integers(0, 200 * MS),  # wall ns before it
+        st.integers(0, 200 * MS),  # wall ns of computing
+        st.floats(0.0, 2000.0),  # watts
+        st.booleans(),  # whether it continues
+    ),
+    max_size=30,
+)
+
+
+@given(steps=STEPS, dilation=st.none() | st.sampled_from([0.5, 1.0, 3.7, 250.0]))
+def test_emulated_time_and_joules_are_conserved(
+    steps: list[tuple[int, int, int, float, bool]], dilation: float | None
+) -> None:
+    wall = Wall()
+    time = EngineTime(VirtualClock() if dilation is None else wall.clock(dilation), DEPLOYMENT)
+    reports = [time.report()]
+    busy_joules = 0.0
+    for duration_ns, before_ns, computing_ns, watts, continues in steps:
+        wall.now_ns += before_ns
+        begin_ns = time.begin_ns(continues=continues)
+        wall.now_ns += computing_ns
+        reports.append(time.finish(begin_ns, cost(duration_ns, watts), computing_ns / 1e9))
+        busy_joules += watts * duration_ns / 1e9
+
+    last = reports[-1].snapshot
+    busy_s = sum(step[0] for step in steps) / 1e9
+    assert last.busy_s == pytest.approx(busy_s)
+    assert last.emulated_s == pytest.approx(reports[-1].end_s)
+    idle_s = last.emulated_s - busy_s
+    assert idle_s >= last.lag_s - 1e-9
+    assert last.chip_joules == pytest.approx(busy_joules + idle_s * IDLE_WATTS)
+    assert last.facility_joules == pytest.approx(facility(last.chip_joules, last.emulated_s))
+    for before, after in itertools.pairwise(reports):
+        assert after.begin_s >= before.end_s
+        assert after.end_s > after.begin_s
+        for name in ("emulated_s", "busy_s", "lag_s", "chip_joules", "facility_joules", "steps"):
+            assert getattr(after.snapshot, name) >= getattr(before.snapshot, name)
+    if dilation is None:
+        assert last.lag_s == 0.0
+
+
+@pytest.mark.parametrize("dilation", [1.0, 8.0])
+def test_a_wall_reading_is_told_in_emulated_seconds_on_the_report_s_own_scale(
+    dilation: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = Wall()
+    monkeypatch.setattr("time.monotonic", lambda: wall.now_ns / 1e9)
+    clock = wall.clock(dilation)
+    wall.now_ns += 40 * MS
+    time = EngineTime(clock, DEPLOYMENT)
+    at_wall_s = wall.now_ns / 1e9
+    report = time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.0)
+
+    assert report.at_monotonic_s(at_wall_s) == pytest.approx(0.040 / dilation, abs=1e-6)
+    assert report.at_monotonic_s(at_wall_s) == pytest.approx(report.begin_s, abs=1e-6)
+
+
+def test_a_wall_reading_means_nothing_in_virtual_time() -> None:
+    time = EngineTime(VirtualClock(), DEPLOYMENT)
+    report = time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.0)
+
+    assert report.at_monotonic_s(123.0) == report.begin_s
+
+
+@pytest.mark.parametrize(
+    ("setting", "dilation"), [("real", 1.0), ("dilated:2.5", 2.5), ("auto", 17.0), ("virtual", 0.0)]
+)
+def test_only_auto_takes_the_calibrated_dilation(setting: str, dilation: float) -> None:
+    assert make_clock(setting, 17.0).dilation == dilation
+
+
+def resolved(**changes: Any) -> Deployment:
+    return resolve_deployment(Settings(**({"chips": 4} | changes)), SMALL_MOE_DIR)
+
+
+def test_the_user_s_pue_scales_the_facility_and_nothing_else() -> None:
+    plain, given = resolved(), resolved(pue=1.5)
+
+    ratio = given.cost.facility_watts(1000.0) / plain.cost.facility_watts(1000.0)
+    assert ratio == pytest.approx(1.5 / plain.system.pue.value)
+    assert given.cost.provisioned_watts == plain.cost.provisioned_watts
+    assert given.cost.idle_chip_watts == plain.cost.idle_chip_watts
+    assert given.system.pue.source == "given by the user"

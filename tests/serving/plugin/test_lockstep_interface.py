@@ -1,0 +1,325 @@
+"""What the engine asks of LockstepScheduler besides steps: routing, grammar, time, control."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from serving.metrics.snapshot import Snapshot
+from serving.plugin.lockstep_scheduler import LockstepOutput, LockstepScheduler
+from serving.plugin.step_report import StepReport, TimedOutput
+from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
+from tests.serving.plugin.lockstep_workload import Arrival, model_output
+
+
+def lockstep(ranks: int, *, blocks: int = 200, log_stats: bool = False) -> LockstepScheduler:
+    config = engine_config(ranks)
+    return LockstepScheduler(
+        vllm_config=config,
+        kv_cache_config=kv_pool(config, blocks),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK_TOKENS,
+        hash_block_size=BLOCK_TOKENS,
+        log_stats=log_stats,
+    )
+
+
+def arrival(name: str, tokens: int, *, first: int = 3, max_tokens: int = 20) -> Arrival:
+    return Arrival(name=name, prompt=tuple(range(first, first + tokens)), max_tokens=max_tokens)
+
+
+def step(scheduler: LockstepScheduler, token: int = 7) -> LockstepOutput:
+    """Schedule and give every request whose context is complete the same token."""
+    output = scheduler.schedule()
+    done = {
+        name: token
+        for rank, part in zip(scheduler.ranks, output.by_rank, strict=True)
+        for name in part.num_scheduled_tokens
+        if rank.requests[name].num_computed_tokens == rank.requests[name].num_tokens
+    }
+    scheduler.update_from_output(output, model_output(list(output.num_scheduled_tokens), done))
+    return output
+
+
+def ranks_of(scheduler: LockstepScheduler, *names: str) -> list[int]:
+    found = {name: n for n, rank in enumerate(scheduler.ranks) for name in rank.requests}
+    return [found[name] for name in names]
+
+
+def test_requests_without_a_shared_prefix_go_to_the_rank_with_the_fewest_tokens() -> None:
+    scheduler = lockstep(3)
+    lengths = [50, 10, 20, 5, 5, 5, 30]
+    for number, tokens in enumerate(lengths):
+        scheduler.add_request(arrival(f"r{number}", tokens, first=3 + 100 * number).request())
+
+    # 50 | 10 | 20, then 5 on the 10, 5 on the 15, now 20 and 20: the lower number, 25 | 20.
+    assert ranks_of(scheduler, *(f"r{n}" for n in range(7))) == [0, 1, 2, 1, 1, 1, 2]
+
+
+def test_a_shared_prefix_wins_over_the_load_and_is_then_really_hit() -> None:
+    scheduler = lockstep(3)
+    shared = tuple(range(500, 500 + 3 * BLOCK_TOKENS))
+    scheduler.add_request(arrival("filler", 3).request())
+    scheduler.add_request(Arrival(name="first", prompt=(*shared, 5), max_tokens=20).request())
+    assert ranks_of(scheduler, "filler", "first") == [0, 1]
+    step(scheduler)
+    for name in ("second", "third"):
+        scheduler.add_request(Arrival(name=name, prompt=(*shared, 6, 7), max_tokens=2).request())
+
+    assert ranks_of(scheduler, "second", "third") == [1, 1]
+    new = step(scheduler).scheduled_new_reqs
+    assert [data.num_computed_tokens for data in new] == [3 * BLOCK_TOKENS] * 2
+
+
+def test_the_rank_is_the_one_whose_own_cache_manager_finds_most() -> None:
+    scheduler = lockstep(4)
+    rng = np.random.default_rng(3)
+    prefix = rng.integers(3, 1000, 6 * BLOCK_TOKENS).tolist()
+    hits_seen = set()
+    for number in range(60):
+        cut = int(rng.integers(0, len(prefix)))
+        own = rng.integers(3, 1000, 8).tolist()
+        one = Arrival(name=f"r{number}", prompt=(*prefix[:cut], *own), max_tokens=3)
+        request = one.request()
+        hits = [rank.kv_cache_manager.get_computed_blocks(request)[1] for rank in scheduler.ranks]
+        loads = [sum(r.num_tokens for r in rank.requests.values()) for rank in scheduler.ranks]
+        scheduler.add_request(request)
+        (chosen,) = ranks_of(scheduler, request.request_id)
+        assert hits[chosen] == max(hits)
+        rivals = [load for hit, load in zip(hits, loads, strict=True) if hit == max(hits)]
+        assert loads[chosen] == min(rivals)
+        hits_seen.add(max(hits))
+        step(scheduler)
+
+    assert len(hits_seen) > 3
+
+
+def test_an_id_that_comes_again_after_its_end_is_a_new_request() -> None:
+    scheduler = lockstep(2)
+    scheduler.add_request(arrival("again", 20, max_tokens=1).request())
+    step(scheduler)
+    assert scheduler.get_num_unfinished_requests() == 0
+    scheduler.add_request(arrival("filler", 3, first=300).request())
+    scheduler.add_request(arrival("again", 8, first=600, max_tokens=1).request())
+
+    output = step(scheduler)
+
+    assert output.num_scheduled_tokens == {"filler": 3, "again": 8}
+    assert output.finished_req_ids == {"again"}
+
+
+@pytest.mark.parametrize("ids", ["b", ["b"], iter(["b", "nobody"]), ("b", "b")])
+def test_ids_to_finish_may_come_as_one_name_or_any_iterable(ids: Any) -> None:
+    scheduler = lockstep(3)
+    for name in "abc":
+        scheduler.add_request(arrival(name, 5).request())
+
+    finished = scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+
+    assert [request.request_id for request in finished] == ["b"]
+    assert scheduler.get_num_unfinished_requests() == 2
+
+
+def test_none_finishes_everything_on_all_ranks() -> None:
+    scheduler = lockstep(3)
+    for name in "abcd":
+        scheduler.add_request(arrival(name, 5).request())
+    step(scheduler)
+
+    finished = scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+
+    assert sorted(request.request_id for request in finished) == list("abcd")
+    assert scheduler.get_request_counts() == (0, 0)
+    assert step(scheduler).finished_req_ids == set("abcd")
+    assert not scheduler.has_requests()
+
+
+def test_a_pause_holds_new_requests_on_every_rank_and_running_ones_only_when_told() -> None:
+    scheduler = lockstep(2)
+    for name in "ab":
+        scheduler.add_request(arrival(name, 5).request())
+    step(scheduler)
+    for name in "cd":
+        scheduler.add_request(arrival(name, 5).request())
+
+    scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    assert step(scheduler).num_scheduled_tokens == {"a": 1, "b": 1}
+    assert scheduler.get_request_counts() == (2, 2)
+    assert scheduler.get_num_unfinished_requests() == 2
+
+    scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    assert scheduler.pause_state is PauseState.PAUSED_ALL
+    assert step(scheduler).num_scheduled_tokens == {}
+    assert scheduler.get_num_unfinished_requests() == 0
+
+    scheduler.set_pause_state(PauseState.UNPAUSED)
+    assert step(scheduler).num_scheduled_tokens == {"a": 1, "b": 1, "c": 5, "d": 5}
+
+
+def test_a_reset_needs_every_rank_idle_or_the_word_to_preempt() -> None:
+    scheduler = lockstep(2)
+    shared = tuple(range(500, 500 + 2 * BLOCK_TOKENS))
+    scheduler.add_request(Arrival(name="a", prompt=(*shared, 5), max_tokens=20).request())
+    step(scheduler)
+
+    assert scheduler.reset_prefix_cache() is False
+    assert scheduler.reset_prefix_cache(reset_running_requests=True) is True
+    assert scheduler.get_request_counts() == (0, 1)
+    scheduler.add_request(Arrival(name="b", prompt=(*shared, 6), max_tokens=20).request())
+    assert ranks_of(scheduler, "a", "b") == [0, 1]  # nothing to hit any more: the idle rank
+    output = step(scheduler)
+    assert output.scheduled_cached_reqs.resumed_req_ids == {"a"}
+    assert output.num_scheduled_tokens == {"a": len(shared) + 2, "b": len(shared) + 1}
+
+
+def test_the_share_of_kv_in_use_is_that_of_all_ranks() -> None:
+    scheduler = lockstep(4, blocks=101)  # one block of each pool is vLLM's null block
+    scheduler.add_request(arrival("a", 3 * BLOCK_TOKENS).request())
+    step(scheduler)
+
+    assert scheduler.get_kv_cache_usage() == pytest.approx(3 / 400)
+
+
+def test_an_engine_without_requests_steps_once_and_then_rests() -> None:
+    scheduler = lockstep(2)
+    assert scheduler.has_requests()
+    assert not scheduler.has_unfinished_requests()
+    step(scheduler)
+    assert not scheduler.has_requests()
+
+
+def test_a_step_continues_when_the_one_before_left_work() -> None:
+    scheduler = lockstep(2)
+    assert not step(scheduler).continues
+    scheduler.add_request(arrival("a", 5, max_tokens=2).request())
+    assert not step(scheduler).continues
+    assert step(scheduler).continues
+    scheduler.add_request(arrival("b", 5, max_tokens=2).request())
+    assert not step(scheduler).continues
+
+
+def test_without_stats_none_are_made_and_with_them_they_are_of_all_ranks() -> None:
+    quiet = lockstep(2)
+    quiet.add_request(arrival("a", 5).request())
+    output = quiet.schedule()
+    results = quiet.update_from_output(output, model_output(["a"], {"a": 7}))
+    assert quiet.make_stats() is None
+    assert results[0].scheduler_stats is None
+
+    loud = lockstep(2, log_stats=True)
+    for name in "abc":
+        loud.add_request(arrival(name, 5).request())
+    loud.schedule()
+    stats = loud.make_stats()
+    assert stats is not None
+    assert (stats.num_running_reqs, stats.num_waiting_reqs) == (3, 0)
+
+
+def constrained(name: str, regex: str, length: int) -> Request:
+    params = SamplingParams(max_tokens=8, structured_outputs=StructuredOutputsParams(regex=regex))
+    params.structured_outputs._backend = "xgrammar"
+    return Request(name, list(range(3, 3 + length)), params, None)
+
+
+def test_each_rank_s_grammar_rows_are_those_of_a_bare_scheduler() -> None:
+    scheduler = lockstep(3)
+    plans = [("a", "[0-9]+", 4), ("b", "yes|no", 9), ("c", "x[ab]*", 6), ("d", "[A-Z]{3}", 5)]
+    requests = [constrained(*plan) for plan in plans]
+    for request in requests:
+        scheduler._structured.grammar_init(request)
+        scheduler.add_request(request)
+    for request in requests:  # compiled in a thread of vLLM's
+        assert request.structured_output_request is not None
+        future = request.structured_output_request._grammar
+        if hasattr(future, "result"):
+            future.result(timeout=60)
+    scheduler.add_request(arrival("free", 3).request())
+    output = scheduler.schedule()
+    merged = scheduler.get_grammar_bitmask(output)
+
+    assert merged is not None
+    assert sorted(merged.structured_output_request_ids) == list("abcd")
+    assert len(set(ranks_of(scheduler, *"abcd"))) == 3
+    assert merged.grammar_bitmask.shape[0] == 4
+    for row, name in zip(merged.grammar_bitmask, merged.structured_output_request_ids, strict=True):
+        (rank,) = ranks_of(scheduler, name)
+        alone = Scheduler.get_grammar_bitmask(scheduler.ranks[rank], output.by_rank[rank])
+        assert alone is not None
+        place = alone.structured_output_request_ids.index(name)
+        assert np.array_equal(row, alone.grammar_bitmask[place])
+    assert len({row.tobytes() for row in merged.grammar_bitmask}) == 4
+
+
+def test_a_step_without_constrained_requests_has_no_bitmask() -> None:
+    scheduler = lockstep(2)
+    scheduler.add_request(arrival("a", 5).request())
+
+    assert scheduler.get_grammar_bitmask(scheduler.schedule()) is None
+
+
+def snapshot(dilation: float) -> Snapshot:
+    return Snapshot(
+        clock="auto",
+        dilation=dilation,
+        emulated_s=5.0,
+        steps=3,
+        busy_s=1.0,
+        lag_s=0.0,
+        lagging_steps=0,
+        chip_joules=1.0,
+        facility_joules=2.0,
+        chips=2,
+        chip_watts=300.0,
+        facility_watts=500.0,
+        provisioned_watts=900.0,
+        compute_wall_s=0.5,
+    )
+
+
+def timed(output: ModelRunnerOutput, report: StepReport) -> TimedOutput:
+    return TimedOutput(**vars(output), report=report)
+
+
+@pytest.mark.parametrize(("dilation", "queued_s"), [(4.0, 2.5), (0.0, 4.0)])
+def test_events_and_outputs_carry_the_emulated_times_of_the_report(
+    dilation: float, queued_s: float
+) -> None:
+    scheduler = lockstep(2, log_stats=True)
+    request = arrival("a", 5, max_tokens=1).request()
+    scheduler.add_request(request)
+    (event,) = request.events
+    event.timestamp = 110.0  # 10 wall seconds after emulated zero
+    report = StepReport(begin_s=4.0, end_s=4.5, wall_origin_s=100.0, snapshot=snapshot(dilation))
+
+    output = scheduler.schedule()
+    results = scheduler.update_from_output(output, timed(model_output(["a"], {"a": 9}), report))
+
+    (outputs,) = results.values()
+    assert outputs.timestamp == 4.5
+    (one,) = outputs.outputs
+    stamped = {event.type: event.timestamp for event in one.events or ()}
+    assert stamped == {EngineCoreEventType.QUEUED: queued_s, EngineCoreEventType.SCHEDULED: 4.0}
+    stats = outputs.scheduler_stats
+    assert stats is not None
+    assert stats.ec_connector_stats == {"ultraserve": snapshot(dilation).to_payload()}
+
+
+def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None:
+    scheduler = lockstep(1, log_stats=True)
+    request = arrival("a", 5, max_tokens=1).request()
+    scheduler.add_request(request)
+    (event,) = request.events
+    event.timestamp = 300.0  # emulated 50, though the step is laid out from 4 on
+    report = StepReport(begin_s=4.0, end_s=4.5, wall_origin_s=100.0, snapshot=snapshot(4.0))
+    output = scheduler.schedule()
+    results = scheduler.update_from_output(output, timed(model_output(["a"], {"a": 9}), report))
+
+    (one,) = results[0].outputs
+    assert [event.timestamp for event in one.events or ()] == [4.0, 4.0]

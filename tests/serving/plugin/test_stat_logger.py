@@ -1,0 +1,137 @@
+"""What leaves on /metrics: vLLM's durations in emulated seconds, the wall's under other names."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from vllm.v1.engine import FinishReason
+from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
+
+from emulator.errors import ConfigError
+from serving.plugin.stat_logger import EmulatedStatLogger, in_emulated_time
+from tests.serving.metrics.snapshots import snapshot
+from tests.serving.plugin.engine_config import engine_config
+
+
+def finished(e2e_s: float) -> FinishedRequestStats:
+    return FinishedRequestStats(
+        finish_reason=FinishReason.LENGTH,
+        request_id="a",
+        e2e_latency=e2e_s,
+        num_prompt_tokens=10,
+        num_generation_tokens=4,
+        max_tokens_param=4,
+        queued_time=1.0,
+        prefill_time=2.0,
+        inference_time=5.0,
+        decode_time=3.0,
+        mean_time_per_output_token=1.0,
+    )
+
+
+def iteration() -> IterationStats:
+    stats = IterationStats()
+    stats.time_to_first_tokens_iter = [8.0, 4.0]
+    stats.inter_token_latencies_iter = [0.5]
+    stats.finished_requests = [finished(40.0)]
+    stats.num_generation_tokens = 3
+    return stats
+
+
+def test_only_what_the_front_end_measured_with_the_wall_is_divided_by_the_dilation() -> None:
+    scaled = in_emulated_time(iteration(), 4.0)
+
+    assert scaled.time_to_first_tokens_iter == [2.0, 1.0]
+    assert [request.e2e_latency for request in scaled.finished_requests] == [10.0]
+    # Taken from the engine's own stamps, which are emulated already:
+    assert scaled.inter_token_latencies_iter == [0.5]
+    (request,) = scaled.finished_requests
+    assert (request.queued_time, request.prefill_time) == (1.0, 2.0)
+    assert (request.inference_time, request.decode_time) == (5.0, 3.0)
+    assert request.mean_time_per_output_token == 1.0
+    assert scaled.num_generation_tokens == 3
+
+
+def test_the_stats_that_other_loggers_share_are_left_as_they_were() -> None:
+    stats = iteration()
+    before = copy.deepcopy(vars(stats))
+    in_emulated_time(stats, 4.0)
+
+    assert vars(stats) == before
+
+
+@pytest.fixture
+def clean_registry() -> Iterator[None]:
+    """vLLM registers its families with the process; another logger must be able to."""
+    before = set(REGISTRY._collector_to_names)
+    yield
+    for collector in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(collector)
+
+
+def logger(clock: str = "auto") -> EmulatedStatLogger:
+    settings = {"chips": 2, "clock": clock, "model": "qwen3-30b-a3b"}
+    config = engine_config(additional_config={"ultraserve": settings})
+    config.cache_config.num_gpu_blocks = 100
+    return EmulatedStatLogger(config, [0])
+
+
+def scheduler_stats(**changes: Any) -> SchedulerStats:
+    payload = snapshot(**changes).to_payload()
+    return SchedulerStats(num_running_reqs=3, ec_connector_stats={"ultraserve": payload})
+
+
+def value(name: str, **labels: str) -> float:
+    """The one sample of `name` that has `labels`."""
+    (found,) = (
+        sample.value
+        for family in REGISTRY.collect()
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+    return found
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_vllm_s_durations_are_emulated_and_the_wall_s_have_their_own_names() -> None:
+    target = logger()
+    target.record(scheduler_stats(dilation=4.0), iteration())
+
+    assert value("vllm:time_to_first_token_seconds_sum") == pytest.approx(3.0)
+    assert value("vllm:e2e_request_latency_seconds_sum") == pytest.approx(10.0)
+    assert value("vllm:request_queue_time_seconds_sum") == pytest.approx(1.0)
+    assert value("vllm:request_decode_time_seconds_sum") == pytest.approx(3.0)
+    assert value("vllm:inter_token_latency_seconds_sum") == pytest.approx(0.5)
+    assert value("ultraserve_wall_time_to_first_token_seconds_sum") == pytest.approx(12.0)
+    assert value("ultraserve_wall_e2e_request_latency_seconds_sum") == pytest.approx(40.0)
+    assert value("vllm:num_requests_running") == 3.0
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_the_snapshot_reaches_our_families_and_is_hidden_from_vllm_s() -> None:
+    target = logger()
+    stats = scheduler_stats(chip_joules=77.0)
+    target.record(stats, None)
+
+    assert stats.ec_connector_stats is None
+    assert value("ultraserve_chip_energy_joules_total") == 77.0
+    assert value("ultraserve_clock_dilation") == 4.0
+    labels = {"chips": "2", "time_model": "qwen3-30b-a3b", "weights": "small-moe", "clock": "auto"}
+    assert value("ultraserve_info", **labels) == 1.0
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_an_iteration_without_stats_is_scaled_by_the_last_dilation_known() -> None:
+    target = logger()
+    target.record(scheduler_stats(dilation=8.0), None)
+    target.record(None, iteration())
+
+    assert value("vllm:time_to_first_token_seconds_sum") == pytest.approx(1.5)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_virtual_clock_is_refused_behind_a_socket() -> None:
+    with pytest.raises(ConfigError, match=r"^clock=virtual: expected real, auto or dilated:K"):
+        logger("virtual")
