@@ -79,13 +79,21 @@ class Fleet:
                         block_tokens=self._block_tokens,
                     )
                 )
-            self._ray.get([actor.is_serving.remote() for actor in self._actors], START_TIMEOUT_S)
+            self._wait_loaded()
             self._hub.accept(self.chips, START_TIMEOUT_S)
             for _, message in self._hub.receive(self.chips, START_TIMEOUT_S):
                 assert isinstance(message, Ready), message
         except BaseException:
             self.stop()
             raise
+
+    def _wait_loaded(self) -> None:
+        """Wait until every actor is made; Ray tells why one is not."""
+        made = [actor.is_serving.remote() for actor in self._actors]
+        try:
+            self._ray.get(made, START_TIMEOUT_S)
+        except Exception as error:
+            raise ChannelError(f"a chip did not start: {error}") from error
 
     def step(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]

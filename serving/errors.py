@@ -11,6 +11,13 @@ class UnsupportedFlag(UltraServeError):
         self.flag = flag
 
 
+class RefusedByVllm(UltraServeError):
+    """vLLM itself refused its arguments; definite, nothing was started."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(" ".join(words.split()))
+
+
 class PortInUse(UltraServeError):
     """Another program listens where the server was asked to."""
 

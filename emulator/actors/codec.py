@@ -3,8 +3,8 @@
 No pickle: a packet can only become one of the frozen types named here. A received array is a
 read-only view of its packet.
 
-A packet is: kind [1 byte], frames [3 bytes], the size of each frame [8 bytes each], then the frames,
-each starting at a multiple of 16 bytes. Frame 0 is the header; the others are its arrays.
+A packet is: kind [1 byte], frames [3 bytes], the size of each frame [8 bytes each], then the
+frames, each starting at a multiple of 16 bytes. Frame 0 is the header; the others are its arrays.
 Integers are little-endian.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from emulator.chip.commands import BeginStep, Combine, RunExperts, Stop
 from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready, StepDone
-from emulator.errors import ChannelError
+from emulator.errors import ChannelError, ConfigError
 
 Message = (
     BeginStep | Combine | RunExperts | Stop | Dispatch | ExpertRows | Failed | Ready | StepDone
@@ -71,7 +71,7 @@ class Codec:
             self._frames = _split(packet)
             decoder = self._decoders[packet[0]]
             return decoder.decode(self._frames[0])
-        except (IndexError, ValueError, msgspec.MsgspecError) as error:
+        except (IndexError, ValueError, msgspec.MsgspecError, ConfigError) as error:
             raise ChannelError(f"a message cannot be decoded: {error}") from error
 
     def _put_array(self, value: Any) -> Any:
@@ -99,6 +99,8 @@ def _split(packet: bytes) -> list[memoryview]:
     view = memoryview(packet)
     count = int.from_bytes(view[1:4], "little")
     start = 4 + 8 * count
+    if start > len(view):
+        raise ValueError("the packet is shorter than its frames' sizes")
     sizes = [int.from_bytes(view[4 + 8 * n : 12 + 8 * n], "little") for n in range(count)]
     frames = []
     for size in sizes:

@@ -2,9 +2,12 @@
 
 Values of one layer lie as [kv_heads, blocks, block_tokens * head_dim], keys transposed as
 [kv_heads, head_dim, blocks, block_tokens]: a decode multiplies few rows by many keys, and the BLAS
-does that five times faster when keys need no transposing (DECISIONS.md). Pages of the host that no
-block has touched cost no memory.
+does that five times faster when keys need no transposing (DECISIONS.md). Memory of the host that no
+block has touched costs nothing.
 """
+
+import math
+import mmap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +34,8 @@ class PagedKv:
         self.block_tokens = block_tokens
         self.blocks = blocks
         self._head_dim = head_dim
-        self._keys: F32 = np.zeros(
-            (layers, kv_heads, head_dim, blocks, block_tokens), dtype=np.float32
-        )
-        self._values: F32 = np.zeros(
-            (layers, kv_heads, blocks, block_tokens * head_dim), dtype=np.float32
-        )
+        self._keys = _untouched_zeros(layers, kv_heads, head_dim, blocks, block_tokens)
+        self._values = _untouched_zeros(layers, kv_heads, blocks, block_tokens * head_dim)
 
     @property
     def blocks_per_chunk(self) -> int:
@@ -76,3 +75,13 @@ class PagedKv:
         """Copy one block of every layer, for a request that continues a shared block."""
         self._keys[:, :, :, target] = self._keys[:, :, :, source]
         self._values[:, :, target] = self._values[:, :, source]
+
+
+def _untouched_zeros(*shape: int) -> F32:
+    """Zeros that take memory only where they are written, in the host's smallest pages.
+
+    A huge page would be filled whole at the first token in it, for each row of the keys.
+    """
+    pool = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pool.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pool, dtype=np.float32).reshape(shape)

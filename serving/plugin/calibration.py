@@ -16,7 +16,7 @@ from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
 from serving.plugin.translate import step_batch
 
-SAFETY = 1.5
+SAFETY = 1.25
 """Assumed head-room over the measured ratio: other programs share the host's cores."""
 
 HOST_STEP_S = 0.004
@@ -74,21 +74,21 @@ def _timed(step: Step, cost: StepCostModel, ranks: int, steps: list[RankStep]) -
 def _prefill_ratio(
     step: Step, cost: StepCostModel, ranks: int, block_tokens: int, tokens: int
 ) -> float:
-    """The worse of two prefills of `tokens` on every rank at once; the first one also warms up."""
+    """The median of a few prefills of `tokens` on every rank at once; the first one warms up."""
     ratios = []
-    for attempt in range(2):
+    for attempt in range(4):
         name = f"calibrate-prefill-{attempt}"
         blocks = list(range(1, 1 + -(-tokens // block_tokens)))
         steps = [_begin(rank, {f"{name}-{rank}": blocks}, tokens) for rank in range(ranks)]
         ratios.append(_timed(step, cost, ranks, steps))
         step([_end(rank, [f"{name}-{rank}"]) for rank in range(ranks)], {})
-    return ratios[-1]
+    return float(np.median(ratios[1:]))
 
 
 def _decode_ratio(
     step: Step, cost: StepCostModel, ranks: int, block_tokens: int, requests: int
 ) -> float:
-    """The worst of a few decode steps with `requests` running on every rank."""
+    """The median of a few decode steps with `requests` running on every rank."""
     each = -(-2 * PROMPT_TOKENS // block_tokens)
     tables = {
         rank: {

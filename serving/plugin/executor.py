@@ -217,6 +217,7 @@ class UltraServeExecutor(Executor):
             "update_max_model_len": None,
             "reset_mm_cache": None,
             "reset_encoder_cache": None,
+            "synchronize_device": None,
             "supports_draft_weight_updates": False,
         }
         if not isinstance(method, str) or method not in answers:

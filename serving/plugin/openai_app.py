@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 
+from serving.errors import RefusedByVllm
 from serving.plugin.deployment import Deployment
 from serving.plugin.start_signals import end_start_on_signals
 
@@ -20,6 +21,9 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
     """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
 
     `vllm_arguments` go to vLLM's parser as they are, after ours, so that a user's spelling wins.
+
+    Raises:
+        UltraServeError: this platform, or vLLM's configuration, refuses an argument.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -34,7 +38,18 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
             main()
         except SystemExit as error:
             return error.code if isinstance(error.code, int) else int(error.code is not None)
+        except ValueError as error:
+            _tell_refusal(error)
+            raise
     return 0
+
+
+def _tell_refusal(error: ValueError) -> None:
+    """Raise RefusedByVllm when `error` is pydantic's, with vLLM's words and without its frame."""
+    if not hasattr(error, "errors"):
+        return
+    words = [str(detail["msg"]).removeprefix("Value error, ") for detail in error.errors()]
+    raise RefusedByVllm("; ".join(words)) from error
 
 
 def vllm_command(deployment: Deployment, host: str, port: int) -> list[str]:

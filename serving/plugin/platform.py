@@ -88,6 +88,14 @@ class UltraServePlatform(Platform):
         refuse_request(params)
 
     @classmethod
+    def verify_quantization(cls, quant: str) -> None:
+        """Refuse every method; raises UnsupportedFlag. vLLM asks before it has a whole config."""
+        raise UnsupportedFlag(
+            flag=f"--quantization {quant}",
+            reason="quantized weights are not computed; the timed model's precision is its own",
+        )
+
+    @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
         """Resolve the deployment and point vLLM at our executor and scheduler.
 
@@ -145,11 +153,6 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         lambda c: c.parallel_config.pipeline_parallel_size > 1,
         "layers are not split over chips on this platform",
     ),
-    (
-        "--decode-context-parallel-size",
-        lambda c: c.parallel_config.decode_context_parallel_size > 1,
-        "contexts are not split over chips on this platform",
-    ),
     ("--enable-lora", lambda c: c.lora_config is not None, "LoRA adapters are not computed"),
     (
         "--speculative-config",
@@ -157,9 +160,9 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         "speculative decoding is not computed",
     ),
     (
-        "--quantization",
-        lambda c: c.model_config.quantization is not None,
-        "quantized weights are not computed; the timed model's precision is its own",
+        "--dtype",
+        lambda c: c.model_config.dtype is not torch.float32,
+        "tokens are computed in float32; the timed model's precision is its own",
     ),
     (
         "--kv-cache-dtype",
@@ -170,6 +173,22 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         "--kv-transfer-config",
         lambda c: c.kv_transfer_config is not None,
         "KV does not move between engines on this platform",
+    ),
+    (
+        # vLLM makes a transfer config of it after this look.
+        "--kv-offloading-size",
+        lambda c: c.cache_config.kv_offloading_size is not None,
+        "KV stays in the chips' HBM",
+    ),
+    (
+        "--ec-transfer-config",
+        lambda c: c.ec_transfer_config is not None,
+        "there are no encoders, and so no encoder caches to move",
+    ),
+    (
+        "--cpu-offload-gb",
+        lambda c: c.offload_config.uva.cpu_offload_gb > 0,
+        "weights stay in the chips' HBM",
     ),
     (
         "--kv-events-config",
@@ -185,6 +204,11 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         "--logprobs-mode",
         lambda c: str(c.model_config.logprobs_mode) != "raw_logprobs",
         "log-probabilities are those of the raw logits",
+    ),
+    (
+        "--enable-return-routed-experts",
+        lambda c: c.aux_output_config.enable_return_routed_experts,
+        "the chips do not report which experts they chose",
     ),
     (
         "--logits-processors",

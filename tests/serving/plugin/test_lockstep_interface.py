@@ -323,3 +323,47 @@ def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None
 
     (one,) = results[0].outputs
     assert [event.timestamp for event in one.events or ()] == [4.0, 4.0]
+
+
+def test_a_prompt_of_several_steps_is_scheduled_when_the_first_of_them_begins() -> None:
+    scheduler = lockstep(2, log_stats=True)
+    request = arrival("a", 150, max_tokens=4).request()
+    scheduler.add_request(request)
+    (event,) = request.events
+    event.timestamp = 102.0  # emulated 0.5
+    stamped = []
+    for number in range(5):
+        begin_s = 1.0 + number
+        report = StepReport(
+            begin_s=begin_s, end_s=begin_s + 1.0, wall_origin_s=100.0, snapshot=snapshot(4.0)
+        )
+        output = scheduler.schedule()
+        done = {} if number < 2 else {"a": 9}
+        results = scheduler.update_from_output(output, timed(model_output(["a"], done), report))
+        for one in results[0].outputs:
+            stamped.append((results[0].timestamp, [e.timestamp for e in one.events or ()]))
+
+    # 150 tokens are chunks of 64, 64 and 22: the first token comes with the third step.
+    assert stamped == [(4.0, [0.5, 1.0]), (5.0, []), (6.0, [])]
+
+
+def test_a_resumed_request_s_events_are_of_the_step_that_takes_it_again() -> None:
+    scheduler = lockstep(1, log_stats=True)
+    scheduler.add_request(arrival("a", 5, max_tokens=9).request())
+    times = iter(range(1, 9))
+
+    def turn() -> list[tuple[EngineCoreEventType, float]]:
+        begin_s = float(next(times))
+        report = StepReport(
+            begin_s=begin_s, end_s=begin_s + 1.0, wall_origin_s=0.0, snapshot=snapshot(0.0)
+        )
+        output = scheduler.schedule()
+        result = timed(model_output(["a"], {"a": 9}), report)
+        (one,) = scheduler.update_from_output(output, result)[0].outputs
+        return [(event.type, event.timestamp) for event in one.events or ()]
+
+    turn()
+    assert turn() == []
+    scheduler.reset_prefix_cache(reset_running_requests=True)
+    kinds = EngineCoreEventType
+    assert turn() == [(kinds.PREEMPTED, 3.0), (kinds.SCHEDULED, 3.0)]

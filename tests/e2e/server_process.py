@@ -1,0 +1,168 @@
+"""A server as a user starts it: a process with a session, a port and a temporary folder of its own.
+
+Other people's engines may run on the same machine, so what is left of this one is looked for among
+what it started: its descendants as they were seen, its session, and whoever names its folder.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parents[2]
+READY_TIMEOUT_S = 240.0
+END_TIMEOUT_S = 60.0
+_GONE_TIMEOUT_S = 30.0
+
+ULTRASERVE = (sys.executable, "-m", "serving.main")
+VLLM = (str(Path(sys.executable).with_name("vllm")),)
+
+Process = tuple[int, float]  # a process id may be used again; with its start it is one process
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+class ServerProcess:
+    """Started by entering it; killed with everything it started by leaving it."""
+
+    def __init__(self, *command: str, port: int) -> None:
+        self.port = port
+        self.url = f"http://{HOST}:{port}"
+        self._command = command
+        self._seen: dict[Process, str] = {}
+
+    def __enter__(self) -> Self:
+        # Ray puts Unix sockets into it, whose paths may have 107 characters and not more.
+        self.folder = Path(tempfile.mkdtemp(prefix="us", dir="/tmp"))
+        self._log = (self.folder / "log").open("w+")
+        self._popen = subprocess.Popen(
+            self._command,
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.look()
+        for pid, _ in self.running():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._popen.wait()
+        self._log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def look(self) -> dict[Process, str]:
+        """Note what runs for this server; returns names and command lines of all ever seen."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if self._is_ours(process):
+                    shown = " ".join([process.name(), *process.cmdline()])
+                    self._seen[process.pid, process.create_time()] = shown
+        return self._seen
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        if os.getsid(process.pid) == self.pid:
+            return True
+        if any(str(self.folder) in argument for argument in process.cmdline()):
+            return True
+        return any((each.pid, each.create_time()) in self._seen for each in process.parents())
+
+    def running(self) -> dict[Process, str]:
+        """What was started for this server and has not ended."""
+        alive = {}
+        for (pid, started), shown in self._seen.items():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
+                    alive[pid, started] = shown
+        return alive
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait while the server runs; what it starts meanwhile is noted."""
+        end_s = time.monotonic() + READY_TIMEOUT_S
+        while not condition():
+            assert self._popen.poll() is None, f"it ended before {what}:\n{self.log()}"
+            assert time.monotonic() < end_s, f"no {what} in time:\n{self.log()}"
+            self.look()
+            time.sleep(0.2)  # polls another process
+        self.look()
+
+    def wait_ready(self) -> None:
+        self.wait_until(self._answers, "health")
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+        except (urllib.error.URLError, OSError):
+            return False
+        return True
+
+    def runs(self, *names: str) -> bool:
+        """Whether a process that one of `names` describes has been seen."""
+        return any(name in shown for shown in self.look().values() for name in names)
+
+    def signal(self, number: signal.Signals, *, group: bool = False) -> None:
+        """Send it to the server, or to its whole group as a terminal's Ctrl-C does."""
+        self.look()
+        if group:
+            os.killpg(self.pid, number)
+        else:
+            os.kill(self.pid, number)
+
+    def wait_end(self) -> int:
+        return self._popen.wait(END_TIMEOUT_S)
+
+    def left_over(self) -> list[str]:
+        """Processes, files and ports that are still there when all had time to end."""
+        end_s = time.monotonic() + _GONE_TIMEOUT_S
+        while (left := self._left()) and time.monotonic() < end_s:
+            time.sleep(0.2)  # polls other processes
+        return left
+
+    def _left(self) -> list[str]:
+        self.look()
+        files = [str(path) for path in self.folder.glob("ultraserve*")]
+        port = [f"port {self.port}"] if is_open(self.port) else []
+        return [*self.running().values(), *files, *port]
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], *arguments: str) -> Iterator[ServerProcess]:
+    """Start `command serve` with `arguments` on a free port."""
+    port = free_port()
+    with ServerProcess(*command, "serve", *arguments, "--port", str(port), port=port) as server:
+        yield server

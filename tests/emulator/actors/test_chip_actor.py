@@ -1,0 +1,126 @@
+"""The actor's loop, without Ray: it waits for commands, answers each, and ends as it should."""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.actors.channel import Hub
+from emulator.actors.chip_actor import ChipActor
+from emulator.actors.codec import Message
+from emulator.chip.commands import BeginStep, Combine, RunExperts, Stop
+from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready
+from emulator.specs.step import NewRequest, RankStep, Scheduled
+from tests.emulator.chip.in_process import GREEDY, NO_BITMASK
+
+WAIT_S = 30.0
+HIDDEN = 64
+
+
+class Started:
+    """One actor on a channel, chip 3 with two experts."""
+
+    def __init__(self, directory: Path) -> None:
+        self.hub = Hub()
+        self.actor = ChipActor(
+            chip=3,
+            address=self.hub.address,
+            key=self.hub.key,
+            weights_dir=str(directory),
+            experts=[4, 9],
+            kv_blocks=8,
+            block_tokens=16,
+        )
+        # A hub knows its chips from 0 on; it waits for one.
+        self.hub.accept(1, WAIT_S)
+        self.first = self.answer()
+
+    def answer(self) -> Message:
+        ((chip, message),) = self.hub.receive(1, WAIT_S)
+        assert chip == 3
+        return message
+
+    def ask(self, command: Message) -> Message:
+        self.hub.send(3, command)
+        return self.answer()
+
+    def has_ended(self) -> bool:
+        end_s = time.monotonic() + WAIT_S
+        while self.actor.is_serving() and time.monotonic() < end_s:
+            time.sleep(0.01)
+        return not self.actor.is_serving()
+
+
+@pytest.fixture
+def started(small_checkpoints: Mapping[str, Path]) -> Iterator[Started]:
+    started = Started(small_checkpoints["tied"])
+    yield started
+    started.hub.close()
+    assert started.has_ended()
+
+
+def run_experts() -> RunExperts:
+    return RunExperts(
+        layer=0,
+        rows=np.ones((2, HIDDEN), dtype=np.float32),
+        row_of_pair=np.array([0, 1, 1]),
+        counts=np.array([2, 1]),
+    )
+
+
+def test_it_says_its_number_when_it_has_loaded(started: Started) -> None:
+    assert started.first == Ready(chip=3)
+    assert started.actor.is_serving()
+
+
+def test_every_command_is_answered_with_the_chips_effect(started: Started) -> None:
+    rows = started.ask(run_experts())
+    step = RankStep(
+        rank=3,
+        new=[
+            NewRequest(
+                request_id="r", token_ids=[5, 6], prompt_tokens=2, sampling=GREEDY, block_ids=[1]
+            )
+        ],
+        scheduled=[Scheduled(request_id="r", first_position=0, new_tokens=2)],
+        finished=[],
+    )
+    dispatch = started.ask(BeginStep(step=step, grammar_bitmask=NO_BITMASK))
+
+    assert isinstance(rows, ExpertRows)
+    assert rows.rows.shape == (3, HIDDEN)
+    assert isinstance(dispatch, Dispatch)
+    assert dispatch.hidden.shape == (2, HIDDEN)
+    assert started.actor.cpu_s() > 0
+
+
+def test_a_command_that_fails_is_answered_with_the_reason_and_ends_the_chip(
+    started: Started,
+) -> None:
+    nothing = np.zeros((1, 4, HIDDEN), dtype=np.float32)
+
+    answer = started.ask(Combine(layer=0, expert_rows=nothing))
+
+    assert isinstance(answer, Failed)
+    assert "a combine came outside a step" in answer.reason
+    assert started.has_ended()
+
+
+def test_stop_ends_it(started: Started) -> None:
+    started.hub.send(3, Stop())
+
+    assert started.has_ended()
+
+
+def test_a_hub_that_is_gone_ends_it(started: Started) -> None:
+    started.hub.close()
+
+    assert started.has_ended()
+
+
+def test_it_knows_its_memory(started: Started) -> None:
+    pss_bytes, rss_bytes = started.actor.memory_bytes()
+
+    assert 1_000_000 < pss_bytes <= rss_bytes

@@ -1,0 +1,155 @@
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from emulator.actors import scratch_directory
+from emulator.actors.scratch_directory import ScratchDirectory
+
+WAIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def watchers(path: Path) -> list[psutil.Process]:
+    """The processes that wait for the owner of `path`."""
+    script = scratch_directory.__file__
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if script in command and str(path) in command:
+            found.append(process)
+    return found
+
+
+def comes_true(condition: object) -> bool:
+    assert callable(condition)
+    end_s = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return bool(condition())
+
+
+def test_it_is_new_private_and_empty() -> None:
+    one, two = ScratchDirectory("some-"), ScratchDirectory("some-")
+    try:
+        assert one.path != two.path
+        assert one.path.name.startswith("some-")
+        assert stat.S_IMODE(one.path.stat().st_mode) == 0o700
+        assert list(one.path.iterdir()) == []
+    finally:
+        one.remove()
+        two.remove()
+
+
+def test_removing_it_takes_everything_and_dismisses_the_watcher() -> None:
+    directory = ScratchDirectory("some-")
+    (directory.path / "deep" / "deeper").mkdir(parents=True)
+    (directory.path / "deep" / "file").write_text("x")
+    assert comes_true(lambda: len(watchers(directory.path)) == 1)
+
+    directory.remove()
+    directory.remove()
+
+    assert not directory.path.exists()
+    assert comes_true(lambda: not watchers(directory.path))
+
+
+def test_a_directory_is_removed_though_somebody_ended_its_watcher() -> None:
+    directory = ScratchDirectory("some-")
+    assert comes_true(lambda: len(watchers(directory.path)) == 1)
+    (watcher,) = watchers(directory.path)
+    watcher.kill()
+    assert comes_true(lambda: not watchers(directory.path))
+
+    directory.remove()
+
+    assert not directory.path.exists()
+
+
+def test_a_watcher_is_no_child_of_its_owner_and_not_of_its_session() -> None:
+    directory = ScratchDirectory("some-")
+    try:
+        assert comes_true(lambda: len(watchers(directory.path)) == 1)
+        (watcher,) = watchers(directory.path)
+
+        assert watcher.pid not in {child.pid for child in psutil.Process().children(recursive=True)}
+        assert os.getsid(watcher.pid) != os.getsid(0)
+    finally:
+        directory.remove()
+
+
+OWNER = """
+import sys, time
+from emulator.actors.scratch_directory import ScratchDirectory
+directory = ScratchDirectory("some-")
+(directory.path / "file").write_text("x")
+print(directory.path, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_is_gone_however_its_owner_ends(number: int, tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert owner.stdout is not None
+        path = Path(owner.stdout.readline().strip())
+        assert path.parent == tmp_path
+        assert (path / "file").exists()
+
+        os.killpg(owner.pid, number)
+        owner.wait(WAIT_S)
+
+        assert comes_true(lambda: not path.exists())
+        assert comes_true(lambda: not watchers(path))
+    finally:
+        owner.kill()
+        owner.wait()
+
+
+def test_what_is_written_after_the_owners_end_is_removed_too(tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    try:
+        assert owner.stdout is not None
+        path = Path(owner.stdout.readline().strip())
+        owner.kill()
+        owner.wait(WAIT_S)
+        # As a daemon does that has not noticed yet.
+        written, end_s = 0, time.monotonic() + 0.5
+        while time.monotonic() < end_s:
+            with contextlib.suppress(OSError):
+                path.mkdir(exist_ok=True)
+                (path / f"late-{written}").write_text("x")
+                written += 1
+            time.sleep(0.01)
+
+        assert written
+        assert comes_true(lambda: not watchers(path))
+        assert not path.exists()
+    finally:
+        owner.kill()
+        owner.wait()

@@ -1,0 +1,154 @@
+"""The hand-over to vLLM's own command line: its arguments, its refusals, its end."""
+
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import vllm.entrypoints.cli.main as cli
+from pydantic import BaseModel, field_validator
+from vllm.entrypoints.launchers.api_server import entry
+
+from emulator.data import SMALL_MOE_DIR
+from serving.errors import RefusedByVllm, UnsupportedFlag
+from serving.plugin import openai_app, start_signals
+from serving.plugin.deployment import Deployment, resolve_deployment
+from serving.settings import Settings
+
+SETTINGS = Settings(chips=2, model="qwen3-30b-a3b", clock="dilated:3")
+
+
+@pytest.fixture
+def deployment() -> Deployment:
+    return resolve_deployment(SETTINGS, SMALL_MOE_DIR)
+
+
+@pytest.fixture(autouse=True)
+def untouched_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Put back what `serve` changes for good: it is the last thing that its process does."""
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "unset")
+    for name in openai_app._ENVIRONMENT:
+        monkeypatch.setenv(name, "unset")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def served(
+    deployment: Deployment, vllm: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> int:
+    monkeypatch.setattr(cli, "main", vllm)
+    return openai_app.serve(deployment, host="::1", port=81, vllm_arguments=["--port", "82"])
+
+
+def test_vllm_reads_our_arguments_and_then_the_user_s(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    assert served(deployment, lambda: seen.extend(sys.argv), monkeypatch) == 0
+
+    assert seen[:3] == ["vllm", "serve", str(SMALL_MOE_DIR)]
+    flags = dict(zip(seen[3:-2:2], seen[4:-2:2], strict=True))
+    given = json.loads(flags.pop("--additional-config"))
+    assert flags == {"--served-model-name": "qwen3-30b-a3b", "--host": "::1", "--port": "81"}
+    assert Settings.from_additional_config(given) == SETTINGS
+    assert seen[-2:] == ["--port", "82"]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(None, 0), (0, 0), (3, 3), ("words", 1)])
+def test_the_exit_code_is_vllm_s(
+    code: int | str | None,
+    expected: int,
+    deployment: Deployment,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def vllm() -> None:
+        raise SystemExit(code)
+
+    assert served(deployment, vllm, monkeypatch) == expected
+
+
+class Config(BaseModel):
+    """Refuses as vLLM's configs do."""
+
+    size: int
+
+    @field_validator("size")
+    @classmethod
+    def check(cls, size: int) -> int:
+        raise ValueError(f"size {size} is not supported,\n  use 3")
+
+
+def test_a_refusal_of_vllm_s_configs_is_one_line_in_vllm_s_words(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RefusedByVllm) as raised:
+        served(deployment, lambda: Config(size=2) and None, monkeypatch)
+
+    assert str(raised.value) == "size 2 is not supported, use 3"
+
+
+@pytest.mark.parametrize(
+    "error", [UnsupportedFlag(flag="--x", reason="y"), ValueError("a mistake"), RuntimeError("z")]
+)
+def test_other_errors_pass_as_they_are(
+    error: Exception, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vllm() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        served(deployment, vllm, monkeypatch)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_vllm_starts_ends_it_and_leaves_no_directory(
+    number: signal.Signals,
+    deployment: Deployment,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    found: list[Path] = []
+
+    def vllm() -> None:
+        found.extend(tmp_path.iterdir())
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            pytest.fail("vLLM swallows KeyboardInterrupt while it waits for its engine")
+
+    assert served(deployment, vllm, monkeypatch) == 128 + number
+    assert [path.name.startswith("ultraserve-vllm-") for path in found] == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
+def vllm_s_handler(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_only_the_handler_of_vllm_s_starting_server_is_replaced() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    start_signals.keep_ending_start_on_signals()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    signal.signal(signal.SIGTERM, vllm_s_handler)
+    start_signals.keep_ending_start_on_signals()
+    assert signal.getsignal(signal.SIGTERM) is vllm_s_handler
+
+    vllm_s_handler.__module__ = "vllm.entrypoints.launchers.api_server.entry"
+    start_signals.keep_ending_start_on_signals()
+    with pytest.raises(SystemExit, match="143"):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_the_handler_that_is_replaced_is_where_vllm_has_it() -> None:
+    assert entry.__name__ == start_signals._VLLM_START
+    assert "signal.signal(signal.SIGTERM" in Path(entry.__file__).read_text()

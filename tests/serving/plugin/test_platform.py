@@ -1,0 +1,183 @@
+"""What the platform refuses, by name and before anything is started; and what it sets."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from vllm.platforms import current_platform
+
+from emulator.data import SMALL_MOE_DIR
+from emulator.errors import CheckpointError, ConfigError
+from serving.errors import UnsupportedFlag
+from serving.plugin import platform
+from serving.plugin.platform import UltraServePlatform, deployment_of
+from serving.plugin.register import platform as entry_point
+from tests.serving.plugin.engine_config import config_from_flags, engine_config
+
+KV_TRANSFER = json.dumps({"kv_connector": "ExampleConnector", "kv_role": "kv_both"})
+EC_TRANSFER = json.dumps({"ec_connector": "ExampleConnector", "ec_role": "ec_both"})
+
+REFUSED: dict[str, list[str]] = {
+    "--data-parallel-size": ["2"],
+    "--tensor-parallel-size": ["2"],
+    "--pipeline-parallel-size": ["2"],
+    "--enable-lora": [],
+    "--speculative-config": ['{"method": "ngram", "num_speculative_tokens": 2}'],
+    "--dtype": ["bfloat16"],
+    "--kv-cache-dtype": ["fp8"],
+    "--kv-transfer-config": [KV_TRANSFER],
+    "--kv-offloading-size": ["2"],
+    "--ec-transfer-config": [EC_TRANSFER],
+    "--cpu-offload-gb": ["2"],
+    "--kv-events-config": ['{"enable_kv_cache_events": true}'],
+    "--runner": ["pooling"],
+    "--logprobs-mode": ["processed_logprobs"],
+    "--enable-return-routed-experts": [],
+    "--logits-processors": ["a.module:Processor"],
+    "--enable-prompt-embeds": [],
+}
+# No flag of an engine: `vllm serve` reads it and tells each API process of the others.
+OF_THE_SERVER = {"--api-server-count"}
+
+
+def refusal(*flags: str) -> str:
+    with pytest.raises(UnsupportedFlag) as raised:
+        config_from_flags(*flags)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("flag", REFUSED)
+def test_a_flag_that_is_not_for_this_platform_is_refused_in_one_line_that_names_it(
+    flag: str,
+) -> None:
+    text = refusal(flag, *REFUSED[flag])
+
+    assert re.match(rf"{flag}\b.*: .{{10,}}", text)
+    assert "\n" not in text
+
+
+def test_every_refusal_of_the_platform_is_among_those_tried() -> None:
+    flags = {flag.split()[0] for flag, _, _ in platform._FEATURES}
+
+    assert flags == REFUSED.keys() | OF_THE_SERVER
+
+
+def test_two_api_servers_are_refused() -> None:
+    config = engine_config()
+    config.parallel_config._api_process_count = 2
+
+    with pytest.raises(UnsupportedFlag, match=r"^--api-server-count: one API process"):
+        platform.refuse_features(config)
+
+
+@pytest.mark.parametrize("method", ["fp8", "awq", "mxfp4", "experts_int8", "torchao"])
+def test_every_quantization_is_refused_by_name(method: str) -> None:
+    assert refusal("--quantization", method).startswith(f"--quantization {method}: ")
+
+
+@pytest.mark.parametrize("tokens", ["48", "100", "512"])
+def test_a_block_size_that_chips_cannot_lay_out_is_refused(tokens: str) -> None:
+    text = refusal("--block-size", tokens)
+
+    assert text == f"--block-size {tokens}: expected a power of two up to 256"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--dtype", "float32"],
+        ["--kv-cache-dtype", "auto"],
+        ["--kv-events-config", '{"enable_kv_cache_events": false}'],
+        ["--enforce-eager"],
+        ["--no-enable-prefix-caching"],
+        ["--scheduling-policy", "priority"],
+        ["--max-num-seqs", "8", "--max-num-batched-tokens", "64"],
+        ["--enable-expert-parallel"],
+    ],
+)
+def test_flags_that_change_nothing_here_or_work_are_taken(flags: list[str]) -> None:
+    assert config_from_flags(*flags).scheduler_config.scheduler_cls.endswith("LockstepScheduler")
+
+
+def test_the_engine_gets_our_executor_and_scheduler_and_steps_one_after_the_other() -> None:
+    config = config_from_flags("--async-scheduling", "--distributed-executor-backend", "mp")
+
+    backend = config.parallel_config.distributed_executor_backend
+    assert backend == "serving.plugin.executor.UltraServeExecutor"
+    scheduler = config.scheduler_config.scheduler_cls
+    assert scheduler == "serving.plugin.lockstep_scheduler.LockstepScheduler"
+    assert config.scheduler_config.async_scheduling is False
+    assert config.model_config.dtype is torch.float32
+
+
+@pytest.mark.parametrize(("flags", "tokens"), [([], 32), (["--block-size", "64"], 64)])
+def test_blocks_have_the_vendor_s_size_unless_the_user_says_another(
+    flags: list[str], tokens: int
+) -> None:
+    assert config_from_flags(*flags).cache_config.block_size == tokens
+
+
+def test_the_named_model_bounds_the_context_whatever_the_weights_could() -> None:
+    named = {"ultraserve": {"model": "qwen3-30b-a3b"}}
+    limit = deployment_of(engine_config(additional_config=named)).time_model.max_context_tokens
+
+    stretched = engine_config(additional_config=named, max_model_len=None)
+    assert stretched.model_config.max_model_len == limit < 131_072
+    assert engine_config(max_model_len=None).model_config.max_model_len == 131_072
+    short = engine_config(additional_config=named, max_model_len=512)
+    assert short.model_config.max_model_len == 512
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"chips": 145}, "chips"),
+        ({"chips": 5}, "ep"),
+        ({"model": "gpt-unknown"}, "model"),
+        ({"system": "trn9"}, "system"),
+        ({"colour": "red"}, "ultraserve.colour"),
+        ({"clock": "fast"}, "clock"),
+    ],
+)
+def test_wrong_settings_stop_the_config_in_one_line(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        engine_config(additional_config={"ultraserve": settings})
+
+    assert str(raised.value).startswith(f"{field}={next(iter(settings.values()))}: expected ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_checkpoint_that_cannot_be_computed_stops_the_config(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((SMALL_MOE_DIR / name).read_bytes())
+
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
+        engine_config(model=str(tmp_path))
+
+
+def test_the_deployment_says_what_is_emulated() -> None:
+    settings = {"chips": 8, "model": "qwen3-30b-a3b", "clock": "dilated:9"}
+    deployment = deployment_of(engine_config(additional_config={"ultraserve": settings}))
+
+    assert deployment.info() == {
+        "system": "trn3-nl72x2",
+        "chips": "8",
+        "time_model": "qwen3-30b-a3b",
+        "weights": "small-moe",
+        "routing": deployment.cost.routing,
+        "clock": "dilated:9",
+    }
+    assert deployment_of(engine_config(chips=2)).time_model.name == "small-moe"
+
+
+def test_vllm_finds_the_platform_by_its_entry_point_and_it_poses_as_no_other() -> None:
+    module, _, name = entry_point().rpartition(".")
+
+    assert (module, name) == (UltraServePlatform.__module__, UltraServePlatform.__name__)
+    assert isinstance(current_platform, UltraServePlatform)
+    assert not current_platform.is_cuda_alike()
+    assert "trainium3" in current_platform.get_device_name()
+    assert current_platform.get_device_total_memory() == 144 * 2**30

@@ -1,0 +1,91 @@
+import subprocess
+import sys
+
+import pytest
+
+from emulator.errors import ConfigError
+from serving import main as command
+from serving.commands import describe
+from serving.main import main
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("serve", "--chips"), ("describe", "--json"), ("demo", "--report")]
+)
+def test_each_subcommand_explains_itself(
+    name: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+
+    assert flag in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_one_line_with_the_subcommand_and_code_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["serve", "--chips", "0"]) == 2
+
+    shown = capsys.readouterr()
+    assert shown.err == "ultraserve serve: chips=0: expected a whole number above 0\n"
+    assert shown.out == ""
+
+
+def test_only_serve_lets_arguments_through(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["describe", "--enforce-eager"])
+    assert "unrecognized arguments: --enforce-eager" in capsys.readouterr().err
+
+    assert main(["serve", "--enforce-eager", "--chips", "0"]) == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["sreve"]])
+def test_without_a_known_subcommand_the_usage_is_shown(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+    assert capsys.readouterr().err.startswith("usage: ultraserve")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [(KeyboardInterrupt(), 130), (ConfigError(field="f", value=1, expected="2"), 2)],
+)
+def test_an_interrupt_and_a_refusal_end_with_their_codes(
+    raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(args: object) -> int:
+        raise raised
+
+    monkeypatch.setattr(describe, "run", run)
+    assert main(["describe"]) == code
+
+
+def test_our_own_mistakes_are_not_hidden_as_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(args: object) -> int:
+        raise AssertionError("an invariant")
+
+    monkeypatch.setattr(describe, "run", run)
+    with pytest.raises(AssertionError, match="an invariant"):
+        main(["describe"])
+
+
+@pytest.mark.parametrize("arguments", [["describe"], ["serve", "--chips", "0"], ["demo", "--help"]])
+def test_what_needs_no_engine_imports_neither_vllm_nor_ray(arguments: list[str]) -> None:
+    program = (
+        "import sys; from serving.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'vllm', 'ray', 'torch'} & sys.modules.keys()))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
+
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_commands_are_those_that_the_parser_knows() -> None:
+    assert command._COMMANDS == ("serve", "describe", "demo")
