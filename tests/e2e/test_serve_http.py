@@ -23,6 +23,7 @@ pytestmark = pytest.mark.engine
 
 MODEL = "qwen3-30b-a3b"
 CONTEXT_TOKENS = 4096
+DILATION = 10  # about what two idle cores keep up with; nothing here depends on keeping up
 PROMPTS = [
     "The capital of the river is",
     "def chip(core):\n    return",
@@ -37,7 +38,7 @@ SCHEMA = {
 }
 PAINT = {
     "type": "function",
-    "function": {"name": "paint", "description": "Paint it.", "parameters": SCHEMA},
+    "function": {"name": "paint", "strict": True, "parameters": SCHEMA},
 }
 
 
@@ -46,7 +47,11 @@ def tray() -> Iterator[ServerProcess]:
     arguments = (
         *("--model", MODEL, "--chips", "4", "--disable-uvicorn-access-log"),
         *("--max-num-batched-tokens", "512", "--max-model-len", str(CONTEXT_TOKENS)),
+        *("--clock", f"dilated:{DILATION}"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        # Random weights like to put white space between JSON's words for ever.
+        "--structured-outputs-config",
+        '{"backend": "xgrammar", "disable_any_whitespace": true}',
     )
     with started(ULTRASERVE, *arguments) as server:
         server.wait_ready()
@@ -177,7 +182,7 @@ class TestText:
         )
         assert chat.choices[0].logprobs is not None
         for token in chat.choices[0].logprobs.content or []:
-            assert [top.token for top in token.top_logprobs][0] == token.token
+            assert token.top_logprobs[0].token == token.token
             assert len(token.top_logprobs) == 2
 
     def test_a_prompt_s_own_tokens_are_scored_but_for_the_first(
@@ -269,6 +274,7 @@ class TestConstrained:
         found = json.loads(answer.choices[0].message.content or "")
         assert found.keys() == {"colour", "count"}
         assert found["colour"] in COLOURS
+        assert found["count"] in (1, 2, 3)
 
     @pytest.mark.parametrize(
         "choice", ["required", {"type": "function", "function": {"name": "paint"}}]
@@ -398,10 +404,10 @@ class TestMetrics:
             'chips="4"',
             f'time_model="{MODEL}"',
             'weights="small-moe"',
-            'clock="auto"',
+            f'clock="dilated:{DILATION}"',
         ):
             assert label in info
-        assert metrics(tray)["ultraserve_clock_dilation"] >= 1.0
+        assert metrics(tray)["ultraserve_clock_dilation"] == DILATION
         assert metrics(tray)["ultraserve_chips"] == 4.0
 
     def test_durations_are_emulated_and_agree_with_the_client_s_wall(
@@ -413,7 +419,6 @@ class TestMetrics:
         wall_s = time.monotonic() - started_s
         after = metrics(tray)
 
-        dilation = after["ultraserve_clock_dilation"]
         e2e_s = growth(before, after, "vllm:e2e_request_latency_seconds_sum")
         ttft_s = growth(before, after, "vllm:time_to_first_token_seconds_sum")
         inference_s = growth(before, after, "vllm:request_inference_time_seconds_sum")
@@ -423,13 +428,13 @@ class TestMetrics:
         busy_s = growth(before, after, "ultraserve_busy_seconds_total")
         lag_s = growth(before, after, "ultraserve_lag_seconds_total")
         assert growth(before, after, "vllm:inter_token_latency_seconds_count") == 59
-        assert e2e_s == pytest.approx(e2e_wall_s / dilation)
-        assert 0.0 < ttft_s < e2e_s <= wall_s / dilation
+        assert e2e_s == pytest.approx(e2e_wall_s / DILATION)
+        assert 0.0 < ttft_s < e2e_s <= wall_s / DILATION
         # The engine's own durations and the clock's totals describe the same steps.
         assert itl_s == pytest.approx(decode_s)
         assert inference_s == pytest.approx(busy_s + lag_s, rel=1e-6)
         # The step's end is waited for, so a client cannot have had it earlier than it was due.
-        assert inference_s <= wall_s / dilation
+        assert inference_s <= wall_s / DILATION
 
     def test_energy_and_time_only_grow_and_are_within_what_the_chips_can_draw(
         self, complete: Callable[..., Any], tray: ServerProcess
