@@ -91,9 +91,12 @@ class Fleet:
         """Wait until every actor is made; Ray tells why one is not."""
         made = [actor.is_serving.remote() for actor in self._actors]
         try:
-            self._ray.get(made, START_TIMEOUT_S)
+            serving = self._ray.get(made, START_TIMEOUT_S)
         except Exception as error:
-            raise ChannelError(f"a chip did not start: {error}") from error
+            last_line = str(error).strip().splitlines()[-1]
+            raise ChannelError(f"a chip did not start: {last_line}") from error
+        if not all(serving):
+            raise ChannelError(f"chip {serving.index(False)} stopped while it started")
 
     def step(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]

@@ -74,7 +74,7 @@ async def prepare(session: aiohttp.ClientSession, options: RunOptions) -> Prepar
         client=client,
         counts=counts,
         # After the warm-up: the meters of an idle server may stand at its last step's end.
-        start=await read_server(session, options.url),
+        start=await read_server(session, options.url, must_answer=True),
         warmup_problem=warmup_problem,
     )
 

@@ -129,22 +129,31 @@ def parse_metrics(text: str) -> ServerReading:
     )
 
 
-async def read_server(session: aiohttp.ClientSession, url: str) -> ServerReading:
+async def read_server(
+    session: aiohttp.ClientSession, url: str, *, must_answer: bool = False
+) -> ServerReading:
     """Read the server's metrics; a server without the page gives a reading with a problem.
 
-    Raises ServerError when the page is there and cannot be read, and for a virtual clock: such
-    time jumps, and what a client on the wall measures of it means nothing.
+    With `must_answer` a page that is there and fails or is late is an error too: a busy server that
+    keeps a clock must not be measured as one that keeps none. Raises ServerError then, when the
+    page is there and cannot be read, and for a virtual clock: such time jumps, and what a client on
+    the wall measures of it means nothing.
     """
     address = f"{url}/metrics"
     try:
         async with session.get(
             address, timeout=aiohttp.ClientTimeout(total=METRICS_TIMEOUT_S)
         ) as response:
+            if response.status >= 500 and must_answer:
+                raise ServerError(url=address, reason=f"status {response.status}")
             if response.status != 200:
                 return ServerReading(problem=f"status {response.status}")
             reading = parse_metrics(await response.text())
-    except TimeoutError:
-        return ServerReading(problem=f"no answer within {METRICS_TIMEOUT_S:g} s")
+    except TimeoutError as error:
+        problem = f"no answer within {METRICS_TIMEOUT_S:g} s"
+        if must_answer:
+            raise ServerError(url=address, reason=problem) from error
+        return ServerReading(problem=problem)
     except (aiohttp.ClientError, OSError) as error:
         return ServerReading(problem=f"cannot be reached: {error}")
     except ValueError as error:

@@ -1,11 +1,12 @@
 """The `ultraserve` command: one thin file per subcommand in `serving.commands`.
 
-Commands are imported when they are run, so that `describe` does not pay for vLLM.
+A subcommand imports vLLM only when it runs it, so that `describe` does not pay for that.
 """
 
 import argparse
 import sys
 from importlib import import_module
+from importlib.metadata import version
 
 from emulator.errors import UltraServeError
 
@@ -18,6 +19,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="ultraserve",
         description="Run, load-test and plan LLM serving on emulated AWS Trn3 UltraServers.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"ultraserve {version('ultraserve')}"
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in _COMMANDS:

@@ -13,6 +13,8 @@ import ray
 from emulator.actors.chip_actor import ChipActor
 from emulator.actors.scratch_directory import ScratchDirectory
 
+logger = logging.getLogger(__name__)
+
 _OBJECT_STORE_BYTES = 80_000_000
 """Ray's smallest object store is about 75 MB; step data does not pass through it."""
 
@@ -51,7 +53,8 @@ class RaySession:
                 logging_level=logging.ERROR,
                 log_to_driver=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
-                _temp_dir=str(self._directory.path),
+                # Ray opens its directory to everyone; the one around it stays its user's alone.
+                _temp_dir=str(self._directory.path / "r"),
                 _node_ip_address="127.0.0.1",
                 runtime_env={"env_vars": _WORKER_ENVIRONMENT},
             )
@@ -69,8 +72,10 @@ class RaySession:
         """Stop every daemon and actor and delete the session's files."""
         if self._directory is None:
             return
-        with contextlib.suppress(Exception):
+        try:
             ray.shutdown()
+        except Exception:
+            logger.exception("Ray did not shut down cleanly; its directory is removed all the same")
         self._directory.remove()
         self._directory = None
 

@@ -55,10 +55,13 @@ def read_architecture(directory: Path) -> Architecture:
 def architecture_from_config(config: Mapping[str, Any], path: str) -> Architecture:
     """Translate a parsed config.json; `path` names it in errors."""
     names = config.get("architectures") or ["none"]
+    names = [names] if isinstance(names, str) else names
     if names[0] != SUPPORTED:
         raise CheckpointError(f"{path}: architectures={names[0]}: only {SUPPORTED} is computed")
-    _refuse_variants(config, path)
     rope = config.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping):
+        raise CheckpointError(f"{path}: rope_parameters={rope}: must be an object")
+    _refuse_variants(config, path)
     numbers = _Numbers({**config, **rope}, path)
     heads, hidden = numbers.whole("num_attention_heads"), numbers.whole("hidden_size")
     spellings = ("num_experts", "num_local_experts")

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from emulator.units import NS_PER_S
+
 
 class EnergyMeter:
     """Totals since the meter was made.
@@ -21,6 +23,6 @@ class EnergyMeter:
         """Count an interval in which all chips together drew `chip_watts`."""
         assert duration_ns >= 0, duration_ns
         assert chip_watts >= 0.0, chip_watts
-        seconds = duration_ns / 1e9
+        seconds = duration_ns / NS_PER_S
         self.chip_joules += chip_watts * seconds
         self.facility_joules += self._facility_watts(chip_watts) * seconds

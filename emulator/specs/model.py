@@ -12,7 +12,7 @@ from emulator.errors import ConfigError
 from emulator.specs.figure import Figure, NamedFigures
 
 _DTYPE_OF_BYTES = {2: "bf16", 4: "fp32"}
-_BYTES_OF_DTYPE = {"bfloat16": 2, "float32": 4}
+_BYTES_OF_DTYPE = {"bfloat16": 2, "float16": 2, "float32": 4}
 _HF_KEYS = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -78,11 +78,14 @@ class ModelSpec:
         Raises ConfigError for another architecture, a missing or wrong key, or what is not timed:
         layers without experts, attention with bias or a sliding window.
         """
+        if "num_experts" not in config and "num_local_experts" in config:
+            # The same number, as newer versions of transformers write it.
+            config = {**config, "num_experts": config["num_local_experts"]}
         _check_hf_architecture(config)
         dims = {ours: _hf_int(config, theirs) for theirs, ours in _HF_KEYS.items()}
         dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
         if dtype not in _BYTES_OF_DTYPE:
-            raise ConfigError(field="dtype", value=dtype, expected="bfloat16 or float32")
+            raise ConfigError(field="dtype", value=dtype, expected="bfloat16, float16 or float32")
         if config.get("head_dim") is None:
             head_dim = dims["hidden"] // max(1, dims["heads"])
         else:

@@ -3,6 +3,8 @@
 Attention is replicated over data-parallel ranks of `tp` chips; experts are spread over `ep` chips.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.errors import ConfigError
@@ -39,8 +41,13 @@ class Partition:
         return self.chips // self.tp
 
 
-def check_partition(partition: Partition, system: SystemSpec, experts: int) -> None:
-    """Raises ConfigError when `system` has fewer chips, or `experts` do not spread evenly."""
+def check_partition(
+    partition: Partition, system: SystemSpec, experts_by_model: Mapping[str, int]
+) -> None:
+    """Raises ConfigError when `system` has fewer chips, or some experts do not spread evenly.
+
+    `experts_by_model` names every model that is spread over the partition.
+    """
     available = system.chips.count
     if partition.chips > available:
         raise ConfigError(
@@ -48,11 +55,14 @@ def check_partition(partition: Partition, system: SystemSpec, experts: int) -> N
             value=partition.chips,
             expected=f"at most {available}, the chips of {system.name}",
         )
-    if experts % partition.ep:
-        fitting = [chips for chips in range(1, available + 1) if experts % chips == 0]
+    common = math.gcd(*experts_by_model.values())
+    if common % partition.ep:
+        fitting = [chips for chips in range(1, available + 1) if common % chips == 0]
+        whose = " and ".join(
+            f"{count} experts ({name})" for name, count in experts_by_model.items()
+        )
         raise ConfigError(
-            field="ep",
-            value=partition.ep,
-            expected=f"a divisor of the model's {experts} experts: "
-            f"{', '.join(map(str, fitting))} would fit",
+            field="chips",
+            value=partition.chips,
+            expected=f"a divisor of {whose}: {', '.join(map(str, fitting))} would fit",
         )

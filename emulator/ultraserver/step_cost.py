@@ -33,7 +33,7 @@ Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 COLLECTIVES: Final = "collectives"
-EXCHANGED_BYTES_PER_ELEMENT: Final = 2  # BF16, dispatch and combine
+EXCHANGED_BYTES_PER_ELEMENT: Final = 2  # assumed: BF16 both ways, whatever the model's dtype
 EXCHANGES_PER_LAYER: Final = 2
 # Assumed: 8,192 batched tokens' widest activations (0.1 GB), logits of 1,024 rows (0.6 GB), and
 # exchange buffers, DMA rings and the runtime's scratchpads, rounded up.
@@ -65,7 +65,7 @@ class StepCostModel:
     """
 
     def __init__(self, system: SystemSpec, model: ModelSpec, partition: Partition) -> None:
-        check_partition(partition, system, model.experts)
+        check_partition(partition, system, {model.name: model.experts})
         self.system = system
         self.model = model
         self.partition = partition

@@ -1,7 +1,7 @@
 """Streams completions over HTTP: `POST /v1/completions` with `stream` and `include_usage`.
 
 aiohttp is the client because it was measured to be cheap enough: about 5 microseconds of one core
-per streamed token, parsing included (`python -m tests.loadgen.client_overhead`).
+per streamed token, parsing included (`python -m tests.benchmarks.client_overhead`).
 """
 
 import asyncio

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from emulator.errors import ConfigError
 from serving.errors import ServerFailed
 
 _HOST = "127.0.0.1"
@@ -33,7 +34,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "demo", help="serve a recorded workload on one emulated compute tray and report"
     )
-    parser.add_argument("--report", type=Path, default=Path("demo-report.json"), metavar="FILE")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=Path("demo-report.json"),
+        metavar="FILE",
+        help="the report as JSON (default: %(default)s)",
+    )
     parser.add_argument("--model", default="qwen3-30b-a3b", help="default: %(default)s")
     parser.add_argument("--chips", type=int, default=4, help="default: %(default)s, one tray")
     parser.add_argument("--requests", type=int, default=100, help="default: %(default)s")
@@ -43,18 +50,38 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=40.0,
         help="arrivals are this much faster than recorded, in emulated time (default: %(default)s)",
     )
-    parser.add_argument("--clock", default="auto", help="see `ultraserve serve`")
+    parser.add_argument("--clock", default="auto", help="real, auto or dilated:K (default: auto)")
     parser.add_argument("--trace", type=Path, help="Azure 2023 CSV (default: recorded, or bundled)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve, load, report, stop; returns the load generator's exit code."""
+    _check(args)
     port = _free_port()
     # Asked to end, it ends as Ctrl-C does: with its server stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _server(args, port):
         return _load(args, port)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise ConfigError for what the load generator would refuse after the server has started."""
+    if args.requests < 1:
+        raise ConfigError(field="requests", value=args.requests, expected="at least 1")
+    if not 0 < args.speedup < float("inf"):
+        raise ConfigError(field="speedup", value=args.speedup, expected="a number above 0")
+    if args.trace is not None and not args.trace.is_file():
+        raise ConfigError(field="trace", value=args.trace, expected="a file that exists")
+    if not args.report.resolve().parent.is_dir():
+        raise ConfigError(
+            field="report", value=args.report, expected="a file in a folder that exists"
+        )
+
+
+def _say(line: str) -> None:
+    """Talk goes to stderr; the report is the result."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _load(args: argparse.Namespace, port: int) -> int:
@@ -84,9 +111,11 @@ def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
             *(sys.executable, "-m", "serving.main", "serve"),
             *("--model", args.model, "--chips", str(args.chips), "--clock", args.clock),
             *("--host", _HOST, "--port", str(port)),
-            *("--max-num-batched-tokens", "256", "--disable-uvicorn-access-log"),
+            # Small steps: what a host computes least fast against its emulated time is prefill.
+            *("--max-num-batched-tokens", "256", "--max-num-seqs", "32"),
+            "--disable-uvicorn-access-log",
         ]
-        print(f"Starting {args.chips} emulated chips and vLLM: {' '.join(command[2:])}", flush=True)
+        _say(f"Starting {args.chips} emulated chips and vLLM: ultraserve {' '.join(command[3:])}")
         server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -95,7 +124,7 @@ def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
             yield
         finally:
             _stop(server)
-            print("Stopped the server and its chips.", flush=True)
+            _say("Stopped the server and its chips.")
 
 
 def _wait_ready(server: "subprocess.Popen[bytes]", port: int, log: IO[str]) -> None:
@@ -104,23 +133,29 @@ def _wait_ready(server: "subprocess.Popen[bytes]", port: int, log: IO[str]) -> N
     while True:
         waited_s = time.monotonic() - started
         if server.poll() is not None:
-            raise ServerFailed(f"it ended with exit code {server.returncode}: {_last_line(log)}")
+            raise ServerFailed(f"it ended with exit code {server.returncode}: {_kept_log(log)}")
         if waited_s > _READY_TIMEOUT_S:
-            raise ServerFailed(f"it was not ready after {_READY_TIMEOUT_S:g} s: {_last_line(log)}")
+            raise ServerFailed(f"it was not ready after {_READY_TIMEOUT_S:g} s: {_kept_log(log)}")
         with contextlib.suppress(urllib.error.URLError, OSError):
             urllib.request.urlopen(f"http://{_HOST}:{port}/health", timeout=2).close()
-            print(f"Ready after {waited_s:.0f} s on port {port}.", flush=True)
+            _say(f"Ready after {waited_s:.0f} s on port {port}.")
             return
         if waited_s >= next_line_s:
-            print(f"  starting, {waited_s:.0f} s", flush=True)
+            _say(f"  starting, {waited_s:.0f} s")
             next_line_s += 5.0
         time.sleep(0.25)  # polls another process
 
 
-def _last_line(log: IO[str]) -> str:
+def _kept_log(log: IO[str]) -> str:
+    """Keep the server's log for the user; returns its last line and where it is."""
     log.seek(0)
-    lines = [line.strip() for line in log.read().splitlines() if line.strip()]
-    return lines[-1] if lines else "it wrote nothing"
+    text = log.read()
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="ultraserve-demo-", suffix=".log", delete=False, encoding="utf-8"
+    ) as kept:
+        kept.write(text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{lines[-1] if lines else 'it wrote nothing'} (its log: {kept.name})"
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:

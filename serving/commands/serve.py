@@ -5,6 +5,7 @@ be wrong is checked here first, so that it is one line and nothing was started.
 """
 
 import argparse
+import errno
 import socket
 from pathlib import Path
 
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: a wrong setting, a checkpoint that cannot be computed, a port in use.
     """
     settings, weights_dir = resolve_arguments(args)
+    refuse_second_config(args.unknown)
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.plugin.deployment import resolve_deployment
 
@@ -132,6 +134,16 @@ def resolve_arguments(args: argparse.Namespace) -> tuple[Settings, Path]:
     return settings, weights_dir
 
 
+def refuse_second_config(vllm_arguments: list[str]) -> None:
+    """Raise UnsupportedFlag for an additional config of the user's, which would replace ours."""
+    for argument in vllm_arguments:
+        if argument.replace("_", "-").startswith("--additional-config"):
+            raise UnsupportedFlag(
+                flag=argument,
+                reason="this command fills it; use its own flags, or stock `vllm serve`",
+            )
+
+
 def _chips(args: argparse.Namespace) -> int:
     given = {value for value in (args.chips, args.data_parallel_size) if value is not None}
     if len(given) > 1:
@@ -153,4 +165,11 @@ def check_port(host: str, port: int) -> None:
         except OverflowError as error:
             raise ConfigError(field="port", value=port, expected="0 to 65535") from error
         except OSError as error:
-            raise PortInUse(host, port) from error
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(host, port) from error
+            reason = error.strerror or str(error)
+            raise ConfigError(
+                field="host",
+                value=f"{host}, port {port}",
+                expected=f"an address to listen on ({reason})",
+            ) from error

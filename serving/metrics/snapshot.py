@@ -1,8 +1,11 @@
 """The state that is published upward after each step: small, frozen, plain."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
+
+PAYLOAD_SCALE = 10**9
+"""A payload holds whole billionths: vLLM's messages have room for a table of whole numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +15,6 @@ class Snapshot:
     Totals count from the engine's start, idle time included in `emulated_s` and in the joules.
     """
 
-    clock: str
     dilation: float
     emulated_s: float
     steps: int
@@ -27,11 +29,18 @@ class Snapshot:
     provisioned_watts: float
     compute_wall_s: float
 
-    def to_payload(self) -> dict[str, Any]:
-        """Return plain values, fit for vLLM's own messages."""
-        return asdict(self)
+    def to_payload(self) -> dict[str, int]:
+        """Return every field as whole billionths of itself."""
+        return {
+            field.name: round(getattr(self, field.name) * PAYLOAD_SCALE) for field in fields(self)
+        }
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, Any]) -> Self:
-        """The inverse of `to_payload`."""
-        return cls(**payload)
+    def from_payload(cls, payload: Mapping[str, int]) -> Self:
+        """The inverse of `to_payload`, to a billionth."""
+        counts = ("steps", "lagging_steps", "chips")
+        values: dict[str, Any] = {
+            name: value // PAYLOAD_SCALE if name in counts else value / PAYLOAD_SCALE
+            for name, value in payload.items()
+        }
+        return cls(**values)

@@ -7,6 +7,7 @@ with what the cost model says they take. The result is fixed for the run.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +15,26 @@ from numpy.typing import NDArray
 from emulator.model import StepCostModel
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
+from emulator.units import NS_PER_S
 from serving.plugin.translate import step_batch
 
 SAFETY = 1.25
 """Assumed head-room over the measured ratio: other programs share the host's cores."""
 
 HOST_STEP_S = 0.004
-HOST_REQUEST_STEP_S = 0.000_5
+HOST_REQUEST_STEP_S = 0.000_2
 """Assumed wall time per step, and per request in it, of vLLM's scheduler, its front end and a
-client on the same cores; about twice what the benchmark of a decode step measures."""
+client on the same cores; above what the benchmark of a decode step measures of vLLM's share."""
 
-DECODES_PER_RANK = 16
-PROMPT_TOKENS = 32
+PROMPT_TOKENS_MAX = 2_048
+BATCHED_TOKENS_MAX = 8_192
+"""Bounds of the prefills that are tried: one prompt, and all prompts of a rank's step."""
+
+SHORT_CONTEXT_TOKENS = 64
+LONG_CONTEXT_TOKENS = 1_024
+FEW_REQUESTS = 16
+
+ATTEMPTS = 4
 
 Step = Callable[[Sequence[RankStep], Mapping[int, NDArray[np.int32]]], Mapping[int, RankOutput]]
 
@@ -37,21 +46,28 @@ def calibrate(
     ranks: int,
     block_tokens: int,
     kv_blocks: int,
+    max_model_len: int,
     max_batched_tokens: int,
     max_requests: int,
 ) -> float:
     """Return the dilation, at least 1, rounded up to two significant digits.
 
-    `step` computes on chips whose KV blocks hold nothing of value; they are free afterwards.
+    Tried are a step full of prefill, one decode a rank, a few, and as many as a rank may run at a
+    long context; what is slowest against its emulated time counts. `step` computes on chips whose
+    KV blocks hold nothing of value; they are free afterwards.
     """
-    requests = min(DECODES_PER_RANK, max_requests, max_batched_tokens // PROMPT_TOKENS)
-    room_tokens = (kv_blocks - 1) * block_tokens
-    ratios = [_prefill_ratio(step, cost, ranks, block_tokens, min(max_batched_tokens, room_tokens))]
-    blocks_each = -(-2 * PROMPT_TOKENS // block_tokens)
-    requests = max(1, min(requests, (kv_blocks - 1) // blocks_each))
-    ratios += [
-        _decode_ratio(step, cost, ranks, block_tokens, count) for count in sorted({1, requests})
-    ]
+    host = _Host(step=step, cost=cost, ranks=ranks, block_tokens=block_tokens)
+    room_tokens = min(max_model_len - 1, (kv_blocks - 1) * block_tokens - 1)
+    prompt_tokens = min(PROMPT_TOKENS_MAX, room_tokens, max_batched_tokens)
+    prompts = min(BATCHED_TOKENS_MAX, max_batched_tokens) // prompt_tokens
+    ratios = [host.ratio(max(1, min(prompts, max_requests)), 0, prompt_tokens)]
+    for requests, context_tokens in (
+        (1, SHORT_CONTEXT_TOKENS),
+        (FEW_REQUESTS, SHORT_CONTEXT_TOKENS),
+        (max_requests, LONG_CONTEXT_TOKENS),
+    ):
+        running = min(requests, max_requests, max_batched_tokens)
+        ratios.append(host.ratio(running, min(context_tokens, room_tokens), 1))
     return max(1.0, _round_up(SAFETY * max(ratios)))
 
 
@@ -61,77 +77,59 @@ def _round_up(value: float) -> float:
     return round(math.ceil(value / unit) * unit, 10)
 
 
-def _timed(step: Step, cost: StepCostModel, ranks: int, steps: list[RankStep]) -> float:
-    """Wall seconds of `steps`, budget of the host included, per emulated second."""
-    started = time.perf_counter()
-    outputs = dict(step(steps, {}))
-    wall_s = time.perf_counter() - started
-    requests = sum(len(rank.scheduled) for rank in steps)
-    emulated_s = cost.cost(step_batch(steps, outputs, ranks)).duration_ns / 1e9
-    return (wall_s + HOST_STEP_S + HOST_REQUEST_STEP_S * requests) / emulated_s
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Host:
+    """The chips on this host, to be timed."""
 
+    step: Step
+    cost: StepCostModel
+    ranks: int
+    block_tokens: int
 
-def _prefill_ratio(
-    step: Step, cost: StepCostModel, ranks: int, block_tokens: int, tokens: int
-) -> float:
-    """The median of a few prefills of `tokens` on every rank at once; the first one warms up."""
-    ratios = []
-    for attempt in range(4):
-        name = f"calibrate-prefill-{attempt}"
-        blocks = list(range(1, 1 + -(-tokens // block_tokens)))
-        steps = [_begin(rank, {f"{name}-{rank}": blocks}, tokens) for rank in range(ranks)]
-        ratios.append(_timed(step, cost, ranks, steps))
-        step([_end(rank, [f"{name}-{rank}"]) for rank in range(ranks)], {})
-    return float(np.median(ratios[1:]))
+    def ratio(self, requests: int, first_position: int, new_tokens: int) -> float:
+        """Wall seconds, the host's budget included, per emulated second: the median of a few.
 
+        Each rank runs `requests` of `new_tokens` after `first_position` tokens of context, whose KV
+        blocks they share; the first attempt warms up and does not count.
+        """
+        ratios = []
+        for _ in range(ATTEMPTS):
+            steps = [
+                self._begin(rank, requests, first_position, new_tokens)
+                for rank in range(self.ranks)
+            ]
+            started = time.perf_counter()
+            outputs = dict(self.step(steps, {}))
+            wall_s = time.perf_counter() - started
+            wall_s += HOST_STEP_S + HOST_REQUEST_STEP_S * requests * self.ranks
+            batch = step_batch(steps, outputs, self.ranks)
+            ratios.append(wall_s * NS_PER_S / self.cost.cost(batch).duration_ns)
+            self.step([self._end(rank, requests) for rank in range(self.ranks)], {})
+        return float(np.median(ratios[1:]))
 
-def _decode_ratio(
-    step: Step, cost: StepCostModel, ranks: int, block_tokens: int, requests: int
-) -> float:
-    """The median of a few decode steps with `requests` running on every rank."""
-    each = -(-2 * PROMPT_TOKENS // block_tokens)
-    tables = {
-        rank: {
-            f"calibrate-{rank}-{index}": list(range(1 + index * each, 1 + (index + 1) * each))
-            for index in range(requests)
-        }
-        for rank in range(ranks)
-    }
-    step([_begin(rank, tables[rank], PROMPT_TOKENS) for rank in range(ranks)], {})
-    ratios = []
-    for position in range(PROMPT_TOKENS, PROMPT_TOKENS + 5):
-        steps = [
-            RankStep(
-                rank=rank,
-                new=[],
-                scheduled=[
-                    Scheduled(request_id=name, first_position=position, new_tokens=1)
-                    for name in tables[rank]
-                ],
-                finished=[],
+    def _begin(self, rank: int, requests: int, first_position: int, new_tokens: int) -> RankStep:
+        end = first_position + new_tokens
+        blocks = list(range(1, 1 + -(-end // self.block_tokens)))
+        tokens = [1 + 7 * position % 97 for position in range(end)]
+        greedy = SamplingSpec(temperature=0.0)
+        new = [
+            NewRequest(
+                request_id=f"calibrate-{index}",
+                token_ids=tokens,
+                prompt_tokens=end,
+                sampling=greedy,
+                block_ids=blocks,
             )
-            for rank in range(ranks)
+            for index in range(requests)
         ]
-        ratios.append(_timed(step, cost, ranks, steps))
-    step([_end(rank, list(tables[rank])) for rank in range(ranks)], {})
-    return float(np.median(ratios))
+        scheduled = [
+            Scheduled(
+                request_id=request.request_id, first_position=first_position, new_tokens=new_tokens
+            )
+            for request in new
+        ]
+        return RankStep(rank=rank, new=new, scheduled=scheduled, finished=[])
 
-
-def _begin(rank: int, tables: dict[str, list[int]], tokens: int) -> RankStep:
-    """Prefill `tokens` of made-up prompt for each request of `tables`."""
-    new = [
-        NewRequest(
-            request_id=name,
-            token_ids=[1 + (7 * position + index) % 97 for position in range(tokens)],
-            prompt_tokens=tokens,
-            sampling=SamplingSpec(temperature=0.0),
-            block_ids=blocks,
-        )
-        for index, (name, blocks) in enumerate(tables.items())
-    ]
-    scheduled = [Scheduled(request_id=name, first_position=0, new_tokens=tokens) for name in tables]
-    return RankStep(rank=rank, new=new, scheduled=scheduled, finished=[])
-
-
-def _end(rank: int, names: list[str]) -> RankStep:
-    return RankStep(rank=rank, new=[], scheduled=[], finished=names)
+    def _end(self, rank: int, requests: int) -> RankStep:
+        names = [f"calibrate-{index}" for index in range(requests)]
+        return RankStep(rank=rank, new=[], scheduled=[], finished=names)

@@ -21,6 +21,8 @@ from emulator.model import (
 )
 from serving.settings import Settings
 
+_FP32_BYTES = 4  # the chips keep the weights' KV in the dtype they compute in
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
@@ -32,6 +34,7 @@ class Deployment:
     time_model: ModelSpec
     weights_dir: Path
     weights_name: str
+    weights_kv_bytes_per_token: int
     cost: StepCostModel
 
     def info(self) -> dict[str, str]:
@@ -55,12 +58,17 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
         HbmExhausted: the timed model's weights do not fit the chips.
     """
     system = _system(settings)
+    check_weights(weights_dir)
     weights = _weights_model(weights_dir)
     time_model = model_by_name(settings.model) if settings.model else weights
     partition = Partition(chips=settings.chips, tp=1, ep=settings.chips)
-    check_partition(partition, system, weights.experts)
-    check_weights(weights_dir)
+    check_partition(
+        partition,
+        system,
+        {f"weights {weights.name}": weights.experts, time_model.name: time_model.experts},
+    )
     cost = StepCostModel(system, time_model, partition)
+    cost.hbm_free_bytes_per_chip()  # refuses a model that does not fit
     return Deployment(
         settings=settings,
         system=system,
@@ -68,6 +76,9 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
         time_model=time_model,
         weights_dir=weights_dir,
         weights_name=weights.name,
+        weights_kv_bytes_per_token=_FP32_BYTES
+        * weights.kv_bytes_per_token
+        // weights.kv_bytes_per_element,
         cost=cost,
     )
 

@@ -5,6 +5,7 @@ import time
 from emulator.model import EnergyMeter, StepCost
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
 from emulator.sim.pacing import StepPacer
+from emulator.units import NS_PER_S
 from serving.metrics.snapshot import Snapshot
 from serving.plugin.deployment import Deployment
 from serving.plugin.step_report import StepReport
@@ -29,7 +30,7 @@ class EngineTime:
     def __init__(self, clock: Clock, deployment: Deployment) -> None:
         self._clock = clock
         self._deployment = deployment
-        self._wall_origin_s = time.monotonic() - clock.now_ns() * clock.dilation / 1e9
+        self._wall_origin_s = time.monotonic() - clock.now_ns() * clock.dilation / NS_PER_S
         self._pacer = StepPacer(clock)
         self._meter = EnergyMeter(deployment.cost.facility_watts)
         self._idle_watts = deployment.cost.idle_chip_watts * deployment.partition.chips
@@ -60,8 +61,8 @@ class EngineTime:
     def report(self) -> StepReport:
         """The state at the end of the last step."""
         return StepReport(
-            begin_s=self._begin_ns / 1e9,
-            end_s=self._accounted_ns / 1e9,
+            begin_s=self._begin_ns / NS_PER_S,
+            end_s=self._accounted_ns / NS_PER_S,
             wall_origin_s=self._wall_origin_s,
             snapshot=self._snapshot(),
         )
@@ -69,12 +70,11 @@ class EngineTime:
     def _snapshot(self) -> Snapshot:
         cost = self._deployment.cost
         return Snapshot(
-            clock=self._deployment.settings.clock,
             dilation=self._clock.dilation,
-            emulated_s=self._accounted_ns / 1e9,
+            emulated_s=self._accounted_ns / NS_PER_S,
             steps=self._steps,
-            busy_s=self._pacer.busy_ns_total / 1e9,
-            lag_s=self._pacer.lag_ns_total / 1e9,
+            busy_s=self._pacer.busy_ns_total / NS_PER_S,
+            lag_s=self._pacer.lag_ns_total / NS_PER_S,
             lagging_steps=self._pacer.lagging_steps,
             chip_joules=self._meter.chip_joules,
             facility_joules=self._meter.facility_joules,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import psutil
 import torch
 from vllm.logger import init_logger
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
@@ -31,9 +32,9 @@ logger = init_logger(f"vllm.{__name__}")
 _HOST_BLOCKS_MAX = 2_000_000
 """vLLM keeps an object for each KV block of each rank: about 0.5 GB for this many."""
 
-_HOST_POOL_TOKENS_MAX = 8_000_000
-"""A rank's pool on the host, where the chip's arrays hold the weights' KV of every block: 16 GiB of
-addresses for the bundled MoE. Only a timed model as small as that one has more in HBM."""
+_HOST_POOL_SHARE = 0.5
+"""Assumed: how much of the host's free memory the KV of all ranks may fill. With prefix caching
+vLLM writes to every block of the pool in time, and the chips' arrays hold the weights' own KV."""
 
 _TORCH_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
@@ -69,8 +70,13 @@ class UltraServeExecutor(Executor):
 
     def determine_available_memory(self) -> list[int]:
         """HBM of one chip that weights, microcode and activations leave to KV."""
-        free_bytes = self.deployment.cost.hbm_free_bytes_per_chip()
-        pool_bytes = int(free_bytes * self.cache_config.gpu_memory_utilization)
+        cost = self.deployment.cost
+        head_room = (1.0 - self.cache_config.gpu_memory_utilization) * cost.system.chip.hbm_bytes
+        # The reserve for activations lies in the head-room that vLLM keeps, or is it.
+        pool_bytes = min(
+            cost.hbm_free_bytes_per_chip(),
+            int(cost.hbm_free_bytes_per_chip(reserve_bytes=0) - head_room),
+        )
         host_bytes = self._host_pool_tokens() * self.deployment.time_model.kv_bytes_per_token
         if host_bytes < pool_bytes:
             logger.warning(
@@ -82,8 +88,16 @@ class UltraServeExecutor(Executor):
 
     def _host_pool_tokens(self) -> int:
         block_tokens: int = self.cache_config.block_size
-        blocks = _HOST_BLOCKS_MAX // self.deployment.partition.ranks
-        return min(_HOST_POOL_TOKENS_MAX, blocks * block_tokens)
+        ranks = self.deployment.partition.ranks
+        host_bytes = _HOST_POOL_SHARE * psutil.virtual_memory().available / ranks
+        blocks = min(
+            _HOST_BLOCKS_MAX // ranks,
+            int(host_bytes / (self.deployment.weights_kv_bytes_per_token * block_tokens)),
+        )
+        # A rank holds one whole context, whatever the host has: memory is taken as it is written.
+        context_tokens: int = self.model_config.max_model_len
+        whole_context = -(-context_tokens // block_tokens) + 1
+        return max(blocks, whole_context) * block_tokens
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
         """Any; the chips lay their blocks out themselves."""
@@ -123,6 +137,7 @@ class UltraServeExecutor(Executor):
             ranks=self.deployment.partition.ranks,
             block_tokens=self.cache_config.block_size,
             kv_blocks=self._kv_blocks,
+            max_model_len=self.model_config.max_model_len,
             max_batched_tokens=self.scheduler_config.max_num_batched_tokens,
             max_requests=self.scheduler_config.max_num_seqs,
         )

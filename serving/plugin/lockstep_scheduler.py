@@ -135,7 +135,9 @@ class LockstepScheduler(SchedulerInterface):
             first = next(iter(merged), 0)
             target = merged.setdefault(first, EngineCoreOutputs())
             target.scheduler_stats = self._merge_stats(stats)
-        self._continues = self.has_unfinished_requests()
+        # After a step without tokens (a grammar still compiling, a pause) time passes as it does.
+        computed = scheduler_output.total_num_scheduled_tokens > 0
+        self._continues = computed and self.has_unfinished_requests()
         return merged
 
     def _stamp(self, merged: dict[int, EngineCoreOutputs], by_rank: list[SchedulerOutput]) -> None:
@@ -160,7 +162,8 @@ class LockstepScheduler(SchedulerInterface):
     def _merge_stats(self, parts: list[SchedulerStats]) -> SchedulerStats:
         merged = merge_stats(parts, len(self.ranks))
         if self._report is not None:
-            merged.ec_connector_stats = {"ultraserve": self._report.snapshot.to_payload()}
+            # LoRA is refused, so that nothing of vLLM reads or fills this field of whole numbers.
+            merged.running_lora_adapters = self._report.snapshot.to_payload()
         return merged
 
     def make_stats(self) -> SchedulerStats | None:

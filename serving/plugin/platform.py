@@ -27,6 +27,9 @@ _WORKER = "serving.plugin.executor.NoWorker"
 
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
+MAX_BLOCK_TOKENS = 128
+"""The chips read contexts in chunks of this many tokens, which hold whole blocks."""
+
 DEFAULT_BLOCK_TOKENS = 32
 """The vendor's plugin uses KV blocks of 32 tokens (HARDWARE: vllm-neuron, block_size 32)."""
 
@@ -201,6 +204,11 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
         "embedding, scoring and pooling models are not computed; only text generation is",
     ),
     (
+        "--hf-overrides",
+        lambda c: bool(c.model_config.hf_overrides),
+        "the chips read config.json as it is",
+    ),
+    (
         "--logprobs-mode",
         lambda c: str(c.model_config.logprobs_mode) != "raw_logprobs",
         "log-probabilities are those of the raw logits",
@@ -233,14 +241,24 @@ def _configure_engine(vllm_config: "VllmConfig") -> None:
     cache = vllm_config.cache_config
     if not cache.user_specified_block_size:
         cache.block_size = DEFAULT_BLOCK_TOKENS
-    if cache.block_size & (cache.block_size - 1) or cache.block_size > 256:
+    if cache.block_size & (cache.block_size - 1) or cache.block_size > MAX_BLOCK_TOKENS:
         raise UnsupportedFlag(
-            flag=f"--block-size {cache.block_size}", reason="expected a power of two up to 256"
+            flag=f"--block-size {cache.block_size}",
+            reason=f"expected a power of two up to {MAX_BLOCK_TOKENS}",
         )
 
 
 def _configure_context(vllm_config: "VllmConfig", deployment: Deployment) -> None:
-    """The named model's context bounds the engine's, whatever the stand-in could do."""
+    """The named model's context bounds the engine's, whatever the stand-in could do.
+
+    A length that the user gave is refused above it, as vLLM does; only a derived one is cut.
+    """
     model_config = vllm_config.model_config
     limit = deployment.time_model.max_context_tokens
+    given = model_config.original_max_model_len
+    if given is not None and given > limit:
+        raise UnsupportedFlag(
+            flag=f"--max-model-len {given}",
+            reason=f"expected at most {limit}, the context of {deployment.time_model.name}",
+        )
     model_config.max_model_len = min(model_config.max_model_len, limit)

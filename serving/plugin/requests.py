@@ -21,9 +21,9 @@ def refuse_request(params: Any) -> None:
         raise ValueError(f"{type(params).__name__}: only text generation is computed here")
     for name, meaning in _NOT_COMPUTED.items():
         if getattr(params, name) is not None:
-            raise ValueError(f"{name}: {meaning} are not computed on this platform")
+            raise ValueError(f"{name}: not computed on this platform ({meaning})")
     if params.watermarking:
-        raise ValueError("watermarking: is not computed on this platform")
+        raise ValueError("watermarking: not computed on this platform")
 
 
 def sampling_spec(params: SamplingParams, request_id: str, engine_seed: int) -> SamplingSpec:

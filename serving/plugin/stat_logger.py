@@ -55,10 +55,9 @@ class EmulatedStatLogger(PrometheusStatLogger):
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
     def _take_snapshot(self, scheduler_stats: SchedulerStats) -> None:
-        """Remove our payload from vLLM's stats, whose own loggers do not know it."""
-        payload = (scheduler_stats.ec_connector_stats or {}).get("ultraserve")
-        if payload is not None:
-            scheduler_stats.ec_connector_stats = None
+        """Take our payload out of vLLM's stats."""
+        payload, scheduler_stats.running_lora_adapters = scheduler_stats.running_lora_adapters, {}
+        if payload:
             self._recorder.record(Snapshot.from_payload(payload))
 
 

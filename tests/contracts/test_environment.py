@@ -1,5 +1,6 @@
 """The environment is the one that `constraints.txt` describes: nothing unpinned, nothing spare."""
 
+import sysconfig
 import tomllib
 from collections.abc import Iterable
 from importlib.metadata import distribution, distributions
@@ -10,6 +11,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
+# setuptools puts copies of its own on the path of a process that has imported it.
+SITE = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 INSTALLERS = {"pip", "setuptools", "wheel"}  # asked for by the install itself
 
 
@@ -79,7 +82,7 @@ def test_nothing_is_pinned_that_the_project_does_not_need() -> None:
 
 def test_every_pinned_package_is_installed_in_its_pinned_version() -> None:
     found: dict[str, str] = {
-        canonicalize_name(one.metadata["Name"]): one.version for one in distributions()
+        canonicalize_name(one.metadata["Name"]): one.version for one in distributions(path=SITE)
     }
     installed = {name: Version(found[name]).public for name in pins() if name in found}
 

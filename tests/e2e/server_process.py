@@ -99,7 +99,8 @@ class ServerProcess:
             return True
         if any(str(self.folder) in argument for argument in process.cmdline()):
             return True
-        return any((each.pid, each.create_time()) in self._seen for each in process.parents())
+        parent = process.parent()
+        return parent is not None and (parent.pid, parent.create_time()) in self._seen
 
     def running(self) -> dict[Process, str]:
         """What was started for this server and has not ended."""
@@ -118,7 +119,7 @@ class ServerProcess:
             assert self._popen.poll() is None, f"it ended before {what}:\n{self.log()}"
             assert time.monotonic() < end_s, f"no {what} in time:\n{self.log()}"
             self.look()
-            time.sleep(0.2)  # polls another process
+            time.sleep(0.3)  # polls another process
         self.look()
 
     def wait_ready(self) -> None:
@@ -134,6 +135,19 @@ class ServerProcess:
     def runs(self, *names: str) -> bool:
         """Whether a process that one of `names` describes has been seen."""
         return any(name in shown for shown in self.look().values() for name in names)
+
+    def imports(self, library: str) -> bool:
+        """Whether the server has mapped a file of `library`."""
+        with contextlib.suppress(psutil.Error):
+            return any(
+                f"/{library}/" in each.path for each in psutil.Process(self.pid).memory_maps()
+            )
+        return False
+
+    def kill(self, pid: int) -> None:
+        """End one of the server's processes without asking it."""
+        assert any(pid == seen for seen, _ in self.look())
+        os.kill(pid, signal.SIGKILL)
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
         """Send it to the server, or to its whole group as a terminal's Ctrl-C does."""

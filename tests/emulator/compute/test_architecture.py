@@ -85,6 +85,8 @@ def test_newer_spellings_are_understood() -> None:
     arch = architecture_from_config(newer, "c")
 
     assert (arch.rope_theta, arch.experts) == (7e5, 32)
+    both = architecture_from_config(CONFIG | {"rope_parameters": rope}, "c")
+    assert both.rope_theta == 7e5, "the newer one counts"
 
 
 @pytest.mark.parametrize(

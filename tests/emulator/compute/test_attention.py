@@ -122,6 +122,38 @@ class TestOneItem:
 
         np.testing.assert_allclose(out, attended_slowly(sharp, positions), atol=1e-4)
 
+    def test_results_go_to_the_rows_that_the_queries_came_from(self) -> None:
+        one = context(tokens=30, heads=(4, 2, 16))
+        positions = np.array([3, 29, 11])
+        expected = attended(one, positions)
+        rows = np.array([[5, 0, 2]])
+        queries = np.zeros((6, 4, 16), dtype=np.float32)
+        queries[rows[0]] = one.queries[positions]
+        out = np.full_like(queries, 7.0)
+        items = AttentionItems(rows=rows, positions=positions[None], tables=one.table[None])
+
+        attend(queries, one.kv, 0, items, out, scores_bounded=True)
+
+        assert (out[rows[0]] == expected).all()
+        assert (out[[1, 3, 4]] == 7.0).all(), "other rows are left alone"
+
+    def test_what_is_hidden_is_known_for_each_layout_of_the_rows(self) -> None:
+        items = AttentionItems(
+            rows=np.array([[0, 1]]),
+            positions=np.array([[0, 130]]),
+            tables=np.zeros((1, 2 * TABLE), dtype=np.int64),
+        )
+
+        # [items, chunks, tiles, tile, CHUNK_TOKENS]: two heads a key head, in one tile or in two.
+        whole, tiled = items.future(group=2, tile=4), items.future(group=1, tile=1)
+
+        assert whole.shape == (1, 2, 1, 4, CHUNK_TOKENS)
+        assert tiled.shape == (1, 2, 2, 1, CHUNK_TOKENS)
+        visible = (~whole).sum(axis=(0, 1, 2, 4)).tolist()
+        assert visible == [1, 1, 131, 131]
+        assert (~tiled).sum(axis=(0, 1, 3, 4)).tolist() == [1, 131]
+        assert items.future(group=2, tile=4) is whole, "made once for all layers"
+
     def test_a_query_does_not_see_a_later_key(self) -> None:
         one = context(tokens=200, heads=(4, 2, 16))
         before = attended(one, np.arange(100, 150))

@@ -246,6 +246,9 @@ class TestIndex:
     def test_a_good_one_is_followed(self, sharded: Path) -> None:
         assert check_weights(sharded).layers == 3
 
+        (sharded / "model.safetensors").write_bytes(b"left over from another download")
+        assert check_weights(sharded).layers == 3
+
     def test_a_missing_file_is_named(self, sharded: Path) -> None:
         (sharded / "b.safetensors").unlink()
 

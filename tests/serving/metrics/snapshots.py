@@ -6,7 +6,6 @@ from typing import Any
 from serving.metrics.snapshot import Snapshot
 
 _FIRST = Snapshot(
-    clock="auto",
     dilation=4.0,
     emulated_s=5.0,
     steps=3,

@@ -47,13 +47,21 @@ def answer(step: RankStep) -> RankOutput:
     )
 
 
-def run(host: Host, *, tokens: int = 128, requests: int = 8, blocks: int = KV_BLOCKS) -> float:
+def run(
+    host: Host,
+    *,
+    tokens: int = 128,
+    requests: int = 8,
+    blocks: int = KV_BLOCKS,
+    context: int = 40_960,
+) -> float:
     return calibrate(
         host,
         COST,
         ranks=CHIPS,
         block_tokens=BLOCK_TOKENS,
         kv_blocks=blocks,
+        max_model_len=context,
         max_batched_tokens=tokens,
         max_requests=requests,
     )
@@ -103,27 +111,33 @@ def test_it_uses_blocks_of_the_pool_only_and_leaves_no_request_behind(
                 table = tables[step.rank, item.request_id]
                 assert (step.rank, item.request_id) in alive
                 assert len(table) * BLOCK_TOKENS >= item.first_position + item.new_tokens
-            used = [
-                b
-                for key, table in tables.items()
-                if key in alive
-                for b in table
-                if key[0] == step.rank
-            ]
-            assert len(set(used)) == len(used)
-            assert all(0 < block < blocks for block in used)
+                assert all(0 < block < blocks for block in table)
     assert not alive
+
+
+def sizes(host: Host) -> set[tuple[int, int, int]]:
+    """Requests, tokens before the step and tokens in it, of each kind of step that was tried."""
+    return {
+        (len(step.scheduled), step.scheduled[0].first_position, step.scheduled[0].new_tokens)
+        for steps in host.steps
+        for step in steps
+        if step.scheduled
+    }
 
 
 def test_it_prefills_as_much_as_a_step_may_hold_and_decodes_alone_and_together() -> None:
     host = Host(0.0)
     run(host, tokens=512, requests=8)
 
-    sizes = {
-        (len(step.scheduled), max(item.new_tokens for item in step.scheduled))
-        for steps in host.steps
-        for step in steps
-        if step.scheduled
-    }
-    assert {(1, 512), (1, 1), (8, 1)} <= sizes
+    assert sizes(host) == {(1, 0, 512), (1, 64, 1), (8, 64, 1), (8, 1024, 1)}
     assert all(len(steps) == CHIPS for steps in host.steps)
+
+
+def test_it_tries_no_prompt_longer_than_the_context_or_two_thousand_tokens() -> None:
+    host = Host(0.0)
+    run(host, tokens=131_072, requests=64, blocks=10_000, context=131_072)
+    assert sizes(host) == {(4, 0, 2048), (1, 64, 1), (16, 64, 1), (64, 1024, 1)}
+
+    short = Host(0.0)
+    run(short, tokens=512, requests=8, context=100)
+    assert sizes(short) == {(5, 0, 99), (1, 64, 1), (8, 64, 1), (8, 99, 1)}

@@ -64,7 +64,7 @@ def test_steps_that_follow_each_other_in_virtual_time_add_up_by_hand() -> None:
     assert snapshot.chip_watts == 800.0
     assert snapshot.facility_watts == DEPLOYMENT.cost.facility_watts(800.0)
     assert snapshot.provisioned_watts == DEPLOYMENT.cost.provisioned_watts
-    assert (snapshot.chips, snapshot.clock) == (2, "virtual")
+    assert (snapshot.chips, snapshot.dilation) == (2, 0.0)
     assert snapshot.compute_wall_s == 0.75
 
 

@@ -187,8 +187,11 @@ def test_the_kv_pool_is_what_the_timed_model_s_hbm_leaves() -> None:
     (free_bytes,) = target.determine_available_memory()
     (specs,) = target.get_kv_cache_specs()
 
-    share = target.cache_config.gpu_memory_utilization
-    assert free_bytes == int(deployment.cost.hbm_free_bytes_per_chip() * share)
+    # By hand: 4 x 36 GiB, 92 % of it, less the weights and 96 MB of microcode for each of 8 cores.
+    weights_bytes = deployment.cost.weight_bytes_per_chip
+    expected_bytes = 0.92 * 4 * 36 * 2**30 - weights_bytes - 8 * 96e6
+    assert target.cache_config.gpu_memory_utilization == 0.92
+    assert free_bytes == pytest.approx(expected_bytes, abs=1)
     assert len(specs) == deployment.time_model.layers
     page_bytes = sum(spec.page_size_bytes for spec in specs.values())
     assert page_bytes == deployment.time_model.kv_bytes_per_token * BLOCK_TOKENS
@@ -205,8 +208,7 @@ def test_a_tiny_timed_model_gets_no_more_blocks_than_the_host_can_hold(chips: in
     blocks = pool_bytes // (target.deployment.time_model.kv_bytes_per_token * BLOCK_TOKENS)
 
     assert chips * blocks <= 2_000_000
-    assert blocks * BLOCK_TOKENS <= 8_000_000
-    assert blocks * BLOCK_TOKENS >= 128 * 1024  # still a whole context
+    assert blocks * BLOCK_TOKENS >= target.model_config.max_model_len
 
 
 CONTROL = {

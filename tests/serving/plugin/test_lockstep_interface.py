@@ -266,7 +266,6 @@ def test_a_step_without_constrained_requests_has_no_bitmask() -> None:
 
 def snapshot(dilation: float) -> Snapshot:
     return Snapshot(
-        clock="auto",
         dilation=dilation,
         emulated_s=5.0,
         steps=3,
@@ -308,7 +307,7 @@ def test_events_and_outputs_carry_the_emulated_times_of_the_report(
     assert stamped == {EngineCoreEventType.QUEUED: queued_s, EngineCoreEventType.SCHEDULED: 4.0}
     stats = outputs.scheduler_stats
     assert stats is not None
-    assert stats.ec_connector_stats == {"ultraserve": snapshot(dilation).to_payload()}
+    assert stats.running_lora_adapters == snapshot(dilation).to_payload()
 
 
 def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None:

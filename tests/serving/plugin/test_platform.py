@@ -38,6 +38,7 @@ REFUSED: dict[str, list[str]] = {
     "--enable-return-routed-experts": [],
     "--logits-processors": ["a.module:Processor"],
     "--enable-prompt-embeds": [],
+    "--hf-overrides": ['{"num_hidden_layers": 2}'],
 }
 # No flag of an engine: `vllm serve` reads it and tells each API process of the others.
 OF_THE_SERVER = {"--api-server-count"}
@@ -82,7 +83,7 @@ def test_every_quantization_is_refused_by_name(method: str) -> None:
 def test_a_block_size_that_chips_cannot_lay_out_is_refused(tokens: str) -> None:
     text = refusal("--block-size", tokens)
 
-    assert text == f"--block-size {tokens}: expected a power of two up to 256"
+    assert text == f"--block-size {tokens}: expected a power of two up to 128"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_the_named_model_bounds_the_context_whatever_the_weights_could() -> None
     ("settings", "field"),
     [
         ({"chips": 145}, "chips"),
-        ({"chips": 5}, "ep"),
+        ({"chips": 5}, "chips"),
         ({"model": "gpt-unknown"}, "model"),
         ({"system": "trn9"}, "system"),
         ({"colour": "red"}, "ultraserve.colour"),

@@ -104,7 +104,7 @@ def test_what_is_not_computed_is_refused_by_name(name: str) -> None:
     given = params()
     setattr(given, name, REFUSED[name])
 
-    with pytest.raises(ValueError, match=rf"^{name}: .* not computed on this platform$"):
+    with pytest.raises(ValueError, match=rf"^{name}: not computed on this platform"):
         refuse_request(given)
 
 

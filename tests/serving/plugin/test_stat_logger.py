@@ -80,7 +80,7 @@ def logger(clock: str = "auto") -> EmulatedStatLogger:
 
 def scheduler_stats(**changes: Any) -> SchedulerStats:
     payload = snapshot(**changes).to_payload()
-    return SchedulerStats(num_running_reqs=3, ec_connector_stats={"ultraserve": payload})
+    return SchedulerStats(num_running_reqs=3, running_lora_adapters=payload)
 
 
 def value(name: str, **labels: str) -> float:
@@ -115,7 +115,7 @@ def test_the_snapshot_reaches_our_families_and_is_hidden_from_vllm_s() -> None:
     stats = scheduler_stats(chip_joules=77.0)
     target.record(stats, None)
 
-    assert stats.ec_connector_stats is None
+    assert stats.running_lora_adapters == {}
     assert value("ultraserve_chip_energy_joules_total") == 77.0
     assert value("ultraserve_clock_dilation") == 4.0
     labels = {"chips": "2", "time_model": "qwen3-30b-a3b", "weights": "small-moe", "clock": "auto"}
