@@ -19,11 +19,13 @@ class Rotation:
 def rotation(positions: NDArray[np.int64], head_dim: int, theta: float) -> Rotation:
     """Make the angles of `positions` [tokens].
 
-    The inverse frequencies and the angles are rounded to float32 as in the reference
-    implementation, so that long contexts rotate by the very same angles.
+    Exponents, powers, inverse frequencies and angles are each rounded to float32 where the
+    reference implementation does, so that long contexts rotate by the very same angles.
     """
-    exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
-    inverse_frequency = (1.0 / theta**exponents).astype(np.float32)  # [head_dim / 2]
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    # Its power is the exact one, rounded; that of numpy's float32 is often the number beside it.
+    powers = (theta ** exponents.astype(np.float64)).astype(np.float32)
+    inverse_frequency = np.float32(1.0) / powers  # [head_dim / 2]
     angles = positions.astype(np.float32)[:, None] * inverse_frequency  # [tokens, head_dim / 2]
     return Rotation(cos=np.cos(angles)[:, None, :], sin=np.sin(angles)[:, None, :])
 

@@ -44,7 +44,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "norm_topk_prob": False,
         "rope_theta": 500.0,
     },
-    "sharp_attention": {**_PLAIN, "num_hidden_layers": 2, "query_key_norm": 6.0},
+    "sharp_attention": {**_PLAIN, "num_hidden_layers": 2, "query_key_norm": 8.0},
 }
 
 _DROPPED = ("architectures", "model_type", "torch_dtype", "rope_scaling", "bos_token_id")

@@ -215,6 +215,29 @@ class TestTokens:
 
         assert output.token_ids.tolist() == [5]
 
+    def test_the_prompt_counts_for_the_penalty_that_counts_it(
+        self, machine: InProcessChips
+    ) -> None:
+        # 50 is in the prompt and 5 is not: a tenth of 90 is less than 30.
+        new_words = SamplingSpec(
+            temperature=0.0, repetition_penalty=10.0, logit_bias=((5, 30.0), (50, 90.0))
+        )
+
+        output = rank_output(machine, step(tokens("r", 0, 40), new=(new(sampling=new_words),)))
+
+        assert output.token_ids.tolist() == [5]
+
+    def test_every_answer_carries_its_rank(self, small_checkpoints: Mapping[str, Path]) -> None:
+        machine = InProcessChips(small_checkpoints["tied"], chips=2)
+        first = RankStep(rank=1, new=[new()], scheduled=[tokens("r", 0, 30)], finished=[])
+        second = RankStep(rank=1, new=[], scheduled=[tokens("r", 30, 10)], finished=[])
+        idle = RankStep(rank=1, new=[], scheduled=[], finished=["r"])
+
+        answers = [machine.step([given]) for given in (first, second, idle)]
+
+        assert [list(answer) for answer in answers] == [[1]] * 3
+        assert [answer[1].rank for answer in answers] == [1] * 3
+
 
 class TestGrammar:
     def test_rows_of_the_bitmask_reach_the_requests_that_they_name(

@@ -93,6 +93,8 @@ class TestRequestTable:
 
         assert len(table) == 2
         assert len(table["r"]) == 4
+        table.apply(step(finished=("r",)))
+        assert len(table) == 1
 
     def test_spans_are_the_tokens_of_the_step_in_its_order(self) -> None:
         table = RequestTable()

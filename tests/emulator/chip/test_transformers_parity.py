@@ -66,6 +66,21 @@ def test_logits_are_transformers_within_a_ten_thousandth_of_the_largest(
     assert largest <= LARGEST_DIFFERENCE
 
 
+def test_logits_hold_at_the_end_of_a_long_prompt(
+    small_checkpoints: Mapping[str, Path], reference_of: ReferenceOf
+) -> None:
+    prompt = np.random.default_rng(6).integers(0, 256, 2_000).tolist()
+    machine = InProcessChips(small_checkpoints["one_kv_head"], chips=1)
+
+    serve(machine, {"long": prompt}, new_tokens=1, chunk_tokens=512)
+
+    expected = reference_of("one_kv_head").logits(prompt)
+    differences = np.abs(machine.rows("long") - expected).max(axis=1)
+    largest = float((differences / np.abs(expected).max(axis=1)).max())
+    print(f"one_kv_head, 2,000 tokens: largest relative difference of logits {largest:.1e}")
+    assert largest <= LARGEST_DIFFERENCE
+
+
 @pytest.mark.parametrize("chips", [1, 4])
 @pytest.mark.parametrize("name", SHAPES)
 def test_greedy_texts_of_twenty_prompts_are_transformers(

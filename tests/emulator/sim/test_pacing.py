@@ -127,6 +127,21 @@ def test_a_pacer_that_is_made_late_starts_at_the_clocks_present() -> None:
     assert StepPacer(clock).begin_ns(continues=True) == 30 * MS
 
 
+class EarlyClock(VirtualClock):
+    """A clock whose present is a little before what was waited for, as rounding may make it."""
+
+    def now_ns(self) -> int:
+        return max(0, super().now_ns() - 1)
+
+
+def test_a_step_never_begins_before_the_last_one_ended() -> None:
+    pacer = StepPacer(EarlyClock())
+
+    first = pacer.finish(pacer.begin_ns(continues=False), 10 * MS)
+
+    assert pacer.begin_ns(continues=False) == first.end_ns == 10 * MS
+
+
 wall_ms = st.integers(0, 50).map(float)
 steps_of_a_run = st.lists(
     st.builds(Step, pause=wall_ms, continues=st.booleans(), computing=wall_ms, duration=wall_ms),
