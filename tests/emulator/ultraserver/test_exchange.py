@@ -160,6 +160,22 @@ def test_every_rank_gets_what_asking_each_expert_for_each_token_gives(case: Case
         assert (combines[rank].expert_rows == expected).all()
 
 
+def test_pairs_of_one_expert_keep_the_order_of_ranks_and_tokens() -> None:
+    rng = np.random.default_rng(0)
+    dispatches = {
+        rank: dispatch([rng.permutation(8)[:4].tolist() for _ in range(200)], 1_000.0 * rank)
+        for rank in range(3)
+    }
+
+    exchange = plan_exchange(dispatches, ExpertMap.contiguous(8, 2), 2)
+
+    for work in exchange.work.values():
+        ends = np.cumsum(work.counts)
+        for start, end in zip(ends - work.counts, ends, strict=True):
+            sent = work.rows[work.row_of_pair[start:end], 0]
+            assert (np.diff(sent) > 0).all()
+
+
 @given(cases())
 def test_a_token_travels_once_to_each_chip_that_holds_one_of_its_experts(case: Case) -> None:
     exchange = plan_exchange(case.dispatches, case.experts, case.chips)

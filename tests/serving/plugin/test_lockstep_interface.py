@@ -205,6 +205,21 @@ def test_a_step_continues_when_the_one_before_left_work() -> None:
     assert not step(scheduler).continues
 
 
+def test_a_step_after_one_without_tokens_begins_at_the_present() -> None:
+    scheduler = lockstep(2)
+    scheduler.add_request(arrival("held", 5).request())
+    scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    held = scheduler.schedule()
+    scheduler.set_pause_state(PauseState.UNPAUSED)  # while the engine waits for the empty step
+    scheduler.update_from_output(held, model_output([], {}))
+    first = step(scheduler)
+
+    assert held.total_num_scheduled_tokens == 0
+    assert first.total_num_scheduled_tokens == 5
+    assert not first.continues
+    assert step(scheduler).continues
+
+
 def test_without_stats_none_are_made_and_with_them_they_are_of_all_ranks() -> None:
     quiet = lockstep(2)
     quiet.add_request(arrival("a", 5).request())
