@@ -2,23 +2,26 @@
 
 vLLM ends its engine process with SIGKILL when it is told to stop at once, so nothing in that
 process can be trusted to clean up. A watcher of a few megabytes, outside the owner's process tree
-and session, waits for the owner's end of a pipe to close and then removes the directory. This file
-is the watcher's script too; it must import nothing but the standard library.
+and session, waits for the owner's end of a pipe to close; then it ends the processes that still
+have files of the directory open, and removes it. Those are Ray's agents: when the rest of Ray is
+killed they try for a minute to reach it. This file is the watcher's script too; it must import
+nothing but the standard library.
 """
 
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-_DONE = b"done"
 _WATCH_S = 10.0
 _QUIET_S = 1.0
-"""Processes that the owner had may write for a moment after it; they end when they miss it."""
+"""Processes that the owner had may write for a moment after it."""
 
 
 class ScratchDirectory:
@@ -31,7 +34,7 @@ class ScratchDirectory:
         try:
             # The first process forks the watcher and ends: the watcher is nobody's child.
             subprocess.run(
-                [sys.executable, "-I", "-S", __file__, str(self.path)],
+                [sys.executable, "-I", "-S", __file__, str(self.path), str(os.getpid())],
                 stdin=end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -42,27 +45,44 @@ class ScratchDirectory:
             os.close(end)
 
     def remove(self) -> None:
-        """Remove the directory and dismiss the watcher; idempotent."""
+        """Remove the directory and let the watcher go; idempotent."""
         pipe, self._pipe = self._pipe, None
         if pipe is None:
             return
         shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(BrokenPipeError):  # somebody ended the watcher
-            os.write(pipe, _DONE)
         os.close(pipe)
 
 
-def _watch(path: str) -> None:
-    """Wait for the owner; when it ended without a word, remove `path` until nobody writes there."""
-    if sys.stdin.buffer.read() == _DONE:
-        return
+def _watch(path: str, owner: int) -> None:
+    """Wait for the owner to end or to let go; then clear `path` until nobody comes back to it."""
+    sys.stdin.buffer.read()
     end_s = time.monotonic() + _WATCH_S
-    gone_s = 0.0
-    while gone_s < _QUIET_S and time.monotonic() < end_s:
-        gone_s = 0.0 if Path(path).exists() else gone_s + 0.1
+    quiet_s = 0.0
+    while quiet_s < _QUIET_S and time.monotonic() < end_s:
+        users = [pid for pid in _users(path) if pid not in (owner, os.getpid())]
+        for pid in users:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        quiet_s = 0.0 if users or Path(path).exists() else quiet_s + 0.1
         shutil.rmtree(path, ignore_errors=True)
         time.sleep(0.1)
 
 
+def _users(path: str) -> Iterator[int]:
+    """Python's and Ray's processes that have a file below `path` open, removed files included.
+
+    Nobody where the system has no /proc.
+    """
+    python = Path("/proc/self/exe")
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            program = (process / "exe").readlink()
+            if program != python.readlink() and "ray" not in program.parts:
+                continue
+            files = (str(each.readlink()) for each in (process / "fd").iterdir())
+            if any(file.startswith(f"{path}/") for file in files):
+                yield int(process.name)
+
+
 if __name__ == "__main__" and os.fork() == 0:
-    _watch(sys.argv[1])
+    _watch(sys.argv[1], int(sys.argv[2]))

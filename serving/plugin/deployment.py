@@ -62,11 +62,10 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
     weights = _weights_model(weights_dir)
     time_model = model_by_name(settings.model) if settings.model else weights
     partition = Partition(chips=settings.chips, tp=1, ep=settings.chips)
-    check_partition(
-        partition,
-        system,
-        {f"weights {weights.name}": weights.experts, time_model.name: time_model.experts},
-    )
+    experts = {f"weights {weights.name}": weights.experts}
+    if time_model is not weights:
+        experts[time_model.name] = time_model.experts
+    check_partition(partition, system, experts)
     cost = StepCostModel(system, time_model, partition)
     cost.hbm_free_bytes_per_chip()  # refuses a model that does not fit
     return Deployment(

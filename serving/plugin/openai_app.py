@@ -7,7 +7,7 @@ import tempfile
 
 from serving.errors import RefusedByVllm
 from serving.plugin.deployment import Deployment
-from serving.plugin.start_signals import end_start_on_signals
+from serving.plugin.start_signals import end_imports_on_signals, end_start_on_signals
 
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -29,12 +29,14 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
         os.environ.setdefault(name, value)
     # vLLM reads its command line itself, in this process and in those it spawns.
     sys.argv = ["vllm", *vllm_command(deployment, host, port), *vllm_arguments]
+    end_imports_on_signals()
+    import vllm.entrypoints.cli.serve  # the part that takes seconds
+    from vllm.entrypoints.cli.main import main
+
     end_start_on_signals()
     with tempfile.TemporaryDirectory(prefix="ultraserve-vllm-") as sockets:
         os.environ["VLLM_RPC_BASE_PATH"] = sockets
         try:
-            from vllm.entrypoints.cli.main import main
-
             main()
         except SystemExit as error:
             return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -14,6 +14,15 @@ from typing import Never
 _VLLM_START = "vllm.entrypoints.launchers.api_server.entry"
 
 
+def end_imports_on_signals() -> None:
+    """Let the signals end the process as the system does; there is nothing to clean up yet.
+
+    An exception of a handler may be lost while an extension module initialises itself.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def end_start_on_signals() -> None:
     """Install the handlers; from the main thread."""
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -68,8 +68,12 @@ def changed_weights(directory: Path, **changes: np.ndarray | None) -> Path:
     [
         (["--model", "nowhere"], "model=nowhere: expected a checkpoint directory or one of"),
         (["--chips", "145"], "chips=145: expected at most 144, the chips of trn3-nl72x2"),
-        (["--chips", "5"], "ep=5: expected a divisor of the model's 144 experts"),
-        (["--model", "qwen3-30b-a3b", "--chips", "9"], "ep=9: expected a divisor of the model's"),
+        (["--chips", "5"], "chips=5: expected a divisor of 144 experts (weights small"),
+        (
+            ["--model", "qwen3-30b-a3b", "--chips", "9"],
+            "chips=9: expected a divisor of 144 experts (weights small-moe) and 128 experts "
+            "(qwen3-30b-a3b): 1, 2, 4, 8, 16 would fit",
+        ),
         (["--clock", "virtual"], "clock=virtual: expected real, auto or dilated:K"),
         (["--clock", "nonsense"], "clock=nonsense: expected real, auto, virtual or dilated:K"),
         (["--clock", "dilated:0"], "clock=dilated:0: expected"),
@@ -140,7 +144,7 @@ OF_VLLM = [(["--tensor-parallel-size", "2"], "--tensor-parallel-size: attention 
 OF_VLLM_SLOW = [
     (["--enable-lora"], "--enable-lora: LoRA adapters are not computed"),
     (["--quantization", "fp8"], "--quantization fp8: quantized weights are not computed"),
-    (["--block-size", "48"], "--block-size 48: expected a power of two up to 256"),
+    (["--block-size", "48"], "--block-size 48: expected a power of two up to 128"),
     (["--decode-context-parallel-size", "2"], "tp_size=1 must be divisible by dcp_size=2."),
 ]
 

@@ -12,8 +12,12 @@ from emulator.actors.chip_actor import ChipActor
 from emulator.actors.codec import Message
 from emulator.chip.commands import BeginStep, Combine, RunExperts, Stop
 from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready
+from emulator.errors import ChannelError
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, NO_BITMASK
+
+# The loop handles what ends it; nothing may end it unseen.
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
 WAIT_S = 30.0
 HIDDEN = 64
@@ -108,10 +112,12 @@ def test_a_command_that_fails_is_answered_with_the_reason_and_ends_the_chip(
     assert started.has_ended()
 
 
-def test_stop_ends_it(started: Started) -> None:
+def test_stop_ends_it_without_an_answer(started: Started) -> None:
     started.hub.send(3, Stop())
 
     assert started.has_ended()
+    with pytest.raises(ChannelError, match="chip 3 has closed"):
+        started.answer()
 
 
 def test_a_hub_that_is_gone_ends_it(started: Started) -> None:

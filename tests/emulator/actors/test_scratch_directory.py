@@ -66,6 +66,15 @@ def test_removing_it_takes_everything_and_dismisses_the_watcher() -> None:
     assert comes_true(lambda: not watchers(directory.path))
 
 
+def test_a_dismissed_watcher_leaves_alone_what_others_put_there() -> None:
+    directory = ScratchDirectory("some-")
+    directory.remove()
+    directory.path.mkdir()
+
+    assert comes_true(lambda: not watchers(directory.path))
+    assert directory.path.exists()
+
+
 def test_a_directory_is_removed_though_somebody_ended_its_watcher() -> None:
     directory = ScratchDirectory("some-")
     assert comes_true(lambda: len(watchers(directory.path)) == 1)
