@@ -30,7 +30,7 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
     # vLLM reads its command line itself, in this process and in those it spawns.
     sys.argv = ["vllm", *vllm_command(deployment, host, port), *vllm_arguments]
     end_imports_on_signals()
-    import vllm.entrypoints.cli.serve  # the part that takes seconds
+    import vllm.entrypoints.cli.serve  # noqa: F401  what `main` imports, and takes seconds
     from vllm.entrypoints.cli.main import main
 
     end_start_on_signals()

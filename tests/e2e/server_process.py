@@ -158,7 +158,10 @@ class ServerProcess:
             os.kill(self.pid, number)
 
     def wait_end(self) -> int:
-        return self._popen.wait(END_TIMEOUT_S)
+        try:
+            return self._popen.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it goes on:\n{self.log()}") from None
 
     def left_over(self) -> list[str]:
         """Processes, files and ports that are still there when all had time to end."""

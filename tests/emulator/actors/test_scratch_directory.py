@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -53,7 +54,7 @@ def test_it_is_new_private_and_empty() -> None:
         two.remove()
 
 
-def test_removing_it_takes_everything_and_dismisses_the_watcher() -> None:
+def test_removing_it_takes_everything_and_the_watcher_ends() -> None:
     directory = ScratchDirectory("some-")
     (directory.path / "deep" / "deeper").mkdir(parents=True)
     (directory.path / "deep" / "file").write_text("x")
@@ -66,13 +67,47 @@ def test_removing_it_takes_everything_and_dismisses_the_watcher() -> None:
     assert comes_true(lambda: not watchers(directory.path))
 
 
-def test_a_dismissed_watcher_leaves_alone_what_others_put_there() -> None:
-    directory = ScratchDirectory("some-")
-    directory.remove()
-    directory.path.mkdir()
+HOLDER = "import sys, time; file = open(sys.argv[1], 'w'); print(flush=True); time.sleep(600)"
 
-    assert comes_true(lambda: not watchers(directory.path))
-    assert directory.path.exists()
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    """Starts processes that keep a file open; none outlives the test."""
+    started = []
+
+    def start(file: Path, *, python: bool) -> "subprocess.Popen[bytes]":
+        if python:
+            command = [sys.executable, "-c", HOLDER, str(file)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE)
+            assert process.stdout is not None
+            process.stdout.readline()
+        else:
+            with file.open("w") as open_file:
+                process = subprocess.Popen(["sleep", "600"], stdout=open_file)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_pythons_that_still_use_it_are_ended_with_it_and_nobody_else(
+    tmp_path: Path, holder: Callable[..., "subprocess.Popen[bytes]"]
+) -> None:
+    directory = ScratchDirectory("some-")
+    (directory.path / "deep").mkdir()
+    inside = holder(directory.path / "deep" / "file", python=True)
+    beside = holder(tmp_path / f"{directory.path.name}-other", python=True)
+    no_python = holder(directory.path / "log", python=False)
+    with (directory.path / "own").open("w"):  # this process, the owner, stays too
+        directory.remove()
+        inside.wait(WAIT_S)
+        assert comes_true(lambda: not watchers(directory.path))
+
+    assert beside.poll() is None
+    assert no_python.poll() is None
 
 
 def test_a_directory_is_removed_though_somebody_ended_its_watcher() -> None:
