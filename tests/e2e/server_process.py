@@ -112,11 +112,12 @@ class ServerProcess:
                     alive[pid, started] = shown
         return alive
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait while the server runs; what it starts meanwhile is noted."""
+    def wait_until(self, condition: Callable[[], bool], what: str, *, running: bool = True) -> None:
+        """Wait, while the server runs if it has to; what it starts meanwhile is noted."""
         end_s = time.monotonic() + READY_TIMEOUT_S
         while not condition():
-            assert self._popen.poll() is None, f"it ended before {what}:\n{self.log()}"
+            ended = running and self._popen.poll() is not None
+            assert not ended, f"it ended before {what}:\n{self.log()}"
             assert time.monotonic() < end_s, f"no {what} in time:\n{self.log()}"
             self.look()
             time.sleep(0.3)  # polls another process
@@ -135,6 +136,11 @@ class ServerProcess:
     def runs(self, *names: str) -> bool:
         """Whether a process that one of `names` describes has been seen."""
         return any(name in shown for shown in self.look().values() for name in names)
+
+    def runs_now(self, name: str) -> bool:
+        """Whether a process that `name` describes runs."""
+        self.look()
+        return any(name in shown for shown in self.running().values())
 
     def imports(self, library: str) -> bool:
         """Whether the server has mapped a file of `library`."""
