@@ -259,6 +259,7 @@ def test_each_rank_s_grammar_rows_are_those_of_a_bare_scheduler() -> None:
     output = scheduler.schedule()
     merged = scheduler.get_grammar_bitmask(output)
 
+    assert output.has_structured_output_requests
     assert merged is not None
     assert sorted(merged.structured_output_request_ids) == list("abcd")
     assert len(set(ranks_of(scheduler, *"abcd"))) == 3
@@ -275,8 +276,10 @@ def test_each_rank_s_grammar_rows_are_those_of_a_bare_scheduler() -> None:
 def test_a_step_without_constrained_requests_has_no_bitmask() -> None:
     scheduler = lockstep(2)
     scheduler.add_request(arrival("a", 5).request())
+    output = scheduler.schedule()
 
-    assert scheduler.get_grammar_bitmask(scheduler.schedule()) is None
+    assert not output.has_structured_output_requests
+    assert scheduler.get_grammar_bitmask(output) is None
 
 
 def snapshot(dilation: float) -> Snapshot:
