@@ -124,9 +124,10 @@ def running_engine(checkpoint: Path, chips: int, **arguments: Any) -> Iterator[E
         for process in psutil.Process().children(recursive=True)
         if process.pid not in before and process.status() != psutil.STATUS_ZOMBIE
     ]
-    assert left == [], "processes are left"
-    assert list(scratch.glob("ultraserve*")) == [], "files are left"
+    files = list(scratch.glob("ultraserve*"))
     shutil.rmtree(scratch)
+    assert left == [], "processes are left"
+    assert files == [], "files are left"
 
 
 def start(checkpoint: Path, chips: int, scratch: Path, **arguments: Any) -> LLM:

@@ -8,14 +8,20 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from serving.metrics.snapshot import Snapshot
-from serving.plugin.lockstep_scheduler import LockstepOutput, LockstepScheduler
+from serving.plugin.lockstep_scheduler import LockstepOutput, LockstepScheduler, merge_stats
 from serving.plugin.step_report import StepReport, TimedOutput
-from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
+from tests.serving.plugin.engine_config import (
+    BLOCK_TOKENS,
+    block_hasher,
+    engine_config,
+    kv_pool,
+)
 from tests.serving.plugin.lockstep_workload import Arrival, model_output
 
 
@@ -101,6 +107,38 @@ def test_the_rank_is_the_one_whose_own_cache_manager_finds_most() -> None:
     assert len(hits_seen) > 3
 
 
+def cached_on_two_ranks() -> LockstepScheduler:
+    """Rank 0 has three blocks of a text and the higher load, rank 1 the first two of them."""
+    scheduler = lockstep(2)
+    text = tuple(range(500, 500 + 3 * BLOCK_TOKENS))
+    scheduler.add_request(Arrival(name="a", prompt=(*text, 5), max_tokens=20).request())
+    scheduler.add_request(
+        Arrival(name="b", prompt=(*text[: 2 * BLOCK_TOKENS], 6), max_tokens=20).request()
+    )
+    step(scheduler)
+    assert ranks_of(scheduler, "a", "b") == [0, 1]
+    return scheduler
+
+
+def test_a_hit_counts_only_as_far_as_the_last_token_has_to_be_computed_anyway() -> None:
+    scheduler = cached_on_two_ranks()
+    text = tuple(range(500, 500 + 3 * BLOCK_TOKENS))
+    scheduler.add_request(Arrival(name="whole", prompt=text, max_tokens=2).request())
+    assert ranks_of(scheduler, "whole") == [1]  # two blocks on either: the lower load
+    scheduler.add_request(Arrival(name="more", prompt=(*text, 7), max_tokens=2).request())
+    assert ranks_of(scheduler, "more") == [0]
+
+
+def test_a_request_that_does_not_read_the_cache_goes_by_load_alone() -> None:
+    scheduler = cached_on_two_ranks()
+    params = SamplingParams(max_tokens=2, prompt_logprobs=1)  # every prompt token is computed
+    prompt = [*range(500, 500 + 3 * BLOCK_TOKENS), 7]
+    hasher = block_hasher(BLOCK_TOKENS)
+    scheduler.add_request(Request("scored", prompt, params, None, block_hasher=hasher))
+
+    assert ranks_of(scheduler, "scored") == [1]
+
+
 def test_an_id_that_comes_again_after_its_end_is_a_new_request() -> None:
     scheduler = lockstep(2)
     scheduler.add_request(arrival("again", 20, max_tokens=1).request())
@@ -108,6 +146,7 @@ def test_an_id_that_comes_again_after_its_end_is_a_new_request() -> None:
     assert scheduler.get_num_unfinished_requests() == 0
     scheduler.add_request(arrival("filler", 3, first=300).request())
     scheduler.add_request(arrival("again", 8, first=600, max_tokens=1).request())
+    assert ranks_of(scheduler, "filler", "again") == [0, 1]
 
     output = step(scheduler)
 
@@ -235,6 +274,42 @@ def test_without_stats_none_are_made_and_with_them_they_are_of_all_ranks() -> No
     stats = loud.make_stats()
     assert stats is not None
     assert (stats.num_running_reqs, stats.num_waiting_reqs) == (3, 0)
+
+
+def test_stats_of_ranks_are_sums_and_a_share_is_a_mean() -> None:
+    parts = [
+        SchedulerStats(
+            num_running_reqs=running,
+            num_waiting_reqs=2,
+            num_skipped_waiting_reqs=3,
+            kv_cache_usage=usage,
+            prefix_cache_stats=PrefixCacheStats(
+                reset=reset,
+                requests=1,
+                queries=50,
+                hits=32,
+                preempted_requests=4,
+                preempted_queries=7,
+                preempted_hits=5,
+            ),
+        )
+        for running, usage, reset in ((1, 0.25, False), (6, 0.75, True), (0, 0.5, False))
+    ]
+
+    merged = merge_stats(parts, 3)
+
+    assert (merged.num_running_reqs, merged.num_waiting_reqs) == (7, 6)
+    assert merged.num_skipped_waiting_reqs == 9
+    assert merged.kv_cache_usage == 0.5
+    assert merged.prefix_cache_stats == PrefixCacheStats(
+        reset=True,
+        requests=3,
+        queries=150,
+        hits=96,
+        preempted_requests=12,
+        preempted_queries=21,
+        preempted_hits=15,
+    )
 
 
 def constrained(name: str, regex: str, length: int) -> Request:
