@@ -23,6 +23,27 @@ class ConfigError(UltraServeError):
         return _rebuild, (type(self), fields)
 
 
+class NeuronError(ConfigError):
+    """A setting that the Neuron compiler or runtime would refuse; `code` is what it answers.
+
+    The message is one line: the code, then the setting as in any `ConfigError`.
+    """
+
+    def __init__(self, *, code: str, field: str, value: object, expected: str) -> None:
+        super().__init__(field=field, value=value, expected=expected)
+        self.args = (f"{code}: {self.args[0]}",)
+        self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {
+            "code": self.code,
+            "field": self.field,
+            "value": self.value,
+            "expected": self.expected,
+        }
+        return _rebuild, (type(self), fields)
+
+
 class CheckpointError(UltraServeError):
     """A checkpoint cannot be used; the message is one line that names the file or the tensor."""
 
@@ -34,17 +55,20 @@ class HbmExhausted(UltraServeError):
     """An HBM allocation does not fit; definite: nothing was allocated.
 
     `owner` asked for `wanted_bytes` where `free_bytes` were left; `table` shows who holds the rest,
-    as the Neuron runtime's own out-of-memory report does.
+    as the Neuron runtime's own out-of-memory report does; `hint`, if any, is a last line that says
+    what would fit.
     """
 
-    def __init__(self, *, owner: str, wanted_bytes: int, free_bytes: int, table: str) -> None:
-        super().__init__(
-            f"HBM exhausted: {owner} wants {wanted_bytes:,} bytes, {free_bytes:,} are free\n{table}"
-        )
+    def __init__(
+        self, *, owner: str, wanted_bytes: int, free_bytes: int, table: str, hint: str = ""
+    ) -> None:
+        first = f"HBM exhausted: {owner} wants {wanted_bytes:,} bytes, {free_bytes:,} are free"
+        super().__init__("\n".join(part for part in (first, table, hint) if part))
         self.owner = owner
         self.wanted_bytes = wanted_bytes
         self.free_bytes = free_bytes
         self.table = table
+        self.hint = hint
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {
@@ -52,6 +76,7 @@ class HbmExhausted(UltraServeError):
             "wanted_bytes": self.wanted_bytes,
             "free_bytes": self.free_bytes,
             "table": self.table,
+            "hint": self.hint,
         }
         return _rebuild, (type(self), fields)
 

@@ -1,10 +1,11 @@
-"""The door to live chips: start them, let them compute a step, stop them.
+"""The door to live chips: start them, let them compute a step, move experts, lose and replace them.
 
 A step is driven layer by layer: every rank's tokens are dispatched to the experts' chips and come
-back, all ranks together. What a step costs in emulated time is not decided here.
+back, all ranks together. What a step costs in emulated time is not decided here, nor what is done
+about a lost chip: the fleet says which chips are gone, does what it is told, and goes on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.actors.channel import Hub
-from emulator.actors.codec import Message
+from emulator.actors.channel import ChipLost, ChipSilent, Hub
 from emulator.actors.ray_session import RaySession
-from emulator.chip.commands import BeginStep, Stop
-from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready, StepDone
+from emulator.chip.chip_share import ChipShare
+from emulator.chip.commands import (
+    BeginStep,
+    Command,
+    Hang,
+    LoadExperts,
+    RepeatStep,
+    ResetRank,
+    SendExperts,
+    Stop,
+    TakeExperts,
+)
+from emulator.chip.effects import Effect, ExpertWeights, Failed, Ready
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ChannelError
+from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
-from emulator.ultraserver.exchange import ExpertMap, finish_exchange, plan_exchange
+from emulator.ultraserver.exchange import ExpertMap
+from emulator.ultraserver.lockstep import Lockstep, StepResult
+from emulator.ultraserver.made_up_tokens import MadeUpTokens
+
+__all__ = ["ChipLost", "ChipMemory", "Fleet", "MadeUpTokens", "StepResult"]
 
 START_TIMEOUT_S = 300.0
-STEP_TIMEOUT_S = 120.0
-"""A chip silent for this long is reported lost; a step of a tray takes milliseconds."""
+SILENCE_TIMEOUT_S = 120.0
+"""Chips that are all silent for so long are lost: a step of a tray takes milliseconds, the largest
+prefills of 144 chips on two cores half a minute."""
+HUNG_TIMEOUT_S = 0.5
+"""How long a chip that was told to hang is waited for when all others have answered."""
 
 NO_BITMASK: NDArray[np.int32] = np.zeros((0, 0), dtype=np.int32)
 
@@ -39,136 +58,351 @@ class ChipMemory:
 
 
 class Fleet:
-    """Chips 0..chips-1, each a rank's attention replica and a share of the experts.
+    """The chips of a partition, each a part of a rank's attention replica and some of the experts.
 
     Args:
         weights_dir: Hugging Face checkpoint that computes the tokens.
-        chips: number of chips; also the data-parallel ranks.
+        placement: which expert lies in which slot of which chip.
+        tp: chips of a rank, which divide its head groups.
         kv_blocks, block_tokens: the KV pool of each rank.
+        slots_max: slots of each chip in each layer, also of placements to come; those of
+            `placement` by default.
+        ray_address: a running Ray cluster to join; None starts one of our own.
 
     Raises:
         CheckpointError: the checkpoint cannot be computed; before any process is started.
-        ChannelError: from `start` and `step`, when a chip fails or is silent.
+        ChannelError: from `start`, when a chip does not start; from `step`, when one fails.
+        ChipLost: from `step` and `resume`, when chips are gone; see `resume`.
     """
 
-    def __init__(self, *, weights_dir: Path, chips: int, kv_blocks: int, block_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        weights_dir: Path,
+        placement: ExpertPlacement,
+        tp: int = 1,
+        kv_blocks: int,
+        block_tokens: int,
+        slots_max: int = 0,
+        ray_address: str | None = None,
+    ) -> None:
         self.architecture: Architecture = check_weights(weights_dir)
-        self.chips = chips
-        self._experts = ExpertMap.contiguous(self.architecture.experts, chips)
+        assert placement.layers == self.architecture.layers, placement.layers
+        assert placement.experts == self.architecture.experts, placement.experts
+        self.tp = tp
+        self.placement = placement
+        self._experts = ExpertMap(placement)
         self._weights_dir = weights_dir
         self._kv_blocks = kv_blocks
         self._block_tokens = block_tokens
-        self._ray = RaySession()
+        self._slots = max(slots_max, placement.slots)
+        self._ray = RaySession(ray_address)
         self._hub: Hub | None = None
-        self._actors: list[Any] = []
+        self._actors: dict[int, Any] = {}
+        self._sampled: dict[int, RankOutput] = {}
+        self._step: _UnfinishedStep | None = None
+        self._hung: set[int] = set()
+
+    @property
+    def chips(self) -> int:
+        """Chips of the partition, lost ones included."""
+        return self.placement.chips
+
+    @property
+    def live_chips(self) -> frozenset[int]:
+        """Chips that are started and not known to be lost."""
+        return frozenset(self._actors)
 
     def start(self) -> None:
         """Start Ray and the chips, and wait until each has loaded its shard."""
-        self._hub = Hub()
         try:
             self._ray.start()
-            for chip in range(self.chips):
-                self._actors.append(
-                    self._ray.start_chip(
-                        chip=chip,
-                        address=self._hub.address,
-                        key=self._hub.key,
-                        weights_dir=str(self._weights_dir),
-                        experts=self._experts.experts_of(chip),
-                        kv_blocks=self._kv_blocks,
-                        block_tokens=self._block_tokens,
-                    )
-                )
-            self._wait_loaded()
-            self._hub.accept(self.chips, START_TIMEOUT_S)
-            for _, message in self._hub.receive(self.chips, START_TIMEOUT_S):
-                assert isinstance(message, Ready), message
+            self._hub = Hub(self._ray.hub_host())
+            self._start_chips(range(self.chips))
         except BaseException:
             self.stop()
             raise
 
-    def _wait_loaded(self) -> None:
-        """Wait until every actor is made; Ray tells why one is not."""
-        made = [actor.is_serving.remote() for actor in self._actors]
+    def _start_chips(self, chips: Sequence[int]) -> None:
+        nodes = self._ray.place_chips(self.chips)
+        hub = self._live_hub()
+        for chip in chips:
+            share = ChipShare(
+                weights_dir=str(self._weights_dir),
+                experts=self._experts_of(chip),
+                kv_blocks=self._kv_blocks,
+                block_tokens=self._block_tokens,
+                tp=self.tp,
+                tp_index=chip % self.tp,
+            )
+            self._actors[chip] = self._ray.start_chip(
+                node=nodes[chip], chip=chip, address=hub.address, key=hub.key, share=share
+            )
+        self._wait_loaded(chips)
+        hub.accept(chips, START_TIMEOUT_S)
+        for _, message in hub.receive(chips, START_TIMEOUT_S):
+            assert isinstance(message, Ready), message
+
+    def _experts_of(self, chip: int) -> list[list[int]]:
+        """The expert of each slot of a chip, slots to come included, for each layer."""
+        slots = self.placement.expert_of_slot[:, chip]  # [layers, slots]
+        to_come = ((0, 0), (0, self._slots - slots.shape[1]))
+        padded: list[list[int]] = np.pad(slots, to_come, constant_values=EMPTY).tolist()
+        return padded
+
+    def _wait_loaded(self, chips: Iterable[int]) -> None:
+        """Wait until the actors are made; Ray tells why one is not."""
+        made = [self._actors[chip].wait_ready.remote() for chip in chips]
         try:
-            serving = self._ray.get(made, START_TIMEOUT_S)
+            self._ray.get(made, START_TIMEOUT_S)
         except Exception as error:
             last_line = str(error).strip().splitlines()[-1]
             raise ChannelError(f"a chip did not start: {last_line}") from error
-        if not all(serving):
-            raise ChannelError(f"chip {serving.index(False)} stopped while it started")
 
     def step(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
-    ) -> dict[int, RankOutput]:
-        """Compute one step of every rank in `steps`; returns the outputs by rank.
+    ) -> StepResult:
+        """Compute one step of every rank in `steps`.
 
-        `bitmasks` holds the grammar bitmask of ranks that have constrained requests.
+        `bitmasks` holds the grammar bitmask of ranks that have constrained requests. After
+        ChipLost the step is unfinished: `resume` goes on with it.
         """
-        replies = self._ask(
-            {
-                step.rank: BeginStep(step=step, grammar_bitmask=bitmasks.get(step.rank, NO_BITMASK))
-                for step in steps
-            }
-        )
-        outputs: dict[int, RankOutput] = {}
-        while True:
-            dispatches: dict[int, Dispatch] = {}
-            for rank, reply in replies.items():
-                if isinstance(reply, StepDone):
-                    outputs[rank] = reply.output
-                else:
-                    assert isinstance(reply, Dispatch), reply
-                    dispatches[rank] = reply
-            if not dispatches:
-                return outputs
-            replies = self._exchange(dispatches)
+        assert self._step is None, "the last step is unfinished"
+        begin: dict[int, BeginStep | RepeatStep] = {}
+        for step in steps:
+            begin.update(self._begin(step, bitmasks.get(step.rank, NO_BITMASK)))
+        self._step = _UnfinishedStep(ranks={step.rank for step in steps})
+        return self._drive(begin)
 
-    def _exchange(self, dispatches: dict[int, Dispatch]) -> dict[int, Message]:
-        exchange = plan_exchange(dispatches, self._experts, self.chips)
-        answers: dict[int, ExpertRows] = {}
-        for chip, answer in self._ask(exchange.work).items():
-            assert isinstance(answer, ExpertRows), answer
-            answers[chip] = answer
-        return self._ask(finish_exchange(exchange, answers))
+    def resume(self, lost_ranks: Collection[int]) -> StepResult:
+        """Finish the step that lost chips, with the ranks that have no output yet.
 
-    def _ask(self, messages: Mapping[int, Message]) -> dict[int, Message]:
-        assert self._hub is not None, "the fleet is not started"
-        self._hub.send_all(messages)
-        replies: dict[int, Message] = {}
-        for chip, reply in self._hub.receive(len(messages), STEP_TIMEOUT_S):
+        Those in `lost_ranks` are left out. The others compute it again from its first layer, to the
+        same outcome.
+        """
+        assert self._step is not None, "there is no unfinished step"
+        self._step.ranks -= set(lost_ranks)
+        again = self._step.ranks - self._step.outputs.keys()
+        return self._drive({chip: RepeatStep() for rank in again for chip in self._rank(rank)})
+
+    def _begin(self, step: RankStep, bitmask: NDArray[np.int32]) -> dict[int, BeginStep]:
+        """What the chips of a rank are told; those that do not lead also what it sampled last."""
+        lead, *others = self._rank(step.rank)
+        commands = {lead: BeginStep(step=step, grammar_bitmask=bitmask)}
+        sampled = self._sampled.pop(step.rank, None)
+        for chip in others:
+            commands[chip] = BeginStep(
+                step=step,
+                grammar_bitmask=NO_BITMASK,
+                sampled_ids=sampled.request_ids if sampled else [],
+                sampled_tokens=sampled.token_ids if sampled else np.zeros(0, dtype=np.int32),
+            )
+        return commands
+
+    def _drive(self, begin: Mapping[int, BeginStep | RepeatStep]) -> StepResult:
+        unfinished = self._step
+        assert unfinished is not None
+        lockstep = Lockstep(begin, self._experts, self.tp)
+        commands = lockstep.start()
+        try:
+            while commands:
+                replies = self._ask(commands)
+                commands = lockstep.advance(replies)
+        except _Interrupted as loss:
+            lockstep.note_done(loss.replies)
+            unfinished.outputs.update(lockstep.outputs)
+            raise ChipLost(loss.chips) from loss
+        unfinished.outputs.update(lockstep.outputs)
+        self._step = None
+        if self.tp > 1:
+            self._sampled.update(unfinished.outputs)
+        return lockstep.result(unfinished.outputs)
+
+    def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
+        """Send every command and wait for the answer to each; raises `_Interrupted`."""
+        hub = self._live_hub()
+        replies: dict[int, Effect] = {}
+        lost: set[int] = set()
+        expected = [chip for chip in commands if chip not in self._hung]
+        try:
+            hub.send_all(commands)
+            for chip, reply in hub.receive(expected, SILENCE_TIMEOUT_S):
+                replies[chip] = reply  # type: ignore[assignment]
+        except (ChipLost, ChipSilent) as error:
+            lost.update(error.chips)
+            waiting = [chip for chip in expected if chip not in replies and chip not in lost]
+            drained = hub.drain(waiting, SILENCE_TIMEOUT_S)
+            replies.update(drained.replies)  # type: ignore[arg-type]
+            lost.update((*drained.lost, *drained.silent))
+        hung = [chip for chip in commands if chip in self._hung]
+        if hung:  # nothing but their silence says so
+            drained = hub.drain(hung, HUNG_TIMEOUT_S)
+            replies.update(drained.replies)  # type: ignore[arg-type]
+            lost.update((*drained.lost, *drained.silent))
+        for chip, reply in replies.items():
             if isinstance(reply, Failed):
                 raise ChannelError(f"chip {chip} failed: {reply.reason}")
-            replies[chip] = reply
+        if lost:
+            raise _Interrupted(tuple(sorted(lost)), replies)
         return replies
 
+    def remove(self, chips: Collection[int], lost_ranks: Collection[int]) -> None:
+        """Take `chips` out of service, whatever state they are in; the rest of `lost_ranks` forget
+        their requests.
+
+        Raises:
+            ChipLost: another chip was lost meanwhile; the removal itself is done.
+        """
+        hub = self._live_hub()
+        for chip in chips:
+            actor = self._actors.pop(chip, None)
+            if actor is not None:
+                self._ray.kill(actor)
+                hub.forget(chip)
+            self._hung.discard(chip)
+        for rank in lost_ranks:
+            self._sampled.pop(rank, None)
+        left = [chip for rank in lost_ranks for chip in self._rank(rank) if chip in self._actors]
+        self._tell(dict.fromkeys(left, ResetRank()))
+
+    def add(self, chip: int, placement: ExpertPlacement) -> None:
+        """Start a chip in the place of a lost one, with the experts that `placement` gives it.
+
+        Raises:
+            ChannelError: it does not start.
+        """
+        assert chip not in self._actors, chip
+        self._set_placement(placement)
+        self._start_chips([chip])
+
+    def place(self, placement: ExpertPlacement, transfers: Sequence[ExpertTransfer]) -> None:
+        """Move weights until `placement` holds: from chip to chip, or from the checkpoint.
+
+        All that moves in a layer is read before anything is written, so experts may change places.
+
+        Raises:
+            ChipLost: a chip was lost meanwhile; some slots may hold the old expert, some the new.
+        """
+        for layer in sorted({transfer.layer for transfer in transfers}):
+            self._move([transfer for transfer in transfers if transfer.layer == layer])
+        self._set_placement(placement)
+
+    def _move(self, transfers: Sequence[ExpertTransfer]) -> None:
+        layer = transfers[0].layer
+        wanted: dict[int, list[int]] = {}  # slots to read, by chip
+        for each in transfers:
+            if each.source_chip >= 0 and each.source_slot not in wanted.get(each.source_chip, []):
+                wanted.setdefault(each.source_chip, []).append(each.source_slot)
+        read = self._tell(
+            {chip: SendExperts(layer=layer, slots=slots) for chip, slots in wanted.items()}
+        )
+        moves: dict[int, list[ExpertTransfer]] = {}
+        loads: dict[int, list[ExpertTransfer]] = {}
+        for each in transfers:
+            (moves if each.source_chip >= 0 else loads).setdefault(each.chip, []).append(each)
+        take: dict[int, Command] = {}
+        for chip, arriving in moves.items():
+            parts = []
+            for each in arriving:
+                weights = read[each.source_chip]
+                assert isinstance(weights, ExpertWeights), weights
+                row = wanted[each.source_chip].index(each.source_slot)
+                parts.append((weights.gate_up[row], weights.down[row]))
+            take[chip] = TakeExperts(
+                layer=layer,
+                slots=[each.slot for each in arriving],
+                gate_up=np.array([gate_up for gate_up, _ in parts]),
+                down=np.array([down for _, down in parts]),
+            )
+        self._tell(take)
+        self._tell(
+            {
+                chip: LoadExperts(
+                    layer=layer,
+                    slots=[each.slot for each in arriving],
+                    experts=[each.expert for each in arriving],
+                )
+                for chip, arriving in loads.items()
+            }
+        )
+
+    def _set_placement(self, placement: ExpertPlacement) -> None:
+        assert placement.slots <= self._slots, (placement.slots, self._slots)
+        self.placement = placement
+        self._experts = ExpertMap(placement)
+
+    def _tell(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
+        """Ask outside a step; raises ChipLost."""
+        try:
+            return self._ask(commands)
+        except _Interrupted as loss:
+            raise ChipLost(loss.chips) from loss
+
+    def kill(self, chip: int) -> None:
+        """Lose `chip`: its process ends at once, and nobody is told."""
+        self._ray.kill(self._actors[chip])
+
+    def hang(self, chip: int) -> None:
+        """Let `chip` answer nothing any more; its process stays."""
+        self._live_hub().send(chip, Hang())
+        self._hung.add(chip)
+
+    def _rank(self, rank: int) -> range:
+        return range(rank * self.tp, (rank + 1) * self.tp)
+
+    def _live_hub(self) -> Hub:
+        assert self._hub is not None, "the fleet is not started"
+        return self._hub
+
     def memory(self) -> list[ChipMemory]:
-        """Host memory of each chip's process, in chip order."""
-        sizes = self._ray.get([actor.memory_bytes.remote() for actor in self._actors], 60.0)
-        return [ChipMemory(pss_bytes=pss, rss_bytes=rss) for pss, rss in sizes]
+        """Host memory of each live chip's process, in chip order."""
+        asked = [self._actors[chip].memory_bytes.remote() for chip in sorted(self._actors)]
+        return [ChipMemory(pss_bytes=pss, rss_bytes=rss) for pss, rss in self._ray.get(asked, 60.0)]
 
     def cpu_s(self) -> float:
-        """CPU seconds that all chips have computed, their messages not counted."""
-        return float(sum(self._ray.get([actor.cpu_s.remote() for actor in self._actors], 60.0)))
+        """CPU seconds that all live chips have computed, their messages not counted."""
+        actors = self._actors.values()
+        return float(sum(self._ray.get([actor.cpu_s.remote() for actor in actors], 60.0)))
 
     def check(self) -> None:
-        """Raise ChannelError when a chip's process is gone or has stopped serving."""
+        """Raise ChannelError when a live chip's process is gone or has stopped serving."""
+        chips = sorted(self._actors)
+        asked = [self._actors[chip].is_serving.remote() for chip in chips]
         try:
-            serving = self._ray.get([actor.is_serving.remote() for actor in self._actors], 30.0)
+            serving = self._ray.get(asked, 30.0)
         except Exception as error:
             raise ChannelError(f"a chip does not answer: {error}") from error
         if not all(serving):
-            raise ChannelError(f"chip {serving.index(False)} has stopped serving")
+            raise ChannelError(f"chip {chips[serving.index(False)]} has stopped serving")
 
     def stop(self) -> None:
         """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
         hub, self._hub = self._hub, None
         if hub is not None:
-            for chip in range(len(self._actors)):
+            for chip in self._actors:
                 try:
                     hub.send(chip, Stop())
                 except ChannelError:
                     continue
             hub.close()
-        self._actors = []
+        self._actors = {}
         self._ray.stop()
+
+
+class _UnfinishedStep:
+    """The ranks of a step in progress, and the outputs of those that are done."""
+
+    __slots__ = ("outputs", "ranks")
+
+    def __init__(self, ranks: set[int]) -> None:
+        self.ranks = ranks
+        self.outputs: dict[int, RankOutput] = {}
+
+
+class _Interrupted(Exception):
+    """Chips did not answer; `replies` are what the others had to say."""
+
+    def __init__(self, chips: tuple[int, ...], replies: dict[int, Effect]) -> None:
+        super().__init__(chips)
+        self.chips = chips
+        self.replies = replies

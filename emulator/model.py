@@ -5,35 +5,56 @@ It starts no process and imports no Ray, so commands that only compute never pay
 
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ConfigError, HbmExhausted
+from emulator.faults.recovery_time import RecoveryRates
+from emulator.faults.reloads import plan_reloads
+from emulator.faults.survival import Recovery
+from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.core_claims import CoreClaim, claims_directory
+from emulator.memory.core_request import CoreRequest, compiled_lnc
+from emulator.memory.core_request import resolve as resolve_cores
+from emulator.memory.neuron_environment import NeuronEnvironment
 from emulator.power.energy_meter import EnergyMeter
 from emulator.specs.batch import StepBatch
 from emulator.specs.chip import ChipSpec
 from emulator.specs.chips import CHIPS, chip_by_name
+from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.health import Health
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import MODELS, model_by_name
 from emulator.specs.partition import Partition, check_partition
+from emulator.specs.placement import ExpertPlacement, ExpertTransfer
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS, system_by_name
-from emulator.ultraserver.step_cost import (
-    ACTIVATION_RESERVE_BYTES,
-    StepCost,
-    StepCostModel,
-)
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.machine import Machine, Settlement
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
 
 __all__ = [
-    "ACTIVATION_RESERVE_BYTES",
     "CHIPS",
     "MODELS",
     "SYSTEMS",
     "ChipSpec",
     "ConfigError",
+    "CoreClaim",
+    "CoreRequest",
     "EnergyMeter",
+    "ExpertDistribution",
+    "ExpertLoads",
+    "ExpertPlacement",
+    "ExpertTransfer",
     "Figure",
     "HbmExhausted",
+    "HbmTerms",
+    "Health",
+    "Machine",
     "ModelSpec",
     "NamedFigures",
+    "NeuronEnvironment",
     "Partition",
+    "Recovery",
+    "RecoveryRates",
+    "Settlement",
     "StepBatch",
     "StepCost",
     "StepCostModel",
@@ -41,6 +62,10 @@ __all__ = [
     "check_partition",
     "check_weights",
     "chip_by_name",
+    "claims_directory",
+    "compiled_lnc",
     "model_by_name",
+    "plan_reloads",
+    "resolve_cores",
     "system_by_name",
 ]

@@ -1,1 +1,1 @@
-"""The control API's messages and services, once it has some. Imports nothing of ours."""
+"""The control API's messages and services. Imports nothing of ours."""

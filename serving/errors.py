@@ -21,9 +21,9 @@ class RefusedByVllm(UltraServeError):
 class PortInUse(UltraServeError):
     """Another program listens where the server was asked to."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, field: str = "port") -> None:
         super().__init__(
-            f"port={port}: expected a free port on {host}, another program listens there"
+            f"{field}={port}: expected a free port on {host}, another program listens there"
         )
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from emulator.errors import UltraServeError
 
-_COMMANDS = ("serve", "describe", "demo")
+_COMMANDS = ("serve", "describe", "demo", "state", "fault")
 
 
 def main(argv: list[str] | None = None) -> int:

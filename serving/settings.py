@@ -40,37 +40,83 @@ class ClockSetting:
         return cls(kind=kind, dilation=dilation)
 
 
+_CATALOG_NAMES = ("system", "model")
+_WHOLE_NUMBERS = {"chips": 1, "tp": 1, "ep": 1, "lnc": 1, "first_chip": 0, "spares": 0}
+"""The least that each may be; what fits together is the partition's to say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The platform's settings.
 
     Attributes:
         system: catalog name of the machine.
-        chips: chips of the partition; each is a data-parallel rank and holds its experts.
+        chips: chips of the partition, from `first_chip` of the machine on.
+        tp: chips that make one data-parallel rank and divide its attention heads.
+        ep: chips over which the experts are spread, in groups; None spreads them over all chips.
+        lnc: physical NeuronCores of a logical one; None takes the chip's default.
+        spares: more chips of the machine that stand by for lost ones.
         model: catalog name of the model that sets time, HBM and energy; None when the weights
             that compute the tokens set them too.
+        computes: False makes tokens up instead of computing them (`--weights none`).
+        routing: where the timed model's tokens go when its own router is not computed: see
+            `emulator.model.ExpertDistribution`; None is uniform.
         clock: see `ClockSetting`.
         pue: power usage effectiveness of the facility; None takes the system's own.
+        prefill_policy: how prefills are held back for decodes; see `serving.policy`.
+        eplb: vLLM's own `--eplb-config` object; None leaves experts where they are.
+        ray_address: a running Ray cluster to join; None starts one of our own.
+        hang_timeout_s: emulated seconds until a chip that does not answer is given up.
+        exclusive_cores: the cores were asked for by number: no other process may have them.
     """
 
     system: str = "trn3-nl72x2"
     chips: int = 4
+    tp: int = 1
+    ep: int | None = None
+    lnc: int | None = None
+    first_chip: int = 0
+    spares: int = 0
     model: str | None = None
+    computes: bool = True
+    routing: str | None = None
     clock: str = "auto"
     pue: float | None = None
+    prefill_policy: str | None = None
+    eplb: Mapping[str, Any] | None = None
+    ray_address: str | None = None
+    hang_timeout_s: float = 30.0
+    exclusive_cores: bool = False
 
     def __post_init__(self) -> None:
         ClockSetting.parse(self.clock)
-        if not isinstance(self.chips, int) or isinstance(self.chips, bool) or self.chips < 1:
-            raise ConfigError(field="chips", value=self.chips, expected="a whole number above 0")
+        for name, least in _WHOLE_NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < least):
+                expected = f"a whole number of at least {least}"
+                raise ConfigError(field=name, value=value, expected=expected)
         if self.pue is not None and not (
             isinstance(self.pue, float | int) and 1.0 <= self.pue < float("inf")
         ):
             raise ConfigError(field="pue", value=self.pue, expected="a number of at least 1")
-        for name in ("system", "model"):
+        if not (
+            isinstance(self.hang_timeout_s, float | int)
+            and 0.0 < self.hang_timeout_s < float("inf")
+        ):
+            raise ConfigError(
+                field="hang_timeout_s", value=self.hang_timeout_s, expected="seconds above 0"
+            )
+        for name in _CATALOG_NAMES:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(field=name, value=value, expected="a catalog name")
+        if self.eplb is not None and not isinstance(self.eplb, Mapping):
+            raise ConfigError(field="eplb", value=self.eplb, expected="an object of settings")
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks: chips over tp; whether it divides is the partition's to say."""
+        return self.chips // self.tp
 
     @classmethod
     def from_additional_config(cls, additional: Mapping[str, Any] | None) -> "Settings":

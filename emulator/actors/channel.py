@@ -1,124 +1,305 @@
-"""The step channel: one Unix socket from the executor's hub to each of its chips.
+"""The step channel: one socket from the executor's hub to each of its chips.
 
-Python's own `multiprocessing.connection` frames and authenticates the messages. On 2 cores one
-round trip to 4 chips takes 0.13 ms here, 0.33 ms over ZeroMQ, whose I/O threads wake each other,
-and milliseconds as Ray calls (DECISIONS.md). The sockets lie in a directory that only their user
-can enter; nothing listens on a network.
+Within one Ray node the sockets are Unix sockets in a directory that only their user can enter, and
+nothing listens on a network. Chips on other nodes connect over TCP. Either way both ends prove that
+they know a random key, which travels over Ray's authenticated calls (see handshake). A chip that is
+gone and a chip that is silent are different errors; the connections to the others stay as they are.
 """
 
+import contextlib
 import secrets
 import selectors
-import threading
-from collections.abc import Iterator, Mapping
-from multiprocessing.connection import Client, Connection, Listener
+import socket
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from emulator.actors.codec import Codec, Message
+from emulator.actors.entrance import Entrance
+from emulator.actors.handshake import GREETING_BYTES, WELCOME_BYTES, SpokeHandshake
+from emulator.actors.packet_socket import PacketSocket
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ChannelError
 
-_BACKLOG = 1_024
+_BACKLOG: Final = 1_024
 """More chips than a machine has may connect at once."""
+
+_STALL_TIMEOUT_S: Final = 10.0
+"""Longest wait within a packet. A packet of megabytes takes milliseconds; a chip that does not even
+empty its socket will not do so later (assumed)."""
+
+_CONNECT_TIMEOUT_S: Final = 600.0
+"""How long a chip waits for its hub's side of the handshake: the hub may wait for the slowest of
+144 chips to load before it looks."""
+
+
+_EARLY_MESSAGES_MAX: Final = 16
+"""A chip answers each command once; one with more answers than this waiting is not sane."""
+
+
+class ChipLost(ChannelError):
+    """The connections to `chips` are gone: they answer nothing any more."""
+
+    def __init__(self, chips: tuple[int, ...], reason: str = "the channel is closed") -> None:
+        super().__init__(f"{_names(chips)} lost: {reason}")
+        self.chips = chips
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.chips, self.reason)
+
+
+class ChipSilent(ChannelError):
+    """`chips` did not answer in time, and may yet: `forget` them before they are asked again."""
+
+    def __init__(self, chips: tuple[int, ...], silent_s: float) -> None:
+        super().__init__(f"{_names(chips)} silent for {silent_s:g} s")
+        self.chips = chips
+        self.silent_s = silent_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.chips, self.silent_s)
+
+
+def _names(chips: tuple[int, ...]) -> str:
+    return f"chip{'s' if len(chips) > 1 else ''} {', '.join(map(str, chips))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """What came of the chips that were waited for: each is in one of the three."""
+
+    replies: dict[int, Message]
+    lost: tuple[int, ...]
+    silent: tuple[int, ...]
 
 
 class Hub:
     """The executor's end: sends commands to chips by number, receives their effects.
 
+    Args:
+        host: address of this node where chips of other nodes can reach it; None listens on a Unix
+            socket.
+
     `address` and `key` are what a `Spoke` needs. A chip is reachable once `accept` has returned.
     """
 
-    def __init__(self) -> None:
-        self._directory = ScratchDirectory("ultraserve-")
-        self.address = str(self._directory.path / "hub")
+    def __init__(self, host: str | None = None) -> None:
+        self._directory = ScratchDirectory("ultraserve-") if host is None else None
         self.key = secrets.token_bytes(32)
-        self._listener = Listener(
-            self.address, family="AF_UNIX", backlog=_BACKLOG, authkey=self.key
-        )
+        if self._directory is not None:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self.address = str(self._directory.path / "hub")
+            self._listener.bind(self.address)
+        else:
+            self._listener = socket.socket(socket.AF_INET)
+            self._listener.bind((host, 0))
+            bound_host, port = self._listener.getsockname()
+            self.address = f"{bound_host}:{port}"
+        self._listener.listen(_BACKLOG)
+        self._entrance = Entrance(self._listener, self.key)
         self._selector = selectors.DefaultSelector()
-        self._connections: dict[int, Connection] = {}
+        self._sockets: dict[int, PacketSocket] = {}
+        self._aside: dict[int, list[Message]] = {}
         self._codec = Codec()
 
-    def accept(self, chips: int, timeout_s: float) -> None:
-        """Wait until `chips` chips have connected and said their number.
+    @property
+    def connected(self) -> frozenset[int]:
+        """The chips that can be reached, as far as is known."""
+        return frozenset(self._sockets)
+
+    @property
+    def refused(self) -> int:
+        """Connections that were turned away: strangers, and chips that nobody waited for."""
+        return self._entrance.refused
+
+    def accept(self, chips: Collection[int], timeout_s: float) -> None:
+        """Wait until each of `chips` has connected and proved that it knows the key.
+
+        Whoever else connects is turned away, and delays nobody. It may be called again, for chips
+        that take the place of those that were forgotten.
 
         Raises:
-            ChannelError: some did not within `timeout_s`.
+            ChannelError: some did not within `timeout_s`; it names them.
         """
-        # The listener has no time limit of its own; a thread that nobody waits for any more ends
-        # with the process.
-        thread = threading.Thread(target=self._accept_all, args=(chips,), daemon=True)
-        thread.start()
-        thread.join(timeout_s)
-        if len(self._connections) < chips:
-            connected = len(self._connections)
-            raise ChannelError(f"{chips - connected} of {chips} chips did not connect")
-        for chip, connection in self._connections.items():
-            self._selector.register(connection, selectors.EVENT_READ, chip)
-
-    def _accept_all(self, chips: int) -> None:
-        for _ in range(chips):
-            connection = self._listener.accept()
-            chip = int.from_bytes(connection.recv_bytes(8), "little")
-            self._connections[chip] = connection
+        missing = set(chips)
+        assert not missing & self._sockets.keys(), "a chip connects once"
+        for chip, connected in self._entrance.admit(missing, timeout_s):
+            missing.discard(chip)
+            self._sockets[chip] = PacketSocket(connected, _STALL_TIMEOUT_S)
+            self._selector.register(self._sockets[chip], selectors.EVENT_READ, chip)
+        if missing:
+            names = _names(tuple(sorted(missing)))
+            raise ChannelError(f"{names} did not connect within {timeout_s:g} s")
 
     def send(self, chip: int, message: Message) -> None:
-        """Send `message` to `chip`; raises ChannelError when the chip is gone."""
+        """Send `message` to `chip`; raises ChipLost when it cannot take it."""
+        packet = self._codec.encode(message)
         try:
-            self._connections[chip].send_bytes(self._codec.encode(message))
-        except (KeyError, OSError) as error:
-            raise ChannelError(f"chip {chip} cannot be reached: {error}") from error
+            self._sockets[chip].send(packet)
+        except KeyError as error:
+            raise ChipLost((chip,), "it is not connected") from error
+        except OSError as error:
+            self.forget(chip)
+            raise ChipLost((chip,), f"it cannot be reached ({error})") from error
 
     def send_all(self, messages: Mapping[int, Message]) -> None:
-        """Send one message to each chip of `messages`."""
+        """Send one message to each chip of `messages`; raises one ChipLost after trying all."""
+        lost = []
         for chip, message in messages.items():
-            self.send(chip, message)
+            try:
+                self.send(chip, message)
+            except ChipLost as error:
+                lost.append((chip, error.reason))
+        if lost:
+            raise ChipLost(tuple(chip for chip, _ in lost), lost[0][1])
 
-    def receive(self, count: int, timeout_s: float) -> Iterator[tuple[int, Message]]:
-        """Yield `count` messages as they come, each with its chip.
+    def receive(self, chips: Collection[int], timeout_s: float) -> Iterator[tuple[int, Message]]:
+        """Yield one message of each of `chips` as they come.
 
         Raises:
-            ChannelError: nothing came within `timeout_s`, or a chip's end was closed.
+            ChipLost: the connection to one of them is gone; others may still answer (`drain`).
+            ChipSilent: nothing came for `timeout_s`; it names all that are waited for.
+            ChannelError: a message cannot be decoded.
         """
-        left = count
+        left = set(chips)
+        gone = left - self._sockets.keys()
+        if gone:
+            raise ChipLost(tuple(sorted(gone)), "not connected")
+        end_s = time.monotonic() + timeout_s
         while left:
-            ready = self._selector.select(timeout_s)
-            if not ready:
-                raise ChannelError(f"{left} of {count} chips silent for {timeout_s:g} s")
-            for key, _ in ready:
-                yield key.data, self._receive_one(key.data)
-                left -= 1
+            arrived = self._arrived(left, end_s - time.monotonic())
+            for chip in arrived:
+                left.discard(chip)
+                yield chip, self._take(chip)
+            now_s = time.monotonic()
+            if arrived:
+                end_s = now_s + timeout_s
+            elif now_s >= end_s:
+                raise ChipSilent(tuple(sorted(left)), timeout_s)
+
+    def drain(self, chips: Collection[int], timeout_s: float) -> Drained:
+        """Collect one message of each of `chips`, for `timeout_s` in all; nothing is raised for a
+        chip that has none.
+        """
+        left = set(chips)
+        lost = left - self._sockets.keys()
+        left -= lost
+        replies: dict[int, Message] = {}
+        end_s = time.monotonic() + timeout_s
+        while left and (wait_s := end_s - time.monotonic()) > 0:
+            for chip in self._arrived(left, wait_s):
+                left.discard(chip)
+                try:
+                    replies[chip] = self._take(chip)
+                except ChipLost:
+                    lost.add(chip)
+        return Drained(replies=replies, lost=tuple(sorted(lost)), silent=tuple(sorted(left)))
+
+    def _arrived(self, chips: set[int], timeout_s: float) -> list[int]:
+        """Wait until some of `chips` have a message or are gone; returns those.
+
+        What comes from others meanwhile is set aside for when they are asked about.
+        """
+        if self._aside and (early := [chip for chip in chips if self._aside.get(chip)]):
+            return early
+        ready = [key.data for key, _ in self._selector.select(max(0.0, timeout_s))]
+        for chip in ready:
+            if chip not in chips:
+                self._set_aside(chip)
+        return [chip for chip in ready if chip in chips]
+
+    def _set_aside(self, chip: int) -> None:
+        early = self._aside.setdefault(chip, [])
+        if len(early) >= _EARLY_MESSAGES_MAX:
+            self.forget(chip)
+            return
+        with contextlib.suppress(ChipLost):  # who asks it next will hear of it
+            early.append(self._receive_one(chip))
+
+    def _take(self, chip: int) -> Message:
+        early = self._aside.get(chip)
+        return early.pop(0) if early else self._receive_one(chip)
 
     def _receive_one(self, chip: int) -> Message:
         try:
-            packet = self._connections[chip].recv_bytes()
+            packet = self._sockets[chip].receive()
         except (EOFError, OSError) as error:
-            raise ChannelError(f"chip {chip} has closed its channel") from error
+            self.forget(chip)
+            raise ChipLost((chip,), str(error)) from error
         return self._codec.decode(packet)
+
+    def forget(self, chip: int) -> None:
+        """Close the connection to `chip`, whose actor then ends; idempotent."""
+        self._aside.pop(chip, None)
+        connected = self._sockets.pop(chip, None)
+        if connected is not None:
+            self._selector.unregister(connected)
+            connected.close()
 
     def close(self) -> None:
         """Close every socket and remove their directory; idempotent."""
+        for chip in list(self._sockets):
+            self.forget(chip)
         self._selector.close()
-        for connection in self._connections.values():
-            connection.close()
+        self._entrance.close()
         self._listener.close()
-        self._directory.remove()
+        if self._directory is not None:
+            self._directory.remove()
 
 
 class Spoke:
-    """A chip's end of the channel."""
+    """A chip's end of the channel.
+
+    Raises:
+        ConnectionError: nobody listens at `address`, or whoever does is not the hub with `key`.
+        TimeoutError: the hub did not take part in the handshake.
+    """
 
     def __init__(self, address: str, key: bytes, chip: int) -> None:
-        self._connection = Client(address, family="AF_UNIX", authkey=key)
-        self._connection.send_bytes(chip.to_bytes(8, "little"))
+        connected = _connect(address)
+        try:
+            _introduce(connected, SpokeHandshake(key, chip))
+        except BaseException:
+            connected.close()
+            raise
+        self._socket = PacketSocket(connected)
         self._codec = Codec()
 
     def send(self, message: Message) -> None:
         """Send an effect to the hub."""
-        self._connection.send_bytes(self._codec.encode(message))
+        self._socket.send(self._codec.encode(message))
 
     def receive(self) -> Message:
         """Wait for the next command; raises EOFError when the hub is gone."""
-        return self._codec.decode(self._connection.recv_bytes())
+        return self._codec.decode(self._socket.receive())
 
     def close(self) -> None:
         """Close the socket."""
-        self._connection.close()
+        self._socket.close()
+
+
+def _connect(address: str) -> socket.socket:
+    if address.startswith("/"):
+        connected = socket.socket(socket.AF_UNIX)
+        connected.settimeout(_CONNECT_TIMEOUT_S)
+        connected.connect(address)
+        return connected
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S)
+
+
+def _introduce(connected: socket.socket, handshake: SpokeHandshake) -> None:
+    connected.sendall(handshake.claim(_read(connected, GREETING_BYTES)))
+    handshake.check(_read(connected, WELCOME_BYTES))
+
+
+def _read(connected: socket.socket, size: int) -> bytes:
+    got = b""
+    while len(got) < size:
+        more = connected.recv(size - len(got))
+        if not more:
+            raise ConnectionError("the hub has closed the channel")
+        got += more
+    return got

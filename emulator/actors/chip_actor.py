@@ -4,73 +4,77 @@ Ray owns the actor's life; step data does not pass through Ray. The loop runs in
 the actor can still be asked how it is.
 """
 
-import os
+import socket
 import threading
 import time
 import traceback
 from pathlib import Path
 
-import psutil
-
 from emulator.actors.channel import Spoke
-from emulator.chip.chip import Chip
-from emulator.chip.commands import Stop
-from emulator.chip.effects import Failed, Ready
-from emulator.compute.architecture import read_architecture
-from emulator.compute.checkpoint import load_shard
-from emulator.compute.paged_kv import PagedKv
+from emulator.chip.chip_share import ChipShare, load_chip, read_experts
+from emulator.chip.commands import Command, Hang, LoadExperts, Stop
+from emulator.chip.effects import Effect, Failed, Ready
+from emulator.errors import CheckpointError
+
+_SMAPS = Path("/proc/self/smaps_rollup")
 
 
 class ChipActor:
-    """Chip number `chip` with the given global `experts` of the checkpoint in `weights_dir`."""
+    """Chip number `chip`, with its `share` of the model.
 
-    def __init__(
-        self,
-        *,
-        chip: int,
-        address: str,
-        key: bytes,
-        weights_dir: str,
-        experts: list[int],
-        kv_blocks: int,
-        block_tokens: int,
-    ) -> None:
-        directory = Path(weights_dir)
-        arch = read_architecture(directory)
-        kv = PagedKv(
-            layers=arch.layers,
-            kv_heads=arch.kv_heads,
-            head_dim=arch.head_dim,
-            blocks=kv_blocks,
-            block_tokens=block_tokens,
-        )
+    Raises:
+        CheckpointError: the checkpoint is not on this node, or cannot be computed.
+    """
+
+    def __init__(self, *, chip: int, address: str, key: bytes, share: ChipShare) -> None:
+        if not Path(share.weights_dir).is_dir():
+            where = socket.gethostname()
+            raise CheckpointError(f"{share.weights_dir}: there is no such directory on {where}")
         self._number = chip
         self._cpu_s = 0.0
-        self._chip = Chip(load_shard(directory, arch, experts), kv)
+        self._share = share
+        self._chip = load_chip(share)
         self._thread = threading.Thread(
             target=self._serve, args=(address, key), name=f"chip-{chip}", daemon=True
         )
         self._thread.start()
 
     def _serve(self, address: str, key: bytes) -> None:
-        spoke = Spoke(address, key, self._number)
-        spoke.send(Ready(chip=self._number))
-        while True:
-            try:
-                command = spoke.receive()
-            except (EOFError, ConnectionError):  # the hub is gone, and with it the engine
-                break
-            if isinstance(command, Stop):
-                break
+        try:
+            spoke = Spoke(address, key, self._number)
+        except OSError:  # the hub is gone, or not ours; it will miss this chip
+            return
+        try:
+            spoke.send(Ready(chip=self._number))
+            self._answer(spoke)
+        except (EOFError, OSError):  # the hub is gone, and with it the engine
+            pass
+        finally:
+            spoke.close()
+
+    def _answer(self, spoke: Spoke) -> None:
+        """Answer commands until told to stop, or until one fails."""
+        hanging = False
+        while not isinstance(command := spoke.receive(), Stop):
+            hanging = hanging or isinstance(command, Hang)
+            if hanging:
+                continue
             started_s = time.thread_time()
             try:
-                effect = self._chip.handle(command)  # type: ignore[arg-type]
+                effect = self._carry_out(command)  # type: ignore[arg-type]
             except Exception:  # noqa: BLE001  the hub must learn of it; the chip is lost from here on
                 spoke.send(Failed(reason=traceback.format_exc()))
-                break
+                return
             self._cpu_s += time.thread_time() - started_s
             spoke.send(effect)
-        spoke.close()
+
+    def _carry_out(self, command: Command) -> Effect:
+        if isinstance(command, LoadExperts):
+            command = read_experts(self._share, command)
+        return self._chip.handle(command)
+
+    def wait_ready(self) -> None:
+        """Return once the share is loaded: Ray answers no call before the actor is made."""
 
     def is_serving(self) -> bool:
         """Whether the chip still takes commands."""
@@ -82,5 +86,6 @@ class ChipActor:
 
     def memory_bytes(self) -> tuple[int, int]:
         """Proportional and resident set size of this actor's process, in bytes."""
-        info = psutil.Process(os.getpid()).memory_full_info()
-        return int(info.pss), int(info.rss)
+        lines = (line.split() for line in _SMAPS.read_text(encoding="ascii").splitlines()[1:])
+        kilobytes = {fields[0]: int(fields[1]) for fields in lines}
+        return kilobytes["Pss:"] * 1024, kilobytes["Rss:"] * 1024

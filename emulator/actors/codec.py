@@ -1,41 +1,35 @@
-"""Commands and effects as packets: a kind, a msgpack header, and the arrays as they are.
+"""Commands and effects as packets: a head, a msgpack header, and the arrays as they are.
 
-No pickle: a packet can only become one of the frozen types named here. A received array is a
-read-only view of its packet.
+No pickle: a packet can only become one of the frozen types that `chip.commands` and `chip.effects`
+export as `Command` and `Effect`. A received array is a read-only view of its packet.
 
-A packet is: kind [1 byte], frames [3 bytes], the size of each frame [8 bytes each], then the
-frames, each starting at a multiple of 16 bytes. Frame 0 is the header; the others are its arrays.
-Integers are little-endian.
+A packet is: its size [8 bytes], kind [2 bytes], zeros [2 bytes], frames [4 bytes], the size of each
+frame [8 bytes each], then the frames, each starting at a multiple of 16 bytes. Frame 0 is the
+msgpack header; the others are its arrays. Integers are little-endian.
 """
 
 import math
-from typing import Any
+import struct
+from typing import Any, Final, get_args
 
 import msgspec
 import numpy as np
 
-from emulator.chip.commands import BeginStep, Combine, RunExperts, Stop
-from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready, StepDone
+from emulator.chip.commands import Command
+from emulator.chip.effects import Effect
 from emulator.errors import ChannelError, ConfigError
 
-Message = (
-    BeginStep | Combine | RunExperts | Stop | Dispatch | ExpertRows | Failed | Ready | StepDone
-)
+Message = Command | Effect
 
-_KINDS: tuple[type[Message], ...] = (
-    BeginStep,
-    Combine,
-    RunExperts,
-    Stop,
-    Dispatch,
-    ExpertRows,
-    Failed,
-    Ready,
-    StepDone,
-)
-_KIND_OF = {kind: bytes([index]) for index, kind in enumerate(_KINDS)}
+HEAD_BYTES: Final = 16
+"""What must be read of a packet to know its size."""
+
+_KINDS: tuple[type[Message], ...] = (*get_args(Command), *get_args(Effect))
+_KIND_OF = {kind: index for index, kind in enumerate(_KINDS)}
 _DTYPES = ("<f4", "<i4", "<i8")
 _ALIGN_BYTES = 16
+_PADDING = tuple(bytes(-size % _ALIGN_BYTES) for size in range(_ALIGN_BYTES))
+"""Zeros that bring a size to a multiple of 16, by the size's remainder."""
 
 
 class Codec:
@@ -50,28 +44,29 @@ class Codec:
 
     def encode(self, message: Message) -> bytes:
         """Return `message` as one packet."""
-        self._frames = []
+        arrays: list[Any] = []
+        self._frames = arrays
         header = self._encoder.encode(message)
-        frames = [header, *self._frames]
-        parts = [_KIND_OF[type(message)], len(frames).to_bytes(3, "little")]
-        sizes = [memoryview(frame).nbytes for frame in frames]
-        parts += [size.to_bytes(8, "little") for size in sizes]
-        parts.append(_padding(4 + 8 * len(sizes)))
-        for frame, size in zip(frames, sizes, strict=True):
-            parts += (frame, _padding(size))
+        sizes = [len(header), *map(len, arrays)]
+        count = len(sizes)
+        parts = [b"", _PADDING[8 * count % _ALIGN_BYTES], header, _PADDING[len(header) % 16]]
+        for frame, size in zip(arrays, sizes[1:], strict=True):
+            parts += (frame, _PADDING[size % _ALIGN_BYTES])
+        total = HEAD_BYTES + 8 * count + sum(map(len, parts))
+        kind = _KIND_OF[type(message)]
+        parts[0] = struct.pack(f"<QHHI{count}Q", total, kind, 0, count, *sizes)
         return b"".join(parts)
 
-    def decode(self, packet: bytes) -> Message:
+    def decode(self, packet: bytes | bytearray) -> Message:
         """Rebuild a message.
 
         Raises:
             ChannelError: the packet is not that of a known message.
         """
         try:
-            self._frames = _split(packet)
-            decoder = self._decoders[packet[0]]
-            return decoder.decode(self._frames[0])
-        except (IndexError, ValueError, msgspec.MsgspecError, ConfigError) as error:
+            self._frames, kind = _split(packet)
+            return self._decoders[kind].decode(self._frames[0])
+        except (IndexError, ValueError, struct.error, msgspec.MsgspecError, ConfigError) as error:
             raise ChannelError(f"a message cannot be decoded: {error}") from error
 
     def _put_array(self, value: Any) -> Any:
@@ -89,24 +84,24 @@ class Codec:
         return array.reshape(shape)
 
 
-def _padding(size: int) -> bytes:
-    """Zeros that bring `size` to a multiple of 16."""
-    return bytes(-size % _ALIGN_BYTES)
+def packet_bytes(head: bytes) -> int:
+    """The size of the packet that begins with `head` [HEAD_BYTES]."""
+    return int.from_bytes(head[:8], "little")
 
 
-def _split(packet: bytes) -> list[memoryview]:
+def _split(packet: bytes | bytearray) -> tuple[list[memoryview], int]:
     """Cut a packet into its frames; raises ValueError when sizes and packet disagree."""
-    view = memoryview(packet)
-    count = int.from_bytes(view[1:4], "little")
-    start = 4 + 8 * count
-    if start > len(view):
+    total, kind, _, count = struct.unpack_from("<QHHI", packet)
+    start = HEAD_BYTES + 8 * count
+    if total != len(packet) or start > total:
         raise ValueError("the packet is shorter than its frames' sizes")
-    sizes = [int.from_bytes(view[4 + 8 * n : 12 + 8 * n], "little") for n in range(count)]
+    sizes = struct.unpack_from(f"<{count}Q", packet, HEAD_BYTES)
+    view = memoryview(packet).toreadonly()
     frames = []
     for size in sizes:
         start += -start % _ALIGN_BYTES
-        if start + size > len(view):
+        if start + size > total:
             raise ValueError("the packet is shorter than its sizes say")
         frames.append(view[start : start + size])
         start += size
-    return frames
+    return frames, kind

@@ -1,24 +1,37 @@
-"""Starts and stops the Ray that the chips live in: private, local, quiet, and gone afterwards."""
+"""Starts and stops the Ray that the chips live in: our own, or a place in a cluster that runs.
+
+Our own is private, local, quiet, and gone afterwards. In somebody else's cluster only the chips are
+ours: they are spread over its nodes, and the cluster stays when they end.
+"""
 
 import contextlib
 import logging
 import os
 import signal
+import socket
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from emulator.actors.chip_actor import ChipActor
+from emulator.actors.ray_node import RayNode, spread_chips
 from emulator.actors.scratch_directory import ScratchDirectory
+from emulator.actors.worker_nursery import WorkerNursery
+from emulator.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 80_000_000
 """Ray's smallest object store is about 75 MB; step data does not pass through it."""
 
-_WORKER_ENVIRONMENT = {
+_LISTENS_TIMEOUT_S = 5.0
+
+_CHIP_ENVIRONMENT = {
     # One thread per chip: 144 chips share the host's cores, and a fixed thread count keeps the
     # order of sums fixed.
     "OPENBLAS_NUM_THREADS": "1",
@@ -26,58 +39,188 @@ _WORKER_ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
 }
 
+_OWN_RAY_ENVIRONMENT = {
+    **_CHIP_ENVIRONMENT,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray gives its workers the lowest priority but a few; chips are what the engine waits for.
+    "RAY_worker_niceness": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A worker is started for a chip alone, and all at once: forking them is cheap.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_maximum_startup_concurrency": "160",
+    # Ray would end chips when other programs fill the host; none can be started elsewhere.
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+
 
 class RaySession:
-    """A Ray instance of our own, with token authentication as Ray has it by default.
+    """The Ray that chips are started in, with token authentication.
+
+    Args:
+        ray_address: "host:port" of a running cluster of which this machine is a node; its token is
+            read as Ray does, from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the user's file. None
+            starts a Ray of our own.
 
     `start` and `stop` are called once each; `stop` is idempotent and removes the session's files.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ray_address: str | None = None) -> None:
+        self._ray_address = ray_address
         self._directory: ScratchDirectory | None = None
+        self._nursery: WorkerNursery | None = None
+        self._chips: list[Any] = []
+        self._is_started = False
 
     def start(self) -> None:
-        """Start Ray's daemons as children of this process; they end when it ends."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray gives its workers the lowest priority but a few; chips are what the engine waits for.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        """Start Ray's daemons as children of this process, which end when it ends; or join.
+
+        Raises:
+            ConfigError: the cluster cannot be joined, or has no token authentication.
+        """
+        self._is_started = True
+        if self._ray_address is None:
+            self._start_own()
+        else:
+            self._join(self._ray_address)
+
+    def _start_own(self) -> None:
         self._directory = ScratchDirectory("ultraserve-ray-")
-        with _own_signal_handlers():
-            ray.init(
-                address="local",
-                num_cpus=1,
-                num_gpus=0,
-                include_dashboard=False,
-                configure_logging=True,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                # Ray opens its directory to everyone; the one around it stays its user's alone.
-                _temp_dir=str(self._directory.path / "r"),
-                _node_ip_address="127.0.0.1",
-                runtime_env={"env_vars": _WORKER_ENVIRONMENT},
+        with _environment(_OWN_RAY_ENVIRONMENT), _own_signal_handlers():
+            self._nursery = WorkerNursery(self._directory.path, dict(os.environ))
+            with _interpreter(self._nursery.executable):
+                ray.init(
+                    address="local",
+                    num_cpus=1,
+                    num_gpus=0,
+                    include_dashboard=False,
+                    configure_logging=True,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    # Ray opens its directory to everyone; the one around it stays its user's alone.
+                    _temp_dir=str(self._directory.path / "r"),
+                    _node_ip_address="127.0.0.1",
+                )
+
+    def _join(self, ray_address: str) -> None:
+        try:
+            _check_listens(ray_address)
+            with _own_signal_handlers():
+                ray.init(
+                    address=ray_address,
+                    configure_logging=True,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    runtime_env={"env_vars": _CHIP_ENVIRONMENT},
+                )
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise ConfigError(
+                field="ray_address",
+                value=ray_address,
+                expected="a running Ray cluster that this machine is a node of, with its token in "
+                f"RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH ({lines[0]})",
+            ) from error
+        if not is_token_auth_enabled():
+            ray.shutdown()
+            raise ConfigError(
+                field="ray_address",
+                value=ray_address,
+                expected="a Ray cluster with token authentication (RAY_AUTH_MODE=token): the "
+                "chips' key travels over its calls",
             )
 
-    def start_chip(self, **arguments: Any) -> Any:
-        """Start one `ChipActor`; returns its Ray handle at once."""
-        remote = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(ChipActor)
-        return remote.remote(**arguments)
+    def nodes(self) -> tuple[RayNode, ...]:
+        """The nodes that are alive: this process's own first, then by address."""
+        here = ray.get_runtime_context().get_node_id()
+        nodes = [
+            RayNode(
+                node_id=node["NodeID"],
+                address=node["NodeManagerAddress"],
+                is_here=node["NodeID"] == here,
+            )
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+        return tuple(sorted(nodes, key=lambda node: (not node.is_here, node.address, node.node_id)))
+
+    def hub_host(self) -> str | None:
+        """Where chips of other nodes reach this one; None when there are no others."""
+        here, *others = self.nodes()
+        return here.address if others else None
+
+    def place_chips(self, chips: int, tray_chips: int = 4) -> tuple[RayNode, ...]:
+        """The node of each chip; see `spread_chips`."""
+        return spread_chips(chips, self.nodes(), tray_chips)
+
+    def start_chip(self, *, node: RayNode | None = None, **arguments: Any) -> Any:
+        """Start one `ChipActor` on `node`, or anywhere; returns its Ray handle at once."""
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}
+        if node is not None:
+            strategy = NodeAffinitySchedulingStrategy(node_id=node.node_id, soft=False)
+            options["scheduling_strategy"] = strategy
+        chip = ray.remote(**options)(ChipActor).remote(**arguments)
+        self._chips.append(chip)
+        return chip
 
     def get(self, references: Any, timeout_s: float) -> Any:
         """Wait for Ray calls."""
         return ray.get(references, timeout=timeout_s)
 
+    def kill(self, chip: Any) -> None:
+        """End a chip's process at once; nothing restarts it. Idempotent, and does not wait."""
+        ray.kill(chip, no_restart=True)
+
     def stop(self) -> None:
-        """Stop every daemon and actor and delete the session's files."""
-        if self._directory is None:
+        """Stop the chips, and a Ray of our own with them, and delete the session's files."""
+        if not self._is_started:
             return
+        self._is_started = False
         try:
-            ray.shutdown()
+            self._stop_ray()
         except Exception:
             logger.exception("Ray did not shut down cleanly; its directory is removed all the same")
-        self._directory.remove()
-        self._directory = None
+        self._chips = []
+        if self._nursery is not None:
+            self._nursery.stop()
+            self._nursery = None
+        if self._directory is not None:
+            self._directory.remove()
+            self._directory = None
+
+    def _stop_ray(self) -> None:
+        if self._ray_address is not None:
+            for chip in self._chips:
+                self.kill(chip)
+        ray.shutdown()
+
+
+def _check_listens(ray_address: str) -> None:
+    """Raise OSError or ValueError at once where Ray would try for most of a minute."""
+    host, _, port = ray_address.rpartition(":")
+    socket.create_connection((host, int(port)), _LISTENS_TIMEOUT_S).close()
+
+
+@contextlib.contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Set what is not set, for the time that processes are started in it."""
+    new = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _interpreter(executable: str) -> Iterator[None]:
+    """Let Ray start its workers with another interpreter; it takes the one named here."""
+    before, sys.executable = sys.executable, executable
+    try:
+        yield
+    finally:
+        sys.executable = before
 
 
 @contextlib.contextmanager

@@ -1,61 +1,78 @@
 """One chip as a pure state machine: a command in, one effect out.
 
-A chip holds an attention replica with its KV cache, and some experts. Its rank's tokens go through
-the layers here; at each layer they leave for the experts (`Dispatch`) and come back (`Combine`).
-It knows no clock, no socket and no other chip.
+A chip holds some head groups of an attention replica with their KV cache, and some experts. Its
+rank's tokens go through the layers here. Where several chips make a rank, what each attended leaves
+to be added up (`Attended`) and comes back (`Reduce`); tokens leave for the experts (`Dispatch`) and
+come back (`Combine`). It knows no clock, no socket and no other chip.
 """
 
-from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
-
-from emulator.chip.commands import BeginStep, Combine, Command, RunExperts
-from emulator.chip.effects import Dispatch, Effect, ExpertRows, StepDone
-from emulator.chip.request_table import ChipRequest, RequestTable
+from emulator.chip.commands import (
+    BeginStep,
+    Combine,
+    Command,
+    Reduce,
+    RepeatStep,
+    ResetRank,
+    RunExperts,
+    SendExperts,
+    TakeExperts,
+)
+from emulator.chip.effects import (
+    Attended,
+    Dispatch,
+    Done,
+    Effect,
+    ExpertRows,
+    ExpertWeights,
+    StepDone,
+)
+from emulator.chip.request_table import RequestTable
+from emulator.chip.step_output import no_output, sample_step
 from emulator.compute.checkpoint import ModelShard
 from emulator.compute.experts import run_experts
-from emulator.compute.logprobs import prompt_logprobs
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.qwen3_moe import (
     Routed,
-    attend_and_route,
+    attend,
     batch_rotation,
     combine_experts,
     embed,
-    logits,
+    route_tokens,
 )
 from emulator.compute.rope import Rotation
-from emulator.compute.sampling import sample
 from emulator.compute.tiled_matmul import F32
 from emulator.compute.token_batch import TokenBatch, make_token_batch
-from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
+from emulator.specs.step import RankOutput
 
 
 class _RunningStep:
     """The step in progress: made by `BeginStep`, ended by the last layer's `Combine`."""
 
-    __slots__ = ("angles", "batch", "bitmask", "command", "routed")
+    __slots__ = ("angles", "batch", "command", "routed", "x")
 
-    def __init__(self, command: BeginStep, batch: TokenBatch, angles: Rotation) -> None:
-        self.command = command.step
-        self.bitmask = command.grammar_bitmask
+    def __init__(self, command: BeginStep, batch: TokenBatch, angles: Rotation, x: F32) -> None:
+        self.command = command
         self.batch = batch
         self.angles = angles
+        self.x = x  # [tokens, hidden], the layer's input
         self.routed: Routed | None = None
 
 
 class Chip:
-    """A chip that has loaded its shard.
+    """A chip that has loaded its shard; number `tp_index` of the `tp` that make its rank.
 
     States: idle, or in a step at some layer. `BeginStep` enters a step (or ends it at once when it
-    has no tokens), `Combine` moves to the next layer, the last one samples and returns to idle.
-    `RunExperts` is answered in any state and changes nothing.
+    has no tokens), `Combine` moves to the next layer, the last one samples and returns to idle;
+    with several chips a rank, `Reduce` lies between. `RepeatStep` goes back to the first layer.
+    `RunExperts` is answered in any state and changes nothing; experts are moved between steps.
     """
 
-    def __init__(self, shard: ModelShard, kv: PagedKv) -> None:
+    def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
+        assert 0 <= tp_index < tp, (tp_index, tp)
         self._shard = shard
         self._kv = kv
+        self._tp = tp
+        self._tp_index = tp_index
         self._requests = RequestTable()
         self._running: _RunningStep | None = None
 
@@ -64,141 +81,98 @@ class Chip:
         match command:
             case BeginStep():
                 return self._begin(command)
-            case RunExperts():
-                return self._run_experts(command)
             case Combine():
                 return self._combine(command)
+            case Reduce():
+                return self._reduce(command)
+            case RunExperts():
+                return self._run_experts(command)
+            case RepeatStep():
+                return self._repeat()
+            case SendExperts() | TakeExperts():
+                return self._move_experts(command)
+            case ResetRank():
+                self._requests, self._running = RequestTable(), None
+                return Done()
             case _:
                 raise AssertionError(f"a chip does not handle {type(command).__name__}")
 
     def _begin(self, command: BeginStep) -> Effect:
         assert self._running is None, "a step began before the last one ended"
         step = command.step
+        for request_id, token in zip(
+            command.sampled_ids, command.sampled_tokens.tolist(), strict=True
+        ):
+            self._requests[request_id].append(token)
         self._requests.apply(step)
         for source, target in step.block_copies:
             self._kv.copy_block(source, target)
         if step.is_idle:
-            return StepDone(output=_no_output(step.rank))
+            return StepDone(output=no_output(step.rank))
         batch = make_token_batch(self._requests.spans(step.scheduled), self._kv.block_tokens)
-        running = _RunningStep(command, batch, batch_rotation(self._shard, batch))
-        self._running = running
-        return self._enter_layer(running, 0, embed(self._shard, batch))
+        angles = batch_rotation(self._shard, batch)
+        self._running = _RunningStep(command, batch, angles, embed(self._shard, batch))
+        return self._enter_layer(self._running, 0)
 
-    def _enter_layer(self, running: _RunningStep, layer: int, x: F32) -> Dispatch:
-        running.routed = attend_and_route(
-            self._shard, self._kv, layer, x, running.batch, running.angles
+    def _repeat(self) -> Effect:
+        running = self._running
+        assert running is not None, "there is no step to repeat"
+        running.x = embed(self._shard, running.batch)
+        return self._enter_layer(running, 0)
+
+    def _enter_layer(self, running: _RunningStep, layer: int) -> Effect:
+        attended = attend(self._shard, self._kv, layer, running.x, running.batch, running.angles)
+        if self._tp > 1:
+            return Attended(layer=layer, rows=attended)
+        return self._route(running, layer, attended)
+
+    def _reduce(self, command: Reduce) -> Effect:
+        running = self._running
+        assert running is not None, "a reduce came outside a step"
+        return self._route(running, command.layer, command.rows)
+
+    def _route(self, running: _RunningStep, layer: int, attended: F32) -> Dispatch:
+        """Route all tokens of the rank, and dispatch this chip's share of them."""
+        routed = route_tokens(self._shard, layer, running.x, attended)
+        running.routed = routed
+        tokens = len(routed.hidden)
+        first = tokens * self._tp_index // self._tp
+        end = tokens * (self._tp_index + 1) // self._tp
+        return Dispatch(
+            layer=layer, hidden=routed.hidden[first:end], chosen=routed.chosen[first:end]
         )
-        return Dispatch(layer=layer, hidden=running.routed.hidden, chosen=running.routed.chosen)
 
     def _run_experts(self, command: RunExperts) -> ExpertRows:
         weights = self._shard.layers[command.layer]
         rows = command.rows[command.row_of_pair]  # [pairs, hidden]
-        out = run_experts(rows, command.counts, weights.gate_up, weights.down)
+        used = len(command.counts)  # slots beyond are for placements to come
+        out = run_experts(rows, command.counts, weights.gate_up[:used], weights.down[:used])
         return ExpertRows(layer=command.layer, rows=out)
 
     def _combine(self, command: Combine) -> Effect:
         running = self._running
         assert running is not None, "a combine came outside a step"
         assert running.routed is not None
-        x = combine_experts(running.routed, command.expert_rows)
+        running.x = combine_experts(running.routed, command.expert_rows)
         if command.layer + 1 < self._shard.architecture.layers:
-            return self._enter_layer(running, command.layer + 1, x)
+            return self._enter_layer(running, command.layer + 1)
         self._running = None
-        return StepDone(output=self._finish(running, x))
+        return StepDone(output=self._finish(running, running.x))
 
     def _finish(self, running: _RunningStep, x: F32) -> RankOutput:
-        """Project, sample and remember: the end of a step."""
-        starts = running.batch.starts.tolist()
-        prompt_rows: dict[str, RowLogprobs] = {}
-        sampled: list[Scheduled] = []
-        rows: list[int] = []
-        for start, item in zip(starts, running.command.scheduled, strict=True):
-            request = self._requests[item.request_id]
-            end = item.first_position + item.new_tokens
-            if request.sampling.prompt_logprobs is not None:
-                complete = self._score_prompt(request, item, x[start : start + item.new_tokens])
-                if complete is not None:
-                    prompt_rows[item.request_id] = complete
-            if end == len(request):
-                sampled.append(item)
-                rows.append(start + item.new_tokens - 1)
-        if not rows:
-            return _no_output(running.command.rank, prompt_rows)
-        return self._sample(running, sampled, logits(self._shard, x[rows]), prompt_rows)
+        if self._tp_index:
+            return no_output(running.command.step.rank)
+        return sample_step(self._shard, self._requests, running.command, running.batch, x)
 
-    def _sample(
-        self,
-        running: _RunningStep,
-        sampled: Sequence[Scheduled],
-        scores: F32,
-        prompt_rows: dict[str, RowLogprobs],
-    ) -> RankOutput:
-        requests = [self._requests[item.request_id] for item in sampled]
-        drawn = sample(
-            scores,
-            [request.sampling for request in requests],
-            [request.prompt for request in requests],
-            [request.generated for request in requests],
-            _bitmask_rows(running, [item.request_id for item in sampled]),
-        )
-        for request, token_id in zip(requests, drawn.token_ids.tolist(), strict=True):
-            request.append(token_id)
-        return RankOutput(
-            rank=running.command.rank,
-            request_ids=[item.request_id for item in sampled],
-            token_ids=drawn.token_ids,
-            logprobs=drawn.logprobs,
-            prompt_logprobs=prompt_rows,
-        )
-
-    def _score_prompt(self, request: ChipRequest, item: Scheduled, x: F32) -> RowLogprobs | None:
-        """Add the log-probabilities of this chunk's prompt tokens; returns all of them at the end.
-
-        Row i of `x` predicts the token at position first_position + i + 1. What a preempted request
-        computes again is neither scored nor returned again.
-        """
-        count = request.sampling.prompt_logprobs
-        assert count is not None
-        end = item.first_position + item.new_tokens
-        first = max(item.first_position, request.scored_tokens)
-        last = min(end, request.prompt_tokens - 1)
-        if first < last:
-            following = request.tokens(first + 1, last + 1)
-            rows = x[first - item.first_position : last - item.first_position]
-            request.prompt_rows.append(prompt_logprobs(logits(self._shard, rows), following, count))
-            request.scored_tokens = last
-        return _concatenate(request) if end >= request.prompt_tokens else None
-
-
-def _concatenate(request: ChipRequest) -> RowLogprobs | None:
-    parts, request.prompt_rows = request.prompt_rows, []
-    if not parts:
-        return None
-    return RowLogprobs(
-        token_ids=np.concatenate([part.token_ids for part in parts]),
-        logprobs=np.concatenate([part.logprobs for part in parts]),
-        ranks=np.concatenate([part.ranks for part in parts]),
-    )
-
-
-def _bitmask_rows(running: _RunningStep, request_ids: Sequence[str]) -> NDArray[np.int32] | None:
-    """Order the step's grammar bitmask by `request_ids`; unconstrained rows allow every token."""
-    constrained = running.command.grammar_rows
-    if not constrained:
-        return None
-    row_of = {request_id: row for row, request_id in enumerate(constrained)}
-    rows = np.full((len(request_ids), running.bitmask.shape[1]), -1, dtype=np.int32)
-    for index, request_id in enumerate(request_ids):
-        if request_id in row_of:
-            rows[index] = running.bitmask[row_of[request_id]]
-    return rows
-
-
-def _no_output(rank: int, prompt_rows: dict[str, RowLogprobs] | None = None) -> RankOutput:
-    return RankOutput(
-        rank=rank,
-        request_ids=[],
-        token_ids=np.zeros(0, dtype=np.int32),
-        logprobs=None,
-        prompt_logprobs=prompt_rows or {},
-    )
+    def _move_experts(self, command: SendExperts | TakeExperts) -> Effect:
+        """Experts move between steps: no token is computed while one is on its way."""
+        weights = self._shard.layers[command.layer]
+        if isinstance(command, SendExperts):
+            return ExpertWeights(
+                layer=command.layer,
+                gate_up=weights.gate_up[command.slots],
+                down=weights.down[command.slots],
+            )
+        weights.gate_up[command.slots] = command.gate_up
+        weights.down[command.slots] = command.down
+        return Done()

@@ -1,23 +1,43 @@
 """What a chip can be told. Arrays are little-endian and C-contiguous; see the channel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.step import RankStep
 
+NO_TOKENS: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginStep:
-    """Compute a rank's batch up to its first dispatch.
+    """Compute a rank's batch up to where its tokens or its sums leave the chip.
 
     `grammar_bitmask` is [rows, ceil(vocab / 32)] int32, one row per `step.grammar_rows`; empty
-    when no request is constrained.
+    when no request is constrained. `sampled_tokens` [len(sampled_ids)] int32 are what the rank's
+    leading chip drew since this chip last heard, one of each request; empty for the leader.
     """
 
     step: RankStep
     grammar_bitmask: NDArray[np.int32]
+    sampled_ids: list[str] = field(default_factory=list)
+    sampled_tokens: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatStep:
+    """Begin the step in progress again from its first layer; its outcome is the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce:
+    """Go on with what all chips of the rank attended: `rows` [all groups, tokens, hidden] float32,
+    in the order of the head groups.
+    """
+
+    layer: int
+    rows: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +45,7 @@ class RunExperts:
     """Apply this chip's experts in `layer`.
 
     `rows` is [tokens, hidden] float32; `row_of_pair` [pairs] int64 says which row each pair is,
-    sorted by local expert; `counts` [local_experts] int64 is the pairs of each expert.
+    sorted by slot; `counts` [slots] int64 is the pairs of each slot.
     """
 
     layer: int
@@ -36,10 +56,51 @@ class RunExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combine:
-    """Finish `layer` with the experts' outputs `expert_rows` [tokens, k, hidden] float32."""
+    """Finish `layer` with the experts' outputs `expert_rows` [tokens, k, hidden] float32, of all
+    tokens of the rank.
+    """
 
     layer: int
     expert_rows: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendExperts:
+    """Read the weights in `slots` of `layer` out."""
+
+    layer: int
+    slots: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeExperts:
+    """Write weights into `slots` of `layer`: `gate_up` [slots, hidden, 2 * intermediate] and
+    `down` [slots, intermediate, hidden], float32.
+    """
+
+    layer: int
+    slots: list[int]
+    gate_up: NDArray[np.float32]
+    down: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadExperts:
+    """Read `experts` of `layer` from the checkpoint into `slots`, one each."""
+
+    layer: int
+    slots: list[int]
+    experts: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetRank:
+    """Forget the rank's requests and the step in progress; its KV cache holds nothing of value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """Answer nothing from here on, and stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,4 +108,16 @@ class Stop:
     """End the chip's loop."""
 
 
-Command = BeginStep | RunExperts | Combine | Stop
+Command = (
+    BeginStep
+    | RepeatStep
+    | Reduce
+    | RunExperts
+    | Combine
+    | SendExperts
+    | TakeExperts
+    | LoadExperts
+    | ResetRank
+    | Hang
+    | Stop
+)

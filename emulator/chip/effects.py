@@ -1,4 +1,4 @@
-"""What a chip answers to a command: exactly one effect each, `Stop` excepted."""
+"""What a chip answers to a command: exactly one effect each, `Hang` and `Stop` excepted."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,19 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attended:
+    """Add up over the rank's chips: `rows` [groups, tokens, hidden] of this chip's head groups."""
+
+    layer: int
+    rows: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Send the rank's `hidden` [tokens, hidden] to experts `chosen` [tokens, k] (global ids)."""
+    """Send `hidden` [tokens, hidden] to experts `chosen` [tokens, k] (global ids).
+
+    The tokens are this chip's share of its rank's, in order.
+    """
 
     layer: int
     hidden: NDArray[np.float32]
@@ -33,10 +44,26 @@ class ExpertRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertWeights:
+    """Weights read out: `gate_up` [slots, hidden, 2 * intermediate], `down` [slots, intermediate,
+    hidden], float32.
+    """
+
+    layer: int
+    gate_up: NDArray[np.float32]
+    down: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """The rank's batch is computed and sampled."""
+    """The rank's batch is computed; its leading chip has sampled, the others' output is empty."""
 
     output: RankOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Carried out; there is nothing to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,4 +73,4 @@ class Failed:
     reason: str
 
 
-Effect = Ready | Dispatch | ExpertRows | StepDone | Failed
+Effect = Ready | Attended | Dispatch | ExpertRows | ExpertWeights | StepDone | Done | Failed

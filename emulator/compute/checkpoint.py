@@ -1,4 +1,4 @@
-"""Reads one chip's shard of a Hugging Face Qwen3-MoE checkpoint: attention replica and experts.
+"""Reads one chip's shard of a Hugging Face Qwen3-MoE checkpoint: its heads and its experts.
 
 A chip never reads another chip's experts. Names and shapes are checked against the architecture,
 so that a missing or misshapen tensor is one clear line before anything is served.
@@ -19,29 +19,34 @@ from emulator.compute.architecture import Architecture, read_architecture
 from emulator.compute.attention import scores_are_bounded
 from emulator.compute.tiled_matmul import F32
 from emulator.errors import CheckpointError
+from emulator.specs.placement import EMPTY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One decoder layer on one chip; matrices are [inputs, outputs], float32."""
+    """One decoder layer on one chip; matrices are [inputs, outputs], float32.
+
+    A head group is a key/value head with its query heads. The groups of a rank are divided over its
+    chips; `groups` below are this chip's. Experts are written to when they move.
+    """
 
     input_norm: F32  # [hidden]
-    qkv: F32  # [hidden, (heads + 2 * kv_heads) * head_dim]
-    head_norms: F32  # [heads + kv_heads, head_dim], the queries' norm, then the keys'
+    qkv: F32  # [groups, hidden, (group_heads + 2) * head_dim]: queries, key, value
+    head_norms: F32  # [group_heads + 1, head_dim], the queries' norm, then the key's
     scores_bounded: bool  # see attention.scores_are_bounded
-    output: F32  # [heads * head_dim, hidden]
+    output: F32  # [groups, group_heads * head_dim, hidden]
     post_norm: F32  # [hidden]
     router: F32  # [hidden, experts]
-    gate_up: F32  # [local_experts, hidden, 2 * expert_intermediate]
-    down: F32  # [local_experts, expert_intermediate, hidden]
+    gate_up: F32  # [slots, hidden, 2 * expert_intermediate]
+    down: F32  # [slots, expert_intermediate, hidden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShard:
-    """What one chip holds of a model. `experts` are the global ids of its local experts."""
+    """What one chip holds of a model. `groups` counts its head groups, all of the rank's or a share."""
 
     architecture: Architecture
-    experts: tuple[int, ...]
+    groups: int
     embedding: F32  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     final_norm: F32  # [hidden]
@@ -160,12 +165,25 @@ def _attention_shapes(layer: int, arch: Architecture) -> dict[str, tuple[int, ..
     }
 
 
-def load_shard(directory: Path, arch: Architecture, experts: Sequence[int]) -> ModelShard:
-    """Read the attention replica and the given global `experts` from `directory`.
+def load_shard(
+    directory: Path,
+    arch: Architecture,
+    experts: Sequence[Sequence[int]],
+    *,
+    tp: int = 1,
+    tp_index: int = 0,
+) -> ModelShard:
+    """Read one chip's share of the heads, and its experts, from `directory`.
+
+    `experts` gives, for each layer, the expert of each slot, or EMPTY; all layers have equally many
+    slots. The chip is number `tp_index` of the `tp` that divide a rank's head groups.
 
     Raises:
         CheckpointError: a tensor is missing or misshapen.
     """
+    groups = arch.kv_heads // tp
+    assert groups * tp == arch.kv_heads, (arch.kv_heads, tp)
+    share = slice(tp_index * groups, (tp_index + 1) * groups)
     with _Tensors(directory) as tensors:
         embedding = tensors.read("model.embed_tokens.weight", arch.vocab, arch.hidden)
         if arch.tied_embeddings:
@@ -174,36 +192,66 @@ def load_shard(directory: Path, arch: Architecture, experts: Sequence[int]) -> M
             lm_head = tensors.matrix("lm_head.weight", arch.vocab, arch.hidden)
         return ModelShard(
             architecture=arch,
-            experts=tuple(experts),
+            groups=groups,
             embedding=embedding,
-            layers=tuple(_load_layer(tensors, n, arch, experts) for n in range(arch.layers)),
+            layers=tuple(
+                _load_layer(tensors, layer, arch, slots, share)
+                for layer, slots in enumerate(experts)
+            ),
             final_norm=tensors.read("model.norm.weight", arch.hidden),
             lm_head=np.ascontiguousarray(lm_head),
         )
 
 
 def _load_layer(
-    tensors: _Tensors, layer: int, arch: Architecture, experts: Sequence[int]
+    tensors: _Tensors, layer: int, arch: Architecture, slots: Sequence[int], share: slice
 ) -> LayerWeights:
     shapes = _attention_shapes(layer, arch)
     arrays = [tensors.read(name, *shape) for name, shape in shapes.items()]
     input_norm, query, key, value, query_norm, key_norm, output, post_norm, router = arrays
-    wide = 2 * arch.expert_intermediate
-    gate_up = np.empty((len(experts), arch.hidden, wide), dtype=np.float32)
-    down = np.empty((len(experts), arch.expert_intermediate, arch.hidden), dtype=np.float32)
-    for local, expert in enumerate(experts):
-        gate, up, back = (tensors.matrix(*name) for name in _expert_names(layer, expert, arch))
-        gate_up[local, :, : arch.expert_intermediate] = gate
-        gate_up[local, :, arch.expert_intermediate :] = up
-        down[local] = back
+    gate_up, down = _empty_slots(arch, len(slots))
+    for slot, expert in enumerate(slots):
+        if expert != EMPTY:
+            gate_up[slot], down[slot] = _load_expert(tensors, layer, expert, arch)
+    by_group = [rows.reshape(arch.kv_heads, -1, arch.hidden) for rows in (query, key, value)]
+    group_heads = arch.heads // arch.kv_heads
+    output_groups = output.T.reshape(arch.kv_heads, -1, arch.hidden)
     return LayerWeights(
         input_norm=input_norm,
-        qkv=np.ascontiguousarray(np.concatenate([query, key, value]).T),
-        head_norms=np.repeat([query_norm, key_norm], [arch.heads, arch.kv_heads], axis=0),
+        qkv=np.ascontiguousarray(np.concatenate(by_group, axis=1)[share].transpose(0, 2, 1)),
+        head_norms=np.repeat([query_norm, key_norm], [group_heads, 1], axis=0),
         scores_bounded=scores_are_bounded(query_norm, key_norm),
-        output=np.ascontiguousarray(output.T),
+        output=np.ascontiguousarray(output_groups[share]),
         post_norm=post_norm,
         router=np.ascontiguousarray(router.T),
         gate_up=gate_up,
         down=down,
     )
+
+
+def _empty_slots(arch: Architecture, slots: int) -> tuple[F32, F32]:
+    """Zeros for `slots` experts; memory of the host that is never written to costs nothing."""
+    wide = 2 * arch.expert_intermediate
+    gate_up = np.zeros((slots, arch.hidden, wide), dtype=np.float32)
+    return gate_up, np.zeros((slots, arch.expert_intermediate, arch.hidden), dtype=np.float32)
+
+
+def _load_expert(tensors: _Tensors, layer: int, expert: int, arch: Architecture) -> tuple[F32, F32]:
+    gate, up, back = (tensors.matrix(*name) for name in _expert_names(layer, expert, arch))
+    return np.concatenate([gate, up], axis=1), back
+
+
+def load_experts(
+    directory: Path, arch: Architecture, layer: int, experts: Sequence[int]
+) -> tuple[F32, F32]:
+    """Read `experts` of one layer: gate_up [experts, hidden, 2 * intermediate] and down
+    [experts, intermediate, hidden]; for experts that no chip holds any more.
+
+    Raises:
+        CheckpointError: a tensor is missing or misshapen.
+    """
+    gate_up, down = _empty_slots(arch, len(experts))
+    with _Tensors(directory) as tensors:
+        for slot, expert in enumerate(experts):
+            gate_up[slot], down[slot] = _load_expert(tensors, layer, expert, arch)
+    return gate_up, down

@@ -1,7 +1,11 @@
-"""The Qwen3-MoE decoder on one chip, cut where tokens leave for other chips' experts.
+"""The Qwen3-MoE decoder on one chip, cut where its tokens or its sums leave for other chips.
 
-One layer is: `attend_and_route` on the chip that owns the tokens, `run_experts` on the chips that
-own the experts (see experts), `combine_experts` back on the owner. Residuals stay on the owner.
+One layer is: `attend` on every chip of a rank, over its own head groups; `route_tokens` where the
+groups' sums are together; `run_experts` on the chips that own the experts (see experts);
+`combine_experts` back on the owner. Residuals stay on the chips of the rank.
+
+Projections are one product per head group, added in the order of the groups, so that the text does
+not depend on how many chips divide them.
 """
 
 from dataclasses import dataclass
@@ -9,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.compute.attention import attend
+from emulator.compute.attention import attend as attend_items
 from emulator.compute.checkpoint import ModelShard
 from emulator.compute.norms import rms_norm
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotate, rotation
 from emulator.compute.router import combine, route
-from emulator.compute.tiled_matmul import F32, tiled_matmul
+from emulator.compute.tiled_matmul import F32, grouped_matmul, tiled_matmul
 from emulator.compute.token_batch import TokenBatch
 
 
@@ -42,24 +46,37 @@ def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
     return rotation(batch.positions, arch.head_dim, arch.rope_theta)
 
 
-def attend_and_route(
+def attend(
     shard: ModelShard, kv: PagedKv, layer: int, x: F32, batch: TokenBatch, angles: Rotation
-) -> Routed:
-    """Run a layer on `x` [tokens, hidden] up to the choice of experts; writes the KV cache."""
+) -> F32:
+    """Run a layer's attention on `x` [tokens, hidden] over the chip's groups; writes the KV cache.
+
+    Returns what each head group adds to the residual, [groups, tokens, hidden].
+    """
     arch = shard.architecture
     weights = shard.layers[layer]
-    tokens = x.shape[0]
+    tokens, groups, group_heads = x.shape[0], shard.groups, arch.heads // arch.kv_heads
     normed = rms_norm(x, weights.input_norm, arch.norm_eps)
-    qkv = tiled_matmul(normed, weights.qkv).reshape(tokens, -1, arch.head_dim)
-    key_end = arch.heads + arch.kv_heads
-    # Queries and keys are normalised and rotated in one go: [tokens, heads + kv_heads, head_dim].
-    turned = rotate(rms_norm(qkv[:, :key_end], weights.head_norms, arch.norm_eps), angles)
-    query = turned[:, : arch.heads]
-    kv.write(layer, batch.slots, turned[:, arch.heads :], qkv[:, key_end:])
-    mixed = np.empty(query.shape, dtype=np.float32)  # [tokens, heads, head_dim]
+    qkv = grouped_matmul(normed, weights.qkv)  # [groups, tokens, (group_heads + 2) * head_dim]
+    by_head = qkv.reshape(groups, tokens, -1, arch.head_dim).transpose(1, 0, 2, 3)
+    # Queries and keys are normalised and rotated in one go.
+    normed_heads = rms_norm(by_head[:, :, :-1], weights.head_norms, arch.norm_eps)
+    turned = rotate(normed_heads, angles)  # [tokens, groups, group_heads + 1, head_dim]
+    query = turned[:, :, :-1].reshape(tokens, -1, arch.head_dim)
+    kv.write(layer, batch.slots, turned[:, :, -1], by_head[:, :, -1])
+    mixed = np.empty(query.shape, dtype=np.float32)  # [tokens, groups * group_heads, head_dim]
     for items in batch.items:
-        attend(query, kv, layer, items, mixed, scores_bounded=weights.scores_bounded)
-    residual = x + tiled_matmul(mixed.reshape(tokens, -1), weights.output)
+        attend_items(query, kv, layer, items, mixed, scores_bounded=weights.scores_bounded)
+    by_group = mixed.reshape(tokens, groups, group_heads * arch.head_dim).transpose(1, 0, 2)
+    return grouped_matmul(by_group, weights.output)
+
+
+def route_tokens(shard: ModelShard, layer: int, x: F32, attended: F32) -> Routed:
+    """Add the sums of all head groups, [all groups, tokens, hidden], and choose experts."""
+    arch = shard.architecture
+    weights = shard.layers[layer]
+    # Reducing an axis that is not the innermost adds its slices one after the other.
+    residual = x + np.add.reduce(attended, axis=0)
     hidden = rms_norm(residual, weights.post_norm, arch.norm_eps)
     chosen, expert_weights = route(
         hidden,

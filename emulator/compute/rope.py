@@ -31,10 +31,13 @@ def rotation(positions: NDArray[np.int64], head_dim: int, theta: float) -> Rotat
 
 
 def rotate(x: F32, angles: Rotation) -> F32:
-    """Rotate `x` [tokens, heads, head_dim]; returns a new array of the same shape."""
+    """Rotate `x` [tokens, ..., head_dim]; returns a new array of the same shape."""
+    between = (1,) * (x.ndim - 2)
+    cos = angles.cos.reshape(len(x), *between, -1)
+    sin = angles.sin.reshape(len(x), *between, -1)
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     out = np.empty_like(x)
-    out[..., :half] = first * angles.cos - second * angles.sin
-    out[..., half:] = second * angles.cos + first * angles.sin
+    out[..., :half] = first * cos - second * sin
+    out[..., half:] = second * cos + first * sin
     return out

@@ -32,3 +32,20 @@ def tiled_matmul(x: F32, weight: F32) -> F32:
     tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
     product: F32 = np.matmul(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
     return product.reshape(-1, weight.shape[1])[:rows]
+
+
+def grouped_matmul(x: F32, weights: F32) -> F32:
+    """Multiply by each group's own matrix: `weights` [groups, inner, columns].
+
+    `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns
+    [groups, rows, columns]; a row of a group has the same bits whatever the other rows and groups
+    are and however many, so heads may be divided over chips.
+    """
+    rows, inner = x.shape[-2:]
+    if rows % TILE_ROWS:
+        padded = np.zeros((*x.shape[:-2], padded_rows(rows), inner), dtype=np.float32)
+        padded[..., :rows, :] = x
+        x = padded
+    tiles = x.reshape(*x.shape[:-2], -1, TILE_ROWS, inner)  # [(groups,) tiles, TILE_ROWS, inner]
+    product: F32 = np.matmul(tiles, weights[:, None])  # -> [groups, tiles, TILE_ROWS, columns]
+    return product.reshape(len(weights), -1, weights.shape[2])[:, :rows]

@@ -1,36 +1,52 @@
 """The shape of a model: the dimensions that set its time, memory and energy.
 
-A model here is a decoder of equal layers: grouped-query attention with normalised queries and keys,
-a router and SwiGLU experts, as in Qwen3-MoE. It holds no weights and knows no framework.
+A model here is a decoder: grouped-query or latent attention, in some models with a sliding window
+in part of the layers, and feed-forward networks that are dense or made of routed experts. It holds
+no weights and knows no framework. A multi-token-prediction module, where a checkpoint has one, is
+not part of it: it is neither stored nor timed.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from emulator.errors import ConfigError
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs import model_tensors
+from emulator.specs.figure import NamedFigures
+from emulator.specs.hf_config import qwen3_moe_fields
+from emulator.specs.latent_attention import LatentAttention
+from emulator.specs.model_figures import model_figures
+from emulator.specs.tensor_group import TensorGroup
+from emulator.specs.weight_format import WeightFormat
 
-_DTYPE_OF_BYTES = {2: "bf16", 4: "fp32"}
-_BYTES_OF_DTYPE = {"bfloat16": 2, "float16": 2, "float32": 4}
-_HF_KEYS = {
-    "num_hidden_layers": "layers",
-    "hidden_size": "hidden",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "num_experts": "experts",
-    "num_experts_per_tok": "experts_per_token",
-    "moe_intermediate_size": "expert_intermediate",
-    "vocab_size": "vocab",
-    "max_position_embeddings": "max_context_tokens",
-}
+_FORMAT_OF_BYTES: Final = {2: WeightFormat.BF16, 4: WeightFormat.FP32}
+_MAY_BE_ZERO: Final = (
+    "experts",
+    "experts_per_token",
+    "expert_intermediate",
+    "dense_intermediate",
+    "first_dense_layers",
+    "shared_experts",
+    "window_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A mixture-of-experts decoder; raises ConfigError for dimensions that make no such model.
+    """A decoder; raises ConfigError for dimensions that make no such model.
 
-    `dense_intermediate` is 0: models with some dense layers are not timed.
+    Attributes:
+        experts: routed experts of a layer; 0 for a dense model, as are the two fields after it.
+        first_dense_layers: layers before the first one with experts.
+        dense_intermediate: of the feed-forward network of a layer without experts.
+        shared_experts: experts as wide as a routed one that every token uses.
+        full_attention_every: one layer in so many attends to everything, the others to the last
+            `window_tokens` tokens, a token itself among them; 1 and 0 for models without a window.
+        latent: for latent attention; `kv_heads` is then `heads`, and `head_dim` a value's.
+        weight_bytes_per_param: of what is not quantised, 2 (BF16) or 4 (FP32).
+        stored_projection_format: of attention's matrices, dense and shared feed-forward networks;
+            None for unquantised. Embedding, LM head, norms and routers always are.
+        stored_expert_format: of routed experts, likewise.
     """
 
     name: str
@@ -39,30 +55,69 @@ class ModelSpec:
     heads: int
     kv_heads: int
     head_dim: int
-    experts: int
-    experts_per_token: int
-    expert_intermediate: int
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
+    first_dense_layers: int = 0
     dense_intermediate: int = 0
+    shared_experts: int = 0
     vocab: int
     max_context_tokens: int
     tied_embeddings: bool
+    query_key_norms: bool = True
+    attention_bias: bool = False
+    sinks: bool = False
+    router_bias: WeightFormat | None = None
+    expert_bias: bool = False
+    window_tokens: int = 0
+    full_attention_every: int = 1
+    latent: LatentAttention | None = None
     weight_bytes_per_param: int = 2
+    stored_projection_format: WeightFormat | None = None
+    stored_expert_format: WeightFormat | None = None
     kv_bytes_per_element: int = 2
     source: str
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is int and value < 1 and field.name != "dense_intermediate":
-                raise self._refusal(field.name, "at least 1")
+            least = 0 if field.name in _MAY_BE_ZERO else 1
+            if type(value) is int and value < least:
+                raise self._refusal(field.name, f"at least {least}")
+        if self.weight_bytes_per_param not in _FORMAT_OF_BYTES:
+            raise self._refusal("weight_bytes_per_param", "2 (BF16) or 4 (FP32)")
+        self._check_attention()
+        self._check_feed_forward()
+
+    def _check_attention(self) -> None:
         if self.heads % self.kv_heads:
             raise self._refusal("kv_heads", f"a divisor of the {self.heads} heads")
+        if self.full_attention_every > self.layers:
+            raise self._refusal("full_attention_every", f"at most the {self.layers} layers")
+        if (self.window_tokens > 0) != (self.full_attention_every > 1):
+            raise self._refusal("window_tokens", "a window where some layers have one, else 0")
+        if self.latent is None:
+            return
+        if self.kv_heads != self.heads or self.head_dim != self.latent.value_dim:
+            expected = "kv_heads = heads and head_dim = the latent's value_dim"
+            raise self._refusal("latent", expected)
+        if self.query_key_norms or self.attention_bias or self.sinks or self.window_tokens:
+            raise self._refusal("latent", "no query and key norms, biases, sinks or window")
+
+    def _check_feed_forward(self) -> None:
         if self.experts_per_token > self.experts:
             raise self._refusal("experts_per_token", f"at most the {self.experts} experts")
-        if self.dense_intermediate:
-            raise self._refusal("dense_intermediate", "0 (every layer has experts)")
-        if self.weight_bytes_per_param not in _DTYPE_OF_BYTES:
-            raise self._refusal("weight_bytes_per_param", "2 (BF16) or 4 (FP32)")
+        for name in ("experts_per_token", "expert_intermediate"):
+            if (getattr(self, name) > 0) != (self.experts > 0):
+                raise self._refusal(name, f"above 0 exactly with experts, here {self.experts}")
+        if self.shared_experts and not self.experts:
+            raise self._refusal("shared_experts", "0 in a model without experts")
+        if self.first_dense_layers >= self.layers or (self.first_dense_layers and not self.experts):
+            raise self._refusal("first_dense_layers", "fewer than the layers, with experts after")
+        if (self.dense_intermediate > 0) != (self.dense_layers > 0):
+            raise self._refusal(
+                "dense_intermediate", f"above 0 exactly with dense layers, here {self.dense_layers}"
+            )
 
     def _refusal(self, field: str, expected: str) -> ConfigError:
         return ConfigError(
@@ -73,83 +128,127 @@ class ModelSpec:
     def from_hf_config(cls, name: str, config: Mapping[str, Any], source: str) -> Self:
         """The model that a Hugging Face config.json of the Qwen3-MoE architecture describes.
 
-        Missing head_dim is hidden / heads, missing dtype BF16, as the architecture's defaults.
-        `norm_topk_prob` changes which numbers are computed, not how many, and is not kept.
-        Raises ConfigError for another architecture, a missing or wrong key, or what is not timed:
-        layers without experts, attention with bias or a sliding window.
+        Raises ConfigError for another architecture, a missing or wrong key, or what is not timed;
+        see `qwen3_moe_fields`.
         """
-        if "num_experts" not in config and "num_local_experts" in config:
-            # The same number, as newer versions of transformers write it.
-            config = {**config, "num_experts": config["num_local_experts"]}
-        _check_hf_architecture(config)
-        dims = {ours: _hf_int(config, theirs) for theirs, ours in _HF_KEYS.items()}
-        dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
-        if dtype not in _BYTES_OF_DTYPE:
-            raise ConfigError(field="dtype", value=dtype, expected="bfloat16, float16 or float32")
-        if config.get("head_dim") is None:
-            head_dim = dims["hidden"] // max(1, dims["heads"])
-        else:
-            head_dim = _hf_int(config, "head_dim")
-        return cls(
-            name=name,
-            head_dim=head_dim,
-            tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-            weight_bytes_per_param=_BYTES_OF_DTYPE[dtype],
-            kv_bytes_per_element=_BYTES_OF_DTYPE[dtype],
-            source=source,
-            **dims,
-        )
+        return cls(name=name, source=source, **qwen3_moe_fields(config))
+
+    @property
+    def plain_format(self) -> WeightFormat:
+        """Of what is not quantised."""
+        return _FORMAT_OF_BYTES[self.weight_bytes_per_param]
+
+    @property
+    def projection_format(self) -> WeightFormat:
+        """Of attention's matrices, and of dense and shared feed-forward networks."""
+        return self.stored_projection_format or self.plain_format
+
+    @property
+    def expert_format(self) -> WeightFormat:
+        """Of routed experts."""
+        return self.stored_expert_format or self.plain_format
 
     @property
     def dtype(self) -> str:
-        """The type that matrix products run in: "bf16" or "fp32"."""
-        return _DTYPE_OF_BYTES[self.weight_bytes_per_param]
+        """The type that unquantised matrix products run in: "bf16" or "fp32"."""
+        return self.plain_format.value
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with routed experts."""
+        return self.layers - self.first_dense_layers if self.experts else 0
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers without routed experts; they come first."""
+        return self.layers - self.moe_layers
+
+    @property
+    def full_layers(self) -> int:
+        """Layers that attend to everything: layer i where i + 1 is a multiple of
+        `full_attention_every`.
+        """
+        return self.layers // self.full_attention_every
+
+    @property
+    def window_layers(self) -> int:
+        """Layers that attend to a window."""
+        return self.layers - self.full_layers
 
     @property
     def query_width(self) -> int:
         """Elements of one token's queries in one layer."""
+        if self.latent is not None:
+            return self.heads * self.latent.query_width_per_head
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Elements of one token's keys (or values) in one layer."""
-        return self.kv_heads * self.head_dim
+        """Elements of one token's keys (or values) in one layer; of a latent, half of it."""
+        return self.kv_declared_heads * self.kv_declared_head_size
+
+    @property
+    def head_groups(self) -> int:
+        """Parts that attention divides into without repeating a key or value head."""
+        return self.kv_heads
+
+    @property
+    def kv_declared_heads(self) -> int:
+        """Heads to declare so that a cache of keys and values has the true bytes.
+
+        2 x heads x head size x bytes per element is `kv_bytes_per_token_layer`. A latent, which is
+        kept once for all heads and not once as key and once as value, is declared as one head of
+        half its width.
+        """
+        return self.kv_heads if self.latent is None else 1
+
+    @property
+    def kv_declared_head_size(self) -> int:
+        """Elements of a declared head; see `kv_declared_heads`."""
+        return self.head_dim if self.latent is None else self.latent.cached_width // 2
 
     @property
     def kv_bytes_per_token_layer(self) -> int:
-        """Keys and values of one token in one layer."""
+        """The cache of one token in one layer."""
         return 2 * self.kv_width * self.kv_bytes_per_element
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of one token in all layers."""
+        """The cache of one token that is inside every layer's window."""
         return self.layers * self.kv_bytes_per_token_layer
 
     @property
+    def kv_bytes_per_token_full_layers(self) -> int:
+        """What one more token of a long context adds: its cache in layers that attend to all."""
+        return self.full_layers * self.kv_bytes_per_token_layer
+
+    @property
+    def kv_window_bytes_per_request(self) -> int:
+        """The most that the layers with a window keep of one request, whatever its length."""
+        return self.window_layers * self.window_tokens * self.kv_bytes_per_token_layer
+
+    @property
     def projection_parameters_per_layer(self) -> int:
-        """Query, key, value and output projections of one layer."""
-        return 2 * self.hidden * (self.query_width + self.kv_width)
-
-    @property
-    def router_parameters_per_layer(self) -> int:
-        """The router of one layer."""
-        return self.hidden * self.experts
-
-    @property
-    def attention_parameters_per_layer(self) -> int:
-        """Projections of one layer with the norms of its queries and keys."""
-        return self.projection_parameters_per_layer + 2 * self.head_dim
-
-    @property
-    def replicated_parameters_per_layer(self) -> int:
-        """What every rank holds of one layer: attention, its two norms, the router."""
-        norms = 2 * self.hidden
-        return self.attention_parameters_per_layer + norms + self.router_parameters_per_layer
+        """Matrices of one layer's attention."""
+        return sum(
+            tensor.parameters
+            for tensor in (
+                *model_tensors.query_tensors(self),
+                *model_tensors.kv_tensors(self),
+                *model_tensors.latent_tensors(self),
+            )
+            if tensor.rows > 1
+        )
 
     @property
     def expert_parameters(self) -> int:
-        """One expert: gate, up and down projections."""
-        return 3 * self.hidden * self.expert_intermediate
+        """One routed expert: gate, up and down projections, with their biases if it has any."""
+        return model_tensors.parameters_of(model_tensors.expert_tensors(self))
+
+    @property
+    def expert_bytes(self) -> int:
+        """One routed expert of one layer as it is stored."""
+        return model_tensors.bytes_of(model_tensors.expert_tensors(self))
 
     @property
     def embedding_parameters(self) -> int:
@@ -167,67 +266,39 @@ class ModelSpec:
         return self._parameters_with(self.experts_per_token)
 
     def replica_parameters(self) -> int:
-        """What every rank holds: all layers without experts, final norm, embedding, LM head."""
+        """All but the routed experts."""
         return self._parameters_with(0)
 
     def _parameters_with(self, experts_per_layer: int) -> int:
-        layer = self.replicated_parameters_per_layer + experts_per_layer * self.expert_parameters
-        return self.layers * layer + self.hidden + self.embedding_parameters
+        every_layer = (
+            *model_tensors.query_tensors(self),
+            *model_tensors.kv_tensors(self),
+            *model_tensors.latent_tensors(self),
+            *model_tensors.norm_tensors(self),
+        )
+        moe_layer = (*model_tensors.router_tensors(self), *model_tensors.shared_tensors(self))
+        ends = model_tensors.final_norm_tensors(self)
+        count = model_tensors.parameters_of
+        return (
+            self.layers * count(every_layer)
+            + self.dense_layers * count(model_tensors.dense_tensors(self))
+            + self.moe_layers * (count(moe_layer) + experts_per_layer * self.expert_parameters)
+            + count(ends)
+            + self.embedding_parameters
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """All weights as they are stored, scales included."""
+        return sum(
+            group.copy_bytes * (group.layers * self.experts if group.name == "experts" else 1)
+            for group in self.tensor_groups()
+        )
+
+    def tensor_groups(self) -> tuple[TensorGroup, ...]:
+        """The weights in groups that are divided in one way over chips and cores."""
+        return model_tensors.tensor_groups(self)
 
     def figures(self) -> NamedFigures:
         """Every dimension by its field's name, then the derived sizes."""
-        units = {
-            "max_context_tokens": "tokens",
-            "weight_bytes_per_param": "bytes",
-            "kv_bytes_per_element": "bytes",
-            "tied_embeddings": "flag",
-        }
-        sources = {
-            "kv_bytes_per_element": "assumed: the cache has the weights' type, as by default"
-        }
-        dims = tuple(
-            (
-                field.name,
-                Figure(
-                    value=float(getattr(self, field.name)),
-                    unit=units.get(field.name, "count"),
-                    source=sources.get(field.name, self.source),
-                ),
-            )
-            for field in fields(self)
-            if field.name not in ("name", "source", "dense_intermediate")
-        )
-        derived = tuple(
-            (name, Figure(value=getattr(self, name), unit=unit, source="arithmetic from the above"))
-            for name, unit in (
-                ("parameters", "count"),
-                ("active_parameters", "count"),
-                ("expert_parameters", "count"),
-                ("kv_bytes_per_token", "bytes"),
-            )
-        )
-        return dims + derived
-
-
-def _check_hf_architecture(config: Mapping[str, Any]) -> None:
-    """Raises ConfigError for what a Qwen3-MoE config may say that is not timed."""
-    wanted: dict[str, tuple[object, ...]] = {
-        "model_type": ("qwen3_moe",),
-        "decoder_sparse_step": (None, 1),
-        "mlp_only_layers": (None, []),
-        "attention_bias": (None, False),
-        "use_sliding_window": (None, False),
-    }
-    for key, accepted in wanted.items():
-        value = config.get(key)
-        if value not in accepted:
-            raise ConfigError(field=key, value=value, expected=str(accepted[-1]))
-
-
-def _hf_int(config: Mapping[str, Any], key: str) -> int:
-    """The whole number under `key`; raises ConfigError when it is missing or something else."""
-    value = config.get(key)
-    if type(value) is not int or value < 1:
-        shown = "missing" if value is None else value
-        raise ConfigError(field=key, value=shown, expected="a whole number above 0")
-    return value
+        return model_figures(self)

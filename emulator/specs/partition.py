@@ -1,9 +1,10 @@
 """A partition: the chips of one UltraServer that one engine serves on, and how it divides them.
 
-Attention is replicated over data-parallel ranks of `tp` chips; experts are spread over `ep` chips.
+Attention is replicated over data-parallel ranks of `tp` chips, which split its heads and KV cache.
+Experts are spread over groups of `ep` chips, each of which holds all experts. Inside a chip both are
+split over the logical cores that `lnc` makes.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,56 +14,87 @@ from emulator.specs.system import SystemSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """`chips` in ranks of `tp`; every chip is a rank of its own and holds its share of experts.
+    """`chips` chips from `first_chip` on, in ranks of `tp` and expert-parallel groups of `ep`.
 
-    Raises ConfigError for a count below one, for tp other than 1, and for ep other than chips:
-    tensor parallelism over chips and expert groups smaller than the partition are not built.
+    Rank r has chips [r * tp, (r + 1) * tp) of the partition; so has expert group g with ep. `spares`
+    more chips of the system stand by.
+
+    Raises ConfigError, which says the rule and what would fit.
     """
 
     chips: int
     tp: int = 1
     ep: int
+    lnc: int = 2
+    first_chip: int = 0
+    spares: int = 0
 
     def __post_init__(self) -> None:
         if self.chips < 1:
             raise ConfigError(field="chips", value=self.chips, expected="at least 1")
-        if self.tp != 1:
-            raise ConfigError(field="tp", value=self.tp, expected="1 (one chip per rank)")
-        if self.ep != self.chips:
-            raise ConfigError(
-                field="ep",
-                value=self.ep,
-                expected=f"the number of chips, {self.chips} (experts spread over all of them)",
-            )
+        for name, least in (("first_chip", 0), ("spares", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(field=name, value=getattr(self, name), expected="at least 0")
+        divisors = [size for size in range(1, self.chips + 1) if self.chips % size == 0]
+        for name, what in (
+            ("tp", "chips = tp x dp, so tp divides"),
+            ("ep", "experts lie on whole groups of ep chips, so ep divides"),
+        ):
+            value = getattr(self, name)
+            if value not in divisors:
+                fitting = ", ".join(map(str, divisors))
+                raise ConfigError(
+                    field=name,
+                    value=value,
+                    expected=f"{what} the {self.chips} chips: {fitting} would fit",
+                )
 
     @property
     def ranks(self) -> int:
         """Data-parallel attention replicas."""
         return self.chips // self.tp
 
+    def rank_of_chip(self, chip: int) -> int:
+        """The rank that a chip of the partition belongs to."""
+        return chip // self.tp
+
+    def chips_of_rank(self, rank: int) -> range:
+        """The chips of the partition that make a rank, its first one leading."""
+        return range(rank * self.tp, (rank + 1) * self.tp)
+
 
 def check_partition(
-    partition: Partition, system: SystemSpec, experts_by_model: Mapping[str, int]
+    partition: Partition, system: SystemSpec, heads_by_model: Mapping[str, tuple[int, int]]
 ) -> None:
-    """Raises ConfigError when `system` has fewer chips, or some experts do not spread evenly.
+    """Check the rules that tie a partition to a machine and to the models on it.
 
-    `experts_by_model` names every model that is spread over the partition.
+    `heads_by_model` gives each model's query heads and the head groups that stay together on a chip
+    (key/value heads, where the model cannot repeat them).
+
+    Raises ConfigError: more chips than the system has, an LNC that the chip has not, or heads that
+    do not divide over the chips of a rank.
     """
     available = system.chips.count
-    if partition.chips > available:
+    wanted = partition.first_chip + partition.chips + partition.spares
+    if wanted > available:
         raise ConfigError(
             field="chips",
             value=partition.chips,
-            expected=f"at most {available}, the chips of {system.name}",
+            expected=f"at most {available - partition.first_chip - partition.spares}, of the "
+            f"{available} chips of {system.name} from chip {partition.first_chip} on"
+            + (f" with {partition.spares} spares" if partition.spares else ""),
         )
-    common = math.gcd(*experts_by_model.values())
-    if common % partition.ep:
-        fitting = [chips for chips in range(1, available + 1) if common % chips == 0]
-        whose = " and ".join(
-            f"{count} experts ({name})" for name, count in experts_by_model.items()
-        )
-        raise ConfigError(
-            field="chips",
-            value=partition.chips,
-            expected=f"a divisor of {whose}: {', '.join(map(str, fitting))} would fit",
-        )
+    system.chip.logical_cores(partition.lnc)
+    for name, (heads, groups) in heads_by_model.items():
+        fitting = [
+            size
+            for size in range(1, partition.chips + 1)
+            if partition.chips % size == 0 and groups % size == 0
+        ]
+        if partition.tp not in fitting:
+            raise ConfigError(
+                field="tp",
+                value=partition.tp,
+                expected=f"a divisor of the {groups} head groups ({heads} heads) of {name}: "
+                f"{', '.join(map(str, fitting))} would fit on {partition.chips} chips",
+            )

@@ -20,6 +20,7 @@ QWEN3_30B_A3B: Final = ModelSpec(
     vocab=151_936,
     max_context_tokens=40_960,
     tied_embeddings=False,
+    query_key_norms=True,
     weight_bytes_per_param=2,
     kv_bytes_per_element=2,
     source="Hugging Face, Qwen/Qwen3-30B-A3B, config.json (BF16 checkpoint)",

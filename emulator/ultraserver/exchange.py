@@ -1,7 +1,7 @@
-"""The exchange of tokens between ranks and experts, in batches through one hub.
+"""The exchange of tokens between chips and experts, in batches through one hub.
 
-Pure: every rank's `Dispatch` of a layer in, one `RunExperts` per chip out; their `ExpertRows` in,
-one `Combine` per rank out. All pairs of 144 chips would be 20,000 messages a layer; the hub makes
+Pure: every chip's `Dispatch` of a layer in, one `RunExperts` per chip out; their `ExpertRows` in,
+one `Combine` per chip out. All pairs of 144 chips would be 20,000 messages a layer; the hub makes
 it four per chip. The emulated time of the exchange is the fabric's business, not this file's.
 """
 
@@ -13,100 +13,154 @@ from numpy.typing import NDArray
 
 from emulator.chip.commands import Combine, RunExperts
 from emulator.chip.effects import Dispatch, ExpertRows
+from emulator.specs.placement import EMPTY, ExpertPlacement
 
 I64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertMap:
-    """Where experts live: `chip_of_expert` and `slot_of_expert` are [experts] int64."""
+    """To which slot each chip sends the tokens of each expert.
 
-    chip_of_expert: I64
-    slot_of_expert: I64
-    experts_per_chip: int
+    A chip keeps to its own copy of an expert where it has one, and else to one of its group's: the
+    chips of a group are spread evenly over the copies.
 
-    @classmethod
-    def contiguous(cls, experts: int, chips: int) -> "ExpertMap":
-        """Chip c holds experts [c * n, (c + 1) * n) with n = experts / chips."""
-        assert experts % chips == 0, (experts, chips)
-        per_chip = experts // chips
-        ids = np.arange(experts, dtype=np.int64)
-        return cls(
-            chip_of_expert=ids // per_chip,
-            slot_of_expert=ids % per_chip,
-            experts_per_chip=per_chip,
-        )
+    `place` is int64[layers, chips, experts]: chip * slots + slot, or EMPTY when the group has lost
+    the expert.
+    """
 
-    def experts_of(self, chip: int) -> list[int]:
-        """Global ids of the experts on `chip`, in slot order."""
-        here = np.flatnonzero(self.chip_of_expert == chip)
-        return [int(expert) for expert in here[np.argsort(self.slot_of_expert[here])]]
+    def __init__(self, placement: ExpertPlacement) -> None:
+        self.chips = placement.chips
+        self.slots = placement.slots
+        self.place = np.full((placement.layers, self.chips, placement.experts), EMPTY, np.int64)
+        for layer in range(placement.layers):
+            for first in range(0, self.chips, placement.ep):
+                self._fill(placement, layer, np.arange(first, first + placement.ep))
+
+    def _fill(self, placement: ExpertPlacement, layer: int, group: I64) -> None:
+        """The choices of one group's chips in one layer."""
+        held = placement.expert_of_slot[layer, group]  # [chips of the group, slots]
+        filled = np.flatnonzero(held != EMPTY)
+        expert = held.ravel()[filled]
+        place = group[0] * self.slots + filled
+        by_expert = np.argsort(expert, kind="stable")
+        copies = np.bincount(expert, minlength=placement.experts)  # [experts]
+        first_copy = np.cumsum(copies) - copies
+        all_experts = np.arange(placement.experts)
+        turn = (np.arange(len(group))[:, None] + all_experts) % np.maximum(copies, 1)
+        if len(filled):
+            index = np.minimum(first_copy + turn, len(filled) - 1)
+            spread = np.where(copies > 0, place[by_expert][index], EMPTY)  # [chips, experts]
+            self.place[layer, group] = spread
+        self.place[layer, place // self.slots, expert] = place
+
+    def missing(self) -> bool:
+        """Whether some group has lost an expert."""
+        return bool((self.place == EMPTY).any())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exchange:
-    """One layer's exchange: what each chip is asked, and how the answers return.
+    """One layer's exchange: what each chip is asked, how the answers return, and what moved.
 
     Attributes:
         work: by chip, for chips that have at least one pair.
         order: [pairs] index of each pair, in chip and slot order, into tokens x k.
-        pairs_of_chip: [chips] pairs sent to each chip.
-        tokens_of_rank: tokens of each rank, in rank order of the dispatches.
+        tokens_of_source: tokens of each dispatching chip, in order.
+        expert_pairs: [experts] tokens that chose each expert.
+        pairs: [chips] pairs sent to each chip.
+        distinct: [chips] slots of each chip that got at least one.
+        sent: [chips, chips] tokens that each chip sent to each; once, however many of their experts
+            lie there.
     """
 
     layer: int
     work: dict[int, RunExperts]
     order: I64
-    pairs_of_chip: I64
-    tokens_of_rank: dict[int, int]
+    tokens_of_source: dict[int, int]
+    expert_pairs: I64
+    pairs: I64
+    distinct: I64
+    sent: I64
 
 
-def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap, chips: int) -> Exchange:
-    """Sort every (token, expert) pair of all ranks by chip and slot.
+def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> Exchange:
+    """Sort every (token, expert) pair of all chips by chip and slot.
 
-    `dispatches` maps rank to its dispatch, all of the same layer. Ties keep the order of ranks
+    `dispatches` maps a chip to its dispatch, all of the same layer. Ties keep the order of chips
     and tokens.
     """
-    ranks = sorted(dispatches)
-    layer = dispatches[ranks[0]].layer
-    hidden = np.concatenate([dispatches[rank].hidden for rank in ranks])  # [tokens, hidden]
-    chosen = np.concatenate([dispatches[rank].chosen for rank in ranks])  # [tokens, k]
-    per_chip = experts.experts_per_chip
-    place = experts.chip_of_expert * per_chip + experts.slot_of_expert  # [experts]
-    place_of_pair = place[chosen].ravel()
-    order = np.argsort(place_of_pair, kind="stable")
-    pairs_of_place = np.bincount(place_of_pair, minlength=chips * per_chip)
-    counts = pairs_of_place.reshape(chips, per_chip)
-    pairs_of_chip = counts.sum(axis=1)
-    token_of_pair = order // chosen.shape[1]
-    work = {}
-    ends = np.cumsum(pairs_of_chip)
-    for chip in np.flatnonzero(pairs_of_chip).tolist():
-        pairs = token_of_pair[ends[chip] - pairs_of_chip[chip] : ends[chip]]
-        tokens, row_of_pair = np.unique(pairs, return_inverse=True)
-        work[chip] = RunExperts(
-            layer=layer, rows=hidden[tokens], row_of_pair=row_of_pair, counts=counts[chip]
-        )
+    sources = sorted(dispatches)
+    layer = dispatches[sources[0]].layer
+    lengths = [len(dispatches[source].hidden) for source in sources]
+    source_of_token = np.repeat(sources, lengths)  # [tokens]
+    hidden = np.concatenate([dispatches[source].hidden for source in sources])  # [tokens, hidden]
+    chosen = np.concatenate([dispatches[source].chosen for source in sources])  # [tokens, k]
+    place = experts.place[layer, source_of_token[:, None], chosen].ravel()  # [tokens * k]
+    assert place.min() != EMPTY, "tokens for an expert that no chip holds"
+    order = np.argsort(place, kind="stable")
+    counts = np.bincount(place, minlength=experts.chips * experts.slots)
+    counts = counts.reshape(experts.chips, experts.slots)
+    pairs = counts.sum(axis=1)
+    # Each chip gets a token once: its rows are the distinct (chip, token) in order.
+    tokens, chip_of_pair = len(hidden), np.repeat(np.arange(experts.chips), pairs)
+    keys, row = np.unique(chip_of_pair * tokens + order // chosen.shape[1], return_inverse=True)
+    rows_of_chip = np.bincount(keys // tokens, minlength=experts.chips)
+    token_of_row = keys % tokens
+    sent = np.bincount(
+        source_of_token[token_of_row] * experts.chips + keys // tokens,
+        minlength=experts.chips * experts.chips,
+    )
     return Exchange(
         layer=layer,
-        work=work,
+        work=_work(layer, hidden[token_of_row], rows_of_chip, row, counts),
         order=order,
-        pairs_of_chip=pairs_of_chip,
-        tokens_of_rank={rank: len(dispatches[rank].hidden) for rank in ranks},
+        tokens_of_source=dict(zip(sources, lengths, strict=True)),
+        expert_pairs=np.bincount(chosen.ravel(), minlength=experts.place.shape[2]),
+        pairs=pairs,
+        distinct=np.count_nonzero(counts, axis=1),
+        sent=sent.reshape(experts.chips, experts.chips),
     )
 
 
-def finish_exchange(exchange: Exchange, answers: Mapping[int, ExpertRows]) -> dict[int, Combine]:
-    """Give every rank its experts' outputs, [tokens, k, hidden], in the order it dispatched."""
-    chips = np.flatnonzero(exchange.pairs_of_chip).tolist()
-    sorted_rows = np.concatenate([answers[chip].rows for chip in chips])  # [pairs, hidden]
-    rows = np.empty_like(sorted_rows)
+def _work(
+    layer: int, rows: NDArray[np.float32], rows_of_chip: I64, row: I64, counts: I64
+) -> dict[int, RunExperts]:
+    """Cut `rows` and `row` (of each pair), both in the order of chips, into each chip's share."""
+    row_ends, pair_ends = np.cumsum(rows_of_chip).tolist(), np.cumsum(counts.sum(axis=1)).tolist()
+    work = {}
+    first_row = first_pair = 0
+    for chip, (row_end, pair_end) in enumerate(zip(row_ends, pair_ends, strict=True)):
+        if pair_end > first_pair:
+            work[chip] = RunExperts(
+                layer=layer,
+                rows=rows[first_row:row_end],
+                row_of_pair=row[first_pair:pair_end] - first_row,
+                counts=counts[chip],
+            )
+        first_row, first_pair = row_end, pair_end
+    return work
+
+
+def finish_exchange(
+    exchange: Exchange, answers: Mapping[int, ExpertRows], tp: int = 1
+) -> dict[int, Combine]:
+    """Give every chip that dispatched its experts' outputs, [tokens, k, hidden].
+
+    Chips [r * tp, (r + 1) * tp) make a rank: each gets the outputs of all tokens of its rank, in
+    the order in which the chips dispatched them.
+    """
+    sorted_rows = np.concatenate([answers[chip].rows for chip in sorted(exchange.work)])
+    rows = np.empty_like(sorted_rows)  # [pairs, hidden]
     rows[exchange.order] = sorted_rows
-    tokens = sum(exchange.tokens_of_rank.values())
+    tokens = sum(exchange.tokens_of_source.values())
     by_token = rows.reshape(tokens, -1, rows.shape[1])  # [tokens, k, hidden]
+    tokens_of_rank: dict[int, int] = {}
+    for source, count in exchange.tokens_of_source.items():
+        tokens_of_rank[source // tp] = tokens_of_rank.get(source // tp, 0) + count
     combines = {}
     start = 0
-    for rank, count in exchange.tokens_of_rank.items():
-        combines[rank] = Combine(layer=exchange.layer, expert_rows=by_token[start : start + count])
+    for rank, count in tokens_of_rank.items():
+        combine = Combine(layer=exchange.layer, expert_rows=by_token[start : start + count])
+        combines.update(dict.fromkeys(range(rank * tp, (rank + 1) * tp), combine))
         start += count
     return combines

@@ -110,7 +110,7 @@ def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
         command = [
             *(sys.executable, "-m", "serving.main", "serve"),
             *("--model", args.model, "--chips", str(args.chips), "--clock", args.clock),
-            *("--host", _HOST, "--port", str(port)),
+            *("--host", _HOST, "--port", str(port), "--control-port", "0"),
             # Small steps: what a host computes least fast against its emulated time is prefill.
             *("--max-num-batched-tokens", "256", "--max-num-seqs", "32"),
             "--disable-uvicorn-access-log",

@@ -96,11 +96,77 @@ METRICS = (
         help="Wall seconds that the chips' computing and the step channel took on this host.",
         field="compute_wall_s",
     ),
+    Metric(
+        name="ultraserve_pause_seconds",
+        kind="counter",
+        help="Emulated seconds that recovering from faults and moving experts held steps up.",
+        field="pause_s",
+    ),
+    Metric(
+        name="ultraserve_chips_up",
+        kind="gauge",
+        help="Chips of the partition that are in service.",
+        field="chips_up",
+    ),
+    Metric(
+        name="ultraserve_ranks_up",
+        kind="gauge",
+        help="Data-parallel ranks that take requests.",
+        field="ranks_up",
+    ),
+    Metric(
+        name="ultraserve_faults",
+        kind="counter",
+        help="Faults since the engine's start.",
+        field="faults",
+    ),
+    Metric(
+        name="ultraserve_requests_moved",
+        kind="counter",
+        help="Requests that were computed again on another rank because theirs lost its KV cache.",
+        field="requests_moved",
+    ),
+    Metric(
+        name="ultraserve_empty_rank_steps",
+        kind="counter",
+        help="Steps that ranks took part in without a token, because another rank had some.",
+        field="empty_rank_steps",
+    ),
+    Metric(
+        name="ultraserve_expert_imbalance",
+        kind="gauge",
+        help="Tokens of the busiest chip over the mean chip's, averaged over layers, in the window "
+        "that balancing looks at; 0 before the first token.",
+        field="expert_imbalance",
+    ),
+    Metric(
+        name="ultraserve_expert_rebalances",
+        kind="counter",
+        help="How often experts were given new places by their load.",
+        field="expert_rebalances",
+    ),
+    Metric(
+        name="ultraserve_expert_moved_bytes",
+        kind="counter",
+        help="Bytes of the timed model's expert weights that rebalancing moved between chips.",
+        field="expert_moved_bytes",
+    ),
 )
 
 INFO_NAME = "ultraserve_info"
 INFO_HELP = "What is emulated: always 1."
-INFO_LABELS = ("system", "chips", "time_model", "weights", "routing", "clock")
+INFO_LABELS = (
+    "system",
+    "chips",
+    "tp",
+    "dp",
+    "ep",
+    "lnc",
+    "time_model",
+    "weights",
+    "routing",
+    "clock",
+)
 
 WALL_TTFT_NAME = "ultraserve_wall_time_to_first_token_seconds"
 WALL_TTFT_HELP = (

@@ -13,6 +13,8 @@ class Snapshot:
     """The engine at the end of a step. Seconds and joules are emulated unless named wall.
 
     Totals count from the engine's start, idle time included in `emulated_s` and in the joules.
+    `pause_s` is time in which recovering from faults or moving experts held steps up; it is not in
+    `busy_s`. `expert_imbalance` is the busiest chip's tokens over the mean's, 0 before the first.
     """
 
     dilation: float
@@ -28,6 +30,15 @@ class Snapshot:
     facility_watts: float
     provisioned_watts: float
     compute_wall_s: float
+    pause_s: float
+    chips_up: int
+    ranks_up: int
+    faults: int
+    requests_moved: int
+    empty_rank_steps: int
+    expert_imbalance: float
+    expert_rebalances: int
+    expert_moved_bytes: int
 
     def to_payload(self) -> dict[str, int]:
         """Return every field as whole billionths of itself."""
@@ -38,7 +49,7 @@ class Snapshot:
     @classmethod
     def from_payload(cls, payload: Mapping[str, int]) -> Self:
         """The inverse of `to_payload`, to a billionth."""
-        counts = ("steps", "lagging_steps", "chips")
+        counts = {field.name for field in fields(cls) if field.type is int}
         values: dict[str, Any] = {
             name: value // PAYLOAD_SCALE if name in counts else value / PAYLOAD_SCALE
             for name, value in payload.items()

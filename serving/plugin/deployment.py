@@ -7,79 +7,188 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.model import (
+    ConfigError,
+    ExpertDistribution,
+    ExpertPlacement,
+    Figure,
+    HbmTerms,
+    Machine,
     ModelSpec,
     Partition,
-    StepCostModel,
+    RecoveryRates,
     SystemSpec,
     check_partition,
     check_weights,
     model_by_name,
     system_by_name,
 )
+from emulator.units import NS_PER_S
+from serving.placement.balance import rebalance
+from serving.placement.eplb_settings import EplbSettings
 from serving.settings import Settings
 
 _FP32_BYTES = 4  # the chips keep the weights' KV in the dtype they compute in
 
+COMPUTED = "computed"
+NO_WEIGHTS = "none (made up)"
+ROUTING_SEED = 0
+"""Which experts are popular under `zipf` follows from it; stated with the routing's name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A partition of a system, the model that is timed on it, the weights that compute tokens."""
+    """A partition of a system, the model that is timed on it, the weights that compute tokens.
+
+    `weights` is the model of the weights; the same as `time_model` when they set time too.
+    `distribution` says where the timed model's tokens go; None when its routers are computed.
+    `eplb` is None when experts stay where they are.
+    """
 
     settings: Settings
     system: SystemSpec
     partition: Partition
     time_model: ModelSpec
+    weights: ModelSpec
     weights_dir: Path
-    weights_name: str
     weights_kv_bytes_per_token: int
-    cost: StepCostModel
+    distribution: ExpertDistribution | None
+    eplb: EplbSettings | None
+
+    @property
+    def routing(self) -> str:
+        """Where the timed model's tokens go, in words."""
+        if not self.time_model.experts:
+            return "none (dense)"
+        return COMPUTED if self.distribution is None else f"{self.distribution.name} (expected)"
+
+    @property
+    def weights_name(self) -> str:
+        """What makes the tokens."""
+        return self.weights.name if self.settings.computes else NO_WEIGHTS
 
     def info(self) -> dict[str, str]:
         """Labels that say what is emulated."""
+        partition = self.partition
         return {
             "system": self.system.name,
-            "chips": str(self.partition.chips),
+            "chips": str(partition.chips),
+            "tp": str(partition.tp),
+            "dp": str(partition.ranks),
+            "ep": str(partition.ep),
+            "lnc": str(partition.lnc),
             "time_model": self.time_model.name,
             "weights": self.weights_name,
-            "routing": self.cost.routing,
+            "routing": self.routing,
             "clock": self.settings.clock,
         }
 
+    def placement_of(self, model: ModelSpec) -> ExpertPlacement:
+        """Where the experts of `model` lie at first: evenly, redundant copies spread alike."""
+        partition = self.partition
+        even = ExpertPlacement.even(
+            layers=model.moe_layers, experts=model.experts, chips=partition.chips, ep=partition.ep
+        )
+        if self.eplb is None or not model.experts:
+            return even
+        slots = self.eplb.slots_per_chip(experts=model.experts, ep=partition.ep)
+        chips = partition.first_chip + np.arange(partition.chips)
+        return rebalance(
+            np.ones((model.moe_layers, model.experts)),
+            slots=slots,
+            ep=partition.ep,
+            tray_of_chip=chips // self.system.chips_per_tray.count,
+            rack_of_chip=chips // self.system.chips_per_rack,
+        )
+
+    def machine(self, utilization: float) -> Machine:
+        """The machine with its HBM laid out, `utilization` of it for the engine.
+
+        Raises HbmExhausted when the timed model does not fit.
+        """
+        return Machine(
+            self.system,
+            self.time_model,
+            self.partition,
+            self.placement_of(self.time_model),
+            distribution=self.distribution,
+            terms=HbmTerms(utilization=utilization),
+            rates=RecoveryRates(
+                hang_ns=Figure(
+                    value=self.settings.hang_timeout_s * NS_PER_S,
+                    unit="ns",
+                    source="--hang-timeout; the Neuron runtime's NEURON_RT_EXEC_TIMEOUT is 30 s",
+                )
+            ),
+        )
+
 
 def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
-    """Resolve names and check the rules that tie chips, experts and HBM.
+    """Resolve names and check the rules that tie chips, ranks, heads and experts.
 
     Raises:
-        ConfigError: an unknown name, more chips than the system has, experts that do not divide.
+        ConfigError: an unknown name, or a partition that the machine or a model does not allow.
         CheckpointError: `weights_dir` holds no checkpoint that the chips can compute.
-        HbmExhausted: the timed model's weights do not fit the chips.
     """
     system = _system(settings)
-    check_weights(weights_dir)
     weights = _weights_model(weights_dir)
+    if settings.computes:
+        check_weights(weights_dir)
     time_model = model_by_name(settings.model) if settings.model else weights
-    partition = Partition(chips=settings.chips, tp=1, ep=settings.chips)
-    experts = {f"weights {weights.name}": weights.experts}
-    if time_model is not weights:
-        experts[time_model.name] = time_model.experts
-    check_partition(partition, system, experts)
-    cost = StepCostModel(system, time_model, partition)
-    cost.hbm_free_bytes_per_chip()  # refuses a model that does not fit
+    partition = Partition(
+        chips=settings.chips,
+        tp=settings.tp,
+        ep=settings.chips if settings.ep is None else settings.ep,
+        lnc=system.chip.default_lnc.count if settings.lnc is None else settings.lnc,
+        first_chip=settings.first_chip,
+        spares=settings.spares,
+    )
+    # Key and value heads of the timed model are repeated where tp exceeds them; the weights are
+    # really divided, a group of heads each.
+    heads = {time_model.name: (time_model.heads, time_model.heads)}
+    if settings.computes:
+        heads[f"weights {weights.name}"] = (weights.heads, weights.kv_heads)
+    check_partition(partition, system, heads)
+    own_routers = settings.computes and time_model is weights
+    if own_routers and settings.routing is not None:
+        raise ConfigError(
+            field="routing",
+            value=settings.routing,
+            expected="a catalog model or no weights with it: these weights compute their routers",
+        )
     return Deployment(
         settings=settings,
         system=system,
         partition=partition,
         time_model=time_model,
+        weights=weights,
         weights_dir=weights_dir,
-        weights_name=weights.name,
         weights_kv_bytes_per_token=_FP32_BYTES
         * weights.kv_bytes_per_token
         // weights.kv_bytes_per_element,
-        cost=cost,
+        distribution=None
+        if own_routers
+        else ExpertDistribution.parse(settings.routing or "uniform", time_model, seed=ROUTING_SEED),
+        eplb=_eplb(settings, partition, time_model, weights),
     )
+
+
+def _eplb(
+    settings: Settings, partition: Partition, time_model: ModelSpec, weights: ModelSpec
+) -> EplbSettings | None:
+    """The settings of balancing; copies fill the chips up when their number is not given."""
+    if settings.eplb is None:
+        return None
+    given = dict(settings.eplb)
+    model = time_model if time_model.experts else weights
+    given.setdefault("num_redundant_experts", -model.experts % partition.ep)
+    eplb = EplbSettings.from_mapping(given)
+    eplb.slots_per_chip(experts=model.experts, ep=partition.ep)  # refuses what does not divide
+    return eplb
 
 
 def _system(settings: Settings) -> SystemSpec:

@@ -1,13 +1,13 @@
 """The engine's emulated time and energy: where each step lies, what it drew, the totals."""
 
 import time
+from dataclasses import asdict, dataclass
 
-from emulator.model import EnergyMeter, StepCost
+from emulator.model import EnergyMeter, StepCost, StepCostModel
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
 from emulator.sim.pacing import StepPacer
 from emulator.units import NS_PER_S
 from serving.metrics.snapshot import Snapshot
-from serving.plugin.deployment import Deployment
 from serving.plugin.step_report import StepReport
 from serving.settings import ClockSetting
 
@@ -20,6 +20,20 @@ def make_clock(setting: str, calibrated_dilation: float) -> Clock:
     return DilatedClock(parsed.dilation or calibrated_dilation)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineTotals:
+    """What of the snapshot the machine and the scheduler say, not the clock."""
+
+    chips_up: int
+    ranks_up: int
+    faults: int
+    requests_moved: int
+    empty_rank_steps: int
+    expert_imbalance: float
+    expert_rebalances: int
+    expert_moved_bytes: int
+
+
 class EngineTime:
     """Paces steps by a clock and integrates their energy.
 
@@ -27,60 +41,83 @@ class EngineTime:
     watts or between steps at idle.
     """
 
-    def __init__(self, clock: Clock, deployment: Deployment) -> None:
+    def __init__(self, clock: Clock, cost: StepCostModel) -> None:
         self._clock = clock
-        self._deployment = deployment
+        self._cost = cost
         self._wall_origin_s = time.monotonic() - clock.now_ns() * clock.dilation / NS_PER_S
         self._pacer = StepPacer(clock)
-        self._meter = EnergyMeter(deployment.cost.facility_watts)
-        self._idle_watts = deployment.cost.idle_chip_watts * deployment.partition.chips
+        self._meter = EnergyMeter(cost.facility_watts)
+        self._idle_watts = cost.idle_chip_watts * cost.partition.chips
         self._accounted_ns = clock.now_ns()
         self._begin_ns = self._accounted_ns
         self._last_watts = self._idle_watts
         self._steps = 0
         self._compute_wall_s = 0.0
+        self._pause_ns = 0
 
     def begin_ns(self, *, continues: bool) -> int:
         """When the next step begins; see `StepPacer.begin_ns`."""
         return self._pacer.begin_ns(continues=continues)
 
-    def finish(self, begin_ns: int, cost: StepCost, compute_wall_s: float) -> StepReport:
-        """Hold the step until its emulated end, and count it."""
-        paced = self._pacer.finish(begin_ns, cost.duration_ns)
+    def finish(
+        self, begin_ns: int, cost: StepCost, *, pause_ns: int, compute_wall_s: float
+    ) -> None:
+        """Hold the step until its emulated end, and count it.
+
+        `pause_ns` is time in which the machine was held up before or in the step, at idle power.
+        """
+        paced = self._pacer.finish(begin_ns, cost.duration_ns + pause_ns)
         watts = float(cost.chip_watts.sum())
-        idle_ns = begin_ns - self._accounted_ns + paced.lag_ns
+        idle_ns = begin_ns - self._accounted_ns + paced.lag_ns + pause_ns
         self._meter.add(duration_ns=idle_ns, chip_watts=self._idle_watts)
         self._meter.add(duration_ns=cost.duration_ns, chip_watts=watts)
         self._accounted_ns = paced.end_ns
         self._begin_ns = begin_ns
         self._last_watts = watts
         self._steps += 1
+        self._pause_ns += pause_ns
         self._compute_wall_s += compute_wall_s
-        return self.report()
 
-    def report(self) -> StepReport:
-        """The state at the end of the last step."""
+    @property
+    def now_s(self) -> float:
+        """The end of the last step, or the clock's present when it is later."""
+        return max(self._accounted_ns, self._clock.now_ns()) / NS_PER_S
+
+    def report(
+        self,
+        machine: MachineTotals,
+        *,
+        lost_ranks: tuple[int, ...] = (),
+        ranks_up: tuple[bool, ...] | None = None,
+    ) -> StepReport:
+        """The state at the end of the last step; see `StepReport`."""
         return StepReport(
             begin_s=self._begin_ns / NS_PER_S,
             end_s=self._accounted_ns / NS_PER_S,
             wall_origin_s=self._wall_origin_s,
-            snapshot=self._snapshot(),
+            snapshot=self.snapshot(machine),
+            lost_ranks=lost_ranks,
+            ranks_up=ranks_up,
         )
 
-    def _snapshot(self) -> Snapshot:
-        cost = self._deployment.cost
+    def snapshot(self, machine: MachineTotals) -> Snapshot:
+        """Times, energy and the machine's totals, at the end of the last step."""
+        cost = self._cost
+        busy_ns = self._pacer.busy_ns_total - self._pause_ns
         return Snapshot(
             dilation=self._clock.dilation,
             emulated_s=self._accounted_ns / NS_PER_S,
             steps=self._steps,
-            busy_s=self._pacer.busy_ns_total / NS_PER_S,
+            busy_s=busy_ns / NS_PER_S,
             lag_s=self._pacer.lag_ns_total / NS_PER_S,
             lagging_steps=self._pacer.lagging_steps,
             chip_joules=self._meter.chip_joules,
             facility_joules=self._meter.facility_joules,
-            chips=self._deployment.partition.chips,
+            chips=cost.partition.chips,
             chip_watts=self._last_watts,
             facility_watts=cost.facility_watts(self._last_watts),
             provisioned_watts=cost.provisioned_watts,
             compute_wall_s=self._compute_wall_s,
+            pause_s=self._pause_ns / NS_PER_S,
+            **asdict(machine),
         )

@@ -17,14 +17,16 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
-from emulator.fleet import Fleet
+from emulator.fleet import Fleet, MadeUpTokens
 from emulator.specs.step import RankStep
+from serving.metrics.control_call import METHOD as CONTROL_METHOD
 from serving.plugin.calibration import calibrate
-from serving.plugin.engine_time import EngineTime, make_clock
-from serving.plugin.lockstep_scheduler import LockstepOutput
+from serving.plugin.engine_time import make_clock
+from serving.plugin.live_engine import LiveEngine, start_tokens
+from serving.plugin.merge import LockstepOutput
 from serving.plugin.platform import deployment_of
 from serving.plugin.step_report import TimedOutput
-from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step, step_batch
+from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
 
 # Below "vllm", where vLLM has configured handlers; a name of our own would print nothing.
 logger = init_logger(f"vllm.{__name__}")
@@ -51,9 +53,10 @@ class UltraServeExecutor(Executor):
 
     def _init_executor(self) -> None:
         self.deployment = deployment_of(self.vllm_config)
+        self.machine = self.deployment.machine(self.cache_config.gpu_memory_utilization)
         self._seed = self.model_config.seed or 0
-        self._fleet: Fleet | None = None
-        self._time: EngineTime | None = None
+        self._tokens: Fleet | MadeUpTokens | None = None
+        self._engine: LiveEngine | None = None
         self._pending: LockstepOutput | None = None
         self._finished: dict[int, list[str]] = {}
 
@@ -62,38 +65,32 @@ class UltraServeExecutor(Executor):
         model = self.deployment.time_model
         spec = FullAttentionSpec(
             block_size=self.cache_config.block_size,
-            num_kv_heads=model.kv_heads,
-            head_size=model.head_dim,
+            num_kv_heads=model.kv_declared_heads,
+            head_size=model.kv_declared_head_size,
             dtype=_TORCH_DTYPES[model.kv_bytes_per_element],
         )
         return [{f"layers.{layer}.attention": spec for layer in range(model.layers)}]
 
     def determine_available_memory(self) -> list[int]:
-        """HBM of one chip that weights, microcode and activations leave to KV."""
-        cost = self.deployment.cost
-        head_room = (1.0 - self.cache_config.gpu_memory_utilization) * cost.system.chip.hbm_bytes
-        # The reserve for activations lies in the head-room that vLLM keeps, or is it.
-        pool_bytes = min(
-            cost.hbm_free_bytes_per_chip(),
-            int(cost.hbm_free_bytes_per_chip(reserve_bytes=0) - head_room),
-        )
-        host_bytes = self._host_pool_tokens() * self.deployment.time_model.kv_bytes_per_token
-        if host_bytes < pool_bytes:
+        """HBM of a rank that is really left to KV, as bytes of one copy of its tokens."""
+        per_token = self.deployment.time_model.kv_bytes_per_token
+        tokens, host_tokens = self.machine.kv_tokens_per_rank, self._host_pool_tokens()
+        if host_tokens < tokens:
             logger.warning(
                 "KV pool cut to %d tokens a rank, a share of %.2f: what this host can hold",
-                self._host_pool_tokens(),
-                host_bytes / pool_bytes,
+                host_tokens,
+                host_tokens / tokens,
             )
-        return [min(pool_bytes, host_bytes)]
+        return [min(tokens, host_tokens) * per_token]
 
     def _host_pool_tokens(self) -> int:
         block_tokens: int = self.cache_config.block_size
         ranks = self.deployment.partition.ranks
-        host_bytes = _HOST_POOL_SHARE * psutil.virtual_memory().available / ranks
-        blocks = min(
-            _HOST_BLOCKS_MAX // ranks,
-            int(host_bytes / (self.deployment.weights_kv_bytes_per_token * block_tokens)),
-        )
+        blocks = _HOST_BLOCKS_MAX // ranks
+        if self.deployment.settings.computes:
+            host_bytes = _HOST_POOL_SHARE * psutil.virtual_memory().available / ranks
+            per_block = self.deployment.weights_kv_bytes_per_token * block_tokens
+            blocks = min(blocks, int(host_bytes / per_block))
         # A rank holds one whole context, whatever the host has: memory is taken as it is written.
         context_tokens: int = self.model_config.max_model_len
         whole_context = -(-context_tokens // block_tokens) + 1
@@ -109,20 +106,19 @@ class UltraServeExecutor(Executor):
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
         """Start the chips with the pool that vLLM has sized."""
         (config,) = kv_cache_configs
-        deployment = self.deployment
         self._kv_blocks = config.num_blocks
-        fleet = Fleet(
-            weights_dir=deployment.weights_dir,
-            chips=deployment.partition.chips,
+        self.machine.take_kv(config.num_blocks * self.cache_config.block_size)
+        started = time.perf_counter()
+        self._tokens = start_tokens(
+            self.deployment,
+            self.machine,
             kv_blocks=config.num_blocks,
             block_tokens=self.cache_config.block_size,
         )
-        started = time.perf_counter()
-        fleet.start()
-        self._fleet = fleet
         logger.info(
-            "%d emulated chips ready in %.1f s, %d KV blocks of %d tokens each",
-            deployment.partition.chips,
+            "%d emulated chips (%s) ready in %.1f s, %d KV blocks of %d tokens a rank",
+            self.deployment.partition.chips,
+            self.deployment.weights_name,
             time.perf_counter() - started,
             config.num_blocks,
             self.cache_config.block_size,
@@ -130,10 +126,11 @@ class UltraServeExecutor(Executor):
 
     def compile_or_warm_up_model(self) -> None:
         """Warm the chips up and fix the clock; there is nothing to compile."""
-        fleet = self.live_fleet()
+        tokens = self._tokens
+        assert tokens is not None, "the chips are not started"
         dilation = calibrate(
-            fleet.step,
-            self.deployment.cost,
+            lambda steps, bitmasks: tokens.step(steps, bitmasks).outputs,
+            self.machine.cost_model,
             ranks=self.deployment.partition.ranks,
             block_tokens=self.cache_config.block_size,
             kv_blocks=self._kv_blocks,
@@ -142,7 +139,9 @@ class UltraServeExecutor(Executor):
             max_requests=self.scheduler_config.max_num_seqs,
         )
         clock = make_clock(self.deployment.settings.clock, dilation)
-        self._time = EngineTime(clock, self.deployment)
+        self._engine = LiveEngine(
+            self.deployment, self.machine, tokens, clock, kv_blocks=self._kv_blocks
+        )
         logger.info(
             "clock %s: %g wall seconds per emulated second (this host keeps up from %g)",
             self.deployment.settings.clock,
@@ -153,6 +152,8 @@ class UltraServeExecutor(Executor):
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Keep the decision; `sample_tokens` computes it. A step without tokens ends here."""
         assert isinstance(scheduler_output, LockstepOutput)
+        if self._engine is not None:
+            self._engine.hear(scheduler_output)
         self._note_finished(scheduler_output)
         result: ModelRunnerOutput | None = None
         if scheduler_output.total_num_scheduled_tokens:
@@ -177,20 +178,13 @@ class UltraServeExecutor(Executor):
         return future
 
     def _run(self, output: LockstepOutput, grammar: GrammarOutput | None) -> TimedOutput:
-        engine_time = self.live_time()
-        begin_ns = engine_time.begin_ns(continues=output.continues)
         steps = self._rank_steps(output, grammar)
         bitmasks = {
             step.rank: mask
             for step in steps
             if (mask := grammar_bitmask(step, grammar)) is not None
         }
-        started = time.perf_counter()
-        outputs = self.live_fleet().step(steps, bitmasks)
-        compute_wall_s = time.perf_counter() - started
-        batch = step_batch(steps, outputs, self.deployment.partition.ranks)
-        cost = self.deployment.cost.cost(batch)
-        report = engine_time.finish(begin_ns, cost, compute_wall_s)
+        outputs, report = self.live_engine().run(steps, bitmasks, continues=output.continues)
         result = model_runner_output(steps, outputs)
         return TimedOutput(**vars(result), report=report)
 
@@ -209,9 +203,9 @@ class UltraServeExecutor(Executor):
                 self._finished.setdefault(rank, []).extend(sorted(decision.finished_req_ids))
 
     def _idle_output(self) -> ModelRunnerOutput:
-        if self._time is None:
+        if self._engine is None:
             return EMPTY_MODEL_RUNNER_OUTPUT
-        return TimedOutput(req_ids=[], req_id_to_index={}, report=self._time.report())
+        return TimedOutput(req_ids=[], req_id_to_index={}, report=self._engine.report())
 
     def collective_rpc(
         self,
@@ -226,7 +220,7 @@ class UltraServeExecutor(Executor):
         Raises:
             NotImplementedError: a method that this platform has no answer to.
         """
-        del timeout, args, kwargs
+        del timeout, kwargs
         answers: dict[str, Any] = {
             "get_supported_tasks": ("generate",),
             "update_max_model_len": None,
@@ -234,10 +228,14 @@ class UltraServeExecutor(Executor):
             "reset_encoder_cache": None,
             "synchronize_device": None,
             "supports_draft_weight_updates": False,
+            "get_model_inspection": f"{self.deployment.weights_name} on emulated chips",
         }
-        if not isinstance(method, str) or method not in answers:
+        if method == CONTROL_METHOD:
+            result = [self.live_engine().control(*args)]
+        elif isinstance(method, str) and method in answers:
+            result = [answers[method]]
+        else:
             raise NotImplementedError(f"{method} is not available on emulated chips")
-        result = [answers[method]]
         if not non_block:
             return result
         future: Future[list[Any]] = Future()
@@ -245,21 +243,20 @@ class UltraServeExecutor(Executor):
         return future
 
     def check_health(self) -> None:
-        """Raise when the chips are gone."""
-        self.live_fleet().check()
+        """Nothing: chips that are gone are met by the next step, which goes on without them."""
 
     def shutdown(self) -> None:
         """Stop the chips and Ray; idempotent."""
-        fleet, self._fleet = getattr(self, "_fleet", None), None
-        if fleet is not None:
-            fleet.stop()
+        tokens, self._tokens = getattr(self, "_tokens", None), None
+        if isinstance(tokens, Fleet):
+            tokens.stop()
+
+    def live_engine(self) -> LiveEngine:
+        """The machine with its chips, clock and energy, once the clock is set."""
+        assert self._engine is not None, "the clock is not set"
+        return self._engine
 
     def live_fleet(self) -> Fleet:
-        """The chips, once they are started."""
-        assert self._fleet is not None, "the chips are not started"
-        return self._fleet
-
-    def live_time(self) -> EngineTime:
-        """The engine's time and energy, once the clock is set."""
-        assert self._time is not None, "the clock is not set"
-        return self._time
+        """The chips, once they are started; not where tokens are made up."""
+        assert isinstance(self._tokens, Fleet), "the chips are not started"
+        return self._tokens

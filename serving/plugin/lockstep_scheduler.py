@@ -1,25 +1,49 @@
 """One unmodified vLLM `Scheduler`, with its own KV pool, per data-parallel rank, all in lockstep.
 
-vLLM sees one scheduler. Each step every rank schedules for itself; the decisions are merged for the
-engine and kept apart for the ranks. Emulated times that the executor reports are stamped on events
+vLLM sees one scheduler. Each step every rank schedules for itself, within the prefill tokens that a
+policy gives it; the decisions are merged for the engine and kept apart for the ranks. Requests of a
+rank that is lost go on in others. Emulated times that the executor reports are stamped on events
 and outputs, so that vLLM's own duration metrics are in emulated seconds.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from vllm.multimodal import MULTIMODAL_REGISTRY, MultiModalRegistry
 from vllm.v1.core.sched.interface import PauseState, SchedulerInterface
-from vllm.v1.core.sched.output import CachedRequestData, GrammarOutput, SchedulerOutput
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutputs
-from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
+from vllm.v1.engine import (
+    EngineCoreEvent,
+    EngineCoreEventType,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+)
+from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 
+from serving.plugin.merge import (
+    LockstepOutput,
+    RankQueues,
+    merge_client,
+    merge_outputs,
+    merge_stats,
+)
+from serving.plugin.rank_evacuation import (
+    add_silent_rows,
+    carry_contexts,
+    drop_told_prompt_rows,
+    put_in,
+    restore_order,
+    take_out,
+)
+from serving.plugin.rank_loads import RankLoads
+from serving.plugin.rank_throttle import RankThrottle
 from serving.plugin.step_report import StepReport, TimedOutput
+from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.policy.rank_choice import choose_rank
 from serving.settings import Settings
 
@@ -30,22 +54,23 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.structured_output import StructuredOutputManager
 
+__all__ = ["LockstepOutput", "LockstepScheduler"]
 
-@dataclass
-class LockstepOutput(SchedulerOutput):
-    """A merged SchedulerOutput that keeps each rank's own.
 
-    `continues` says that requests were left over from the step before, so no time was idle.
-    """
+@dataclass(slots=True)
+class _Place:
+    """Where a request is, its number in the order of arrival, and how many events are stamped."""
 
-    by_rank: list[SchedulerOutput] = field(default_factory=list)
-    continues: bool = False
+    rank: int
+    arrival: int
+    stamped_events: int = 0
 
 
 class LockstepScheduler(SchedulerInterface):
     """N vLLM schedulers behind the interface of one.
 
-    Invariants: a request lives in exactly one rank; the merged output's counts are the ranks' sums.
+    Invariants: a request lives in exactly one rank, or came when none was up and ends in the next
+    step; a rank that is down has none; the merged output's counts are the ranks' sums.
     """
 
     connector = None
@@ -62,8 +87,7 @@ class LockstepScheduler(SchedulerInterface):
         include_finished_set: bool = False,
         log_stats: bool = False,
     ) -> None:
-        additional = vllm_config.additional_config
-        settings = Settings.from_additional_config(additional)
+        settings = Settings.from_additional_config(vllm_config.additional_config)
         self.ranks = [
             Scheduler(
                 vllm_config=vllm_config,
@@ -75,13 +99,21 @@ class LockstepScheduler(SchedulerInterface):
                 include_finished_set=include_finished_set,
                 log_stats=log_stats,
             )
-            for _ in range(settings.chips)
+            for _ in range(settings.ranks)
         ]
         self.kv_cache_config = kv_cache_config
+        self.ranks_up: NDArray[np.bool_] = np.ones(len(self.ranks), dtype=np.bool_)
+        self.empty_steps: NDArray[np.int64] = np.zeros(len(self.ranks), dtype=np.int64)
         self._structured = structured_output_manager
         self._log_stats = log_stats
-        self._rank_of: dict[str, int] = {}
-        self._stamped_events: dict[str, int] = {}
+        self._seats: int = self.ranks[0].max_num_active_reqs
+        self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
+        self._loads = RankLoads(self.ranks)
+        self._places: dict[str, _Place] = {}
+        self._arrivals = 0
+        self._turned_away: dict[str, Request] = {}
+        self._moved_requests = 0
+        self._failed_requests = 0
         self._continues = False
         self._report: StepReport | None = None
         self._announced = False
@@ -92,15 +124,28 @@ class LockstepScheduler(SchedulerInterface):
         return self.ranks[0].kv_cache_manager
 
     def schedule(self, throttle_prefills: bool = False) -> LockstepOutput:
-        """Let every rank schedule, and merge."""
+        """Let every rank schedule, and merge; a rank without requests takes part all the same."""
         self._announced = True
-        by_rank = [rank.schedule(throttle_prefills) for rank in self.ranks]
-        for output in by_rank:
+        by_rank = self._throttle.schedule(throttle_prefills)
+        for number, (rank, output) in enumerate(zip(self.ranks, by_rank, strict=True)):
+            carry_contexts(rank, output)
             for request_id in output.finished_req_ids:
-                self._rank_of.pop(request_id, None)
-                self._stamped_events.pop(request_id, None)
+                place = self._places.get(request_id)
+                # It may have moved to another rank, or come again under its id.
+                if place and place.rank == number and request_id not in rank.requests:
+                    del self._places[request_id]
+        has_tokens = np.array([output.total_num_scheduled_tokens > 0 for output in by_rank])
+        if has_tokens.any():
+            self.empty_steps += self.ranks_up & ~has_tokens
         continues, self._continues = self._continues, False
-        return merge_outputs(by_rank, continues)
+        return merge_outputs(
+            by_rank,
+            continues=continues,
+            empty_rank_steps=int(self.empty_steps.sum()),
+            moved_requests=self._moved_requests,
+            failed_requests=self._failed_requests,
+            rank_states=tuple(map(_queues, self.ranks)),
+        )
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
         """Collect the ranks' bitmasks into one, in rank order."""
@@ -118,18 +163,33 @@ class LockstepScheduler(SchedulerInterface):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: "ModelRunnerOutput"
     ) -> dict[int, EngineCoreOutputs]:
-        """Give each rank its own decision and the tokens; merge what they send to each client."""
+        """Give each rank its own decision and the tokens; merge what they send to each client.
+
+        Then ends what failed, and moves the requests of ranks that the step's report calls lost.
+        """
         assert isinstance(scheduler_output, LockstepOutput)
+        report = None
         if isinstance(model_runner_output, TimedOutput):
-            self._report = model_runner_output.report
+            self._report = report = model_runner_output.report
+        self._loads.forget()
         merged: dict[int, EngineCoreOutputs] = {}
         stats: list[SchedulerStats] = []
-        for rank, output in zip(self.ranks, scheduler_output.by_rank, strict=True):
+        lost = report.lost_ranks if report is not None else ()
+        for number, (rank, output) in enumerate(
+            zip(self.ranks, scheduler_output.by_rank, strict=True)
+        ):
+            if number in lost:
+                add_silent_rows(model_runner_output, output)
+            drop_told_prompt_rows(rank, output, model_runner_output.prompt_logprobs_dict)
             for client, part in rank.update_from_output(output, model_runner_output).items():
                 if part.scheduler_stats is not None:
                     stats.append(part.scheduler_stats)
                     part.scheduler_stats = None
-                _merge_client(merged, client, part)
+                merge_client(merged, client, part)
+        if report is not None:
+            self._end(merged, self._finish_failed(report.failed_requests))
+            self._end(merged, self._evacuate(report))
+        self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank)
         if self._log_stats:
             first = next(iter(merged), 0)
@@ -140,6 +200,67 @@ class LockstepScheduler(SchedulerInterface):
         self._continues = computed and self.has_unfinished_requests()
         return merged
 
+    def _finish_failed(self, names: Iterable[str]) -> list[Request]:
+        """End requests that could not be computed; the ranks free what they held."""
+        return self.finish_requests(names, RequestStatus.FINISHED_ERROR) if names else []
+
+    def _evacuate(self, report: StepReport) -> list[Request]:
+        """Move the requests of ranks that lost their KV or went down; returns those that ended."""
+        ranks_up = self.ranks_up.copy()
+        ranks_up[list(report.lost_ranks)] = False
+        if report.ranks_up is not None:
+            assert len(report.ranks_up) == len(self.ranks)
+            ranks_up[:] = report.ranks_up
+        self.ranks_up = ranks_up
+        leaving = set(report.lost_ranks) | set(np.flatnonzero(~ranks_up).tolist())
+        moving = [
+            request
+            for number in sorted(leaving)
+            if number in report.lost_ranks or self.ranks[number].requests
+            for request in take_out(self.ranks[number])
+        ]
+        self._loads.forget()
+        reached: set[int] = set()
+        for request in sorted(moving, key=self._arrival):
+            if request.is_finished():
+                continue
+            number = self._choose(request)
+            if number is None:
+                request.status = RequestStatus.FINISHED_ERROR
+                continue
+            put_in(self.ranks[number], request)
+            self._places[request.request_id].rank = number
+            self._loads.add(number, request)
+            self._moved_requests += 1
+            reached.add(number)
+        for number in reached:
+            restore_order(self.ranks[number], self._arrival)
+        return [request for request in moving if request.is_finished()]
+
+    def _arrival(self, request: Request) -> int:
+        return self._places[request.request_id].arrival
+
+    def _dismiss_turned_away(self) -> list[Request]:
+        """End the requests that came when no rank was up."""
+        ended = list(self._turned_away.values())
+        self._turned_away = {}
+        for request in ended:
+            request.status = RequestStatus.FINISHED_ERROR
+        return ended
+
+    def _end(self, merged: dict[int, EngineCoreOutputs], ended: list[Request]) -> None:
+        """Tell the clients of requests that ended with an error."""
+        self._failed_requests += len(ended)
+        for request in ended:
+            last = EngineCoreOutput(
+                request_id=request.request_id,
+                new_token_ids=[],
+                finish_reason=request.get_finished_reason(),
+                events=request.take_events(),
+                trace_headers=request.trace_headers,
+            )
+            merge_client(merged, request.client_index, EngineCoreOutputs(outputs=[last]))
+
     def _stamp(self, merged: dict[int, EngineCoreOutputs], by_rank: list[SchedulerOutput]) -> None:
         """Put emulated seconds on what vLLM stamped with the wall."""
         report = self._report
@@ -148,16 +269,19 @@ class LockstepScheduler(SchedulerInterface):
         for outputs in merged.values():
             outputs.timestamp = report.end_s
             for output in outputs.outputs:
-                first = self._stamped_events.pop(output.request_id, 0)
+                place = self._places.get(output.request_id)
+                first = place.stamped_events if place else 0
                 _stamp_events((output.events or [])[first:], report)
+                if place:
+                    place.stamped_events = 0
         # A prompt computed in several steps keeps its events until the last: they are of this one.
         for rank, decision in zip(self.ranks, by_rank, strict=True):
             for request_id in decision.num_scheduled_tokens:
                 request = rank.requests.get(request_id)
                 if request is not None and request.events:
-                    first = self._stamped_events.get(request_id, 0)
-                    _stamp_events(request.events[first:], report)
-                    self._stamped_events[request_id] = len(request.events)
+                    place = self._places[request_id]
+                    _stamp_events(request.events[place.stamped_events :], report)
+                    place.stamped_events = len(request.events)
 
     def _merge_stats(self, parts: list[SchedulerStats]) -> SchedulerStats:
         merged = merge_stats(parts, len(self.ranks))
@@ -172,15 +296,32 @@ class LockstepScheduler(SchedulerInterface):
         return self._merge_stats(parts) if parts else None
 
     def add_request(self, request: Request) -> None:
-        """Send a request to the rank with the longest prefix hit, then the least load."""
-        known = self._rank_of.get(request.request_id)
-        if known is None or request.request_id not in self.ranks[known].requests:
-            known = choose_rank(
-                [_prefix_hit_tokens(rank, request) for rank in self.ranks],
-                [_load_tokens(rank) for rank in self.ranks],
-            )
-            self._rank_of[request.request_id] = known
-        self.ranks[known].add_request(request)
+        """Send a request to a rank; one that comes when no rank is up ends in the next step."""
+        place = self._places.get(request.request_id)
+        if place is not None and request.request_id in self.ranks[place.rank].requests:
+            self.ranks[place.rank].add_request(request)  # more input of a streaming session
+            return
+        number = self._choose(request)
+        self._arrivals += 1
+        if number is None:
+            self._turned_away[request.request_id] = request
+            return
+        self._places[request.request_id] = _Place(rank=number, arrival=self._arrivals)
+        self.ranks[number].add_request(request)
+        self._loads.add(number, request)
+
+    def _choose(self, request: Request) -> int | None:
+        load_tokens, requests = self._loads.before(request)
+        hit_tokens = [
+            prefix_hit_tokens(rank, request) if is_up else 0
+            for rank, is_up in zip(self.ranks, self.ranks_up, strict=True)
+        ]
+        return choose_rank(
+            hit_tokens=np.array(hit_tokens, dtype=np.int64),
+            load_tokens=load_tokens,
+            has_seat=requests < self._seats,
+            is_up=self.ranks_up,
+        )
 
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
@@ -189,11 +330,18 @@ class LockstepScheduler(SchedulerInterface):
         if isinstance(request_ids, str):
             request_ids = (request_ids,)
         wanted = None if request_ids is None else list(request_ids)
-        return [
+        self._loads.forget()
+        finished = [
             request
             for rank in self.ranks
             for request in rank.finish_requests(wanted, finished_status)
         ]
+        for request_id in list(self._turned_away) if wanted is None else wanted:
+            request = self._turned_away.pop(request_id, None)
+            if request is not None:
+                request.status = finished_status
+                finished.append(request)
+        return finished
 
     def update_draft_token_ids(self, draft_token_ids: "DraftTokenIds") -> None:
         """Never called: speculative decoding is refused at start."""
@@ -206,8 +354,9 @@ class LockstepScheduler(SchedulerInterface):
         raise AssertionError("no draft tokens on this platform")
 
     def get_num_unfinished_requests(self) -> int:
-        """Sum over ranks."""
-        return sum(rank.get_num_unfinished_requests() for rank in self.ranks)
+        """Sum over ranks, and what waits to be told that none is up."""
+        unfinished: int = sum(rank.get_num_unfinished_requests() for rank in self.ranks)
+        return unfinished + len(self._turned_away)
 
     def has_finished_requests(self) -> bool:
         """Whether a rank still has to tell the chips of a finished request."""
@@ -215,7 +364,11 @@ class LockstepScheduler(SchedulerInterface):
 
     def has_requests(self) -> bool:
         """Also true once before the first request: an empty step publishes the clock."""
-        return not self._announced or any(rank.has_requests() for rank in self.ranks)
+        return (
+            not self._announced
+            or bool(self._turned_away)
+            or any(rank.has_requests() for rank in self.ranks)
+        )
 
     @property
     def pause_state(self) -> PauseState:
@@ -231,6 +384,7 @@ class LockstepScheduler(SchedulerInterface):
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
         """Reset every rank's prefix cache; true when all could."""
+        self._loads.forget()
         # Every rank is reset, also after one that could not.
         done = [
             rank.reset_prefix_cache(reset_running_requests, reset_connector) for rank in self.ranks
@@ -245,7 +399,8 @@ class LockstepScheduler(SchedulerInterface):
     def get_request_counts(self) -> tuple[int, int]:
         """(running, waiting), summed over ranks."""
         counts = [rank.get_request_counts() for rank in self.ranks]
-        return sum(running for running, _ in counts), sum(waiting for _, waiting in counts)
+        waiting = sum(waiting for _, waiting in counts)
+        return sum(running for running, _ in counts), waiting + len(self._turned_away)
 
     def get_kv_cache_usage(self) -> float:
         """Share of all ranks' KV blocks in use."""
@@ -258,6 +413,13 @@ class LockstepScheduler(SchedulerInterface):
             rank.shutdown()
 
 
+def _queues(rank: Scheduler) -> RankQueues:
+    running, waiting = rank.get_request_counts()
+    pool = rank.kv_cache_manager.block_pool
+    used = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # less vLLM's null block
+    return RankQueues(running=running, waiting=waiting, kv_blocks_used=used)
+
+
 def _stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
     for event in events:
         if event.type is EngineCoreEventType.QUEUED:
@@ -266,83 +428,14 @@ def _stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None
             event.timestamp = report.begin_s
 
 
-def _prefix_hit_tokens(rank: Scheduler, request: Request) -> int:
+def prefix_hit_tokens(rank: Scheduler, request: Request) -> int:
+    """Tokens of the request in the rank's prefix cache; the last one is computed anyway."""
     manager = rank.kv_cache_manager
-    if not manager.prefix_cache_lookup_enabled(request):
+    hashes = request.block_hashes
+    if not hashes or not manager.prefix_cache_lookup_enabled(request):
         return 0
-    hit = manager.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)
+    # On most ranks the first block is not there, and asking for it alone is several times cheaper.
+    if manager.block_pool.get_cached_block(hashes[0], [0]) is None:
+        return 0
+    hit = manager.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
     return int(hit[1])
-
-
-def _load_tokens(rank: Scheduler) -> int:
-    return sum(request.num_tokens for request in rank.requests.values())
-
-
-def merge_outputs(by_rank: list[SchedulerOutput], continues: bool) -> LockstepOutput:
-    """Merge the ranks' decisions into the one that the engine sees."""
-    merged = LockstepOutput(
-        scheduled_new_reqs=[],
-        scheduled_cached_reqs=CachedRequestData.make_empty(),
-        num_scheduled_tokens={},
-        total_num_scheduled_tokens=0,
-        scheduled_spec_decode_tokens={},
-        scheduled_encoder_inputs={},
-        finished_req_ids=set(),
-        free_encoder_mm_hashes=[],
-        by_rank=by_rank,
-        continues=continues,
-    )
-    cached = merged.scheduled_cached_reqs
-    for output in by_rank:
-        merged.scheduled_new_reqs.extend(output.scheduled_new_reqs)
-        merged.num_scheduled_tokens.update(output.num_scheduled_tokens)
-        merged.total_num_scheduled_tokens += output.total_num_scheduled_tokens
-        merged.finished_req_ids |= output.finished_req_ids
-        merged.has_structured_output_requests |= output.has_structured_output_requests
-        part = output.scheduled_cached_reqs
-        cached.req_ids.extend(part.req_ids)
-        cached.resumed_req_ids |= part.resumed_req_ids
-        cached.new_block_ids.extend(part.new_block_ids)
-        cached.num_computed_tokens.extend(part.num_computed_tokens)
-        cached.num_output_tokens.extend(part.num_output_tokens)
-        cached.all_token_ids.update(part.all_token_ids)
-    return merged
-
-
-def _merge_client(
-    merged: dict[int, EngineCoreOutputs], client: int, part: EngineCoreOutputs
-) -> None:
-    into = merged.get(client)
-    if into is None:
-        merged[client] = part
-        return
-    into.outputs.extend(part.outputs)
-    if part.finished_requests:
-        into.finished_requests = (into.finished_requests or set()) | part.finished_requests
-
-
-def merge_stats(parts: list[SchedulerStats], ranks: int) -> SchedulerStats:
-    """Sum what counts and average what is a share; `ranks` have equal pools."""
-    prefix = PrefixCacheStats()
-    for part in parts:
-        other = part.prefix_cache_stats
-        prefix = replace(
-            prefix,
-            reset=prefix.reset or other.reset,
-            requests=prefix.requests + other.requests,
-            queries=prefix.queries + other.queries,
-            hits=prefix.hits + other.hits,
-            preempted_requests=prefix.preempted_requests + other.preempted_requests,
-            preempted_queries=prefix.preempted_queries + other.preempted_queries,
-            preempted_hits=prefix.preempted_hits + other.preempted_hits,
-        )
-    return SchedulerStats(
-        num_running_reqs=sum(part.num_running_reqs for part in parts),
-        num_waiting_reqs=sum(part.num_waiting_reqs for part in parts),
-        num_skipped_waiting_reqs=sum(part.num_skipped_waiting_reqs for part in parts),
-        kv_cache_usage=sum(part.kv_cache_usage for part in parts) / ranks,
-        prefix_cache_stats=prefix,
-        kv_cache_eviction_events=[
-            event for part in parts for event in part.kv_cache_eviction_events
-        ],
-    )

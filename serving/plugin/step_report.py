@@ -1,4 +1,4 @@
-"""What the executor tells the scheduler of a step besides its tokens: emulated times, totals."""
+"""What the executor tells the scheduler of a step besides its tokens: times, totals, lost ranks."""
 
 from dataclasses import dataclass, field
 
@@ -13,12 +13,20 @@ class StepReport:
 
     `wall_origin_s` is the system's monotonic clock at emulated zero; a dilation of 0 means that
     time is virtual and does not follow the wall.
+
+    `lost_ranks` lost their KV cache in this step; tokens that they sampled before are still good.
+    `failed_requests` could not be computed and end with an error. `ranks_up` says of each rank
+    whether it takes requests from now on, also of the lost ones, which a spare may have replaced;
+    None leaves it as it was, but for the lost ones, which are then down.
     """
 
     begin_s: float
     end_s: float
     wall_origin_s: float
     snapshot: Snapshot
+    lost_ranks: tuple[int, ...] = ()
+    failed_requests: tuple[str, ...] = ()
+    ranks_up: tuple[bool, ...] | None = None
 
     def at_monotonic_s(self, wall_s: float) -> float:
         """Emulated seconds at a reading of the monotonic clock; the step's begin when virtual."""

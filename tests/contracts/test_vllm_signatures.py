@@ -6,6 +6,7 @@ vLLM 0.32.0. A failure after an upgrade says what changed; read that part of vLL
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -181,6 +182,21 @@ FIELDS: dict[str, str] = {
 }
 
 
+# What the plugin reads of a scheduler and of a request, or sets on them between two steps.
+ATTRIBUTES: dict[str, str] = {
+    SCHEDULER: (
+        "requests running waiting kv_holding_waiting policy block_size log_stats "
+        "finished_req_ids_dict kv_cache_manager scheduler_config max_num_active_reqs "
+        "max_num_scheduled_tokens adaptive_long_prefill_threshold prefill_capacity_bound"
+    ),
+    "vllm.v1.request:Request": (
+        "request_id client_index priority status events num_computed_tokens is_prefill_chunk "
+        "num_in_flight_tokens num_output_placeholders num_stale_output_tokens drop_stale_output "
+        "num_preemptions block_hashes streaming_queue trace_headers"
+    ),
+}
+
+
 STARS: dict[object, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
@@ -258,6 +274,15 @@ def test_a_message_has_the_fields_that_we_read_or_fill(where: str) -> None:
     found = field_names(named(where))
 
     assert found == expected, difference(f"the fields of {where}", expected, found)
+
+
+@pytest.mark.parametrize("where", ATTRIBUTES)
+def test_an_object_gets_the_attributes_that_we_read_or_set(where: str) -> None:
+    source = inspect.getsource(named(where).__init__)
+    made = set(re.findall(r"self\.(\w+)\b(?:: [^=\n]+)? = ", source))
+    gone = set(ATTRIBUTES[where].split()) - made
+
+    assert gone == set(), f"vLLM {version('vllm')} no longer makes these in {where}"
 
 
 def test_a_changed_parameter_would_be_seen() -> None:

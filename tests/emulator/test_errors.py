@@ -7,6 +7,7 @@ from emulator.errors import (
     CheckpointError,
     ConfigError,
     HbmExhausted,
+    NeuronError,
     UltraServeError,
 )
 
@@ -30,11 +31,25 @@ def test_hbm_exhaustion_says_who_wanted_what_and_shows_the_table() -> None:
     assert text.endswith("weights 7")
 
 
+def test_hbm_exhaustion_ends_with_what_would_fit() -> None:
+    error = HbmExhausted(owner="kv", wanted_bytes=2, free_bytes=1, table="t", hint="--chips 2")
+
+    assert str(error).splitlines()[1:] == ["t", "--chips 2"]
+
+
+def test_a_neuron_error_is_a_config_error_that_begins_with_its_code() -> None:
+    error = NeuronError(code="NRT_INVALID (2)", field="lnc", value=3, expected="1, 2 or 8")
+
+    assert isinstance(error, ConfigError)
+    assert str(error) == "NRT_INVALID (2): lnc=3: expected 1, 2 or 8"
+
+
 @pytest.mark.parametrize(
     "error",
     [
+        NeuronError(code="NRT_INVALID (2)", field="lnc", value=3, expected="1, 2 or 8"),
         ConfigError(field="tp", value=2, expected="1"),
-        HbmExhausted(owner="weights", wanted_bytes=2, free_bytes=1, table="t"),
+        HbmExhausted(owner="weights", wanted_bytes=2, free_bytes=1, table="t", hint="h"),
         CheckpointError("no such file"),
         ChannelError("chip 3 is silent"),
     ],

@@ -1,5 +1,6 @@
 """The actor's loop, without Ray: it waits for commands, answers each, and ends as it should."""
 
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.actors.channel import Hub
+from emulator.actors.channel import ChipLost, ChipSilent, Hub
 from emulator.actors.chip_actor import ChipActor
 from emulator.actors.codec import Message
-from emulator.chip.commands import BeginStep, Combine, RunExperts, Stop
-from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready
-from emulator.errors import ChannelError
+from emulator.chip.chip_share import ChipShare
+from emulator.chip.commands import BeginStep, Combine, Hang, LoadExperts, RunExperts, Stop
+from emulator.chip.effects import Dispatch, Done, ExpertRows, Failed, Ready
+from emulator.compute.architecture import read_architecture
+from emulator.errors import CheckpointError
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, NO_BITMASK
 
@@ -24,25 +27,27 @@ HIDDEN = 64
 
 
 class Started:
-    """One actor on a channel, chip 3 with two experts."""
+    """One actor on a channel, chip 3 with two experts in each layer."""
 
     def __init__(self, directory: Path) -> None:
         self.hub = Hub()
+        layers = read_architecture(directory).layers
         self.actor = ChipActor(
             chip=3,
             address=self.hub.address,
             key=self.hub.key,
-            weights_dir=str(directory),
-            experts=[4, 9],
-            kv_blocks=8,
-            block_tokens=16,
+            share=ChipShare(
+                weights_dir=str(directory),
+                experts=[[4, 9]] * layers,
+                kv_blocks=8,
+                block_tokens=16,
+            ),
         )
-        # A hub knows its chips from 0 on; it waits for one.
-        self.hub.accept(1, WAIT_S)
+        self.hub.accept([3], WAIT_S)
         self.first = self.answer()
 
     def answer(self) -> Message:
-        ((chip, message),) = self.hub.receive(1, WAIT_S)
+        ((chip, message),) = self.hub.receive([3], WAIT_S)
         assert chip == 3
         return message
 
@@ -116,8 +121,51 @@ def test_stop_ends_it_without_an_answer(started: Started) -> None:
     started.hub.send(3, Stop())
 
     assert started.has_ended()
-    with pytest.raises(ChannelError, match="chip 3 has closed"):
+    with pytest.raises(ChipLost, match="chip 3 lost"):
         started.answer()
+
+
+def test_a_chip_that_hangs_says_nothing_to_any_command_until_the_hub_lets_it_go(
+    started: Started,
+) -> None:
+    started.hub.send(3, Hang())
+    started.hub.send(3, run_experts())
+
+    with pytest.raises(ChipSilent):
+        list(started.hub.receive([3], 0.3))
+    assert started.actor.is_serving()
+    started.hub.forget(3)
+    assert started.has_ended()
+
+
+def test_experts_are_read_from_the_checkpoint_when_told(
+    started: Started, small_checkpoints: Mapping[str, Path]
+) -> None:
+    other = Started(small_checkpoints["tied"])
+    try:
+        four, nine = rows_of(other.ask(run_experts()))[[0, 2]]
+        # Expert 9 into both slots, then 4 back into the second: their rows change places.
+        assert started.ask(LoadExperts(layer=0, slots=[0, 1], experts=[9, 4])) == Done()
+        rows = rows_of(started.ask(run_experts()))
+    finally:
+        other.hub.close()
+
+    assert (rows[0] == nine).all()
+    assert (rows[2] == four).all()
+    assert not (four == nine).all()
+
+
+def rows_of(answer: Message) -> np.ndarray:
+    assert isinstance(answer, ExpertRows)
+    return answer.rows
+
+
+def test_a_checkpoint_that_is_not_on_the_chips_node_is_one_clear_line(tmp_path: Path) -> None:
+    share = ChipShare(weights_dir=str(tmp_path / "x"), experts=[[]], kv_blocks=1, block_tokens=16)
+    message = rf"x: there is no such directory on {socket.gethostname()}"
+
+    with pytest.raises(CheckpointError, match=message):
+        ChipActor(chip=0, address="/nowhere", key=b"", share=share)
 
 
 def test_a_hub_that_is_gone_ends_it(started: Started) -> None:

@@ -1,17 +1,40 @@
 import pickle
+import struct
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from emulator.actors.codec import Codec, Message
-from emulator.chip.commands import BeginStep, Combine, RunExperts, Stop
-from emulator.chip.effects import Dispatch, ExpertRows, Failed, Ready, StepDone
+from emulator.actors.codec import HEAD_BYTES, Codec, Message, packet_bytes
+from emulator.chip.commands import (
+    BeginStep,
+    Combine,
+    Hang,
+    LoadExperts,
+    Reduce,
+    RepeatStep,
+    ResetRank,
+    RunExperts,
+    SendExperts,
+    Stop,
+    TakeExperts,
+)
+from emulator.chip.effects import (
+    Attended,
+    Dispatch,
+    Done,
+    ExpertRows,
+    ExpertWeights,
+    Failed,
+    Ready,
+    StepDone,
+)
 from emulator.errors import ChannelError
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
@@ -100,7 +123,15 @@ rank_step = st.builds(
     grammar_rows=st.lists(names, max_size=2),
 )
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
-    BeginStep: st.builds(BeginStep, step=rank_step, grammar_bitmask=array(np.int32, 2)),
+    BeginStep: st.builds(
+        BeginStep,
+        step=rank_step,
+        grammar_bitmask=array(np.int32, 2),
+        sampled_ids=st.lists(names, max_size=3),
+        sampled_tokens=array(np.int32, 1),
+    ),
+    RepeatStep: st.just(RepeatStep()),
+    Reduce: st.builds(Reduce, layer=layers, rows=array(f32, 3)),
     RunExperts: st.builds(
         RunExperts,
         layer=layers,
@@ -109,10 +140,22 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         counts=array(np.int64, 1),
     ),
     Combine: st.builds(Combine, layer=layers, expert_rows=array(f32, 3)),
+    SendExperts: st.builds(SendExperts, layer=layers, slots=token_ids),
+    TakeExperts: st.builds(
+        TakeExperts, layer=layers, slots=token_ids, gate_up=array(f32, 3), down=array(f32, 3)
+    ),
+    LoadExperts: st.builds(LoadExperts, layer=layers, slots=token_ids, experts=token_ids),
+    ResetRank: st.just(ResetRank()),
+    Hang: st.just(Hang()),
     Stop: st.just(Stop()),
     Ready: st.builds(Ready, chip=layers),
     Dispatch: st.builds(Dispatch, layer=layers, hidden=array(f32, 2), chosen=array(np.int64, 2)),
+    Attended: st.builds(Attended, layer=layers, rows=array(f32, 3)),
     ExpertRows: st.builds(ExpertRows, layer=layers, rows=array(f32, 2)),
+    ExpertWeights: st.builds(
+        ExpertWeights, layer=layers, gate_up=array(f32, 3), down=array(f32, 3)
+    ),
+    Done: st.just(Done()),
     StepDone: st.builds(
         StepDone,
         output=st.builds(
@@ -252,10 +295,25 @@ def test_a_packet_with_any_bit_flipped_is_a_channel_error_or_some_message() -> N
     assert refused > len(PACKET)
 
 
-@pytest.mark.parametrize("frames", [2, 1_000, 2**24 - 1])
+@pytest.mark.parametrize("frames", [2, 1_000, 2**32 - 1])
 def test_a_packet_that_promises_more_frames_than_it_has_is_refused_at_once(frames: int) -> None:
     with pytest.raises(ChannelError, match="shorter"):
-        Codec().decode(b"\x03" + frames.to_bytes(3, "little"))
+        Codec().decode(struct.pack("<QHHI", 16, 3, 0, frames))
+
+
+def test_a_packet_is_laid_out_as_described() -> None:
+    packet = Codec().encode(ExpertRows(layer=1, rows=np.ones((1, 2), dtype=np.float32)))
+
+    header = msgspec.msgpack.encode({"layer": 1, "rows": (1, 0, (1, 2))})
+    size, kind, zeros, frames, header_bytes, array_bytes = struct.unpack_from("<QHHIQQ", packet)
+    assert (size, zeros, frames) == (len(packet), 0, 2)
+    assert packet_bytes(packet[:HEAD_BYTES]) == len(packet)
+    assert get_args(Message)[kind] is ExpertRows
+    assert (header_bytes, array_bytes) == (len(header), 8)
+    assert packet[32 : 32 + len(header)] == header
+    second = 32 + -(-len(header) // 16) * 16
+    assert packet[second : second + 8] == struct.pack("<ff", 1, 1)
+    assert len(packet) == second + 16
 
 
 def test_an_array_that_is_not_as_large_as_its_header_says_is_refused() -> None:
@@ -284,10 +342,10 @@ def test_nothing_is_unpickled() -> None:
     pickle.loads(pickled)
     assert Bomb.exploded, "the bomb works"
     Bomb.exploded = False
-    size = len(pickled).to_bytes(8, "little")
+    body = struct.pack("<QQ", len(pickled), 0) + pickled
 
-    for kind in range(9):
-        for packet in (pickled, bytes([kind, 1, 0, 0]) + size + bytes(4) + pickled):
+    for kind in range(len(get_args(Message))):
+        for packet in (pickled, struct.pack("<QHHI", 16 + len(body), kind, 0, 1) + body):
             with pytest.raises(ChannelError):
                 Codec().decode(packet)
 

@@ -1,4 +1,4 @@
-"""Chips without processes: driven through the exchange as the fleet drives its actors."""
+"""Chips without processes: driven through the lockstep as the fleet drives its actors."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,15 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.chip.chip import Chip
-from emulator.chip.commands import BeginStep
-from emulator.chip.effects import Dispatch, Effect, ExpertRows, StepDone
+from emulator.chip.commands import BeginStep, RepeatStep
 from emulator.compute.architecture import read_architecture
 from emulator.compute.checkpoint import load_shard
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.qwen3_moe import logits
+from emulator.specs.placement import ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
-from emulator.ultraserver.exchange import ExpertMap, finish_exchange, plan_exchange
+from emulator.ultraserver.exchange import ExpertMap
+from emulator.ultraserver.lockstep import Lockstep
 
 F32 = NDArray[np.float32]
 
@@ -26,14 +27,14 @@ GREEDY = SamplingSpec(temperature=0.0)
 class RecordingChip(Chip):
     """A chip that also notes the logits of every position that it computes."""
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, *args: object, **more: object) -> None:
+        super().__init__(*args, **more)  # type: ignore[arg-type]
         self.rows: dict[tuple[str, int], list[F32]] = {}
 
     def _finish(self, running: object, x: F32) -> RankOutput:
         scores = logits(self._shard, x)
         row = 0
-        for item in running.command.scheduled:  # type: ignore[attr-defined]
+        for item in running.command.step.scheduled:  # type: ignore[attr-defined]
             for position in range(item.first_position, item.first_position + item.new_tokens):
                 self.rows.setdefault((item.request_id, position), []).append(scores[row])
                 row += 1
@@ -41,58 +42,92 @@ class RecordingChip(Chip):
 
 
 class InProcessChips:
-    """Chips 0..chips-1 of the checkpoint in `directory`, with the interface of `Fleet.step`.
+    """Chips 0..chips-1 of the checkpoint in `directory`, `tp` to a rank, stepped as a fleet is.
 
     Every slot of the KV pools holds noise at first, as a pool does that was used before.
     """
 
     def __init__(
-        self, directory: Path, *, chips: int, kv_blocks: int = 256, block_tokens: int = 16
+        self,
+        directory: Path,
+        *,
+        chips: int,
+        tp: int = 1,
+        placement: ExpertPlacement | None = None,
+        kv_blocks: int = 256,
+        block_tokens: int = 16,
     ) -> None:
         arch = read_architecture(directory)
         self.block_tokens = block_tokens
         self.kv_blocks = kv_blocks
-        self._experts = ExpertMap.contiguous(arch.experts, chips)
+        self.tp = tp
+        self.ranks = chips // tp
+        self.placement = placement or ExpertPlacement.even(
+            layers=arch.layers, experts=arch.experts, chips=chips, ep=chips
+        )
+        self.experts = ExpertMap(self.placement)
         self.chips: list[RecordingChip] = []
+        self._sampled: dict[int, RankOutput] = {}
+        groups = arch.kv_heads // tp
         for chip in range(chips):
             kv = PagedKv(
                 layers=arch.layers,
-                kv_heads=arch.kv_heads,
+                kv_heads=groups,
                 head_dim=arch.head_dim,
                 blocks=kv_blocks,
                 block_tokens=block_tokens,
             )
-            _fill_with_noise(kv, (arch.layers, arch.kv_heads, arch.head_dim))
-            shard = load_shard(directory, arch, self._experts.experts_of(chip))
-            self.chips.append(RecordingChip(shard, kv))
+            _fill_with_noise(kv, (arch.layers, groups, arch.head_dim))
+            shard = load_shard(
+                directory,
+                arch,
+                self.placement.expert_of_slot[:, chip].tolist(),
+                tp=tp,
+                tp_index=chip % tp,
+            )
+            self.chips.append(RecordingChip(shard, kv, tp=tp, tp_index=chip % tp))
+
+    def begin(
+        self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]] | None = None
+    ) -> dict[int, BeginStep | RepeatStep]:
+        """The first command of each chip of the ranks in `steps`."""
+        masks = bitmasks or {}
+        commands: dict[int, BeginStep | RepeatStep] = {}
+        for step in steps:
+            mask = masks.get(step.rank, NO_BITMASK)
+            lead = step.rank * self.tp
+            commands[lead] = BeginStep(step=step, grammar_bitmask=mask)
+            before = self._sampled.pop(step.rank, None)
+            for chip in range(lead + 1, lead + self.tp):
+                commands[chip] = BeginStep(
+                    step=step,
+                    grammar_bitmask=mask,
+                    sampled_ids=before.request_ids if before else [],
+                    sampled_tokens=before.token_ids if before else np.zeros(0, dtype=np.int32),
+                )
+        return commands
+
+    def drive(
+        self, begin: Mapping[int, BeginStep | RepeatStep], rounds: int | None = None
+    ) -> Lockstep:
+        """Run a step to its end, or break it off after so many rounds of messages."""
+        lockstep = Lockstep(begin, self.experts, self.tp)
+        commands = lockstep.start()
+        while commands and rounds != 0:
+            rounds = None if rounds is None else rounds - 1
+            replies = {chip: self.chips[chip].handle(c) for chip, c in commands.items()}
+            if rounds == 0:
+                lockstep.note_done(replies)
+            else:
+                commands = lockstep.advance(replies)
+        self._sampled.update(lockstep.outputs)
+        return lockstep
 
     def step(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]] | None = None
     ) -> dict[int, RankOutput]:
         """Compute one step of every rank in `steps`; returns the outputs by rank."""
-        masks = bitmasks or {}
-        replies: dict[int, Effect] = {
-            step.rank: self.chips[step.rank].handle(
-                BeginStep(step=step, grammar_bitmask=masks.get(step.rank, NO_BITMASK))
-            )
-            for step in steps
-        }
-        outputs: dict[int, RankOutput] = {}
-        while True:
-            for rank, reply in replies.items():
-                if isinstance(reply, StepDone):
-                    outputs[rank] = reply.output
-            dispatches = {rank: r for rank, r in replies.items() if isinstance(r, Dispatch)}
-            if not dispatches:
-                return outputs
-            exchange = plan_exchange(dispatches, self._experts, len(self.chips))
-            answers: dict[int, ExpertRows] = {}
-            for chip, work in exchange.work.items():
-                answer = self.chips[chip].handle(work)
-                assert isinstance(answer, ExpertRows)
-                answers[chip] = answer
-            combines = finish_exchange(exchange, answers)
-            replies = {rank: self.chips[rank].handle(c) for rank, c in combines.items()}
+        return self.drive(self.begin(steps, bitmasks)).outputs
 
     def rows(self, request_id: str) -> F32:
         """The logits [positions, vocab] of a request, wherever they were computed.
@@ -131,12 +166,12 @@ def serve(
     Every prompt is computed in chunks of `chunk_tokens`; `shuffle` mixes the pools' blocks.
     """
     texts: dict[str, list[int]] = {name: [] for name in prompts}
-    rank_of = {name: index % len(chips.chips) for index, name in enumerate(prompts)}
+    rank_of = {name: index % chips.ranks for index, name in enumerate(prompts)}
     computed = dict.fromkeys(prompts, 0)
     new = _new_requests(chips, prompts, rank_of, new_tokens, sampling, shuffle)
     while any(len(text) < new_tokens for text in texts.values()):
         steps = []
-        for rank in range(len(chips.chips)):
+        for rank in range(chips.ranks):
             scheduled = []
             for name in prompts:
                 left = len(prompts[name]) + len(texts[name]) - computed[name]
@@ -166,7 +201,7 @@ def _new_requests(
 ) -> dict[int, list[NewRequest]]:
     """All requests by rank, each with the blocks for its prompt and its text."""
     free = {}
-    for rank in range(len(chips.chips)):
+    for rank in range(chips.ranks):
         blocks = np.arange(1, chips.kv_blocks)
         free[rank] = (blocks if shuffle is None else shuffle.permutation(blocks)).tolist()
     new: dict[int, list[NewRequest]] = {}

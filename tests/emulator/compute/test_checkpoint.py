@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from emulator.compute.architecture import read_architecture
-from emulator.compute.checkpoint import check_weights, load_shard
+from emulator.compute.architecture import Architecture, read_architecture
+from emulator.compute.checkpoint import ModelShard, check_weights, load_experts, load_shard
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
+from emulator.specs.placement import EMPTY
 from tests.emulator.chip.random_checkpoints import SHAPES, make_checkpoint
 
 Tensors = dict[str, np.ndarray]
@@ -36,12 +37,21 @@ def remove(directory: Path, name: str) -> None:
     rewrite(directory, lambda tensors: tensors.__delitem__(name))
 
 
+def whole_shard(directory: Path, arch: Architecture) -> ModelShard:
+    return load_shard(directory, arch, [range(arch.experts)] * arch.layers)
+
+
+def one_expert(directory: Path) -> ModelShard:
+    arch = check_weights(directory)
+    return load_shard(directory, arch, [[0]] * arch.layers)
+
+
 def refusal(directory: Path) -> str:
     """The one line that both ways into a checkpoint answer with."""
     lines = set()
     for read in (
         check_weights,
-        lambda path: load_shard(path, read_architecture(path), range(16)),
+        lambda path: whole_shard(path, read_architecture(path)),
     ):
         with pytest.raises(CheckpointError) as caught:
             read(directory)
@@ -59,10 +69,10 @@ class TestShard:
         arch = check_weights(directory)
         tensors = load_file(directory / "model.safetensors")
 
-        shard = load_shard(directory, arch, [3, 7])
+        shard = load_shard(directory, arch, [[3, 7]] * 3)
 
         assert shard.architecture == arch == read_architecture(directory)
-        assert shard.experts == (3, 7)
+        assert shard.groups == 2
         assert (shard.embedding == tensors["model.embed_tokens.weight"]).all()
         assert (shard.lm_head == tensors["lm_head.weight"].T).all()
         assert (shard.final_norm == tensors["model.norm.weight"]).all()
@@ -70,19 +80,17 @@ class TestShard:
         for number, layer in enumerate(shard.layers):
             prefix = f"model.layers.{number}"
             attention = f"{prefix}.self_attn"
-            query, kv = 4 * 32, 2 * 32
-            for name, columns in (
-                ("q", slice(0, query)),
-                ("k", slice(query, query + kv)),
-                ("v", slice(query + kv, None)),
-            ):
-                stored = tensors[f"{attention}.{name}_proj.weight"]
-                assert (layer.qkv[:, columns] == stored.T).all()
-            for head in range(4):
-                assert (layer.head_norms[head] == tensors[f"{attention}.q_norm.weight"]).all()
-            for head in range(4, 6):
-                assert (layer.head_norms[head] == tensors[f"{attention}.k_norm.weight"]).all()
-            assert (layer.output == tensors[f"{attention}.o_proj.weight"].T).all()
+            query = tensors[f"{attention}.q_proj.weight"]
+            key, value = (tensors[f"{attention}.{name}_proj.weight"] for name in "kv")
+            for group in range(2):  # two query heads and one key/value head of 32 each
+                heads, head = slice(64 * group, 64 * group + 64), slice(32 * group, 32 * group + 32)
+                expected = np.concatenate([query[heads], key[head], value[head]]).T
+                assert (layer.qkv[group] == expected).all()
+                output = tensors[f"{attention}.o_proj.weight"][:, heads]
+                assert (layer.output[group] == output.T).all()
+            assert layer.qkv.shape[0] == layer.output.shape[0] == 2
+            norms = [tensors[f"{attention}.{name}_norm.weight"] for name in "qk"]
+            assert (layer.head_norms == [norms[0], norms[0], norms[1]]).all()
             assert (layer.input_norm == tensors[f"{prefix}.input_layernorm.weight"]).all()
             assert (layer.post_norm == tensors[f"{prefix}.post_attention_layernorm.weight"]).all()
             assert (layer.router == tensors[f"{prefix}.mlp.gate.weight"].T).all()
@@ -98,20 +106,62 @@ class TestShard:
         remove(broken, EXPERT)
         arch = read_architecture(broken)
 
-        load_shard(broken, arch, [0, 1, 2, 3, 4, 6])
+        load_shard(broken, arch, [[0, 1, 2, 3, 4, 6]] * arch.layers)
         with pytest.raises(CheckpointError, match=EXPERT):
-            load_shard(broken, arch, [4, 5])
+            load_shard(broken, arch, [[4, 5]] * arch.layers)
+
+    def test_layers_may_hold_other_experts_and_slots_may_be_empty(
+        self, small_checkpoints: Mapping[str, Path]
+    ) -> None:
+        directory = small_checkpoints["wide_heads"]
+        arch = check_weights(directory)
+        whole = whole_shard(directory, arch)
+
+        shard = load_shard(directory, arch, [[3, EMPTY], [EMPTY, 3], [5, 5]])
+
+        first, second, third = shard.layers
+        assert (first.gate_up[0] == whole.layers[0].gate_up[3]).all()
+        assert not first.gate_up[1].any()
+        assert not first.down[1].any()
+        assert (second.down[1] == whole.layers[1].down[3]).all()
+        assert (third.down == whole.layers[2].down[[5, 5]]).all()
+
+    def test_chips_of_a_rank_divide_its_head_groups(
+        self, small_checkpoints: Mapping[str, Path]
+    ) -> None:
+        directory = small_checkpoints["wide_heads"]
+        arch = check_weights(directory)
+        whole = whole_shard(directory, arch)
+
+        for index in range(2):
+            part = load_shard(directory, arch, [[0]] * 3, tp=2, tp_index=index)
+            assert part.groups == 1
+            for mine, all_groups in zip(part.layers, whole.layers, strict=True):
+                assert (mine.qkv == all_groups.qkv[index : index + 1]).all()
+                assert (mine.output == all_groups.output[index : index + 1]).all()
+
+    def test_experts_are_read_alone_as_they_are_read_in_a_shard(
+        self, small_checkpoints: Mapping[str, Path]
+    ) -> None:
+        directory = small_checkpoints["wide_heads"]
+        arch = check_weights(directory)
+        whole = whole_shard(directory, arch)
+
+        gate_up, down = load_experts(directory, arch, 1, [7, 2])
+
+        assert (gate_up == whole.layers[1].gate_up[[7, 2]]).all()
+        assert (down == whole.layers[1].down[[7, 2]]).all()
 
     def test_tied_embeddings_are_the_lm_head(self, small_checkpoints: Mapping[str, Path]) -> None:
         directory = small_checkpoints["tied"]
         assert "lm_head.weight" not in load_file(directory / "model.safetensors")
 
-        shard = load_shard(directory, check_weights(directory), [0])
+        shard = one_expert(directory)
 
         assert (shard.lm_head == shard.embedding.T).all()
 
     def test_bf16_tensors_are_widened_without_a_change(self) -> None:
-        shard = load_shard(SMALL_MOE_DIR, check_weights(SMALL_MOE_DIR), [0])
+        shard = one_expert(SMALL_MOE_DIR)
 
         assert shard.embedding.dtype == shard.layers[0].gate_up.dtype == np.float32
         assert (shard.embedding.view(np.uint32) & 0xFFFF == 0).all()
@@ -123,7 +173,7 @@ class TestShard:
     ) -> None:
         directory = small_checkpoints[name]
 
-        shard = load_shard(directory, check_weights(directory), [0])
+        shard = one_expert(directory)
 
         assert {layer.scores_bounded for layer in shard.layers} == {bounded}
 
@@ -135,7 +185,7 @@ class TestShard:
         assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
 
         one, several = (
-            load_shard(path, check_weights(path), range(16))
+            whole_shard(path, check_weights(path))
             for path in (small_checkpoints["wide_heads"], tmp_path / "sharded")
         )
 

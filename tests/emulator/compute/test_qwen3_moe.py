@@ -13,11 +13,12 @@ from emulator.compute.experts import run_experts
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.qwen3_moe import (
     Routed,
-    attend_and_route,
+    attend,
     batch_rotation,
     combine_experts,
     embed,
     logits,
+    route_tokens,
 )
 from emulator.compute.token_batch import Span, make_token_batch
 from tests.emulator.chip.random_checkpoints import SHAPES
@@ -34,7 +35,7 @@ def whole_model(directory: Path) -> tuple[ModelShard, PagedKv]:
         blocks=16,
         block_tokens=16,
     )
-    return load_shard(directory, arch, range(arch.experts)), kv
+    return load_shard(directory, arch, [range(arch.experts)] * arch.layers), kv
 
 
 def experts_of(shard: ModelShard, layer: int, routed: Routed) -> np.ndarray:
@@ -75,7 +76,7 @@ def test_every_layer_gives_transformers_hidden_states_and_choice_of_experts(
     for layer in range(arch.layers):
         # The reference's last hidden states are after the final norm: compared as logits below.
         np.testing.assert_allclose(x, expected.hidden_states[layer][0], atol=1e-4, rtol=1e-4)
-        routed = attend_and_route(shard, kv, layer, x, batch, angles)
+        routed = route_tokens(shard, layer, x, attend(shard, kv, layer, x, batch, angles))
         best = expected.router_logits[layer].topk(arch.experts_per_token, dim=-1).indices
         assert routed.chosen.tolist() == best.sort(dim=-1).values.tolist()
         x = combine_experts(routed, experts_of(shard, layer, routed))
@@ -97,7 +98,8 @@ def test_weights_add_to_one_where_the_config_asks_for_it(
             [Span(token_ids=np.arange(9, dtype=np.int32), first_position=0, block_table=[1])], 16
         )
         x = embed(shard, batch)
-        routed = attend_and_route(shard, kv, 0, x, batch, batch_rotation(shard, batch))
+        angles = batch_rotation(shard, batch)
+        routed = route_tokens(shard, 0, x, attend(shard, kv, 0, x, batch, angles))
         sums[name] = routed.weights.sum(axis=1)
 
     np.testing.assert_allclose(sums["wide_heads"], 1.0, rtol=1e-6)

@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from emulator.fabric.tiers import Tier, tier_bytes_per_s, tier_hops, tiers_between
+from emulator.fabric.tiers import Tier, tier_bytes_per_s, tier_hops, tiers_between, tiers_of
 from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 
@@ -27,3 +28,15 @@ def test_each_tier_has_its_lanes_and_hops() -> None:
     assert [tier_hops(TRN3_NL72X2, tier) for tier in Tier] == [0, 1, 3, 4]
     with pytest.raises(ValueError, match="no link to itself"):
         tier_bytes_per_s(TRN3_NL72X2, Tier.SELF)
+
+
+def test_tiers_follow_the_chips_own_numbers_in_any_order() -> None:
+    tiers = tiers_of(TRN3_NL72X2, np.array([73, 3, 2, 4]))
+
+    assert tiers.tolist() == [[0, 3, 3, 3], [3, 0, 1, 2], [3, 1, 0, 2], [3, 2, 2, 0]]
+
+
+@pytest.mark.parametrize("chip", [-1, 144])
+def test_a_chip_that_the_system_does_not_have_is_refused(chip: int) -> None:
+    with pytest.raises(ValueError, match="chips 0 to 143"):
+        tiers_of(TRN3_NL72X2, np.array([0, chip]))

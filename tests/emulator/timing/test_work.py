@@ -1,19 +1,18 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.batch import StepBatch
+from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model import ModelSpec
-from emulator.timing.work import (
-    Work,
-    attention_work,
-    ends_work,
-    expert_work,
-    rank_totals,
-)
+from emulator.specs.weight_format import WeightFormat
+from emulator.timing.attention_work import attention_work
+from emulator.timing.feed_forward_work import dense_work, ends_work, expert_work, router_work
+from emulator.timing.head_split import HeadSplit, head_split
+from emulator.timing.rank_totals import rank_totals
+from emulator.timing.work import Work
 
 TINY = ModelSpec(
     name="tiny",
@@ -41,6 +40,28 @@ OTHER = replace(
     weight_bytes_per_param=4,
     kv_bytes_per_element=4,
 )
+
+WINDOWED = replace(
+    OTHER,
+    name="windowed",
+    query_key_norms=False,
+    attention_bias=True,
+    sinks=True,
+    router_bias=WeightFormat.FP32,
+    window_tokens=5,
+    full_attention_every=2,
+    shared_experts=2,
+)
+LATENT = replace(
+    TINY,
+    name="latent",
+    heads=4,
+    kv_heads=4,
+    head_dim=3,
+    query_key_norms=False,
+    latent=LatentAttention(query_rank=5, kv_rank=6, nope_dim=3, rope_dim=2, value_dim=3),
+)
+WHOLE = HeadSplit(query_share=1, kv_share=1, cache_share=1, column_share=1)
 
 Row = tuple[int, int, int]  # rank, new tokens, context tokens
 
@@ -87,42 +108,54 @@ class Tally:
         return mine == tuple(float(array[rank]) for array in theirs)
 
 
-def slow_attention(model: ModelSpec, rows: list[Row], rank: int) -> Tally:
+def slow_layer(model: ModelSpec, rows: list[Row], rank: int, *, window: bool) -> Tally:
+    """Attention and router of one layer, without a latent."""
     tally = Tally()
+    heads, kv_heads, dim = model.heads, model.kv_heads, model.head_dim
+    reach = model.window_tokens if window else 10**9
     mine = [row for row in rows if row[0] == rank]
     for _, new, context in mine:
-        tally.hbm += context * 2 * model.kv_heads * model.head_dim * model.kv_bytes_per_element
+        tally.hbm += min(context, reach - 1) * 2 * kv_heads * dim * model.kv_bytes_per_element
         for position in range(context, context + new):
             tally.norm(model.hidden)
-            tally.matmul(model.hidden, model.heads * model.head_dim)  # queries
-            tally.matmul(model.hidden, model.kv_heads * model.head_dim)  # keys
-            tally.matmul(model.hidden, model.kv_heads * model.head_dim)  # values
-            for _ in range(model.heads + model.kv_heads):
-                tally.norm(model.head_dim)
-                tally.vector += 3 * model.head_dim  # RoPE
-            tally.hbm += 2 * model.kv_heads * model.head_dim * model.kv_bytes_per_element
-            for _ in range(model.heads):
-                for _key in range(position + 1):
-                    tally.matmul(model.head_dim, 1)  # the score
-                    tally.matmul(1, model.head_dim)  # its part of the value
-                tally.softmax(position + 1)
-            tally.matmul(model.heads * model.head_dim, model.hidden)  # output
+            tally.matmul(model.hidden, heads * dim)  # queries
+            tally.matmul(model.hidden, kv_heads * dim)  # keys
+            tally.matmul(model.hidden, kv_heads * dim)  # values
+            for _ in range(heads + kv_heads):
+                if model.query_key_norms:
+                    tally.norm(dim)
+                tally.vector += 3 * dim  # RoPE
+            tally.hbm += 2 * kv_heads * dim * model.kv_bytes_per_element
+            for _ in range(heads):
+                seen = min(position + 1, reach)
+                for _key in range(seen):
+                    tally.matmul(dim, 1)  # the score
+                    tally.matmul(1, dim)  # its part of the value
+                tally.softmax(seen + (1 if model.sinks else 0))
+            tally.matmul(heads * dim, model.hidden)  # output
+            if model.attention_bias:
+                tally.vector += (heads + 2 * kv_heads) * dim + model.hidden
             tally.vector += model.hidden  # residual
             tally.norm(model.hidden)
             tally.matmul(model.hidden, model.experts)  # router
+            tally.vector += 0 if model.router_bias is None else model.experts
             tally.softmax(model.experts)
             tally.vector += model.experts  # top k
             tally.vector += 2 * model.experts_per_token * model.hidden  # weighted sum of answers
             tally.vector += model.hidden  # residual
+            for _ in range(model.shared_experts):
+                tally.matmul(3 * model.hidden, model.expert_intermediate)
+                tally.vector += 2 * model.expert_intermediate
+                tally.scalar += model.expert_intermediate
     if mine:
-        weights = (
-            2 * model.hidden * model.heads * model.head_dim
-            + 2 * model.hidden * model.kv_heads * model.head_dim
-            + 2 * model.head_dim
-            + 2 * model.hidden
-            + model.hidden * model.experts
-        )
+        weights = 2 * model.hidden * heads * dim + 2 * model.hidden * kv_heads * dim
+        weights += 2 * dim if model.query_key_norms else 0
+        weights += (heads + 2 * kv_heads) * dim + model.hidden if model.attention_bias else 0
+        weights += heads if model.sinks else 0
+        weights += 2 * model.hidden + model.hidden * model.experts
+        weights += model.shared_experts * 3 * model.hidden * model.expert_intermediate
         tally.hbm += weights * model.weight_bytes_per_param
+        tally.hbm += 0 if model.router_bias is None else 4 * model.experts
     return tally
 
 
@@ -141,8 +174,16 @@ def slow_ends(model: ModelSpec, rows: list[Row], rank: int, logit_rows: int) -> 
     return tally
 
 
+def layer_work(
+    model: ModelSpec, batch: StepBatch, split: HeadSplit = WHOLE, *, window: bool = False
+) -> Work:
+    totals = rank_totals(batch, model)
+    attention = attention_work(model, totals, split, window=window)
+    return attention + router_work(model, totals, split)
+
+
 def test_one_decode_token_over_three_cached_ones_by_hand() -> None:
-    work = attention_work(TINY, rank_totals(batch_of(1, [(0, 1, 3)])))
+    work = layer_work(TINY, batch_of(1, [(0, 1, 3)]))
 
     # 48 projection and 16 router weights; 4 keys x 2 heads x 2 elements, scores and values
     assert work.tensor_flops.tolist() == [2 * (48 + 16) + 2 * 2 * (4 * 2 * 2)]
@@ -154,17 +195,97 @@ def test_one_decode_token_over_three_cached_ones_by_hand() -> None:
     assert work.vector_flops.tolist() == [56 + 18 + 8 + 20 + 16 + 32]
 
 
+def test_one_of_four_chips_does_its_heads_and_all_of_the_router_by_hand() -> None:
+    model = replace(TINY, heads=4, kv_heads=2)
+    split = head_split(model, tp=4, cores=1)  # one query head, and one key head that two chips have
+    totals = rank_totals(batch_of(1, [(0, 1, 3)]), model)
+
+    attention = attention_work(model, totals, split, window=False)
+    router = router_work(model, totals, split)
+
+    # query and output 2 x 4 x 2, key and value 2 x 4 x 2; 4 keys x 2 elements, scores and values
+    assert attention.tensor_flops.tolist() == [2 * (16 + 16) + 2 * 2 * (4 * 2)]
+    # those 32, the norms of 4 + 4 + 2 + 2; one head's K and V of 3 + 1 tokens
+    assert attention.hbm_bytes.tolist() == [(32 + 12) * 2 + 4 * 2 * 2 * 2]
+    assert router.tensor_flops.tolist() == [2 * 16]
+    # norm 4 x 4, residual 4, router 5 x 4, and a quarter of the weighted sum of 2 x 2 x 4
+    assert router.vector_flops.tolist() == [16 + 4 + 20 + 4]
+
+
+def test_a_latent_is_folded_in_decode_and_unfolded_in_prefill_by_hand() -> None:
+    ups = 6 * (3 + 3)  # a head's up-projection
+    decode = rank_totals(batch_of(1, [(0, 1, 99)]), LATENT)
+    prefill = rank_totals(batch_of(1, [(0, 10, 0)]), LATENT)
+
+    # 100 keys: the score on 6 + 2 elements, the value on 6; unfolded it would be 100 x (5 + 3 + 36)
+    assert decode.head_macs.tolist() == [100 * (8 + 6) + ups]
+    # 55 pairs: 5 + 3 elements each; folded it would be 55 x 14 + 10 x 36
+    assert prefill.head_macs.tolist() == [55 * (5 + 3) + 10 * ups]
+
+
+def test_a_decode_token_of_a_latent_model_by_hand() -> None:
+    work = attention_work(
+        LATENT, rank_totals(batch_of(1, [(0, 1, 99)]), LATENT), WHOLE, window=False
+    )
+
+    down, up_queries, up_latent, out = 5 * 4 + 8 * 4, 4 * 5 * 5, 4 * 6 * 6, 4 * 3 * 4
+    head_macs = 100 * (8 + 6) + 36
+    assert work.tensor_flops.tolist() == [2 * (down + up_queries + out + 4 * head_macs)]
+    weights = down + up_queries + up_latent + out + (4 + 4 + 5 + 6)
+    assert work.hbm_bytes.tolist() == [weights * 2 + 100 * 8 * 2]
+    # norms of the hidden row and both latents, RoPE of four heads and the shared key, residual
+    assert work.vector_flops.tolist() == [4 * (4 + 5 + 6) + 3 * (4 * 2 + 2) + 4 + 4 * 400]
+    assert work.scalar_ops.tolist() == [400]
+
+
+def test_every_core_reads_the_whole_latent_and_its_own_heads() -> None:
+    totals = rank_totals(batch_of(1, [(0, 1, 99)]), LATENT)
+    one = attention_work(LATENT, totals, head_split(LATENT, tp=1, cores=1), window=False)
+    four = attention_work(LATENT, totals, head_split(LATENT, tp=1, cores=4), window=False)
+
+    assert four.hbm_bytes[0] - one.hbm_bytes[0] == 3 * 100 * 8 * 2
+    assert four.tensor_flops[0] == one.tensor_flops[0]
+
+
 def test_experts_of_one_token_on_one_chip_by_hand() -> None:
-    work = expert_work(TINY, 1, ep=1)
+    work = expert_work(TINY, np.array([2.0]), np.array([2.0]))
 
     assert work.tensor_flops.tolist() == [2 * 2 * 36]  # two experts of 3 x 4 x 3 weights
+    assert work.mx_flops.tolist() == 0
     assert work.vector_flops.tolist() == [2 * 2 * 3]
     assert work.scalar_ops.tolist() == [2 * 3]
-    assert work.hbm_bytes.tolist() == pytest.approx([2 * 36 * 2])
+    assert work.hbm_bytes.tolist() == [2 * 36 * 2]
+
+
+def test_experts_in_four_bits_run_at_the_mx_rate_on_quantised_activations_by_hand() -> None:
+    model = replace(TINY, stored_expert_format=WeightFormat.MXFP4, expert_bias=True)
+
+    work = expert_work(model, np.array([5.0]), np.array([2.0]))
+
+    assert work.tensor_flops.tolist() == 0
+    assert work.mx_flops.tolist() == [2 * 5 * 36]
+    # SwiGLU 2 x 3, biases 3 + 3 + 4, quantised 2 x (4 + 3)
+    assert work.vector_flops.tolist() == [5 * (6 + 10 + 14)]
+    # 3 rows of 4 elements twice and 4 rows of 3, each row with one scale; biases in BF16
+    assert work.hbm_bytes.tolist() == [2 * (2 * 3 * (2 + 1) + 4 * (2 + 1) + 10 * 2)]
+
+
+def test_a_dense_network_is_divided_by_columns_by_hand() -> None:
+    model = replace(
+        TINY, experts=0, experts_per_token=0, expert_intermediate=0, dense_intermediate=6
+    )
+    totals = rank_totals(batch_of(1, [(0, 5, 0)]), model)
+
+    work = dense_work(model, totals, replace(WHOLE, column_share=0.5))
+
+    assert work.tensor_flops.tolist() == [2 * 5 * 3 * 4 * 3]
+    assert work.vector_flops.tolist() == [5 * (4 * 4 + 4) + 2 * 5 * 3]
+    assert work.scalar_ops.tolist() == [5 * 3]
+    assert work.hbm_bytes.tolist() == [3 * 4 * 3 * 2]
 
 
 def test_the_ends_of_a_prefill_with_one_row_of_logits_by_hand() -> None:
-    work = ends_work(TINY, rank_totals(batch_of(1, [(0, 5, 0)])))
+    work = ends_work(TINY, rank_totals(batch_of(1, [(0, 5, 0)]), TINY), WHOLE)
 
     assert work.tensor_flops.tolist() == [2 * 4 * 10]
     assert work.vector_flops.tolist() == [4 * 4 + 4 * 10]
@@ -172,64 +293,50 @@ def test_the_ends_of_a_prefill_with_one_row_of_logits_by_hand() -> None:
     assert work.hbm_bytes.tolist() == [5 * 8 + 8 + 80 + 4 * 10]
 
 
-def test_a_chunk_attends_causally_over_its_context() -> None:
-    totals = rank_totals(batch_of(2, [(1, 3, 10), (1, 2, 0)]))
+def test_a_vocabulary_over_two_chips_halves_all_but_the_last_norm() -> None:
+    totals = rank_totals(batch_of(1, [(0, 5, 0)]), TINY)
+    work = ends_work(TINY, totals, replace(WHOLE, column_share=0.5))
 
-    assert totals.attended.tolist() == [0, 11 + 12 + 13 + 1 + 2]
-    assert totals.context_tokens.tolist() == [0, 10]
-    assert totals.tokens.tolist() == [0, 5]
+    assert work.tensor_flops.tolist() == [4 * 10]
+    assert work.hbm_bytes.tolist() == [(5 * 8 + 80 + 4 * 10) / 2 + 8]
 
 
-@given(rows=rows_strategy, model=st.sampled_from([TINY, OTHER]))
-def test_the_formulas_equal_counting_token_by_token(rows: list[Row], model: ModelSpec) -> None:
+@given(rows=rows_strategy, model=st.sampled_from([TINY, OTHER, WINDOWED]), window=st.booleans())
+def test_the_formulas_equal_counting_token_by_token(
+    rows: list[Row], model: ModelSpec, window: bool
+) -> None:
+    window = window and model.window_tokens > 0
     batch = batch_of(4, rows)
-    totals = rank_totals(batch)
-    attention, ends = attention_work(model, totals), ends_work(model, totals)
+    layer = layer_work(model, batch, window=window)
+    ends = ends_work(model, rank_totals(batch, model), WHOLE)
 
     for rank in range(4):
-        assert slow_attention(model, rows, rank).same_as(attention, rank)
+        assert slow_layer(model, rows, rank, window=window).same_as(layer, rank)
         assert slow_ends(model, rows, rank, int(batch.logit_rows[rank])).same_as(ends, rank)
 
 
-@given(rows=rows_strategy)
-def test_a_rank_among_others_works_as_it_does_alone(rows: list[Row]) -> None:
-    together = attention_work(TINY, rank_totals(batch_of(4, rows)))
+@given(rows=rows_strategy, model=st.sampled_from([TINY, WINDOWED, LATENT]))
+def test_a_rank_among_others_works_as_it_does_alone(rows: list[Row], model: ModelSpec) -> None:
+    together = layer_work(model, batch_of(4, rows))
 
     for rank in range(4):
         own_rows = [(0, new, context) for owner, new, context in rows if owner == rank]
-        alone = attention_work(TINY, rank_totals(batch_of(1, own_rows)))
+        alone = layer_work(model, batch_of(1, own_rows))
         for name in ("tensor_flops", "vector_flops", "scalar_ops", "hbm_bytes"):
             assert getattr(together, name)[rank] == getattr(alone, name)[0]
 
 
-def test_a_prompt_in_chunks_attends_as_often_as_in_one_piece() -> None:
-    whole = rank_totals(batch_of(1, [(0, 12, 0)]))
-    chunks = rank_totals(batch_of(1, [(0, 5, 0), (0, 5, 5), (0, 2, 10)]))
+def test_work_adds_by_resource() -> None:
+    first = Work.of(tensor_flops=1, mx_flops=2, vector_flops=3, scalar_ops=4, hbm_bytes=5)
+    both = first + first
 
-    assert whole.attended.tolist() == chunks.attended.tolist()
-    assert whole.tokens.tolist() == chunks.tokens.tolist()
-
-
-@given(tokens=st.integers(0, 500), ep=st.sampled_from([1, 2, 4]))
-def test_expert_chips_together_do_every_assignment_once(tokens: int, ep: int) -> None:
-    work = expert_work(TINY, tokens, ep)
-
-    assert ep * work.tensor_flops[0] == pytest.approx(tokens * 2 * 2 * TINY.expert_parameters)
-    assert ep * work.hbm_bytes[0] <= 4 * TINY.expert_parameters * 2
+    assert [float(getattr(both, name)) for name in first.__slots__] == [2, 4, 6, 8, 10]
 
 
 def test_an_idle_rank_reads_nothing() -> None:
-    work = attention_work(TINY, rank_totals(batch_of(2, [(1, 1, 1)])))
-    ends = ends_work(TINY, rank_totals(batch_of(2, [(1, 1, 1)])))
+    batch = batch_of(2, [(1, 1, 1)])
+    work, ends = layer_work(TINY, batch), ends_work(TINY, rank_totals(batch, TINY), WHOLE)
 
     assert work.hbm_bytes[0] == 0
     assert ends.hbm_bytes[0] == 0
     assert work.tensor_flops[0] == 0
-
-
-def test_work_adds_by_resource() -> None:
-    first, second = expert_work(TINY, 1, ep=1), expert_work(TINY, 3, ep=1)
-    both = first + second
-
-    for name in ("tensor_flops", "vector_flops", "scalar_ops", "hbm_bytes"):
-        assert getattr(both, name) == getattr(first, name) + getattr(second, name)

@@ -6,51 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, HbmExhausted
-from emulator.specs.batch import StepBatch
-from emulator.specs.figure import Figure
-from emulator.specs.model import ModelSpec
-from emulator.specs.partition import Partition
 from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
-from emulator.ultraserver.step_cost import StepCostModel
-
-TINY = ModelSpec(
-    name="tiny",
-    layers=2,
-    hidden=4,
-    heads=2,
-    kv_heads=1,
-    head_dim=2,
-    experts=4,
-    experts_per_token=2,
-    expert_intermediate=3,
-    vocab=10,
-    max_context_tokens=64,
-    tied_embeddings=False,
-    source="a test",
+from tests.emulator.ultraserver.tiny_steps import (
+    Row,
+    batch_of,
+    cost_model,
+    same_on_each,
 )
-
-Row = tuple[int, int, int]  # rank, new tokens, context tokens
-
-
-def batch_of(ranks: int, rows: list[Row]) -> StepBatch:
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return StepBatch(
-        ranks=ranks,
-        rank=columns[:, 0],
-        new_tokens=columns[:, 1],
-        context_tokens=columns[:, 2],
-        logit_rows=np.bincount(columns[:, 0], minlength=ranks),
-    )
-
-
-def same_on_each(ranks: int, requests: int, new: int, context: int) -> StepBatch:
-    return batch_of(ranks, [(rank, new, context) for rank in range(ranks) for _ in range(requests)])
-
-
-def cost_model(chips: int, model: ModelSpec = QWEN3_30B_A3B) -> StepCostModel:
-    return StepCostModel(TRN3_NL72X2, model, Partition(chips=chips, ep=chips))
-
 
 TRAY = cost_model(4)
 
@@ -59,47 +21,6 @@ rows_strategy = st.lists(
     min_size=1,
     max_size=12,
 )
-
-
-def test_one_token_on_one_chip_with_a_slow_memory_by_hand() -> None:
-    byte_per_ns = Figure(value=1e9, unit="bytes/s", source="a test")
-    system = replace(TRN3_NL72X2, chip=replace(TRN3_NL72X2.chip, dma_bytes_per_s=byte_per_ns))
-    costs = StepCostModel(system, TINY, Partition(chips=1, ep=1))
-
-    cost = costs.cost(batch_of(1, [(0, 1, 3)]))
-
-    # a layer: 76 replicated parameters, K and V of 3 + 1 tokens, two experts of 36; one DMA start
-    layer_bytes = 76 * 2 + (3 + 1) * 8 + 2 * 36 * 2
-    ends_bytes = 8 + 8 + 80 + 40  # embedding row, last norm, LM head, FP32 logits
-    assert cost.duration_ns == 2 * (layer_bytes + 1_300) + ends_bytes == 3_392
-    assert cost.rank_ns.tolist() == [3_392]
-    assert cost.engine_ns["dma"].tolist() == [2 * layer_bytes + ends_bytes]
-    assert cost.engine_ns["collectives"].tolist() == [0]
-    dma_share = (2 * layer_bytes + ends_bytes) / 3_392
-    assert cost.chip_watts.tolist() == pytest.approx([200 + 800 * 0.30 * dma_share], rel=1e-3)
-
-
-def test_two_exchanges_a_layer_wait_for_the_fabric_by_hand() -> None:
-    alone = cost_model(1, TINY).cost(batch_of(1, [(0, 1, 3)]))
-    shared = cost_model(4, TINY).cost(batch_of(4, [(0, 1, 3)]))
-
-    # 2 layers x 2 exchanges x (1,300 ns start + one hop of 1,000 ns), and less than 1 ns of bytes
-    assert shared.duration_ns - alone.duration_ns == pytest.approx(4 * 2_300, abs=2)
-
-
-def test_a_token_is_sent_once_to_each_other_chip_that_holds_one_of_its_experts() -> None:
-    costs = cost_model(4, replace(TINY, hidden=4_096))
-
-    cost = costs.cost(batch_of(4, [(0, 100, 0)]))
-
-    # each other chip holds 1 of 4 experts and is picked by half of the tokens
-    sent_bytes = 3 * 100 * 0.5 * 4_096 * 2
-    exchanges = 2 * 2
-    expected_ns = exchanges * sent_bytes / 512
-    assert cost.engine_ns["collectives"].tolist() == [
-        int(expected_ns),
-        *[int(expected_ns / 3)] * 3,
-    ]
 
 
 def test_decode_of_qwen3_30b_a3b_on_a_tray_is_bound_by_reading_weights() -> None:
@@ -207,6 +128,20 @@ def test_a_chip_holds_the_replica_and_its_share_of_the_experts() -> None:
     assert TRAY.kv_bytes_per_token == 98_304
 
 
+def test_two_chips_of_a_rank_halve_heads_and_vocabulary_and_cores_repeat_key_heads() -> None:
+    model = QWEN3_30B_A3B
+    groups = {group.name: group.copy_bytes for group in model.tensor_groups()}
+    key_value_bytes = 48 * 2 * 4 * 128 * 2_048 * 2
+    experts_bytes = 48 * 128 * model.expert_bytes
+    whole_bytes = groups["norms"] + groups["router"]
+
+    halves = (groups["attention"] + groups["embedding"] + groups["lm_head"]) // 2
+    assert cost_model(2, tp=2).weight_bytes_per_chip == halves + whole_bytes + experts_bytes // 2
+    # 4 key heads on 8 logical cores: each is there twice
+    eight_cores = cost_model(1, lnc=1).weight_bytes_per_chip
+    assert eight_cores == model.weight_bytes + key_value_bytes
+
+
 def test_what_weights_microcode_and_reserve_leave_of_hbm_is_for_the_cache() -> None:
     chip_bytes = 4 * 36 * 2**30
 
@@ -237,6 +172,8 @@ def test_the_stated_distribution_of_experts_is_part_of_the_model() -> None:
 
 def test_a_partition_or_a_batch_that_does_not_belong_here_is_refused() -> None:
     with pytest.raises(ConfigError, match="would fit"):
-        cost_model(3)
+        cost_model(3, tp=3)  # 32 query heads
+    with pytest.raises(ConfigError, match="at most 144"):
+        cost_model(145)
     with pytest.raises(ValueError, match="2 ranks in a batch for 4"):
         TRAY.cost(batch_of(2, [(0, 1, 1)]))

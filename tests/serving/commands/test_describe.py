@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from emulator.model import MODELS
 from serving.commands import describe
 
 
@@ -69,6 +70,32 @@ def test_a_model_is_described_by_its_name(capsys: pytest.CaptureFixture[str]) ->
     assert model["kind"] == "model"
     assert model["figures"]["experts"]["value"] == 128
     assert model["figures"]["parameters"]["value"] == 30_532_122_624
+
+
+def test_a_model_in_low_precision_says_its_format_its_rate_and_that_it_is_timed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("gpt-oss-120b") == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    (experts,) = (line for line in lines if " expert_bytes_per_param " in line)
+    assert experts.split()[1] == "0.53"  # four bits, and a byte for every 32
+    assert "MXFP4" in experts
+    assert "at the MXFP8 rate" in experts
+    assert experts.endswith("timed, not computed")
+    (window,) = (line for line in lines if " window_tokens " in line)
+    assert window.split()[1] == "128"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_described_with_a_source_for_each_figure(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(name, "--json") == 0
+
+    (model,) = json.loads(capsys.readouterr().out)
+    assert all(figure["source"] for figure in model["figures"].values())
+    assert "config.json" in model["figures"]["layers"]["source"]
 
 
 def test_an_unknown_name_is_one_line_on_stderr_with_the_names_and_exit_code_2(

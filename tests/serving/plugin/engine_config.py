@@ -16,7 +16,9 @@ from emulator.data import SMALL_MOE_DIR
 BLOCK_TOKENS = 16
 
 
-def engine_config(chips: int = 1, **arguments: Any) -> VllmConfig:
+def engine_config(
+    chips: int = 1, *, prefill_policy: str | None = "none", **arguments: Any
+) -> VllmConfig:
     """Make a config as an engine on `chips` would, with arguments of vLLM's EngineArgs."""
     given = {
         "model": str(SMALL_MOE_DIR),
@@ -24,7 +26,7 @@ def engine_config(chips: int = 1, **arguments: Any) -> VllmConfig:
         "max_num_batched_tokens": 64,
         "max_num_seqs": 6,
         "block_size": BLOCK_TOKENS,
-        "additional_config": {"ultraserve": {"chips": chips}},
+        "additional_config": {"ultraserve": {"chips": chips, "prefill_policy": prefill_policy}},
     }
     return EngineArgs(**(given | arguments)).create_engine_config()
 

@@ -25,9 +25,12 @@ class Arrival:
     max_tokens: int
     logprobs: int | None = None
     client: int = 0
+    ignore_eos: bool = False
 
     def request(self) -> Request:
-        params = SamplingParams(max_tokens=self.max_tokens, logprobs=self.logprobs)
+        params = SamplingParams(
+            max_tokens=self.max_tokens, logprobs=self.logprobs, ignore_eos=self.ignore_eos
+        )
         params.update_from_generation_config({}, EOS_ID)
         return Request(
             self.name,

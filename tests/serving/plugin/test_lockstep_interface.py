@@ -13,9 +13,10 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from serving.metrics.snapshot import Snapshot
-from serving.plugin.lockstep_scheduler import LockstepOutput, LockstepScheduler, merge_stats
+from serving.plugin.lockstep_scheduler import LockstepScheduler
+from serving.plugin.merge import LockstepOutput, merge_stats
 from serving.plugin.step_report import StepReport, TimedOutput
+from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import (
     BLOCK_TOKENS,
     block_hasher,
@@ -69,22 +70,38 @@ def test_requests_without_a_shared_prefix_go_to_the_rank_with_the_fewest_tokens(
     assert ranks_of(scheduler, *(f"r{n}" for n in range(7))) == [0, 1, 2, 1, 1, 1, 2]
 
 
-def test_a_shared_prefix_wins_over_the_load_and_is_then_really_hit() -> None:
+def test_a_shared_prefix_weighs_as_much_as_the_load_it_saves_and_is_then_really_hit() -> None:
     scheduler = lockstep(3)
     shared = tuple(range(500, 500 + 3 * BLOCK_TOKENS))
     scheduler.add_request(arrival("filler", 3).request())
     scheduler.add_request(Arrival(name="first", prompt=(*shared, 5), max_tokens=20).request())
-    assert ranks_of(scheduler, "filler", "first") == [0, 1]
+    scheduler.add_request(arrival("other", 2, first=300).request())
+    assert ranks_of(scheduler, "filler", "first", "other") == [0, 1, 2]
     step(scheduler)
     for name in ("second", "third"):
         scheduler.add_request(Arrival(name=name, prompt=(*shared, 6, 7), max_tokens=2).request())
 
-    assert ranks_of(scheduler, "second", "third") == [1, 1]
-    new = step(scheduler).scheduled_new_reqs
-    assert [data.num_computed_tokens for data in new] == [3 * BLOCK_TOKENS] * 2
+    # Each now has a token more: 50 less the hit of 48 is below 3 and 4; with "second" it is 52.
+    assert ranks_of(scheduler, "second", "third") == [1, 2]
+    new = {data.req_id: data for data in step(scheduler).scheduled_new_reqs}
+    assert new["second"].num_computed_tokens == 3 * BLOCK_TOKENS
+    assert new["third"].num_computed_tokens == 0
 
 
-def test_the_rank_is_the_one_whose_own_cache_manager_finds_most() -> None:
+def test_a_hit_of_one_block_does_not_send_everything_to_one_rank() -> None:
+    scheduler = lockstep(4, blocks=900)
+    shared = tuple(range(500, 500 + BLOCK_TOKENS))
+    for number in range(40):
+        own = tuple(range(3 + 10 * number, 53 + 10 * number))
+        one = Arrival(name=f"r{number}", prompt=(*shared, *own), max_tokens=20)
+        scheduler.add_request(one.request())
+        step(scheduler)
+
+    on_each = [len(rank.requests) for rank in scheduler.ranks]
+    assert max(on_each) - min(on_each) <= 2
+
+
+def test_the_rank_is_the_one_that_then_has_the_fewest_tokens_by_its_own_cache_manager() -> None:
     scheduler = lockstep(4)
     rng = np.random.default_rng(3)
     prefix = rng.integers(3, 1000, 6 * BLOCK_TOKENS).tolist()
@@ -98,10 +115,9 @@ def test_the_rank_is_the_one_whose_own_cache_manager_finds_most() -> None:
         loads = [sum(r.num_tokens for r in rank.requests.values()) for rank in scheduler.ranks]
         scheduler.add_request(request)
         (chosen,) = ranks_of(scheduler, request.request_id)
-        assert hits[chosen] == max(hits)
-        rivals = [load for hit, load in zip(hits, loads, strict=True) if hit == max(hits)]
-        assert loads[chosen] == min(rivals)
-        hits_seen.add(max(hits))
+        left = [load - hit for hit, load in zip(hits, loads, strict=True)]
+        assert left[chosen] == min(left)
+        hits_seen.add(hits[chosen])
         step(scheduler)
 
     assert len(hits_seen) > 3
@@ -357,24 +373,6 @@ def test_a_step_without_constrained_requests_has_no_bitmask() -> None:
     assert scheduler.get_grammar_bitmask(output) is None
 
 
-def snapshot(dilation: float) -> Snapshot:
-    return Snapshot(
-        dilation=dilation,
-        emulated_s=5.0,
-        steps=3,
-        busy_s=1.0,
-        lag_s=0.0,
-        lagging_steps=0,
-        chip_joules=1.0,
-        facility_joules=2.0,
-        chips=2,
-        chip_watts=300.0,
-        facility_watts=500.0,
-        provisioned_watts=900.0,
-        compute_wall_s=0.5,
-    )
-
-
 def timed(output: ModelRunnerOutput, report: StepReport) -> TimedOutput:
     return TimedOutput(**vars(output), report=report)
 
@@ -388,7 +386,9 @@ def test_events_and_outputs_carry_the_emulated_times_of_the_report(
     scheduler.add_request(request)
     (event,) = request.events
     event.timestamp = 110.0  # 10 wall seconds after emulated zero
-    report = StepReport(begin_s=4.0, end_s=4.5, wall_origin_s=100.0, snapshot=snapshot(dilation))
+    report = StepReport(
+        begin_s=4.0, end_s=4.5, wall_origin_s=100.0, snapshot=snapshot(dilation=dilation)
+    )
 
     output = scheduler.schedule()
     results = scheduler.update_from_output(output, timed(model_output(["a"], {"a": 9}), report))
@@ -400,7 +400,7 @@ def test_events_and_outputs_carry_the_emulated_times_of_the_report(
     assert stamped == {EngineCoreEventType.QUEUED: queued_s, EngineCoreEventType.SCHEDULED: 4.0}
     stats = outputs.scheduler_stats
     assert stats is not None
-    assert stats.running_lora_adapters == snapshot(dilation).to_payload()
+    assert stats.running_lora_adapters == snapshot(dilation=dilation).to_payload()
 
 
 def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None:
@@ -409,7 +409,9 @@ def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None
     scheduler.add_request(request)
     (event,) = request.events
     event.timestamp = 300.0  # emulated 50, though the step is laid out from 4 on
-    report = StepReport(begin_s=4.0, end_s=4.5, wall_origin_s=100.0, snapshot=snapshot(4.0))
+    report = StepReport(
+        begin_s=4.0, end_s=4.5, wall_origin_s=100.0, snapshot=snapshot(dilation=4.0)
+    )
     output = scheduler.schedule()
     results = scheduler.update_from_output(output, timed(model_output(["a"], {"a": 9}), report))
 
@@ -427,7 +429,10 @@ def test_a_prompt_of_several_steps_is_scheduled_when_the_first_of_them_begins() 
     for number in range(5):
         begin_s = 1.0 + number
         report = StepReport(
-            begin_s=begin_s, end_s=begin_s + 1.0, wall_origin_s=100.0, snapshot=snapshot(4.0)
+            begin_s=begin_s,
+            end_s=begin_s + 1.0,
+            wall_origin_s=100.0,
+            snapshot=snapshot(dilation=4.0),
         )
         output = scheduler.schedule()
         done = {} if number < 2 else {"a": 9}
@@ -447,7 +452,7 @@ def test_a_resumed_request_s_events_are_of_the_step_that_takes_it_again() -> Non
     def turn() -> list[tuple[EngineCoreEventType, float]]:
         begin_s = float(next(times))
         report = StepReport(
-            begin_s=begin_s, end_s=begin_s + 1.0, wall_origin_s=0.0, snapshot=snapshot(0.0)
+            begin_s=begin_s, end_s=begin_s + 1.0, wall_origin_s=0.0, snapshot=snapshot(dilation=0.0)
         )
         output = scheduler.schedule()
         result = timed(model_output(["a"], {"a": 9}), report)

@@ -14,7 +14,8 @@ from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from serving.plugin.lockstep_scheduler import LockstepOutput, LockstepScheduler
+from serving.plugin.lockstep_scheduler import LockstepScheduler
+from serving.plugin.merge import LockstepOutput
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
 from tests.serving.plugin.lockstep_workload import (
     Arrival,

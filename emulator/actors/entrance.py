@@ -1,0 +1,135 @@
+"""Lets chips in at a listening socket: many at once, and strangers hold up nobody.
+
+Whoever connects has a few seconds to prove that it knows the key. All that do so are heard side by
+side, so one that says nothing delays none that does; how many there may be at once is limited.
+"""
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from emulator.actors.handshake import CLAIM_BYTES, HubHandshake, Refused
+
+PROOF_TIMEOUT_S: Final = 5.0
+"""A chip answers a greeting in milliseconds; a loaded host may need more."""
+
+GUESTS_MAX: Final = 512
+"""Connections that have not proved themselves yet. At the limit the oldest is turned away, which no
+chip of ours is for long: they are 144, and answer at once."""
+
+
+class _Guest:
+    """A connection that has been greeted and has not proved itself."""
+
+    __slots__ = ("claim", "connected", "end_s", "handshake")
+
+    def __init__(self, connected: socket.socket, key: bytes) -> None:
+        self.connected = connected
+        self.handshake = HubHandshake(key)
+        self.claim = b""
+        self.end_s = time.monotonic() + PROOF_TIMEOUT_S
+        connected.setblocking(False)
+        connected.send(self.handshake.greeting)  # fits into an empty socket's buffer
+
+    def hear(self) -> tuple[int, bytes] | None:
+        """Take what has come; returns the number and the welcome once the claim is whole and right.
+
+        Raises:
+            OSError: it has left, or was refused.
+        """
+        more = self.connected.recv(CLAIM_BYTES - len(self.claim))
+        if not more:
+            raise Refused("it has left before its claim was whole")
+        self.claim += more
+        return self.handshake.welcome(self.claim) if len(self.claim) == CLAIM_BYTES else None
+
+
+class Entrance:
+    """Admits chips that connect to `listener`; `refused` counts all that were turned away."""
+
+    def __init__(self, listener: socket.socket, key: bytes) -> None:
+        self.refused = 0
+        self._listener = listener
+        self._listener.setblocking(False)
+        self._key = key
+        self._guests: dict[int, _Guest] = {}  # by file descriptor, the oldest first
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def admit(self, chips: set[int], timeout_s: float) -> Iterator[tuple[int, socket.socket]]:
+        """Yield each of `chips` with its connection as it comes, until all have or time is up."""
+        missing = set(chips)
+        end_s = time.monotonic() + timeout_s
+        while missing and (left_s := end_s - time.monotonic()) > 0:
+            for key, _ in self._selector.select(min(left_s, self._soonest_s())):
+                if key.fileobj is self._listener:
+                    self._greet()
+                elif key.fd in self._guests:
+                    chip = self._hear(key.fd, missing)
+                    if chip is not None:
+                        missing.discard(chip)
+                        yield chip, self._leave(key.fd)
+            self._turn_away_late()
+
+    def _soonest_s(self) -> float:
+        """Seconds until the oldest guest's time is up."""
+        for guest in self._guests.values():
+            return max(0.0, guest.end_s - time.monotonic())
+        return PROOF_TIMEOUT_S
+
+    def _greet(self) -> None:
+        try:
+            connected, _ = self._listener.accept()
+        except OSError:  # it has left again
+            return
+        if len(self._guests) >= GUESTS_MAX:
+            self._turn_away(next(iter(self._guests)))
+        try:
+            self._guests[connected.fileno()] = _Guest(connected, self._key)
+        except OSError:
+            connected.close()
+            self.refused += 1
+            return
+        self._selector.register(connected, selectors.EVENT_READ)
+
+    def _hear(self, descriptor: int, missing: set[int]) -> int | None:
+        """Return the chip that has proved itself to be one of `missing`, if it has."""
+        guest = self._guests[descriptor]
+        try:
+            heard = guest.hear()
+            if heard is None:
+                return None
+            chip, welcome = heard
+            if chip not in missing:
+                raise Refused(f"nobody waits for chip {chip}")
+            guest.connected.send(welcome)
+        except BlockingIOError:
+            return None
+        except OSError:
+            self._turn_away(descriptor)
+            return None
+        return chip
+
+    def _turn_away_late(self) -> None:
+        now_s = time.monotonic()
+        for descriptor in [fd for fd, guest in self._guests.items() if guest.end_s <= now_s]:
+            self._turn_away(descriptor)
+
+    def _turn_away(self, descriptor: int) -> None:
+        self.refused += 1
+        with contextlib.suppress(OSError):
+            self._leave(descriptor).close()
+
+    def _leave(self, descriptor: int) -> socket.socket:
+        guest = self._guests.pop(descriptor)
+        self._selector.unregister(guest.connected)
+        return guest.connected
+
+    def close(self) -> None:
+        """Turn away all who have not proved themselves; the listener is its owner's to close."""
+        for descriptor in list(self._guests):
+            self._leave(descriptor).close()
+        self._selector.close()

@@ -1,0 +1,190 @@
+"""Makes Ray's worker processes by forking one that has imported everything, instead of starting
+each from nothing.
+
+`import ray` alone takes 0.4 s of a core and 38 MB in every process; of 144 that is a minute on two
+cores and 5 GB. Ray's node daemon starts workers with the interpreter that `sys.executable` names
+when Ray is started. While it is `WorkerNursery.executable`, the daemon's request reaches a process
+that imports Ray and the chip once, at the first request and in its environment, and forks: the
+copies share those pages. Nothing else changes: a forked worker runs Ray's own script with Ray's
+arguments and environment, in a process group of its own. Whatever cannot be forked (another
+script, another job, no nursery) is started from nothing as without this file.
+
+This file is the script of both processes too; until the first fork it must import nothing but the
+standard library.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+WORKER_SCRIPT: Final = "default_worker.py"
+"""What Ray's daemon runs as a worker."""
+
+_PRELOAD: Final = (
+    "ray",
+    "ray._private.workers.default_worker",
+    "ray._private.runtime_env.setup_hook",
+    "ray.util.scheduling_strategies",
+    "emulator.actors.chip_actor",
+)
+_FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
+"""Settings that Ray's library reads once, when it is imported: forks share them. The chips of one
+fleet belong to one job and one daemon."""
+
+_BACKLOG: Final = 1_024
+_ORDER_BYTES_MAX: Final = 4_000_000
+"""Linux takes at most 2 MB of arguments and environment by default."""
+
+
+class WorkerNursery:
+    """A process that forks Ray workers; `directory` is private to its user.
+
+    `executable` stands for the Python interpreter; see the module. The process ends with `stop`, or
+    with the process that made it. Workers that it forked are Ray's, and end with Ray.
+    """
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        path = directory / "nursery"
+        self.executable = str(directory / "python")
+        launcher = shlex.join([sys.executable, "-I", "-S", __file__, sys.executable, str(path)])
+        Path(self.executable).write_text(f'#!/bin/sh\nexec {launcher} "$@"\n', encoding="utf-8")
+        Path(self.executable).chmod(0o700)
+        end, pipe = os.pipe()  # neither end is inherited by other children
+        self._pipe: int | None = pipe
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen(_BACKLOG)
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, __file__, "--listen", str(listener.fileno())],
+                    stdin=end,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[listener.fileno()],
+                    env=environment,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(end)
+
+    def stop(self) -> None:
+        """End the nursery; idempotent."""
+        pipe, self._pipe = self._pipe, None
+        if pipe is None:
+            return
+        os.close(pipe)
+        self._process.wait()
+
+
+class _Order:
+    """One worker that the daemon wants: its arguments, environment, directory and open files."""
+
+    def __init__(self, text: bytes, files: list[int]) -> None:
+        fields = json.loads(text)
+        self.arguments: list[str] = fields["arguments"]
+        self.environment: dict[str, str] = fields["environment"]
+        self.directory: str = fields["directory"]
+        self.files = files
+
+    def close(self) -> None:
+        for file in self.files:
+            os.close(file)
+
+
+def _request(python: str, path: str, arguments: list[str]) -> None:
+    """Ask the nursery at `path` for a worker; becomes an ordinary `python` where that is no use."""
+    if any(Path(argument).name == WORKER_SCRIPT for argument in arguments):
+        order = {
+            "arguments": arguments,
+            "environment": dict(os.environ),
+            "directory": str(Path.cwd()),
+        }
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as nursery:
+            nursery.connect(path)
+            socket.send_fds(nursery, [b"\x01"], [0, 1, 2])
+            nursery.sendall(json.dumps(order).encode())
+            nursery.shutdown(socket.SHUT_WR)
+            if nursery.recv(1):
+                return
+    os.execv(python, [python, *arguments])
+
+
+def _tend(listener: socket.socket) -> _Order:
+    """Fork a worker for each order, until the owner is gone; returns in the worker alone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
+    born: dict[str, str] | None = None
+    selector = selectors.DefaultSelector()
+    selector.register(0, selectors.EVENT_READ)
+    selector.register(listener, selectors.EVENT_READ)
+    while all(key.fileobj is listener for key, _ in selector.select()):
+        customer, _ = listener.accept()
+        with customer, contextlib.suppress(OSError, ValueError, KeyError):
+            order = _read_order(customer)
+            if born is None:
+                born = order.environment
+                _import_all(born)
+            if all(order.environment.get(name) == born.get(name) for name in _FIXED):
+                if not os.fork():
+                    selector.close()
+                    listener.close()
+                    return order
+                customer.send(b"\x01")
+            order.close()
+    sys.exit()
+
+
+def _read_order(customer: socket.socket) -> _Order:
+    _, files, _, _ = socket.recv_fds(customer, 1, 3)
+    text = bytearray()
+    while more := customer.recv(65_536):
+        text += more
+        if len(text) > _ORDER_BYTES_MAX:
+            raise ValueError("an order is too long")
+    return _Order(bytes(text), files)
+
+
+def _import_all(environment: dict[str, str]) -> None:
+    """Import what workers need, as the first of them would have."""
+    os.environ.update(environment)
+    for name in _PRELOAD:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # the collector would touch, and so copy, every page in every worker
+
+
+def _become_worker(order: _Order) -> None:
+    """Run Ray's script in this process as if it had been started for that."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    for target, file in enumerate(order.files):
+        os.dup2(file, target)
+    order.close()
+    os.chdir(order.directory)
+    os.environ.clear()
+    os.environ.update(order.environment)
+    scripts = [Path(argument).name for argument in order.arguments]
+    sys.argv = order.arguments[scripts.index(WORKER_SCRIPT) :]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _main(arguments: list[str]) -> None:
+    if arguments[0] == "--listen":
+        # Ray's script looks beside itself for modules, and so must we for ours.
+        sys.path[0] = str(Path(__file__).resolve().parents[2])
+        _become_worker(_tend(socket.socket(fileno=int(arguments[1]))))
+    else:
+        _request(arguments[0], arguments[1], arguments[2:])
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,57 @@
+"""What one chip is given when it starts, and how it reads its share of a checkpoint."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.chip.chip import Chip
+from emulator.chip.commands import LoadExperts, TakeExperts
+from emulator.compute.architecture import read_architecture
+from emulator.compute.checkpoint import load_experts, load_shard
+from emulator.compute.paged_kv import PagedKv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipShare:
+    """A chip's part of the model in `weights_dir`: number `tp_index` of the `tp` chips of its rank.
+
+    `experts` gives the expert of each slot, or EMPTY, for each layer. The KV pool has `kv_blocks`
+    of `block_tokens` tokens.
+    """
+
+    weights_dir: str
+    experts: list[list[int]]
+    kv_blocks: int
+    block_tokens: int
+    tp: int = 1
+    tp_index: int = 0
+
+
+def load_chip(share: ChipShare) -> Chip:
+    """Read the share from its checkpoint.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read, or not computed.
+    """
+    directory = Path(share.weights_dir)
+    arch = read_architecture(directory)
+    shard = load_shard(directory, arch, share.experts, tp=share.tp, tp_index=share.tp_index)
+    kv = PagedKv(
+        layers=arch.layers,
+        kv_heads=shard.groups,
+        head_dim=arch.head_dim,
+        blocks=share.kv_blocks,
+        block_tokens=share.block_tokens,
+    )
+    return Chip(shard, kv, tp=share.tp, tp_index=share.tp_index)
+
+
+def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:
+    """Read from the checkpoint what `command` asks for, so that the chip can take it.
+
+    Raises:
+        CheckpointError: a tensor is missing or misshapen.
+    """
+    directory = Path(share.weights_dir)
+    arch = read_architecture(directory)
+    gate_up, down = load_experts(directory, arch, command.layer, command.experts)
+    return TakeExperts(layer=command.layer, slots=command.slots, gate_up=gate_up, down=down)

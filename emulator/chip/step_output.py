@@ -1,0 +1,115 @@
+"""The end of a step on a rank's leading chip: project, sample, remember, score prompts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.chip.commands import BeginStep
+from emulator.chip.request_table import ChipRequest, RequestTable
+from emulator.compute.checkpoint import ModelShard
+from emulator.compute.logprobs import prompt_logprobs
+from emulator.compute.qwen3_moe import logits
+from emulator.compute.sampling import sample
+from emulator.compute.tiled_matmul import F32
+from emulator.compute.token_batch import TokenBatch
+from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
+
+
+def sample_step(
+    shard: ModelShard, requests: RequestTable, command: BeginStep, batch: TokenBatch, x: F32
+) -> RankOutput:
+    """Sample one token for every request whose last token is in `batch`, and remember it.
+
+    `x` [tokens, hidden] is the last layer's output.
+    """
+    prompt_rows: dict[str, RowLogprobs] = {}
+    sampled: list[Scheduled] = []
+    rows: list[int] = []
+    for start, item in zip(batch.starts.tolist(), command.step.scheduled, strict=True):
+        request = requests[item.request_id]
+        end = item.first_position + item.new_tokens
+        if request.sampling.prompt_logprobs is not None:
+            complete = _score_prompt(shard, request, item, x[start : start + item.new_tokens])
+            if complete is not None:
+                prompt_rows[item.request_id] = complete
+        if end == len(request):
+            sampled.append(item)
+            rows.append(start + item.new_tokens - 1)
+    if not rows:
+        return no_output(command.step.rank, prompt_rows)
+    drawing = [requests[item.request_id] for item in sampled]
+    names = [item.request_id for item in sampled]
+    drawn = sample(
+        logits(shard, x[rows]),
+        [request.sampling for request in drawing],
+        [request.prompt for request in drawing],
+        [request.generated for request in drawing],
+        _bitmask_rows(command, names),
+    )
+    for request, token_id in zip(drawing, drawn.token_ids.tolist(), strict=True):
+        request.append(token_id)
+    return RankOutput(
+        rank=command.step.rank,
+        request_ids=names,
+        token_ids=drawn.token_ids,
+        logprobs=drawn.logprobs,
+        prompt_logprobs=prompt_rows,
+    )
+
+
+def no_output(rank: int, prompt_rows: dict[str, RowLogprobs] | None = None) -> RankOutput:
+    """The output of a rank that sampled nothing."""
+    return RankOutput(
+        rank=rank,
+        request_ids=[],
+        token_ids=np.zeros(0, dtype=np.int32),
+        logprobs=None,
+        prompt_logprobs=prompt_rows or {},
+    )
+
+
+def _score_prompt(
+    shard: ModelShard, request: ChipRequest, item: Scheduled, x: F32
+) -> RowLogprobs | None:
+    """Add the log-probabilities of this chunk's prompt tokens; returns all of them at the end.
+
+    Row i of `x` predicts the token at position first_position + i + 1. What a preempted request
+    computes again is neither scored nor returned again.
+    """
+    count = request.sampling.prompt_logprobs
+    assert count is not None
+    end = item.first_position + item.new_tokens
+    first = max(item.first_position, request.scored_tokens)
+    last = min(end, request.prompt_tokens - 1)
+    if first < last:
+        following = request.tokens(first + 1, last + 1)
+        rows = x[first - item.first_position : last - item.first_position]
+        request.prompt_rows.append(prompt_logprobs(logits(shard, rows), following, count))
+        request.scored_tokens = last
+    return _concatenate(request) if end >= request.prompt_tokens else None
+
+
+def _concatenate(request: ChipRequest) -> RowLogprobs | None:
+    parts, request.prompt_rows = request.prompt_rows, []
+    if not parts:
+        return None
+    return RowLogprobs(
+        token_ids=np.concatenate([part.token_ids for part in parts]),
+        logprobs=np.concatenate([part.logprobs for part in parts]),
+        ranks=np.concatenate([part.ranks for part in parts]),
+    )
+
+
+def _bitmask_rows(command: BeginStep, request_ids: Sequence[str]) -> NDArray[np.int32] | None:
+    """Order the step's grammar bitmask by `request_ids`; unconstrained rows allow every token."""
+    constrained = command.step.grammar_rows
+    if not constrained:
+        return None
+    bitmask = command.grammar_bitmask
+    row_of = {request_id: row for row, request_id in enumerate(constrained)}
+    rows = np.full((len(request_ids), bitmask.shape[1]), -1, dtype=np.int32)
+    for index, request_id in enumerate(request_ids):
+        if request_id in row_of:
+            rows[index] = bitmask[row_of[request_id]]
+    return rows

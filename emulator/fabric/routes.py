@@ -1,0 +1,131 @@
+"""Which way bytes take between two chips: straight over their common tier, or around what is cut.
+
+Two chips with lanes of their tier talk directly. Two of one tray that cannot talk over the board
+use the backplane. Every other pair takes a detour over other chips, which pass on what is not
+theirs. A detour has as few legs as can be; among equally short ones it goes over mates of the
+sender's tray, else of the receiver's, else over any chip, and pairs are spread over those in turn.
+Chips can reach each other, then, when links join them at all.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fabric.link_health import LinkHealth
+from emulator.fabric.tiers import Tier, tier_hops, tiers_of, tray_of
+from emulator.specs.seating import VACANT
+from emulator.specs.system import SystemSpec
+
+Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+UNREACHABLE = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Routes:
+    """The ways between `nodes` chips.
+
+    `direct` holds the tier of the pairs that talk directly and SELF for all others. A detour of
+    `legs[sender, receiver]` legs starts with the chip `next_node[sender, receiver]`.
+    """
+
+    direct: Int64s  # [nodes, nodes]: a Tier
+    legs: Int64s  # [nodes, nodes]: 0 to itself, UNREACHABLE where there is no way
+    next_node: Int64s  # [nodes, nodes]
+
+    def reachable(self) -> Bools:
+        """Which chips can exchange bytes, bool[nodes, nodes]; a chip reaches itself."""
+        joined: Bools = self.legs != UNREACHABLE
+        return joined
+
+    def latency_ns(self, system: SystemSpec) -> Float64s:
+        """DMA starts and hops on the way of the first byte, float64[nodes, nodes].
+
+        Infinite where there is no way, 0 for a chip and itself. Every leg of a detour is a transfer
+        of its own: the chip on the way receives, then sends.
+        """
+        hops = np.array([tier_hops(system, tier) for tier in Tier])
+        leg_ns = system.chip.dma_start_ns.value + hops[self.direct] * system.hop_ns.value
+        total_ns = np.where(self.legs == 1, leg_ns, 0.0)
+        total_ns[~self.reachable()] = np.inf
+        sender, receiver = self.detoured()
+        for leg_sender, leg_receiver, leg in self.walk(sender, receiver):
+            np.add.at(total_ns, (sender[leg], receiver[leg]), leg_ns[leg_sender, leg_receiver])
+        return total_ns
+
+    def detoured(self) -> tuple[Int64s, Int64s]:
+        """Senders and receivers of the pairs that are joined, but not directly."""
+        sender, receiver = np.nonzero((self.legs > 1) & self.reachable())
+        return sender, receiver
+
+    def walk(self, sender: Int64s, receiver: Int64s) -> list[tuple[Int64s, Int64s, Int64s]]:
+        """The legs of the ways of pairs int64[pairs], one entry per leg number.
+
+        Each is (sender of the leg, receiver of the leg, index of the pair), for the pairs that have
+        that many legs.
+        """
+        legs = []
+        at, pair = sender, np.arange(len(sender))
+        while len(pair):
+            to = self.next_node[at, receiver[pair]]
+            legs.append((at, to, pair))
+            going_on = to != receiver[pair]
+            at, pair = to[going_on], pair[going_on]
+        return legs
+
+
+def find_routes(system: SystemSpec, physical: Int64s, links: LinkHealth) -> Routes:
+    """The ways between the chips `physical` of a system, int64[nodes]; VACANT is no chip.
+
+    Chips that are not named pass nothing on.
+    """
+    direct = _direct_tiers(system, physical, links)
+    legs = _fewest_legs(direct != Tier.SELF)
+    nodes = len(physical)
+    next_node = np.tile(np.arange(nodes), (nodes, 1))  # of direct pairs: the receiver itself
+    tray = tray_of(system, physical)
+    detoured = (legs > 1) & (legs != UNREACHABLE)
+    for receiver in np.flatnonzero(detoured.any(axis=0)).tolist():
+        senders = np.flatnonzero(detoured[:, receiver])
+        before = legs[:, receiver] == legs[senders, receiver, None] - 1  # [senders, nodes]
+        candidate = before & (legs[senders] == 1)
+        mate = np.where(tray == tray[senders, None], 2, 1 * (tray == tray[receiver]))
+        near = np.where(candidate, mate, -1)
+        best = near == near.max(axis=1, keepdims=True)  # [senders, nodes]
+        turn = (senders + receiver) % best.sum(axis=1)
+        chosen = best & (best.cumsum(axis=1) == turn[:, None] + 1)
+        next_node[senders, receiver] = chosen.argmax(axis=1)
+    return Routes(direct=direct, legs=legs, next_node=next_node)
+
+
+def _direct_tiers(system: SystemSpec, physical: Int64s, links: LinkHealth) -> Int64s:
+    """The tier over which each pair talks directly, SELF where none does, int64[nodes, nodes]."""
+    there = physical != VACANT
+    seated = np.flatnonzero(there)
+    tiers = np.zeros((len(physical), len(physical)), dtype=np.int64)
+    tiers[np.ix_(seated, seated)] = tiers_of(system, physical[seated])
+    up = (links.share[physical] > 0) & there[:, None]  # [nodes, tiers]
+    both_up = up[:, None, :] & up  # [nodes, nodes, tiers]
+    by_backplane = (tiers == Tier.TRAY) & ~both_up[:, :, Tier.TRAY]
+    tiers[by_backplane] = Tier.BACKPLANE
+    usable = np.take_along_axis(both_up, tiers[:, :, None], axis=2)[:, :, 0]
+    tiers[~usable] = Tier.SELF
+    return tiers
+
+
+def _fewest_legs(joined: Bools) -> Int64s:
+    """Legs of the shortest way of each pair along `joined`, int64[nodes, nodes]."""
+    legs = np.full(joined.shape, UNREACHABLE)
+    np.fill_diagonal(legs, 0)
+    reached = legs == 0
+    step = joined.astype(np.float32)  # counts of ways stay far below what float32 holds exactly
+    for count in range(1, len(joined)):
+        further = (reached.astype(np.float32) @ step > 0) & ~reached
+        if not further.any():
+            break
+        legs[further] = count
+        reached |= further
+    return legs

@@ -1,0 +1,99 @@
+"""How long the machine stands still for a fault: until it is noticed, and until weights are read.
+
+Emulated time, from figures alone. The engine starts again when the last chip has read what it
+needs. Each tray reads the checkpoint from its own drives over its host's link, both of which its
+chips share. Left out, because nobody has published it: waking a chip that stood by, and loading its
+compiled model.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.errors import ConfigError
+from emulator.faults.survival import Recovery
+from emulator.specs.fault import FaultKind
+from emulator.specs.figure import Figure
+from emulator.specs.partition import Partition
+from emulator.specs.seating import VACANT
+from emulator.specs.system import SystemSpec
+from emulator.units import GB, NS_PER_S
+
+_HANG_TIMEOUT = Figure(
+    value=30 * NS_PER_S,
+    unit="ns",
+    source="AWS Neuron SDK docs, configuration-guide.rst: NEURON_RT_EXEC_TIMEOUT is 30 s",
+)
+_LINK_DOWN = Figure(
+    value=1e6,
+    unit="ns",
+    source="assumed: 1 ms, unpublished; hardware reports a link that is down or an uncorrectable "
+    "memory error at once, the runtime and the engine must hear of it",
+)
+_DRIVES = Figure(
+    value=2 * 14 * GB,
+    unit="bytes/s per tray",
+    source="assumed: the checkpoint lies on both drives of a tray (SemiAnalysis: 2 x 8 TB NVMe a "
+    "compute tray), which read 14 GB/s each, as drives on PCIe 5 x4 (16 GB/s) do; the model of the "
+    "drives is not published",
+)
+_HOST_LINK = Figure(
+    value=128 * GB,
+    unit="bytes/s per tray and direction",
+    source="assumed: PCIe 6 x16, as SemiAnalysis gives for two chips of the first generation "
+    "(NL32x2); NL72x2's link between host and chips on a tray is not published",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRates:
+    """What recovery time depends on; `hang_ns` is the runtime's timeout, which users set.
+
+    Raises ConfigError for a time or a rate that is not above 0.
+    """
+
+    hang_ns: Figure = _HANG_TIMEOUT
+    notice_ns: Figure = _LINK_DOWN
+    drives_bytes_per_s: Figure = _DRIVES
+    host_link_bytes_per_s: Figure = _HOST_LINK
+
+    def __post_init__(self) -> None:
+        for name in ("hang_ns", "notice_ns", "drives_bytes_per_s", "host_link_bytes_per_s"):
+            figure: Figure = getattr(self, name)
+            if figure.value <= 0:
+                raise ConfigError(field=name, value=figure.value, expected="> 0")
+
+    def detection_ns(self, kinds: Iterable[FaultKind]) -> int:
+        """Time until all of these faults are noticed, starting together; 0 for none.
+
+        A slow chip needs no notice: it is waited for.
+        """
+        notice = {FaultKind.HANG_CHIP: self.hang_ns.value, FaultKind.SLOW_CHIP: 0.0}
+        times = [notice.get(kind, self.notice_ns.value) for kind in kinds]
+        return math.ceil(max(times, default=0.0))
+
+
+def reload_ns(
+    recovery: Recovery, partition: Partition, system: SystemSpec, rates: RecoveryRates
+) -> int:
+    """Time until every chip has read its weights: the slowest tray's, by drives or by host link."""
+    chips = recovery.seating.system_chips(partition)  # [positions]
+    seated = chips != VACANT
+    tray = chips[seated] // system.chips_per_tray.count
+    tray_bytes = np.bincount(tray, weights=recovery.reload_bytes[seated])
+    rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
+    return math.ceil(float(tray_bytes.max(initial=0.0)) / rate * NS_PER_S)
+
+
+def recovery_ns(
+    recovery: Recovery,
+    kinds: Iterable[FaultKind],
+    partition: Partition,
+    system: SystemSpec,
+    rates: RecoveryRates,
+) -> int:
+    """Emulated time from the faults `kinds` until the engine goes on, or knows that it cannot."""
+    reading_ns = reload_ns(recovery, partition, system, rates) if recovery.survivable else 0
+    return rates.detection_ns(kinds) + reading_ns

@@ -1,0 +1,126 @@
+"""Which experts are read again from the checkpoint, and into which slots.
+
+A chip that takes a seat gets what lay there before. An expert of which its group has no copy left
+goes to the chip of the group that holds fewest in that layer: into an empty slot, into one that
+spare HBM has room for, or, when all are taken, over an expert that has several copies.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
+
+I64 = NDArray[np.int64]
+
+FROM_CHECKPOINT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reloads:
+    """`transfers` lead to `placement`, which has more slots where spare HBM is used.
+
+    Attributes:
+        taken_over: (group, layer, expert) that lay on a chip that is gone, and in another chip of
+            its group too: nothing has to be read before they can be computed.
+    """
+
+    transfers: tuple[ExpertTransfer, ...]
+    placement: ExpertPlacement
+    taken_over: int
+
+
+def plan_reloads(
+    placement: ExpertPlacement,
+    *,
+    gone: I64,
+    filled: I64,
+    seated: I64,
+    capacity: I64,
+    groups: I64,
+) -> Reloads:
+    """What to read once the chips of positions `gone` have taken their experts with them.
+
+    Positions `filled` have a chip again; `seated` are all that have one. Only the expert-parallel
+    groups `groups` are made whole. `capacity`, int64[positions], says how many slots of a layer a
+    position has memory for.
+
+    Raises ValueError when the experts of a group do not fit.
+    """
+    left = placement.without(gone.tolist())
+    beyond = max(0, int(capacity.max(initial=0)) - placement.slots)
+    slots = np.pad(  # [layers, positions, slots that some position can have]
+        left.expert_of_slot, ((0, 0), (0, 0), (0, beyond)), constant_values=EMPTY
+    )
+    slots[:, filled, : placement.slots] = placement.expert_of_slot[:, filled]
+    transfers = [
+        _from_checkpoint(layer, int(position), slot, int(slots[layer, position, slot]))
+        for position in filled
+        for layer, slot in np.argwhere(slots[:, position] != EMPTY).tolist()
+    ]
+    for group in groups.tolist():
+        members = seated[seated // placement.ep == group]
+        for layer in range(placement.layers):
+            transfers += _settle(slots[layer], layer, members, capacity, placement.experts)
+    used = np.flatnonzero((slots != EMPTY).any(axis=(0, 1))).max(initial=placement.slots - 1) + 1
+    stay = np.setdiff1d(np.arange(placement.chips), gone).tolist()
+    twice = (placement.without(stay).copies() > 0) & (left.copies() > 0)
+    return Reloads(
+        transfers=tuple(transfers),
+        placement=ExpertPlacement(
+            experts=placement.experts, ep=placement.ep, expert_of_slot=slots[:, :, :used].copy()
+        ),
+        taken_over=int(twice[groups].sum()),  # of [groups, layers, experts]
+    )
+
+
+def _settle(
+    slots: I64, layer: int, members: I64, capacity: I64, experts: int
+) -> list[ExpertTransfer]:
+    """Gives every expert that no member holds a slot of one; changes slots[positions, slots]."""
+    copies = np.zeros(experts, dtype=np.int64)
+    held = slots[members]
+    np.add.at(copies, held[held != EMPTY], 1)
+    filled = (held != EMPTY).sum(axis=1)  # [members]
+    got = np.zeros(len(members), dtype=np.int64)
+    transfers = []
+    for expert in np.flatnonzero(copies == 0).tolist():
+        free = np.flatnonzero(filled < capacity[members])
+        if len(free):
+            member = free[filled[free].argmin()]
+            slot = int(np.flatnonzero(slots[members[member]] == EMPTY)[0])
+            filled[member] += 1
+        else:
+            member, slot = _most_copied(slots[members], copies, got)
+            copies[slots[members[member], slot]] -= 1
+        got[member] += 1
+        position = int(members[member])
+        slots[position, slot] = expert
+        copies[expert] = 1
+        transfers.append(_from_checkpoint(layer, position, slot, expert))
+    return transfers
+
+
+def _most_copied(held: I64, copies: I64, got: I64) -> tuple[int, int]:
+    """The member and slot whose expert has most copies, of the member that read fewest so far.
+
+    Raises ValueError when no expert has two.
+    """
+    many = np.where(held == EMPTY, 0, copies[held])  # [members, slots]
+    if many.max(initial=0) < 2:
+        raise ValueError("the experts of a group do not fit into its slots")
+    member, slot = np.nonzero(many == many.max())
+    first = int(got[member].argmin())
+    return int(member[first]), int(slot[first])
+
+
+def _from_checkpoint(layer: int, position: int, slot: int, expert: int) -> ExpertTransfer:
+    return ExpertTransfer(
+        layer=layer,
+        expert=expert,
+        source_chip=FROM_CHECKPOINT,
+        source_slot=FROM_CHECKPOINT,
+        chip=position,
+        slot=slot,
+    )

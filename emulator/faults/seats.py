@@ -1,0 +1,250 @@
+"""Who sits where after a fault: which chips are kept, which stand in, which blocks close.
+
+A block is the fewest consecutive positions that are whole ranks and whole expert groups. Its chips
+exchange tokens and partial sums, so those that are kept must reach each other; blocks do not need
+each other. A block is open when at least one of its ranks is complete and each of its groups has
+room for every expert.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.specs.health import Health
+from emulator.specs.partition import Partition
+from emulator.specs.seating import VACANT, Seating
+from emulator.specs.system import SystemSpec
+
+Bools = NDArray[np.bool_]
+I64 = NDArray[np.int64]
+
+OUT_OF_SERVICE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seats:
+    """`seating` after a fault; `filled` are the positions that a standby chip takes.
+
+    Attributes:
+        fenced: positions whose chip is in service, but cut off from the rest of its block.
+        closed: what is wrong with each block that no rank can run on, by block.
+        ranks_up: bool[ranks]: in an open block, with a chip in every position.
+    """
+
+    seating: Seating
+    filled: tuple[int, ...]
+    fenced: tuple[int, ...]
+    closed: dict[int, str]
+    ranks_up: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many experts of one layer each position can hold, int64[positions], and a group needs."""
+
+    capacity: I64
+    experts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """One way to open a block: keep these positions, fill those with chips of island `island`."""
+
+    island: int
+    kept: list[int]
+    fill: list[int]
+
+
+def block_size(partition: Partition) -> int:
+    """Positions of a block."""
+    return math.lcm(partition.tp, partition.ep)
+
+
+def islands(health: Health, reachable: Bools) -> I64:
+    """The island of each chip, int64[chips]: its lowest chip in service; else OUT_OF_SERVICE.
+
+    `reachable` is bool[chips, chips], true for chips that links join by whatever way.
+    """
+    in_service = health.in_service
+    lowest = (reachable & in_service).argmax(axis=1)
+    return np.where(in_service, lowest, OUT_OF_SERVICE)
+
+
+def take_seats(
+    partition: Partition,
+    system: SystemSpec,
+    health: Health,
+    seating: Seating,
+    *,
+    room: Room,
+    reachable: Bools,
+) -> Seats:
+    """Seats chips so that as many blocks as possible are open, then as many ranks as possible.
+
+    Standby chips go first where a block cannot run without them, the block that needs fewest first;
+    those left complete ranks, again those that need fewest first. A repaired chip goes home, others
+    to the nearest seat. Ties go to the lower number.
+    """
+    island = islands(health, reachable)
+    standby = defaultdict(list)
+    for chip in seating.standby(health).tolist():
+        standby[int(island[chip])].append(chip)
+    sitting = seating.chip_of_position
+    sits_on = np.where(sitting == VACANT, OUT_OF_SERVICE, island[sitting])  # [positions]
+    size = block_size(partition)
+    blocks = [range(start, start + size) for start in range(0, partition.chips, size)]
+    standing = sorted(standby)
+    ways = [_ways(partition, block, sits_on, standing, room) for block in blocks]
+    fewest = [min((len(way.fill) for way in options), default=size + 1) for options in ways]
+
+    seats, opened, closed = sitting.copy(), {}, {}
+    seats[sits_on == OUT_OF_SERVICE] = VACANT
+    for number in sorted(range(len(blocks)), key=lambda number: (fewest[number], number)):
+        block = blocks[number]
+        possible = [way for way in ways[number] if len(way.fill) <= len(standby[way.island])]
+        if not possible:
+            closed[number] = _why_closed(partition, block, sits_on, room)
+            continue
+        way = min(possible, key=lambda way: (len(way.fill), -len(way.kept), way.island))
+        opened[number] = way.island
+        seats[[position for position in block if position not in way.kept]] = VACANT
+        _seat(way.fill, seats, standby[way.island], partition, system)
+    _complete_ranks(partition, seats, opened, standby, system)
+
+    ranks_up = (seats != VACANT).reshape(partition.ranks, partition.tp).all(axis=1)
+    first = np.arange(partition.ranks) * partition.tp // size  # the block of each rank
+    ranks_up &= ~np.isin(first, list(closed))
+    changed = seats != sitting
+    return Seats(
+        seating=Seating(chip_of_position=seats),
+        filled=tuple(np.flatnonzero(changed & (seats != VACANT)).tolist()),
+        fenced=tuple(np.flatnonzero(changed & (sits_on != OUT_OF_SERVICE)).tolist()),
+        closed=dict(sorted(closed.items())),
+        ranks_up=ranks_up,
+    )
+
+
+def _ways(
+    partition: Partition, block: range, sits_on: I64, standing: list[int], room: Room
+) -> list[_Way]:
+    """Every way to open a block, one for each island that has chips of it or could fill it."""
+    own = {int(island) for island in sits_on[block] if island != OUT_OF_SERVICE}
+    ways = []
+    for island in sorted(own.union(standing)):
+        kept = [position for position in block if sits_on[position] == island]
+        fill = _fewest_to_fill(partition, block, kept, room)
+        if fill is not None:
+            ways.append(_Way(island=island, kept=kept, fill=fill))
+    return ways
+
+
+def _fewest_to_fill(
+    partition: Partition, block: range, kept: list[int], room: Room
+) -> list[int] | None:
+    """The fewest vacant positions that, filled, open a block; None when all of them do not."""
+    seated = set(kept)
+    ranks = range(partition.rank_of_chip(block.start), partition.rank_of_chip(block.stop))
+    to_complete = {  # the same for all ranks that are complete
+        tuple(chip for chip in partition.chips_of_rank(rank) if chip not in seated)
+        for rank in ranks
+    }
+    opening = [
+        filled
+        for fill in sorted(to_complete)
+        if (filled := _fill_groups(partition, block, seated, fill, room)) is not None
+    ]
+    return min(opening, key=len, default=None)
+
+
+def _fill_groups(
+    partition: Partition, block: range, kept: set[int], fill: tuple[int, ...], room: Room
+) -> list[int] | None:
+    """`fill` and the fewest further positions that give every group of a block enough room.
+
+    Among equally roomy ones, those of ranks that lack fewest chips.
+    """
+    filled = list(fill)
+    seated = kept.union(fill)
+
+    def preference(position: int) -> tuple[int, int, int]:
+        mates = partition.chips_of_rank(partition.rank_of_chip(position))
+        return (-int(room.capacity[position]), len(set(mates) - seated), position)
+
+    for start in range(block.start, block.stop, partition.ep):
+        group = range(start, start + partition.ep)
+        held = sum(int(room.capacity[position]) for position in group if position in seated)
+        vacant = [position for position in group if position not in seated]
+        for position in sorted(vacant, key=preference):
+            if held >= room.experts:
+                break
+            held += int(room.capacity[position])
+            filled.append(position)
+        if held < room.experts:
+            return None
+    return filled
+
+
+def _why_closed(partition: Partition, block: range, sits_on: I64, room: Room) -> str:
+    """What a block lacks, in words, seen from the island that most of its chips are on."""
+    alive = [position for position in block if sits_on[position] != OUT_OF_SERVICE]
+    if not alive:
+        return "no chip is in service"
+    most = np.bincount(sits_on[alive]).argmax()
+    joined = [position for position in alive if sits_on[position] == most]
+    apart = [position for position in alive if sits_on[position] != most]
+    cut = f" (no links join positions {joined[0]} and {apart[0]})" if apart else ""
+    for start in range(block.start, block.stop, partition.ep):
+        group = [position for position in joined if start <= position < start + partition.ep]
+        slots = int(room.capacity[group].sum())
+        if slots < room.experts:
+            return f"{room.experts} experts do not fit into the {slots} slots that are left{cut}"
+    return f"every rank lacks one of its {partition.tp} chips{cut}"
+
+
+def _complete_ranks(
+    partition: Partition,
+    seats: I64,
+    opened: dict[int, int],
+    standby: dict[int, list[int]],
+    system: SystemSpec,
+) -> None:
+    """Seats standby chips where they complete ranks of open blocks; changes seats and standby."""
+    vacancies = {
+        rank: [position for position in partition.chips_of_rank(rank) if seats[position] == VACANT]
+        for rank in range(partition.ranks)
+    }
+    for rank in sorted(vacancies, key=lambda rank: (len(vacancies[rank]), rank)):
+        block = rank * partition.tp // block_size(partition)
+        waiting = standby[opened[block]] if block in opened else []
+        if len(vacancies[rank]) <= len(waiting):
+            _seat(vacancies[rank], seats, waiting, partition, system)
+
+
+def _seat(
+    positions: list[int],
+    seats: I64,
+    standby: list[int],
+    partition: Partition,
+    system: SystemSpec,
+) -> None:
+    """Seats standby chips at vacant positions; changes both `seats` and `standby`.
+
+    A chip whose number is the position's goes home, then the nearest of the others is taken: of the
+    same tray, of the same rack, the lowest number.
+    """
+    for position in sorted(positions, key=lambda position: (position not in standby, position)):
+        here = np.array([position, *standby]) + partition.first_chip
+        tray, rack = here // system.chips_per_tray.count, here // system.chips_per_rack
+        chosen = min(
+            range(len(standby)),
+            key=lambda index: (
+                standby[index] != position,
+                tray[index + 1] != tray[0],
+                rack[index + 1] != rack[0],
+                standby[index],
+            ),
+        )
+        seats[position] = standby.pop(chosen)

@@ -1,0 +1,148 @@
+"""Whether the machine survives what has failed, and how it recovers: decided before anything moves.
+
+Pure: placement, spare HBM, health and links in, a plan out. Three means, in this order: copies of
+an expert on other chips of its group take over and nothing is read; a chip that stands by takes a
+seat, reads the seat's weights from the checkpoint and brings the rank back; the survivors of a
+group read the experts that are missing. The requests of a rank that lost a chip are always computed
+again, for their keys and values are gone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.faults.reloads import Reloads, plan_reloads
+from emulator.faults.seats import Room, Seats, block_size, take_seats
+from emulator.specs.health import Health
+from emulator.specs.partition import Partition
+from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
+from emulator.specs.seating import VACANT, Seating
+from emulator.specs.system import SystemSpec
+
+Bools = NDArray[np.bool_]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightBytes:
+    """What a chip reads: one expert of one layer, and all else that its position holds."""
+
+    expert_bytes: int
+    replica_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recovery:
+    """How the machine goes on; it does as long as one rank is up.
+
+    Attributes:
+        reason: one line: what happens, or why nothing can.
+        ranks_up: bool[ranks], after the recovery.
+        lost_ranks: those that are down: their requests go to other ranks.
+        restarted_ranks: up, on a chip that just took a seat: their KV cache is empty.
+        restored: (position, chip) for each seat that a standby chip takes.
+        fenced: positions whose chip works, but that no links join to the rest of its block.
+        taken_over: experts (by group and layer) that went on at once by another copy.
+        reloads: experts to be read, into slots of `placement`; all source chips are -1. A slot may
+            hold another copy until then.
+        reload_bytes: int64[positions], experts and replicas together.
+    """
+
+    survivable: bool
+    reason: str
+    ranks_up: Bools
+    lost_ranks: tuple[int, ...]
+    restarted_ranks: tuple[int, ...]
+    restored: tuple[tuple[int, int], ...]
+    fenced: tuple[int, ...]
+    taken_over: int
+    reloads: tuple[ExpertTransfer, ...]
+    reload_bytes: I64
+    placement: ExpertPlacement
+    seating: Seating
+
+
+def survival(
+    placement: ExpertPlacement,
+    health: Health,
+    partition: Partition,
+    system: SystemSpec,
+    *,
+    seating: Seating,
+    capacity: I64,
+    reachable: Bools,
+    weights: WeightBytes,
+) -> Recovery:
+    """What becomes of a machine that computed by `placement` on `seating` until now.
+
+    `capacity`, int64[positions], says how many slots of a layer each position has memory for, those
+    of the placement and what spare HBM holds. `reachable`, bool[chips, chips], says which chips of
+    the partition and its spares links join (the fabric's routes know). Works for faults and for
+    repairs: a chip that is in service and has no seat stands by.
+
+    Raises ValueError for arrays of another shape, or more experts on a position than fit.
+    """
+    _check(placement, partition, capacity, reachable)
+    room = Room(capacity=capacity, experts=placement.experts if placement.layers else 0)
+    seats = take_seats(partition, system, health, seating, room=room, reachable=reachable)
+    before, after = seating.chip_of_position, seats.seating.chip_of_position
+    filled = np.array(seats.filled, dtype=np.int64)
+    block_of_group = np.arange(partition.chips // partition.ep) * partition.ep
+    block_of_group //= block_size(partition)
+    reloads = plan_reloads(
+        placement,
+        gone=np.flatnonzero((before != after) & (before != VACANT)),
+        filled=filled,
+        seated=np.flatnonzero(after != VACANT),
+        capacity=capacity,
+        groups=np.flatnonzero(~np.isin(block_of_group, list(seats.closed))),
+    )
+    read_by = np.array([transfer.chip for transfer in reloads.transfers], dtype=np.int64)
+    reload_bytes = weights.expert_bytes * np.bincount(read_by, minlength=partition.chips)
+    reload_bytes[filled] += weights.replica_bytes
+    refilled = np.zeros(partition.ranks, dtype=np.bool_)
+    refilled[filled // partition.tp] = True
+    return Recovery(
+        survivable=bool(seats.ranks_up.any()),
+        reason=_reason(seats, reloads, filled),
+        ranks_up=seats.ranks_up,
+        lost_ranks=tuple(np.flatnonzero(~seats.ranks_up).tolist()),
+        restarted_ranks=tuple(np.flatnonzero(refilled & seats.ranks_up).tolist()),
+        restored=tuple(zip(seats.filled, after[filled].tolist(), strict=True)),
+        fenced=seats.fenced,
+        taken_over=reloads.taken_over,
+        reloads=reloads.transfers,
+        reload_bytes=reload_bytes,
+        placement=reloads.placement,
+        seating=seats.seating,
+    )
+
+
+def _reason(seats: Seats, reloads: Reloads, filled: I64) -> str:
+    """What the recovery does, or what makes it impossible, in one line."""
+    closed = "; ".join(f"block {block} closes: {why}" for block, why in seats.closed.items())
+    if not seats.ranks_up.any():
+        return f"no rank can go on: {closed}"
+    onto_survivors = sum(transfer.chip not in filled for transfer in reloads.transfers)
+    parts = [
+        (reloads.taken_over, f"{reloads.taken_over} experts go on by another copy"),
+        (len(filled), f"{len(filled)} chips that stood by take seats"),
+        (onto_survivors, f"survivors read {onto_survivors} experts from the checkpoint"),
+        (len(seats.fenced), f"{len(seats.fenced)} chips are cut off and stay out"),
+        (len(seats.closed), closed),
+    ]
+    said = [words for count, words in parts if count]
+    up = f"{int(seats.ranks_up.sum())} of {len(seats.ranks_up)} ranks are up"
+    return "; ".join([up, *said])
+
+
+def _check(placement: ExpertPlacement, partition: Partition, capacity: I64, pairs: Bools) -> None:
+    chips = partition.chips + partition.spares
+    if capacity.shape != (partition.chips,) or pairs.shape != (chips, chips):
+        raise ValueError(f"capacity{capacity.shape} and reachable{pairs.shape} of {chips} chips")
+    if (placement.chips, placement.ep) != (partition.chips, partition.ep):
+        raise ValueError(f"a placement on {placement.chips} chips in groups of {placement.ep}")
+    held = (placement.expert_of_slot != EMPTY).sum(axis=2).max(axis=0, initial=0)  # [positions]
+    if (held > capacity).any():
+        raise ValueError(f"position {int((held > capacity).argmax())} holds more than its capacity")

@@ -1,0 +1,115 @@
+"""What one chip must hold of a model before any KV: the list that fitting and searching share.
+
+Pure arithmetic per logical core; all logical cores of a chip hold the same, because they run the
+same program (see `core_split`).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.memory.core_split import group_bytes_on_core, heads_on_core, kv_bytes_on_core
+from emulator.memory.lnc import CoreMap
+from emulator.memory.model_memory import ModelMemory
+from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.specs.tensor_group import TensorGroup
+from emulator.units import GB
+
+KV_OWNER: Final = HbmOwner(use=HbmUse.KV)
+WINDOW_OWNER: Final = HbmOwner(use=HbmUse.KV, name="window")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HbmTerms:
+    """How HBM may be used: reserves of each chip, the engine's share, the least pool.
+
+    The reserves are for what is neither weights nor KV, spread evenly over a chip's cores. Assumed,
+    4 GB together. Activations: 8,192 batched tokens' widest (0.1 GB), logits of 1,024 rows
+    (0.6 GB), and scratchpads of the programs, rounded up. Collectives: dispatch and combine of
+    8,192 tokens x 7,168 x 2 bytes, each with two buffers, are 0.5 GB; with descriptor rings,
+    rounded up.
+
+    Attributes:
+        activation_bytes: see above.
+        collective_bytes: see above.
+        utilization: the share of HBM that may be used, everything included: vLLM's
+            --gpu-memory-utilization. What it leaves is head-room.
+        least_kv_tokens: what a rank's pool must hold for the model to be served.
+
+    Raises ConfigError for a share outside (0, 1].
+    """
+
+    activation_bytes: int = 3 * GB
+    collective_bytes: int = 1 * GB
+    utilization: float = 1.0
+    least_kv_tokens: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.utilization <= 1.0:
+            raise ConfigError(
+                field="gpu_memory_utilization",
+                value=self.utilization,
+                expected="above 0, at most 1",
+            )
+        least = min(self.activation_bytes, self.collective_bytes, self.least_kv_tokens)
+        assert least >= 0, self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreNeeds:
+    """What a logical core holds beside the KV pool, by owner, and what a token of the pool adds."""
+
+    owners: tuple[tuple[HbmOwner, int], ...]
+    kv_token_bytes: int
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Everything but the KV pool."""
+        return sum(count for _, count in self.owners)
+
+
+def core_needs(
+    memory: ModelMemory, cores: CoreMap, *, tp: int, slots: int, terms: HbmTerms
+) -> CoreNeeds:
+    """The needs of each logical core of a chip, one of `tp` of its rank, with `slots` experts.
+
+    Order: microcode, activations, collectives, the groups as the model lists them, windows.
+    """
+    count = len(cores.cores)
+    owners = [
+        (HbmOwner(use=HbmUse.MICROCODE), cores.lnc * cores.microcode_bytes_per_physical_core),
+        (HbmOwner(use=HbmUse.ACTIVATIONS), -(-terms.activation_bytes // count)),
+        (HbmOwner(use=HbmUse.COLLECTIVES), -(-terms.collective_bytes // count)),
+    ]
+    for group in memory.groups:
+        on_core = group_bytes_on_core(
+            group, heads=memory.heads, kv_heads=memory.kv_heads, tp=tp, cores=count, slots=slots
+        )
+        owners.append((weights_owner(group), on_core))
+    cached = heads_on_core(heads=memory.heads, kv_heads=memory.cached_heads, tp=tp, cores=count)
+    token_bytes, window_bytes = (
+        kv_bytes_on_core(cached, copy_bytes=copy_bytes, kv_heads=memory.cached_heads)
+        for copy_bytes in (memory.kv_bytes_per_token, memory.kv_window_bytes)
+    )
+    owners.append((WINDOW_OWNER, window_bytes))
+    return CoreNeeds(
+        owners=tuple((owner, on_core) for owner, on_core in owners if on_core),
+        kv_token_bytes=token_bytes,
+    )
+
+
+def weights_owner(group: TensorGroup) -> HbmOwner:
+    """The owner of a tensor group's bytes."""
+    return HbmOwner(use=HbmUse.WEIGHTS, name=group.name)
+
+
+def kv_region_bytes(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms) -> int:
+    """What a region has for KV; below 0 when its other needs exceed the engine's share."""
+    budget_bytes = int(cores.region_bytes * terms.utilization)
+    return budget_bytes - cores.cores_per_region * needs.fixed_bytes
+
+
+def kv_tokens_that_fit(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms) -> int:
+    """Tokens whose KV a chip has room for; below 0 when it has not even room for the rest."""
+    token_bytes = cores.cores_per_region * needs.kv_token_bytes
+    return kv_region_bytes(needs, cores, terms) // token_bytes

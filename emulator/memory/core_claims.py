@@ -1,0 +1,84 @@
+"""Chips that a process holds on this host, so that no second one serves on the same cores.
+
+A thin shell around advisory record locks: one file per system and user, one record per chip, in
+which the holder writes its process id. The kernel lets go of a record when its process ends,
+however it ends; forked children do not inherit it. So the process that lives as long as the server
+makes the claim, and it makes one at a time: closing the file once lets go of all its records.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.memory.neuron_environment import busy
+
+_RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
+
+
+class CoreClaim:
+    """The claim of a process on `first_chip` and the chips after it; ends with `release`.
+
+    Raises NeuronError (NRT_NC_BUSY), with the id of the process that has some of them; nothing is
+    then claimed. Raises ConfigError when `directory` is another user's.
+    """
+
+    def __init__(
+        self, *, system: str, first_chip: int, chips: int, cores_per_chip: int, directory: Path
+    ) -> None:
+        _make_private(directory)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file: int | None = os.open(directory / f"{system}.claims", flags, mode=0o600)
+        try:
+            for chip in range(first_chip, first_chip + chips):
+                if not _lock(self._file, chip):
+                    cores = range(
+                        first_chip * cores_per_chip, (first_chip + chips) * cores_per_chip
+                    )
+                    taken = range(chip * cores_per_chip, (chip + 1) * cores_per_chip)
+                    raise busy(cores, shared=taken, holder=_holder(self._file, chip))
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let the chips go; idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)  # closing lets go of every record
+
+
+def claims_directory(variables: Mapping[str, str]) -> Path:
+    """Where a user's claims lie: the session's runtime directory, or one below the temporary."""
+    runtime = variables.get("XDG_RUNTIME_DIR", "")
+    if runtime:
+        return Path(runtime) / "ultraserve"
+    return Path(tempfile.gettempdir()) / f"ultraserve-{os.getuid()}"
+
+
+def _make_private(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = directory.lstat().st_uid
+    if owner != os.getuid() or directory.is_symlink():
+        raise ConfigError(
+            field="claims directory", value=directory, expected="a directory of this user's own"
+        )
+
+
+def _lock(file: int, chip: int) -> bool:
+    """Take the record of a chip and sign it; False when another process has it."""
+    start = chip * _RECORD_BYTES
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _RECORD_BYTES, start)
+    except (BlockingIOError, PermissionError):  # either may be what the system says of a held lock
+        return False
+    os.pwrite(file, str(os.getpid()).ljust(_RECORD_BYTES).encode(), start)
+    return True
+
+
+def _holder(file: int, chip: int) -> str:
+    signed = os.pread(file, _RECORD_BYTES, chip * _RECORD_BYTES).decode(errors="replace").strip()
+    return f"process {signed}" if signed else "another process"

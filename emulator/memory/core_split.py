@@ -1,0 +1,76 @@
+"""How a rank's heads and columns are divided over its chips and their logical cores, in bytes.
+
+Every core runs the same program, so all of them hold as much as the fullest one: what does not
+divide is padded up. Chips of a rank take equally many query heads, then the cores of a chip do. A
+core also holds the key/value heads that its query heads attend to; where there are more cores than
+key/value heads, these are repeated. Multi-head latent attention has one latent for all heads: that
+is one key/value head, and every core has it.
+
+Pure arithmetic; it knows neither stacks nor owners.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.specs.tensor_group import Split, TensorGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadsOnCore:
+    """What each logical core of a rank has of the model's heads, padding included."""
+
+    query_heads: int
+    kv_heads: int
+
+
+def heads_on_core(*, heads: int, kv_heads: int, tp: int, cores: int) -> HeadsOnCore:
+    """Divide `heads` query heads and their `kv_heads` over `tp` chips of `cores` logical cores.
+
+    Query head h attends to key/value head h // (heads / kv_heads). The fullest core sets both
+    counts. `kv_heads` divides `heads`.
+    """
+    assert heads % kv_heads == 0, (heads, kv_heads)
+    queries_per_kv = heads // kv_heads
+    chip_heads = -(-heads // tp)
+    core_heads = -(-chip_heads // cores)
+    chip_first = np.arange(tp)[:, None] * chip_heads  # [tp, 1]
+    first = chip_first + np.arange(cores) * core_heads  # [tp, cores]
+    chip_end = np.minimum(chip_first + chip_heads, heads)
+    end = np.minimum(first + core_heads, chip_end)
+    met = (end - 1) // queries_per_kv - first // queries_per_kv + 1  # [tp, cores]
+    return HeadsOnCore(query_heads=core_heads, kv_heads=int(met[first < end].max()))
+
+
+def kv_bytes_on_core(on_core: HeadsOnCore, *, copy_bytes: int, kv_heads: int) -> int:
+    """Bytes on each logical core of a cache of which one copy, all heads, takes `copy_bytes`."""
+    return on_core.kv_heads * -(-copy_bytes // kv_heads)
+
+
+def group_bytes_on_core(
+    group: TensorGroup,
+    *,
+    heads: int,
+    kv_heads: int,
+    tp: int,
+    cores: int,
+    slots: int,
+) -> int:
+    """Bytes of `group` on each logical core of a chip that has `slots` experts in each layer.
+
+    HEADS: by `heads_on_core`. COLUMNS: over all cores of the rank. EXPERT: an expert lies on one
+    chip, its columns over that chip's cores. WHOLE: rows (of a vocabulary, of a router) lie evenly
+    over the cores of each chip. Whole bytes, rounded up; columns are not rounded to whole ones.
+    """
+    match group.split:
+        case Split.HEADS:
+            on_core = heads_on_core(heads=heads, kv_heads=kv_heads, tp=tp, cores=cores)
+            query_bytes = -(-(group.copy_bytes - group.kv_bytes) // heads)
+            kv_bytes = -(-group.kv_bytes // kv_heads)
+            return on_core.query_heads * query_bytes + on_core.kv_heads * kv_bytes
+        case Split.COLUMNS:
+            return -(-group.copy_bytes // (tp * cores))
+        case Split.EXPERT:
+            return slots * group.layers * -(-group.copy_bytes // cores)
+        case Split.WHOLE:
+            return -(-group.copy_bytes // cores)

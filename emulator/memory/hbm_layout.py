@@ -1,0 +1,193 @@
+"""A model laid out in the HBM of a partition's chips: who holds what, and what is left for KV.
+
+Every chip has an allocator. Before KV they differ by their expert slots alone. A token's KV is
+spread by heads over the cores of its rank's chips, so the fullest stack of a rank's chips sets how
+many tokens its pool has.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from emulator.errors import HbmExhausted
+from emulator.memory.chip_contents import (
+    KV_OWNER,
+    CoreNeeds,
+    HbmTerms,
+    core_needs,
+    kv_region_bytes,
+    kv_tokens_that_fit,
+    weights_owner,
+)
+from emulator.memory.hbm_allocator import HbmAllocator
+from emulator.memory.lnc import CoreMap, core_map
+from emulator.memory.model_memory import ModelMemory
+from emulator.memory.smallest_partition import as_flags, smallest_partition
+from emulator.specs.hbm_usage import StackUsage
+from emulator.specs.partition import Partition
+from emulator.specs.system import SystemSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HbmLayout:
+    """The chips of a partition with everything in place but the KV pool, which `take_kv` adds.
+
+    The layout is fixed; the allocators' contents are not. `kv_tokens_per_rank` is what fits beside
+    the weights, [ranks]; what a pool then really takes may be less.
+    """
+
+    memory: ModelMemory
+    partition: Partition
+    cores: CoreMap
+    kv_token_bytes_on_core: int
+    kv_tokens_per_rank: tuple[int, ...]
+    allocators: tuple[HbmAllocator, ...]  # [chips]
+
+    def take_kv(self, tokens_per_rank: Sequence[int]) -> None:
+        """Let each rank's chips hold the KV of so many tokens, [ranks], instead of what they held.
+
+        Raises HbmExhausted when a chip has no room for them; nothing then changes.
+        """
+        assert len(tokens_per_rank) == self.partition.ranks, tokens_per_rank
+        with ExitStack() as undo:
+            for chip, allocator in enumerate(self.allocators):
+                undo.enter_context(allocator.whole_or_nothing())
+                tokens = tokens_per_rank[self.partition.rank_of_chip(chip)]
+                on_core = tokens * self.kv_token_bytes_on_core
+                allocator.resize_on_cores(KV_OWNER, [on_core] * len(self.cores.cores))
+
+    def kv_bytes_on_chip(self, tokens: int) -> int:
+        """HBM that the KV of `tokens` takes on each chip of a rank, repeated heads included.
+
+        The pool's bytes for its tokens, or the bytes in use for the tokens of the blocks in use.
+        """
+        return tokens * self.kv_token_bytes_on_core * len(self.cores.cores)
+
+    def hold_expert_copies(self, chip: int, copies: int) -> None:
+        """Let `chip` hold so many experts, counted in all layers, instead of what it held.
+
+        Raises HbmExhausted when they do not fit; nothing then changes.
+        """
+        allocator, count = self.allocators[chip], len(self.cores.cores)
+        with allocator.whole_or_nothing():
+            for group in self.memory.expert_groups:
+                on_core = copies * -(-group.copy_bytes // count)
+                allocator.resize_on_cores(weights_owner(group), [on_core] * count)
+
+    def spare_bytes(self, chip: int) -> int:
+        """HBM of `chip` that nobody holds: after `take_kv`, where lost experts can be reloaded."""
+        return self.allocators[chip].free_bytes
+
+    def spare_expert_copies(self, chip: int) -> int:
+        """Experts, each of one layer, that still fit on `chip`; 0 for a model without experts."""
+        copy_bytes = self.cores.cores_per_region * self.memory.expert_copy_bytes_on_core(self.cores)
+        if not copy_bytes:
+            return 0
+        free = self.allocators[chip].region_free_bytes
+        return min(free(core.core) for core in self.cores.cores) // copy_bytes
+
+    def spare_slots(self, chip: int) -> int:
+        """Experts of every layer that still fit on `chip`."""
+        layers = max((group.layers for group in self.memory.expert_groups), default=0)
+        return self.spare_expert_copies(chip) // layers if layers else 0
+
+    def usage(self) -> tuple[tuple[StackUsage, ...], ...]:
+        """Who holds what: [chips][stacks]."""
+        return tuple(allocator.usage() for allocator in self.allocators)
+
+    def check(self) -> None:
+        """Assert that every chip's bytes are conserved."""
+        for allocator in self.allocators:
+            allocator.check()
+
+
+def lay_out(
+    memory: ModelMemory,
+    system: SystemSpec,
+    partition: Partition,
+    *,
+    slots: int | Sequence[int],
+    terms: HbmTerms | None = None,
+    lnc_choices: tuple[int, ...] | None = None,
+) -> HbmLayout:
+    """Lay `memory` out on the chips of `partition`, numbered in the system from its first one on.
+
+    `slots` is how many experts of each layer a chip holds, for all chips or [chips]. `terms` are
+    the assumed ones by default. `lnc_choices` limits the advice; see `smallest_partition`.
+
+    Raises:
+        ConfigError: an LNC that the chip has not.
+        HbmExhausted: it does not fit; with the usage table and the smallest partition that would.
+    """
+    terms = terms or HbmTerms()
+    cores = core_map(system.chip, partition.lnc)
+    by_chip = [slots] * partition.chips if isinstance(slots, int) else list(slots)
+    assert len(by_chip) == partition.chips, by_chip
+    needs = {
+        count: core_needs(memory, cores, tp=partition.tp, slots=count, terms=terms)
+        for count in sorted(set(by_chip), reverse=True)
+    }
+    filled: dict[int, HbmAllocator] = {}
+    try:
+        for count, on_core in needs.items():  # the fullest chip first
+            device = partition.first_chip + by_chip.index(count)
+            filled[count] = _filled(on_core, cores, terms, device=device)
+    except HbmExhausted as error:
+        redundant = max(by_chip) - -(-memory.experts // partition.ep)
+        fitting = smallest_partition(
+            memory,
+            system,
+            partition,
+            redundant_slots=max(0, redundant),
+            terms=terms,
+            lnc_choices=lnc_choices,
+        )
+        raise _refusal(error, memory, system, fitting) from None
+    tokens = [kv_tokens_that_fit(needs[count], cores, terms) for count in by_chip]  # [chips]
+    return HbmLayout(
+        memory=memory,
+        partition=partition,
+        cores=cores,
+        kv_token_bytes_on_core=needs[by_chip[0]].kv_token_bytes,
+        kv_tokens_per_rank=tuple(
+            min(tokens[chip] for chip in partition.chips_of_rank(rank))
+            for rank in range(partition.ranks)
+        ),
+        allocators=tuple(
+            filled[count].copy(device=partition.first_chip + chip)
+            for chip, count in enumerate(by_chip)
+        ),
+    )
+
+
+def _filled(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms, *, device: int) -> HbmAllocator:
+    """A chip with everything but KV in place; raises HbmExhausted, also for too little KV."""
+    allocator = HbmAllocator(cores, device=device)
+    for owner, on_core in needs.owners:
+        allocator.allocate_on_cores(owner, [on_core] * len(cores.cores))
+    if kv_tokens_that_fit(needs, cores, terms) < terms.least_kv_tokens:
+        left_bytes = max(0, kv_region_bytes(needs, cores, terms))
+        raise allocator.exhausted(
+            KV_OWNER,
+            core=0,
+            wanted_bytes=terms.least_kv_tokens * needs.kv_token_bytes,
+            free_bytes=left_bytes // cores.cores_per_region,
+        )
+    return allocator
+
+
+def _refusal(
+    error: HbmExhausted, memory: ModelMemory, system: SystemSpec, fitting: Partition | None
+) -> HbmExhausted:
+    """The same error for the model as a whole, with what would fit."""
+    if fitting is None:
+        hint = f"no partition of the {system.chips.count} chips of {system.name} would fit"
+    else:
+        hint = f"smallest that fits: {as_flags(fitting)}"
+    return HbmExhausted(
+        owner=f"{error.owner} of {memory.name}",
+        wanted_bytes=error.wanted_bytes,
+        free_bytes=error.free_bytes,
+        table=error.table,
+        hint=hint,
+    )

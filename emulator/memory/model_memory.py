@@ -1,0 +1,78 @@
+"""What of a model lies in HBM: its weights in groups, the bytes of its cache, and the heads that
+divide both.
+"""
+
+from dataclasses import dataclass
+
+from emulator.memory.lnc import CoreMap
+from emulator.specs.model import ModelSpec
+from emulator.specs.tensor_group import Split, TensorGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMemory:
+    """What of a model lies in HBM, and by which heads it is divided.
+
+    Attributes:
+        groups: the weights; those with Split.EXPERT lie in equally many layers.
+        heads: query heads.
+        kv_heads: key/value heads of the weights.
+        cached_heads: key/value heads of the cache: as many, or 1 for a latent that all share.
+        head_groups: groups of heads that stay on one chip; tp divides them.
+        kv_bytes_per_token: one copy of what the pool keeps of one token.
+        kv_window_bytes: one copy of what layers with a window keep of all requests of a rank, where
+            the pool is for the other layers alone; 0 where it is for all.
+        experts: routed experts of a layer; 0 for a dense model.
+    """
+
+    name: str
+    groups: tuple[TensorGroup, ...]
+    heads: int
+    kv_heads: int
+    cached_heads: int
+    head_groups: int
+    kv_bytes_per_token: int
+    kv_window_bytes: int = 0
+    experts: int
+
+    def __post_init__(self) -> None:
+        counts = (self.heads, self.kv_heads, self.cached_heads, self.head_groups)
+        assert min(*counts, self.kv_bytes_per_token) >= 1, self
+        assert self.heads % self.kv_heads == 0, self
+        assert self.heads % self.cached_heads == 0, self
+        assert len({group.layers for group in self.expert_groups}) <= 1, self
+
+    @classmethod
+    def of(
+        cls, model: ModelSpec, *, head_groups: int | None = None, window_requests: int | None = None
+    ) -> "ModelMemory":
+        """What of `model` lies in HBM.
+
+        `head_groups` is the model's own by default; it may be more, up to the query heads, where
+        key/value heads may be repeated on chips. With `window_requests`, the most requests that a
+        rank runs at once, layers with a window keep no more of each than the window, beside a pool
+        for the other layers; without, the pool keeps every token of every layer.
+        """
+        windowed = window_requests is not None and model.window_layers > 0
+        per_token = model.kv_bytes_per_token_full_layers if windowed else model.kv_bytes_per_token
+        window_bytes = model.kv_window_bytes_per_request * (window_requests or 0)
+        return cls(
+            name=model.name,
+            groups=model.tensor_groups(),
+            heads=model.heads,
+            kv_heads=model.kv_heads,
+            cached_heads=model.kv_declared_heads,
+            head_groups=head_groups or model.head_groups,
+            kv_bytes_per_token=per_token,
+            kv_window_bytes=window_bytes,
+            experts=model.experts,
+        )
+
+    @property
+    def expert_groups(self) -> tuple[TensorGroup, ...]:
+        """The groups that whole experts consist of."""
+        return tuple(group for group in self.groups if group.split is Split.EXPERT)
+
+    def expert_copy_bytes_on_core(self, cores: CoreMap) -> int:
+        """One expert of one layer, on each logical core of the chip that holds it."""
+        return sum(-(-group.copy_bytes // len(cores.cores)) for group in self.expert_groups)

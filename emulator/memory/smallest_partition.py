@@ -1,0 +1,68 @@
+"""The smallest partition that a model fits: what a refusal advises.
+
+Whether a partition fits depends on its widest chip alone, and that on tp, on the slots that ep
+asks for, and on LNC; so each (LNC, tp, slots) is worked out once, whatever the number of chips.
+"""
+
+from functools import cache
+
+from emulator.memory.chip_contents import HbmTerms, core_needs, kv_tokens_that_fit
+from emulator.memory.lnc import ANNOUNCED_LNC, core_map
+from emulator.memory.model_memory import ModelMemory
+from emulator.specs.partition import Partition
+from emulator.specs.system import SystemSpec
+
+
+def smallest_partition(
+    memory: ModelMemory,
+    system: SystemSpec,
+    asked: Partition,
+    *,
+    redundant_slots: int,
+    terms: HbmTerms,
+    lnc_choices: tuple[int, ...] | None = None,
+) -> Partition | None:
+    """The partition with the fewest chips on which the model fits; None when there is none.
+
+    It has the first chip and the spares of `asked`. Among equally many chips the LNC that was asked
+    for comes first, then the smallest tp (most ranks), then the largest ep (fewest experts on a
+    chip, most room for KV). `lnc_choices` is the LNCs to try in order; by default the one asked
+    for, then those that are released. `redundant_slots` are added to each layer of each chip.
+    """
+    if lnc_choices is None:
+        others = [lnc for lnc in system.chip.lnc_sizes if lnc not in (asked.lnc, *ANNOUNCED_LNC)]
+        lnc_choices = (asked.lnc, *others)
+    core_maps = {lnc: core_map(system.chip, lnc) for lnc in lnc_choices}
+
+    @cache
+    def fits(lnc: int, tp: int, slots: int) -> bool:
+        cores = core_maps[lnc]
+        needs = core_needs(memory, cores, tp=tp, slots=slots, terms=terms)
+        return kv_tokens_that_fit(needs, cores, terms) >= terms.least_kv_tokens
+
+    available = system.chips.count - asked.first_chip - asked.spares
+    for chips in range(1, available + 1):
+        divisors = [size for size in range(1, chips + 1) if chips % size == 0]
+        tps = [tp for tp in divisors if memory.head_groups % tp == 0]
+        eps = [ep for ep in reversed(divisors) if ep <= max(1, memory.experts)]
+        for lnc in lnc_choices:
+            for tp in tps:
+                for ep in eps:
+                    slots = -(-memory.experts // ep) + redundant_slots
+                    if fits(lnc, tp, slots):
+                        return Partition(
+                            chips=chips,
+                            tp=tp,
+                            ep=ep,
+                            lnc=lnc,
+                            first_chip=asked.first_chip,
+                            spares=asked.spares,
+                        )
+    return None
+
+
+def as_flags(partition: Partition) -> str:
+    """The partition as a user asks for it: "--chips 12 --tp 1 --ep 12 --lnc 2"."""
+    return (
+        f"--chips {partition.chips} --tp {partition.tp} --ep {partition.ep} --lnc {partition.lnc}"
+    )

@@ -1,0 +1,44 @@
+"""Where the tokens of one step go: what each chip's experts compute, and who sends to whom.
+
+Counted from the routers' real decisions, or expected under a stated distribution.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64] | NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExpertLoads:
+    """One step's loads, for the layers that have experts.
+
+    Attributes:
+        pairs: [layers, chips] (token, expert) pairs that each chip computes.
+        distinct: [layers, chips] experts of each chip that at least one of them needs.
+        sent: [layers, chips, chips] tokens that each chip sends to each; a token goes once to each
+            chip that has one of its experts, and to its own for free.
+
+    Raises ValueError for shapes that do not belong together, negative numbers, or a chip that hits
+    more experts than it has pairs.
+    """
+
+    pairs: Numbers
+    distinct: Numbers
+    sent: Numbers
+
+    def __post_init__(self) -> None:
+        shape = self.pairs.shape
+        if len(shape) != 2 or self.distinct.shape != shape or self.sent.shape != (*shape, shape[1]):
+            raise ValueError(
+                "loads are pairs and distinct [layers, chips], sent [layers, chips, chips], not "
+                f"{self.pairs.shape}, {self.distinct.shape}, {self.sent.shape}"
+            )
+        for name in ("pairs", "distinct", "sent"):
+            array = getattr(self, name)
+            if array.size and array.min() < 0:
+                raise ValueError(f"{name} is not negative")
+        if (self.distinct > self.pairs).any():
+            raise ValueError("a chip's pairs hit at most as many experts as they are")

@@ -1,0 +1,74 @@
+"""Faults of the emulated machine, as they are asked for; frozen, so that they can travel."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from emulator.errors import ConfigError
+
+
+class FaultKind(StrEnum):
+    """What can happen."""
+
+    LOSE_CHIP = "lose-chip"
+    HANG_CHIP = "hang-chip"
+    SLOW_CHIP = "slow-chip"
+    FAIL_STACK = "fail-stack"
+    CUT_LINK = "cut-link"
+    PULL_SWITCH_TRAY = "pull-switch-tray"
+
+
+class LinkTier(StrEnum):
+    """The links that a chip has."""
+
+    TRAY = "tray"
+    BACKPLANE = "backplane"
+    CROSS_RACK = "cross-rack"
+
+
+_OF_A_CHIP = (
+    FaultKind.LOSE_CHIP,
+    FaultKind.HANG_CHIP,
+    FaultKind.SLOW_CHIP,
+    FaultKind.FAIL_STACK,
+    FaultKind.CUT_LINK,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault. Chips are numbered in the partition, racks in the system.
+
+    Attributes:
+        chip: for all kinds but PULL_SWITCH_TRAY.
+        factor: SLOW_CHIP: its engines take this many times as long; above 1.
+        stack: FAIL_STACK: the HBM stack.
+        tier: CUT_LINK: the chip's links of this tier.
+        lanes: CUT_LINK: how many of its lanes; 0 means all of them.
+        rack: PULL_SWITCH_TRAY: one switch tray of this rack.
+
+    Raises ConfigError for a field that the kind needs and that is missing or out of range. What
+    depends on the machine is checked where the machine is known.
+    """
+
+    kind: FaultKind
+    chip: int = -1
+    factor: float = 1.0
+    stack: int = -1
+    tier: LinkTier | None = None
+    lanes: int = 0
+    rack: int = -1
+
+    def __post_init__(self) -> None:
+        if self.kind in _OF_A_CHIP and self.chip < 0:
+            raise ConfigError(field="chip", value=self.chip, expected="a chip of the partition")
+        if self.kind is FaultKind.SLOW_CHIP and not 1.0 < self.factor < float("inf"):
+            raise ConfigError(field="factor", value=self.factor, expected="a number above 1")
+        if self.kind is FaultKind.FAIL_STACK and self.stack < 0:
+            raise ConfigError(field="stack", value=self.stack, expected="an HBM stack of the chip")
+        if self.kind is FaultKind.CUT_LINK and self.tier is None:
+            tiers = ", ".join(LinkTier)
+            raise ConfigError(field="tier", value=None, expected=f"one of {tiers}")
+        if self.lanes < 0:
+            raise ConfigError(field="lanes", value=self.lanes, expected="0 (all) or more")
+        if self.kind is FaultKind.PULL_SWITCH_TRAY and self.rack < 0:
+            raise ConfigError(field="rack", value=self.rack, expected="a rack of the system")

@@ -1,0 +1,171 @@
+"""What of the machine still works: the chips, stacks, lanes and switch trays that faults took.
+
+Chips are those of a partition and its spares, numbered from the partition's first. A fault makes a
+new state out of an old one; nothing here decides what to do about it.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind, LinkTier
+from emulator.specs.link_lanes import lanes_of
+from emulator.specs.partition import Partition
+from emulator.specs.system import SystemSpec
+
+Bools = NDArray[np.bool_]
+I64 = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+TIERS = tuple(LinkTier)  # the columns of `lanes_down`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Health:
+    """The state of `chips` chips (spares last) and of the system's racks.
+
+    A chip with a failed HBM stack is out of service. Under LNC 1 and 2 a logical core allocates in
+    the stack beside it, so each stack holds some heads' keys and values and some columns of every
+    expert of the chip, in every layer; under LNC 8 all of them are spread over the stacks. No layer
+    can be computed without one of them.
+    """
+
+    lost: Bools  # [chips]
+    hung: Bools  # [chips]
+    failed_stacks: Bools  # [chips, stacks]
+    slow_factor: Float64s  # [chips]: its engines take this many times as long
+    lanes_down: I64  # [chips, tiers]
+    switch_trays_out: I64  # [racks]
+
+    @classmethod
+    def whole(cls, system: SystemSpec, partition: Partition) -> "Health":
+        """The partition's chips and spares as long as nothing has failed."""
+        chips = partition.chips + partition.spares
+        return cls(
+            lost=np.zeros(chips, dtype=np.bool_),
+            hung=np.zeros(chips, dtype=np.bool_),
+            failed_stacks=np.zeros((chips, system.chip.hbm_stacks.count), dtype=np.bool_),
+            slow_factor=np.ones(chips),
+            lanes_down=np.zeros((chips, len(TIERS)), dtype=np.int64),
+            switch_trays_out=np.zeros(system.racks.count, dtype=np.int64),
+        )
+
+    @property
+    def in_service(self) -> Bools:
+        """Chips that can compute, bool[chips]; slow ones can, and so can those without links."""
+        in_service: Bools = ~(self.lost | self.hung | self.failed_stacks.any(axis=1))
+        return in_service
+
+    def state_of(self, chip: int) -> str:
+        """One word or two: what keeps a chip out of service, or how it is in it."""
+        if self.lost[chip]:
+            return "lost"
+        if self.hung[chip]:
+            return "hung"
+        if self.failed_stacks[chip].any():
+            stacks = ", ".join(map(str, np.flatnonzero(self.failed_stacks[chip])))
+            return f"HBM stack {stacks} failed"
+        if self.slow_factor[chip] > 1:
+            return f"slow x{self.slow_factor[chip]:g}"
+        return "up"
+
+    def after(self, fault: Fault, system: SystemSpec, partition: Partition) -> "Health":
+        """This state once `fault` has happened; a slow chip takes the factor that came last.
+
+        Raises ConfigError for a chip, stack, lane or rack that does not exist or is gone already.
+        """
+        if fault.kind is FaultKind.PULL_SWITCH_TRAY:
+            return self._without_switch_tray(fault.rack, system)
+        self._check_chip(fault.chip, partition)
+        if fault.kind is FaultKind.LOSE_CHIP:
+            return replace(self, lost=_marked(self.lost, fault.chip))
+        if fault.kind is FaultKind.HANG_CHIP:
+            return replace(self, hung=_marked(self.hung, fault.chip))
+        if fault.kind is FaultKind.SLOW_CHIP:
+            slow_factor = self.slow_factor.copy()
+            slow_factor[fault.chip] = fault.factor
+            return replace(self, slow_factor=slow_factor)
+        if fault.kind is FaultKind.FAIL_STACK:
+            return self._without_stack(fault.chip, fault.stack)
+        assert fault.tier is not None, fault
+        return self._without_lanes(fault.chip, fault.tier, fault.lanes, system)
+
+    def healed(self, chip: int | None = None) -> "Health":
+        """Everything of `chip` repaired; without one, everything of the machine.
+
+        Raises ConfigError for a chip that does not exist.
+        """
+        if chip is not None:
+            self._check_exists(chip, f"one of the machine's {len(self.lost)} chips")
+        row = slice(None) if chip is None else slice(chip, chip + 1)
+        lost, hung = self.lost.copy(), self.hung.copy()
+        failed_stacks, slow_factor = self.failed_stacks.copy(), self.slow_factor.copy()
+        lanes_down, switch_trays_out = self.lanes_down.copy(), self.switch_trays_out.copy()
+        lost[row] = hung[row] = failed_stacks[row] = False
+        slow_factor[row] = 1.0
+        if chip is None:
+            switch_trays_out[:] = 0
+        return Health(
+            lost=lost,
+            hung=hung,
+            failed_stacks=failed_stacks,
+            slow_factor=slow_factor,
+            lanes_down=lanes_down,
+            switch_trays_out=switch_trays_out,
+        )
+
+    def _check_exists(self, chip: int, expected: str) -> None:
+        if not 0 <= chip < len(self.lost):
+            raise ConfigError(field="chip", value=chip, expected=expected)
+
+    def _check_chip(self, chip: int, partition: Partition) -> None:
+        last = partition.chips + partition.spares - 1
+        spares = f" and {partition.spares} spares" if partition.spares else ""
+        self._check_exists(chip, f"0 to {last}, of the partition's {partition.chips} chips{spares}")
+        if not self.in_service[chip]:
+            raise ConfigError(
+                field="chip", value=chip, expected=f"a chip in service; it is {self.state_of(chip)}"
+            )
+
+    def _without_stack(self, chip: int, stack: int) -> "Health":
+        stacks = self.failed_stacks.shape[1]
+        if stack >= stacks:
+            raise ConfigError(field="stack", value=stack, expected=f"0 to {stacks - 1}")
+        failed = self.failed_stacks.copy()
+        failed[chip, stack] = True
+        return replace(self, failed_stacks=failed)
+
+    def _without_lanes(self, chip: int, tier: LinkTier, lanes: int, system: SystemSpec) -> "Health":
+        column = TIERS.index(tier)
+        left = lanes_of(system.chip)[tier].lanes.count - int(self.lanes_down[chip, column])
+        if lanes > left or not left:
+            raise ConfigError(
+                field="lanes",
+                value=lanes,
+                expected=f"at most {left}, the {tier} lanes that chip {chip} has left",
+            )
+        down = self.lanes_down.copy()
+        down[chip, column] += lanes or left
+        return replace(self, lanes_down=down)
+
+    def _without_switch_tray(self, rack: int, system: SystemSpec) -> "Health":
+        if rack >= system.racks.count:
+            raise ConfigError(field="rack", value=rack, expected=f"0 to {system.racks.count - 1}")
+        trays = system.switch_trays_per_rack.count
+        if self.switch_trays_out[rack] >= trays:
+            raise ConfigError(
+                field="rack",
+                value=rack,
+                expected=f"a rack with a switch tray left; all {trays} of this one are out",
+            )
+        out = self.switch_trays_out.copy()
+        out[rack] += 1
+        return replace(self, switch_trays_out=out)
+
+
+def _marked(flags: Bools, chip: int) -> Bools:
+    marked = flags.copy()
+    marked[chip] = True
+    return marked

@@ -1,0 +1,65 @@
+"""The NeuronLink lanes of a chip: how many it has of each tier, and how many carry traffic at once.
+
+A tier's bandwidth, in the chip's own figures, is that of its active lanes; those beyond stand in
+for lanes that fail.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.specs.chip import ChipSpec
+from emulator.specs.fault import LinkTier
+from emulator.specs.figure import Figure
+from emulator.specs.trainium3 import TRAINIUM3
+
+_SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierLanes:
+    """A chip's lanes of one tier, and those of them that carry traffic while nothing fails."""
+
+    lanes: Figure
+    active: Figure
+
+    def __post_init__(self) -> None:
+        if not 0 < self.active.count <= self.lanes.count:
+            raise ConfigError(
+                field="active lanes",
+                value=self.active.count,
+                expected=f"1 to {self.lanes.count}, the lanes that there are",
+            )
+
+
+ChipLanes = Mapping[LinkTier, TierLanes]
+
+
+def _tier(lanes: int, active: int, source: str) -> TierLanes:
+    return TierLanes(
+        lanes=Figure(value=lanes, unit="lanes", source=source),
+        active=Figure(value=active, unit="lanes", source=source),
+    )
+
+
+LANES_BY_CHIP: Final[Mapping[str, ChipLanes]] = {
+    TRAINIUM3.name: {
+        LinkTier.TRAY: _tier(64, 64, f"{_SEMIANALYSIS}: 64 board lanes"),
+        LinkTier.BACKPLANE: _tier(
+            80, 64, f"{_SEMIANALYSIS}: 80 backplane lanes, 16 of them redundant"
+        ),
+        LinkTier.CROSS_RACK: _tier(16, 16, f"{_SEMIANALYSIS}: 16 lanes to the other rack"),
+    }
+}
+
+
+def lanes_of(chip: ChipSpec) -> ChipLanes:
+    """The lanes of a chip by tier; raises ConfigError for a chip whose lanes are not known."""
+    if chip.name not in LANES_BY_CHIP:
+        raise ConfigError(
+            field="chip",
+            value=chip.name,
+            expected=f"a chip whose lanes are known: {', '.join(LANES_BY_CHIP)}",
+        )
+    return LANES_BY_CHIP[chip.name]

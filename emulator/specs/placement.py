@@ -1,0 +1,106 @@
+"""Which expert lies in which slot: the one description that computing, timing and balancing share.
+
+A slot holds the weights of one logical expert in one layer. Chips have equally many slots; an
+expert may lie in several, and a slot may be empty.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+
+EMPTY: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExpertPlacement:
+    """`expert_of_slot` is int64[layers, chips, slots], a logical expert or EMPTY.
+
+    Expert-parallel groups are runs of `ep` chips; each holds every expert at least once.
+
+    Raises ValueError for another shape, an expert that does not exist, or chips that are no whole
+    number of groups. Whether every expert has a slot is asked by `missing`, because a fault may
+    take some away.
+    """
+
+    experts: int
+    ep: int
+    expert_of_slot: I64
+
+    def __post_init__(self) -> None:
+        slots = self.expert_of_slot
+        if slots.ndim != 3 or slots.dtype != np.int64:
+            raise ValueError(f"expert_of_slot is int64[layers, chips, slots], not {slots.shape}")
+        if slots.size and (slots.min() < EMPTY or slots.max() >= self.experts):
+            raise ValueError(f"a slot holds one of {self.experts} experts, or {EMPTY}")
+        if self.ep < 1 or self.chips % self.ep:
+            raise ValueError(f"{self.chips} chips are not whole groups of {self.ep}")
+
+    @classmethod
+    def even(
+        cls, *, layers: int, experts: int, chips: int, ep: int, spare_slots: int = 0
+    ) -> "ExpertPlacement":
+        """Spread experts evenly over each group in order; the first chips have one more if need be.
+
+        Each chip gets ceil(experts / ep) + `spare_slots` slots; the ones not needed are EMPTY.
+        """
+        filled = -(-experts // ep)
+        share = np.full(ep, experts // ep) + (np.arange(ep) < experts % ep)  # [ep]
+        first = np.cumsum(share) - share
+        slot = np.arange(filled + spare_slots)
+        group = np.where(slot < share[:, None], first[:, None] + slot, EMPTY)  # [ep, slots]
+        one_layer = np.tile(group, (chips // ep, 1))  # [chips, slots]
+        every_layer = np.repeat(one_layer[None], layers, axis=0).astype(np.int64)
+        return cls(experts=experts, ep=ep, expert_of_slot=every_layer)
+
+    @property
+    def layers(self) -> int:
+        """Layers that have experts."""
+        return int(self.expert_of_slot.shape[0])
+
+    @property
+    def chips(self) -> int:
+        """Chips of the partition."""
+        return int(self.expert_of_slot.shape[1])
+
+    @property
+    def slots(self) -> int:
+        """Slots of each chip in each layer."""
+        return int(self.expert_of_slot.shape[2])
+
+    def copies(self) -> I64:
+        """How often each expert lies in each group: int64[groups, layers, experts]."""
+        groups = self.chips // self.ep
+        counts = np.zeros((groups, self.layers, self.experts), dtype=np.int64)
+        layer, chip, slot = np.nonzero(self.expert_of_slot != EMPTY)
+        expert = self.expert_of_slot[layer, chip, slot]
+        np.add.at(counts, (chip // self.ep, layer, expert), 1)
+        return counts
+
+    def without(self, chips: list[int]) -> "ExpertPlacement":
+        """The same with every slot of `chips` EMPTY."""
+        slots = self.expert_of_slot.copy()
+        slots[:, chips] = EMPTY
+        return ExpertPlacement(experts=self.experts, ep=self.ep, expert_of_slot=slots)
+
+    def missing(self) -> list[tuple[int, int, int]]:
+        """(group, layer, expert) that lie in no slot of the group."""
+        return [(int(g), int(y), int(e)) for g, y, e in np.argwhere(self.copies() == 0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertTransfer:
+    """The weights of `expert` in `layer` go into a slot of `chip`.
+
+    `source_chip` and `source_slot` say where a copy lies; a source of -1 is the checkpoint.
+    """
+
+    layer: int
+    expert: int
+    source_chip: int
+    source_slot: int
+    chip: int
+    slot: int

@@ -1,0 +1,52 @@
+"""Which chip of the machine sits in which position of the partition.
+
+A partition has `chips` positions: ranks, expert groups and slots are numbered by position. The
+machine lends it those chips and its spares: chip i is chip `first_chip + i` of the system, and the
+spares are numbered after the others. At first chip i sits in position i; when it fails, a spare may
+take its seat, and the position is the same as before.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.specs.health import Health
+from emulator.specs.partition import Partition
+
+I64 = NDArray[np.int64]
+
+VACANT: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seating:
+    """`chip_of_position` is int64[positions]: a chip of the machine, or VACANT.
+
+    Raises ValueError for another shape or dtype, or a chip that sits twice.
+    """
+
+    chip_of_position: I64
+
+    def __post_init__(self) -> None:
+        seats = self.chip_of_position
+        if seats.ndim != 1 or seats.dtype != np.int64:
+            raise ValueError(f"chip_of_position is int64[positions], not {seats.shape}")
+        sitting = seats[seats != VACANT]
+        if len(np.unique(sitting)) != len(sitting) or (seats < VACANT).any():
+            raise ValueError(f"a chip sits in one position: {seats.tolist()}")
+
+    @classmethod
+    def home(cls, partition: Partition) -> "Seating":
+        """Every chip in the position of its number; the spares stand by."""
+        return cls(chip_of_position=np.arange(partition.chips, dtype=np.int64))
+
+    def system_chips(self, partition: Partition) -> I64:
+        """The chip of the system in each position, int64[positions]; VACANT where none sits."""
+        seats = self.chip_of_position
+        return np.where(seats == VACANT, VACANT, seats + partition.first_chip)
+
+    def standby(self, health: Health) -> I64:
+        """Chips of the machine that are in service and have no seat, ascending."""
+        return np.setdiff1d(np.flatnonzero(health.in_service), self.chip_of_position)

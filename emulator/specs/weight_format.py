@@ -1,0 +1,53 @@
+"""How weights lie in memory: the storage formats of checkpoints, and what a matrix takes in each.
+
+A format sets bytes, which set HBM use and reading time. Which rate the matrix engine multiplies
+it at is the timing room's question.
+"""
+
+from enum import StrEnum
+
+_FP8_BLOCK = 128
+_MX_BLOCK = 32
+_FP32_BYTES = 4
+
+
+class WeightFormat(StrEnum):
+    """Storage of one matrix.
+
+    FP8_BLOCK128: one byte each, with an FP32 scale for every block of 128 x 128 (DeepSeek-V3's
+    checkpoints). MXFP4: four bits each, with an E8M0 scale of one byte for every 32 elements of a
+    row (OCP Microscaling; gpt-oss's experts), so 4.25 bits together.
+    """
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP8_BLOCK128 = "fp8-block128"
+    MXFP4 = "mxfp4"
+
+    def matrix_bytes(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix with its scales; a partial block has a whole scale."""
+        elements = rows * columns
+        match self:
+            case WeightFormat.FP32:
+                return _FP32_BYTES * elements
+            case WeightFormat.BF16:
+                return 2 * elements
+            case WeightFormat.FP8_BLOCK128:
+                blocks = -(-rows // _FP8_BLOCK) * -(-columns // _FP8_BLOCK)
+                return elements + _FP32_BYTES * blocks
+        return rows * (-(-columns // 2) + -(-columns // _MX_BLOCK))
+
+    @property
+    def is_low_precision(self) -> bool:
+        """Whether the format is timed only: the emulator computes no numbers in it."""
+        return self in (WeightFormat.FP8_BLOCK128, WeightFormat.MXFP4)
+
+    @property
+    def described(self) -> str:
+        """The format in words, for whoever prints a model."""
+        return {
+            WeightFormat.FP32: "FP32",
+            WeightFormat.BF16: "BF16",
+            WeightFormat.FP8_BLOCK128: "FP8 (E4M3) with an FP32 scale per block of 128 x 128",
+            WeightFormat.MXFP4: "MXFP4 (E2M1) with an E8M0 scale per 32 elements",
+        }[self]

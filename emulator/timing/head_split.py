@@ -1,0 +1,44 @@
+"""How much of a rank's heads one of its chips works on, with what division makes it do twice.
+
+Heads are divided over all logical cores of a rank's chips. Query heads that do not divide are
+padded; key and value heads fewer than the cores are repeated, so that each core reads its own copy
+from its own HBM. A latent serves all heads, so every core reads all of it.
+"""
+
+from dataclasses import dataclass
+
+from emulator.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSplit:
+    """One chip's part of its rank's attention, relative to the whole of it.
+
+    Attributes:
+        query_share: query heads, their weights and scores.
+        kv_share: key and value projections.
+        cache_share: cached keys and values; above 1 when cores repeat them.
+        column_share: columns of feed-forward networks, rows of the vocabulary.
+    """
+
+    query_share: float
+    kv_share: float
+    cache_share: float
+    column_share: float
+
+
+def head_split(model: ModelSpec, *, tp: int, cores: int) -> HeadSplit:
+    """The part of one of `tp` chips with `cores` logical cores each."""
+    parts = tp * cores
+    kv_share = cores * _per_part(model.kv_heads, parts) / model.kv_heads
+    return HeadSplit(
+        query_share=cores * _per_part(model.heads, parts) / model.heads,
+        kv_share=kv_share,
+        cache_share=kv_share if model.latent is None else float(cores),
+        column_share=1 / tp,
+    )
+
+
+def _per_part(heads: int, parts: int) -> int:
+    """Heads of each part, the last ones padded or repeated."""
+    return -(-heads // parts)

@@ -1,0 +1,113 @@
+"""One step of all ranks as a conversation with their chips, without any input or output.
+
+Commands go out, effects come in, until every rank has its output. All ranks are in the same layer
+at the same time, as real wide expert parallelism is. Whoever drives it moves the messages.
+
+| waits for | comes | goes out | then waits for |
+|---|---|---|---|
+| ranks | Attended of every chip of a rank (tp > 1) | Reduce to each | ranks |
+| ranks | Dispatch | RunExperts to the experts' chips | experts |
+| experts | ExpertRows | Combine to the ranks' chips | ranks |
+| ranks | StepDone | nothing | the end |
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.chip.commands import BeginStep, Command, Reduce, RepeatStep
+from emulator.chip.effects import Attended, Dispatch, Effect, ExpertRows, StepDone
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.specs.step import RankOutput
+from emulator.ultraserver.exchange import Exchange, ExpertMap, finish_exchange, plan_exchange
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepResult:
+    """One step: the outputs by rank, and where its tokens went.
+
+    `expert_pairs` is int64[layers, experts], the tokens that chose each expert. It and `loads` are
+    None when no token was dispatched.
+    """
+
+    outputs: dict[int, RankOutput]
+    loads: ExpertLoads | None = None
+    expert_pairs: I64 | None = None
+
+
+class Lockstep:
+    """A step that begins with `begin`, one command for each chip of the ranks in it.
+
+    `outputs` fills with the outputs of ranks that are done; what is in it stays valid when the step
+    is broken off.
+    """
+
+    def __init__(
+        self, begin: Mapping[int, BeginStep | RepeatStep], experts: ExpertMap, tp: int
+    ) -> None:
+        self.outputs: dict[int, RankOutput] = {}
+        self._begin = begin
+        self._experts = experts
+        self._tp = tp
+        self._exchange: Exchange | None = None
+        self._layers: list[Exchange] = []
+
+    def start(self) -> dict[int, Command]:
+        """The first commands, by chip."""
+        return dict(self._begin)
+
+    def advance(self, replies: Mapping[int, Effect]) -> dict[int, Command]:
+        """Take the answers to the last commands, all of them; returns the next, none at the end."""
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            return dict(finish_exchange(exchange, _expert_rows(replies), self._tp))
+        self.note_done(replies)
+        attended = {chip: r for chip, r in replies.items() if isinstance(r, Attended)}
+        if attended:
+            return self._reduce(attended)
+        dispatches = {chip: r for chip, r in replies.items() if isinstance(r, Dispatch)}
+        if not dispatches:
+            return {}
+        self._exchange = plan_exchange(dispatches, self._experts)
+        self._layers.append(self._exchange)
+        return dict(self._exchange.work)
+
+    def note_done(self, replies: Mapping[int, Effect]) -> None:
+        """Keep the outputs of leading chips; also asked when the step is broken off."""
+        for chip, reply in replies.items():
+            if isinstance(reply, StepDone) and chip % self._tp == 0:
+                self.outputs[chip // self._tp] = reply.output
+
+    def _reduce(self, attended: Mapping[int, Attended]) -> dict[int, Command]:
+        """Every chip of a rank gets what all of them attended, in the order of the head groups."""
+        commands: dict[int, Command] = {}
+        for rank in sorted({chip // self._tp for chip in attended}):
+            chips = range(rank * self._tp, (rank + 1) * self._tp)
+            rows = np.concatenate([attended[chip].rows for chip in chips])
+            command = Reduce(layer=attended[chips[0]].layer, rows=rows)
+            commands.update(dict.fromkeys(chips, command))
+        return commands
+
+    def result(self, outputs: dict[int, RankOutput]) -> StepResult:
+        """The step's result with `outputs`; its loads are of the layers that this attempt ran."""
+        if not self._layers:
+            return StepResult(outputs=outputs)
+        loads = ExpertLoads(
+            pairs=np.array([layer.pairs for layer in self._layers]),
+            distinct=np.array([layer.distinct for layer in self._layers]),
+            sent=np.array([layer.sent for layer in self._layers]),
+        )
+        expert_pairs = np.array([layer.expert_pairs for layer in self._layers])
+        return StepResult(outputs=outputs, loads=loads, expert_pairs=expert_pairs)
+
+
+def _expert_rows(replies: Mapping[int, Effect]) -> dict[int, ExpertRows]:
+    answers = {}
+    for chip, reply in replies.items():
+        assert isinstance(reply, ExpertRows), reply
+        answers[chip] = reply
+    return answers

@@ -1,0 +1,205 @@
+"""The emulated machine between two steps: what works, who sits where, which expert lies where.
+
+Pure state about the model that is timed: its HBM, its experts, its links. A fault or a repair makes
+a new health; `settle` decides how the machine goes on with it. Live processes follow what is
+decided here; this file knows none of them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fabric.all_to_all import AllToAll
+from emulator.fabric.link_health import LinkHealth
+from emulator.fabric.routes import find_routes
+from emulator.faults.recovery_time import RecoveryRates, recovery_ns
+from emulator.faults.survival import Recovery, WeightBytes, survival
+from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.hbm_layout import HbmLayout, lay_out
+from emulator.memory.model_memory import ModelMemory
+from emulator.specs.batch import StepBatch
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.health import Health
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.specs.placement import EMPTY, ExpertPlacement
+from emulator.specs.seating import VACANT, Seating
+from emulator.specs.system import SystemSpec
+from emulator.specs.tensor_group import Split
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
+
+Bools = NDArray[np.bool_]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """A recovery, and the emulated time from the faults until the machine goes on."""
+
+    recovery: Recovery
+    duration_ns: int
+
+
+class Machine:
+    """A partition of `system` that serves `model` with its experts placed as `placement`.
+
+    `distribution` says where tokens go when the model's own routers are not computed.
+
+    Raises:
+        ConfigError: an LNC that the chip has not.
+        HbmExhausted: the model does not fit; with the usage table and what would fit.
+    """
+
+    def __init__(
+        self,
+        system: SystemSpec,
+        model: ModelSpec,
+        partition: Partition,
+        placement: ExpertPlacement,
+        *,
+        distribution: ExpertDistribution | None = None,
+        terms: HbmTerms | None = None,
+        rates: RecoveryRates | None = None,
+    ) -> None:
+        self.system = system
+        self.model = model
+        self.partition = partition
+        self.placement = placement
+        self.health = Health.whole(system, partition)
+        self.seating = Seating.home(partition)
+        self.hbm: HbmLayout = lay_out(
+            ModelMemory.of(model, head_groups=model.heads),
+            system,
+            partition,
+            slots=placement.slots,
+            terms=terms,
+        )
+        self._slots = placement.slots
+        self._rates = rates or RecoveryRates()
+        self._distribution = distribution
+        self.ranks_up: Bools = np.ones(partition.ranks, dtype=np.bool_)
+        self.cost_model = self._cost_model()
+
+    @property
+    def kv_tokens_per_rank(self) -> int:
+        """Tokens whose KV every rank has room for."""
+        return min(self.hbm.kv_tokens_per_rank)
+
+    def take_kv(self, tokens: int) -> None:
+        """Give every rank a pool of `tokens`; raises HbmExhausted when it does not fit."""
+        self.hbm.take_kv([tokens] * self.partition.ranks)
+
+    def cost(self, batch: StepBatch, loads: ExpertLoads | None = None) -> StepCost:
+        """Time and energy of a step on the machine as it is now; see `StepCostModel.cost`."""
+        return self.cost_model.cost(batch, loads, slow_factor=self._slow_factor())
+
+    def after(self, faults: Iterable[Fault]) -> Health:
+        """The health once `faults` have happened; raises ConfigError for an impossible one."""
+        health = self.health
+        for fault in faults:
+            health = health.after(fault, self.system, self.partition)
+        return health
+
+    def settlement(self, health: Health, kinds: Iterable[FaultKind] = ()) -> Settlement:
+        """How the machine would go on with `health`; changes nothing. `kinds` are noticed first."""
+        recovery = survival(
+            self.placement,
+            health,
+            self.partition,
+            self.system,
+            seating=self.seating,
+            capacity=self.capacity(),
+            reachable=self._reachable(health),
+            weights=self._weight_bytes(),
+        )
+        return Settlement(
+            recovery=recovery,
+            duration_ns=recovery_ns(recovery, kinds, self.partition, self.system, self._rates),
+        )
+
+    def settle(self, health: Health, settlement: Settlement) -> None:
+        """Go on as `settlement`, made for `health`, says."""
+        recovery = settlement.recovery
+        self.health = health
+        self.seating = recovery.seating
+        self.ranks_up = recovery.ranks_up
+        self.place_experts(recovery.placement)
+
+    def place_experts(self, placement: ExpertPlacement) -> None:
+        """Let experts lie as `placement` says, which must fit."""
+        self.placement = placement
+        held = (placement.expert_of_slot != EMPTY).sum(axis=(0, 2))  # [positions]
+        reserved = self._slots * placement.layers
+        for position, copies in enumerate(held.tolist()):
+            self.hbm.hold_expert_copies(position, max(copies, reserved))
+        self.cost_model = self._cost_model()
+
+    def capacity(self) -> I64:
+        """Slots of a layer that each position has memory for, int64[positions]."""
+        held = (self.placement.expert_of_slot != EMPTY).sum(axis=2).max(axis=0, initial=0)
+        spare = [self.hbm.spare_slots(position) for position in range(self.partition.chips)]
+        room = np.maximum(held, self._slots) + np.array(spare, dtype=np.int64)
+        # A second copy of an expert on one chip is of no use.
+        capacity: I64 = np.minimum(room, np.maximum(held, self.model.experts))
+        return capacity
+
+    def transfer_ns(self, payload_bytes: NDArray[np.float64]) -> int:
+        """Emulated time in which positions exchange payload_bytes[sender, receiver]."""
+        return int(np.ceil(self._all_to_all().exchange(payload_bytes).duration_ns))
+
+    def _cost_model(self) -> StepCostModel:
+        return StepCostModel(
+            self.system,
+            self.model,
+            self.partition,
+            placement=self.placement,
+            distribution=self._distribution,
+            all_to_all=self._all_to_all(),
+            chips_up=self.chips_up,
+        )
+
+    @property
+    def chips_up(self) -> Bools:
+        """Positions that a chip sits in, bool[positions]."""
+        up: Bools = self.seating.chip_of_position != VACANT
+        return up
+
+    def _all_to_all(self) -> AllToAll:
+        first = self.partition.first_chip
+        standby = self.seating.standby(self.health)
+        return AllToAll(
+            self.system,
+            self.partition.chips,
+            physical=self.seating.system_chips(self.partition),
+            relays=first + standby,
+            links=LinkHealth.of(self.health, self.system, self.partition),
+        )
+
+    def _reachable(self, health: Health) -> Bools:
+        chips = self.partition.first_chip + np.arange(len(health.lost))
+        links = LinkHealth.of(health, self.system, self.partition)
+        return find_routes(self.system, chips, links).reachable()
+
+    def _slow_factor(self) -> NDArray[np.float64]:
+        """By position; a vacant one computes nothing."""
+        seats = self.seating.chip_of_position
+        return np.where(seats == VACANT, 1.0, self.health.slow_factor[seats])
+
+    def _weight_bytes(self) -> WeightBytes:
+        groups = self.model.tensor_groups()
+        experts = sum(group.copy_bytes for group in groups if group.split is Split.EXPERT)
+        # A position's share of the heads and columns; what is kept whole is read whole.
+        replica = sum(
+            group.copy_bytes if group.split is Split.WHOLE else -(-group.copy_bytes // self._tp)
+            for group in groups
+            if group.split is not Split.EXPERT
+        )
+        return WeightBytes(expert_bytes=experts, replica_bytes=replica)
+
+    @property
+    def _tp(self) -> int:
+        return self.partition.tp

@@ -1,0 +1,144 @@
+"""Tokens that nothing computed, for tests of schedulers and front doors at full scale.
+
+It stands where the fleet stands, knows the same requests, and answers every step at once. A greedy
+text depends on its prompt and the position alone, any other on its request's seed too; grammars and
+logit options are kept. Nothing here says anything about a model.
+"""
+
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from emulator.chip.request_table import ChipRequest, RequestTable
+from emulator.compute.sampling import sample
+from emulator.errors import CheckpointError
+from emulator.specs.step import RankOutput, RankStep
+from emulator.ultraserver.lockstep import StepResult
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+
+NAME: Final = "none (made up)"
+_NEVER: Final = np.float32(-1e9)  # below any score, above minus infinity: a grammar may ask for it
+
+
+class MadeUpTokens:
+    """Requests of `ranks` ranks, answered with tokens of the tokenizer in `weights_dir`.
+
+    Raises:
+        CheckpointError: there is no tokenizer.json, or no token of it is text of its own.
+    """
+
+    def __init__(self, weights_dir: Path, ranks: int) -> None:
+        self._vocab, self._words = _words_of(weights_dir)
+        self._tables = [RequestTable() for _ in range(ranks)]
+
+    def step(
+        self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
+    ) -> StepResult:
+        """Make up a token for every request whose last known token is in its step."""
+        outputs = {step.rank: self._rank(step, bitmasks.get(step.rank)) for step in steps}
+        return StepResult(outputs=outputs)
+
+    def forget(self, ranks: Collection[int]) -> None:
+        """Drop all requests of `ranks`, which have lost their chips."""
+        for rank in ranks:
+            self._tables[rank] = RequestTable()
+
+    def _rank(self, step: RankStep, bitmask: NDArray[np.int32] | None) -> RankOutput:
+        table = self._tables[step.rank]
+        table.apply(step)
+        names, requests = [], []
+        for item in step.scheduled:
+            request = table[item.request_id]
+            if item.first_position + item.new_tokens == len(request):
+                names.append(item.request_id)
+                requests.append(request)
+        row_of = {name: row for row, name in enumerate(step.grammar_rows)}
+        plain = [
+            row
+            for row, (name, request) in enumerate(zip(names, requests, strict=True))
+            if request.sampling.is_plain_greedy and name not in row_of
+        ]
+        token_ids = np.zeros(len(names), dtype=np.int32)
+        token_ids[plain] = self._draw([requests[row] for row in plain])
+        logprobs = None
+        if len(plain) < len(names):
+            # Rows with options go through the real sampler, over made-up scores.
+            masks = _masks(names, row_of, bitmask)
+            drawn = sample(
+                np.array([self._scores(request) for request in requests]),
+                [request.sampling for request in requests],
+                [request.prompt for request in requests],
+                [request.generated for request in requests],
+                masks,
+            )
+            token_ids, logprobs = drawn.token_ids, drawn.logprobs
+        for request, token_id in zip(requests, token_ids.tolist(), strict=True):
+            request.append(token_id)
+        return RankOutput(
+            rank=step.rank,
+            request_ids=names,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            prompt_logprobs={},
+        )
+
+    def _draw(self, requests: Sequence[ChipRequest]) -> I64:
+        """The word with the highest made-up score, without making the scores."""
+        best = [_generator(request).integers(len(self._words)) for request in requests]
+        words: I64 = self._words[np.array(best, dtype=np.int64)]
+        return words
+
+    def _scores(self, request: ChipRequest) -> F32:
+        """Made-up logits [vocab]: the word that `_draw` gives is the best of them."""
+        generator = _generator(request)
+        best = self._words[generator.integers(len(self._words))]
+        scores = np.full(self._vocab, _NEVER)
+        scores[self._words] = generator.standard_normal(len(self._words), dtype=np.float32)
+        scores[best] = scores[self._words].max() + np.float32(1.0)
+        return scores
+
+
+def _generator(request: ChipRequest) -> np.random.Generator:
+    """Seeded by the prompt and the position, and by the request's seed unless it is greedy."""
+    sampling = request.sampling
+    seed = 0 if sampling.temperature == 0.0 or sampling.seed is None else sampling.seed
+    return np.random.default_rng([zlib.crc32(request.prompt.tobytes()), len(request), seed])
+
+
+def _masks(
+    names: Sequence[str], row_of: Mapping[str, int], bitmask: NDArray[np.int32] | None
+) -> NDArray[np.int32] | None:
+    if bitmask is None:
+        return None
+    rows = np.full((len(names), bitmask.shape[1]), -1, dtype=np.int32)
+    for row, name in enumerate(names):
+        if name in row_of:
+            rows[row] = bitmask[row_of[name]]
+    return rows
+
+
+def _words_of(weights_dir: Path) -> tuple[int, I64]:
+    """The size of the vocabulary, and the tokens that are plain text: int64[words]."""
+    path = weights_dir / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise CheckpointError(f"{path}: no tokenizer to make tokens up with ({error})") from error
+    vocab = tokenizer.get_vocab_size(with_added_tokens=True)
+    special = tokenizer.get_added_tokens_decoder()
+    texts = tokenizer.decode_batch([[token_id] for token_id in range(vocab)])
+    words = [
+        token_id
+        for token_id, text in enumerate(texts)
+        if token_id not in special and text.isprintable() and "\ufffd" not in text and text.strip()
+    ]
+    if not words:
+        raise CheckpointError(f"{path}: no token is text of its own")
+    return vocab, np.array(words, dtype=np.int64)

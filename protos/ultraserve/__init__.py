@@ -1,0 +1,1 @@
+"""The control API `ultraserve`, by version."""

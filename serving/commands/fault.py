@@ -1,0 +1,224 @@
+"""`ultraserve fault`: break a running server's machine, heal it, and see how it took it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind, LinkTier
+from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.json_text import json_text
+from serving.commands.text_table import table_lines
+
+if TYPE_CHECKING:
+    from serving.endpoints.control_client import ControlClient
+    from serving.metrics.control_call import FaultReport
+    from serving.metrics.machine_state import FaultRecord
+
+_WAIT_S: Final = 60.0
+_POLL_S: Final = 0.2
+_INDEX_MAX: Final = 2**31 - 1  # what the wire carries
+
+_KINDS: Final = {
+    FaultKind.LOSE_CHIP: ("a chip is gone, with all that it holds", ("chip",)),
+    FaultKind.HANG_CHIP: ("a chip does not answer any more", ("chip",)),
+    FaultKind.SLOW_CHIP: ("a chip's engines take longer", ("chip", "factor")),
+    FaultKind.FAIL_STACK: ("an HBM stack is gone, with all that it holds", ("chip", "stack")),
+    FaultKind.CUT_LINK: ("a chip's lanes of one tier are cut", ("chip", "tier", "lanes")),
+    FaultKind.PULL_SWITCH_TRAY: ("a rack has one switch tray less", ("rack",)),
+}
+
+_HEADER = (
+    *("no.", "fault", "injected s", "survivable", "stage", "recovery ms", "wall s"),
+    *("moved", "failed", "reloaded", "reason"),
+)
+_RIGHT = frozenset({0, 2, 5, 6, 7, 8, 9})
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `fault` command with an action for each kind of fault, `heal` and `list`."""
+    parser = subparsers.add_parser(
+        "fault",
+        help="break chips, memory and links of a running server, and heal them",
+        description="Break chips, memory and links of a running server, and heal them.",
+        epilog="Exit codes: 0 done; 1 a dry run says that it would not be survived, or --wait saw "
+        "requests fail or no end in time; 2 refused, unreachable or a wrong argument.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for kind, (words, names) in _KINDS.items():
+        action = actions.add_parser(kind.value, help=words, description=f"{words.capitalize()}.")
+        for name in names:
+            _add_field(action, name)
+        action.add_argument(
+            "--dry-run", action="store_true", help="only ask whether it would be survived"
+        )
+        action.add_argument(
+            "--wait",
+            nargs="?",
+            type=float,
+            const=_WAIT_S,
+            metavar="S",
+            help=f"wait until the recovery has ended, at most S wall seconds ({_WAIT_S:g})",
+        )
+        add_connection_arguments(action)
+        action.set_defaults(run=inject, kind=kind, names=names)
+    heal_action = actions.add_parser("heal", help="repair a chip, a rack's switches, or everything")
+    which = heal_action.add_mutually_exclusive_group(required=True)
+    _add_field(which, "chip", required=False)
+    _add_field(which, "rack", required=False)
+    which.add_argument("--all", action="store_true", help="everything that is broken")
+    add_connection_arguments(heal_action)
+    heal_action.set_defaults(run=heal)
+    list_action = actions.add_parser("list", help="print the faults so far, with their recovery")
+    add_connection_arguments(list_action)
+    list_action.set_defaults(run=list_faults)
+
+
+def _add_field(parser: argparse._ActionsContainer, name: str, *, required: bool = True) -> None:
+    """Add the argument of one of a fault's fields."""
+    if name == "factor":
+        parser.add_argument(
+            "--factor",
+            type=float,
+            required=True,
+            metavar="F",
+            help="how many times as long they take; above 1",
+        )
+    elif name == "tier":
+        parser.add_argument("--tier", choices=list(map(str, LinkTier)), required=True)
+    elif name == "lanes":
+        parser.add_argument("--lanes", type=_index, default=0, metavar="N", help="default: all")
+    else:
+        words = {
+            "chip": "the chip's number in the partition",
+            "stack": "the HBM stack's number on the chip",
+            "rack": "the rack's number in the system",
+        }
+        parser.add_argument(
+            f"--{name}", type=_index, required=required, metavar="N", help=words[name]
+        )
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal() or int(text) > _INDEX_MAX:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 on, not {text!r}")
+    return int(text)
+
+
+def inject(args: argparse.Namespace) -> int:
+    """Let the fault happen and print what the server says; returns the exit code.
+
+    Raises:
+        UltraServeError: a fault that cannot be, a server that refuses it or does not answer.
+    """
+    if args.wait is not None and not 0 < args.wait < float("inf"):
+        raise ConfigError(field="wait", value=args.wait, expected="a number above 0")
+    given: dict[str, Any] = {name: getattr(args, name) for name in args.names}
+    if "tier" in given:
+        given["tier"] = LinkTier(given["tier"])
+    fault = Fault(kind=args.kind, **given)
+    with connect(args) as client:
+        report = client.inject(fault, dry_run=args.dry_run)
+        if report.number is None or args.wait is None:
+            print(json_text(report) if args.json else report_line(fault, report))
+            return int(not report.accepted and not report.survivable)
+        if not args.json:
+            print(report_line(fault, report), flush=True)
+        record = wait_for_recovery(client, report.number, args.wait)
+    print(json_text(record) if args.json else record_line(record))
+    return int(record.stage in ("failed", "pending", "recovering"))
+
+
+def wait_for_recovery(client: ControlClient, number: int, wait_s: float) -> FaultRecord:
+    """The fault's record when its recovery has ended, or as it is after `wait_s` wall seconds."""
+    end_s = time.monotonic() + wait_s
+    while True:
+        record = next(one for one in client.state().faults if one.number == number)
+        if record.stage not in ("pending", "recovering") or time.monotonic() >= end_s:
+            return record
+        time.sleep(_POLL_S)  # polls another process
+
+
+def heal(args: argparse.Namespace) -> int:
+    """Repair what was asked for and print which faults are over; returns 0."""
+    with connect(args) as client:
+        report = client.heal(chip=args.chip, rack=args.rack)
+    if args.json:
+        print(json_text(report))
+    else:
+        numbers = ", ".join(map(str, report.healed))
+        print(f"healed: {numbers}" if numbers else "nothing to heal")
+    return 0
+
+
+def list_faults(args: argparse.Namespace) -> int:
+    """Print every fault since the engine's start; returns 0."""
+    with connect(args) as client:
+        faults = client.state().faults
+    if args.json:
+        print(json_text(faults))
+    elif faults:
+        print("\n".join(fault_lines(faults)))
+    else:
+        print("no faults")
+    return 0
+
+
+def fault_words(fault: Fault) -> str:
+    """A fault as its command line has it."""
+    words = [fault.kind.value]
+    for name in _KINDS[fault.kind][1]:
+        value = getattr(fault, name)
+        words.append(f"{name} {value:g}" if name == "factor" else f"{name} {value}")
+    return " ".join(words).replace("lanes 0", "all lanes")
+
+
+def report_line(fault: Fault, report: FaultReport) -> str:
+    """What the server said to one fault."""
+    verdict = "survivable" if report.survivable else "not survivable"
+    number = "dry run" if report.number is None else f"fault {report.number}"
+    return f"{number}: {fault_words(fault)}: {verdict}: {report.reason}"
+
+
+def record_line(record: FaultRecord) -> str:
+    """How one fault went."""
+    line = f"fault {record.number}: {record.stage}"
+    if record.recovery is None:
+        return line
+    recovery = record.recovery
+    return (
+        f"{line} after {recovery.emulated_ns / 1e6:,.3f} emulated ms ({recovery.wall_s:.2f} s of "
+        f"wall time): {recovery.requests_moved} requests moved, {recovery.requests_failed} failed, "
+        f"{recovery.experts_reloaded} experts reloaded"
+    )
+
+
+def fault_lines(faults: Iterable[FaultRecord]) -> list[str]:
+    """A table of faults; figures of a recovery that has not ended are dashes."""
+    rows: list[tuple[str, ...]] = [_HEADER]
+    for record in faults:
+        recovery = record.recovery
+        figures = ("-",) * 5
+        if recovery is not None:
+            figures = (
+                f"{recovery.emulated_ns / 1e6:,.3f}",
+                f"{recovery.wall_s:.2f}",
+                str(recovery.requests_moved),
+                str(recovery.requests_failed),
+                str(recovery.experts_reloaded),
+            )
+        rows.append(
+            (
+                str(record.number),
+                fault_words(record.fault),
+                f"{record.injected_emulated_s:.6f}",
+                "yes" if record.survivable else "no",
+                record.stage.value,
+                *figures,
+                record.reason,
+            )
+        )
+    return table_lines(rows, right=_RIGHT)

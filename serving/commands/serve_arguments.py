@@ -1,0 +1,298 @@
+"""The flags of `ultraserve serve`, and the settings that they mean.
+
+Our own spellings and vLLM's and the vendor's lie side by side; where two say the same thing they
+must agree.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from emulator.data import SMALL_MOE_DIR
+from emulator.errors import ConfigError
+from emulator.model import (
+    MODELS,
+    CoreRequest,
+    NeuronEnvironment,
+    compiled_lnc,
+    resolve_cores,
+    system_by_name,
+)
+from serving.endpoints.control_address import DEFAULT_PORT as CONTROL_PORT
+from serving.settings import Settings
+
+NO_WEIGHTS = "none"
+DEFAULT_PORT = 8000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add every flag that is not vLLM's to read."""
+    _add_model(parser)
+    _add_partition(parser)
+    _add_experts(parser)
+    defaults = Settings()
+    running = parser.add_argument_group("running")
+    running.add_argument(
+        "--clock",
+        default=defaults.clock,
+        help="real, auto or dilated:K (K wall seconds per emulated second; auto measures the K at "
+        "which this host keeps up; default: %(default)s)",
+    )
+    running.add_argument("--pue", type=float, help="facility PUE (default: the system's)")
+    running.add_argument(
+        "--prefill-policy",
+        metavar="POLICY",
+        help="how prefills are held back for decodes (see the README; default: the one measured "
+        "best)",
+    )
+    running.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="a running Ray cluster whose nodes hold the chips (default: a Ray of our own)",
+    )
+    running.add_argument(
+        "--hang-timeout",
+        type=float,
+        metavar="S",
+        default=defaults.hang_timeout_s,
+        help="emulated seconds until a silent chip is given up (default: %(default)g, the Neuron "
+        "runtime's)",
+    )
+    running.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
+    running.add_argument("--port", type=int, default=DEFAULT_PORT, help="default: %(default)s")
+    running.add_argument(
+        "--control-port",
+        type=int,
+        default=CONTROL_PORT,
+        help="loopback port of the control service, for `ultraserve state` and `ultraserve fault` "
+        "(default: %(default)s; 0: no such service)",
+    )
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        help="a catalog name (sets time, HBM and energy; the stand-in weights make the tokens) or "
+        "a checkpoint directory (sets both). Default: the bundled small MoE. "
+        f"Catalog: {', '.join(sorted(MODELS))}",
+    )
+    model.add_argument(
+        "--weights",
+        metavar="DIR",
+        help="checkpoint that makes the tokens when --model is a catalog name (default: the "
+        f"bundled small MoE), or {NO_WEIGHTS}: tokens are made up, nothing is computed",
+    )
+    model.add_argument(
+        "--routing",
+        metavar="HOW",
+        help="where the tokens of a catalog model go: uniform, zipf:S, or a file of recorded "
+        "expert loads (default: uniform)",
+    )
+
+
+def _add_partition(parser: argparse.ArgumentParser) -> None:
+    defaults = Settings()
+    part = parser.add_argument_group(
+        "partition", "chips = tp x dp; experts lie on whole groups of ep chips"
+    )
+    part.add_argument("--system", default=defaults.system, help="machine (default: %(default)s)")
+    part.add_argument("--chips", type=int, help=f"chips (default: tp x dp, or {defaults.chips})")
+    part.add_argument(
+        "--tp",
+        "--tensor-parallel-size",
+        "-tp",
+        type=int,
+        dest="tp",
+        help="chips of a rank, which divide its attention heads and KV cache (default: 1)",
+    )
+    part.add_argument(
+        "--dp",
+        "--data-parallel-size",
+        "-dp",
+        "--attention-dp-size",
+        type=int,
+        dest="dp",
+        help="data-parallel ranks (default: chips / tp)",
+    )
+    part.add_argument(
+        "--ep",
+        "--ep-degree",
+        type=int,
+        dest="ep",
+        help="chips over which the experts are spread (default: all)",
+    )
+    part.add_argument(
+        "--enable-expert-parallel",
+        "-ep",
+        action="store_true",
+        help="accepted: experts are always spread over chips",
+    )
+    part.add_argument(
+        "--lnc",
+        type=int,
+        help="physical NeuronCores of a logical one: 1, 2 or 8 (default: the chip's; 8 is "
+        "announced by the vendor, not released)",
+    )
+    part.add_argument(
+        "--spares", type=int, default=defaults.spares, help="chips that stand by for lost ones"
+    )
+
+
+def _add_experts(parser: argparse.ArgumentParser) -> None:
+    experts = parser.add_argument_group("expert balancing")
+    experts.add_argument(
+        "--eplb",
+        type=int,
+        metavar="S",
+        help="rebalance experts every S steps (vLLM's --enable-eplb with step_interval S)",
+    )
+    experts.add_argument(
+        "--enable-eplb", action="store_true", help="rebalance experts as --eplb-config says"
+    )
+    experts.add_argument(
+        "--eplb-config",
+        type=_json_object,
+        metavar="JSON",
+        help="vLLM's own: window_size, step_interval, num_redundant_experts, ...",
+    )
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error})") from error
+    if not isinstance(parsed, dict):
+        raise argparse.ArgumentTypeError("not a JSON object")
+    return parsed
+
+
+def resolve_arguments(
+    args: argparse.Namespace, environment: Mapping[str, str] | None = None
+) -> tuple[Settings, Path]:
+    """Turn the flags, and the Neuron runtime's variables, into settings and the weights' directory.
+
+    `environment` is the process's own when it is not given.
+
+    Raises:
+        ConfigError: flags that contradict each other or the environment; a model that is no name
+            and no directory.
+    """
+    model = _model_argument(args)
+    time_model, weights_dir = _model_and_weights(args, model)
+    tp = 1 if args.tp is None else args.tp
+    cores = _cores(args, os.environ if environment is None else environment, tp, weights_dir)
+    settings = Settings(
+        system=args.system,
+        chips=cores.chips,
+        tp=tp,
+        ep=args.ep,
+        lnc=cores.lnc,
+        first_chip=cores.first_chip,
+        spares=args.spares,
+        model=time_model,
+        computes=args.weights != NO_WEIGHTS,
+        routing=args.routing,
+        clock=args.clock,
+        pue=args.pue,
+        prefill_policy=args.prefill_policy,
+        eplb=_eplb(args),
+        ray_address=args.ray_address,
+        hang_timeout_s=args.hang_timeout,
+        exclusive_cores=cores.exclusive,
+    )
+    if settings.clock == "virtual":
+        raise ConfigError(
+            field="clock", value="virtual", expected="real, auto or dilated:K behind a socket"
+        )
+    return settings, weights_dir
+
+
+def _model_argument(args: argparse.Namespace) -> str | None:
+    """The model, by flag or given first as `vllm serve MODEL` has it."""
+    model: str | None = args.model
+    if args.unknown and not args.unknown[0].startswith("-"):
+        positional: str = args.unknown.pop(0)
+        if model not in (None, positional):
+            raise ConfigError(
+                field="model", value=model, expected=f"one model, not also {positional}"
+            )
+        model = positional
+    return model
+
+
+def _model_and_weights(args: argparse.Namespace, model: str | None) -> tuple[str | None, Path]:
+    given = None if args.weights in (None, NO_WEIGHTS) else Path(args.weights)
+    if model is None or model in MODELS:
+        return model, given or SMALL_MOE_DIR
+    if given is not None:
+        raise ConfigError(
+            field="model", value=model, expected="a catalog name when --weights is given"
+        )
+    if not Path(model).is_dir():
+        raise ConfigError(
+            field="model",
+            value=model,
+            expected=f"a checkpoint directory or one of {', '.join(sorted(MODELS))}",
+        )
+    return None, Path(model)
+
+
+def _cores(
+    args: argparse.Namespace, environment: Mapping[str, str], tp: int, weights_dir: Path
+) -> CoreRequest:
+    """The LNC and the chips that flags, environment and the compiled model agree on."""
+    path = weights_dir / "neuron_config.json"
+    compiled = None
+    if path.is_file():
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(field=str(path), value=error, expected="JSON") from error
+        compiled = compiled_lnc(config) if isinstance(config, dict) else None
+    return resolve_cores(
+        NeuronEnvironment.read(environment),
+        lnc_flag=args.lnc,
+        chips_flag=_chips(args, tp),
+        compiled_lnc=compiled,
+        default_chips=tp if tp > Settings().chips else Settings().chips,
+        system=system_by_name(args.system),
+    )
+
+
+def _chips(args: argparse.Namespace, tp: int) -> int | None:
+    """The chips that --chips, or --dp with --tp, ask for; None when neither does."""
+    chips: int | None = args.chips
+    if args.dp is None:
+        return chips
+    if chips is not None and tp * args.dp != chips:
+        raise ConfigError(
+            field="dp", value=args.dp, expected=f"chips = tp x dp, and {chips} is not {tp} x it"
+        )
+    return int(tp * args.dp)
+
+
+def _eplb(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The settings as vLLM spells them, or None when experts stay where they are."""
+    if args.eplb is None and not args.enable_eplb:
+        if args.eplb_config is not None:
+            raise ConfigError(
+                field="eplb_config",
+                value=json.dumps(args.eplb_config),
+                expected="--eplb S or --enable-eplb with it",
+            )
+        return None
+    config = dict(args.eplb_config or {})
+    if args.eplb is not None:
+        if config.get("step_interval", args.eplb) != args.eplb:
+            raise ConfigError(
+                field="eplb",
+                value=args.eplb,
+                expected=f"the step_interval of --eplb-config, {config['step_interval']}",
+            )
+        config["step_interval"] = args.eplb
+    return config

@@ -1,0 +1,108 @@
+"""`ultraserve state`: what a running server's machine is doing. Every figure is the server's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.json_text import json_text
+from serving.commands.text_table import table_lines
+
+if TYPE_CHECKING:
+    from serving.metrics.machine_state import ChipState, ExpertBalance, MachineState
+
+_HEADER = ("chip", "rack", "tray", "at", "rank", "health", "HBM GB", "of", "experts", "of", "watts")
+_RIGHT = frozenset({0, 1, 2, 3, 4, 6, 7, 8, 9, 10})
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `state` command."""
+    parser = subparsers.add_parser(
+        "state",
+        help="print what a running server's chips, ranks and links are doing",
+        description="Print what a running server's chips, ranks and links are doing.",
+    )
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the state; returns 0.
+
+    Raises:
+        UltraServeError: a wrong argument, or a server that does not answer.
+    """
+    with connect(args) as client:
+        state = client.state()
+    if args.json:
+        print(json_text(state))
+    else:
+        print("\n".join(state_lines(state)))
+    return 0
+
+
+def state_lines(state: MachineState) -> Iterator[str]:
+    """The machine as text: what it is, its sums, then a line for each chip."""
+    parts = state.partition
+    yield (
+        f"{state.system}, {parts.chips} chips from chip {parts.first_chip} on: tp {parts.tp}, "
+        f"dp {parts.dp}, ep {parts.ep}, lnc {parts.lnc}, {parts.spares} spares"
+    )
+    yield f"model {state.model}, weights {state.weights}, routing {state.routing}"
+    pace = f"{state.dilation:g} wall seconds each" if state.dilation else "virtual"
+    yield (
+        f"emulated {state.emulated_s:.6f} s ({pace}), {state.steps:,} steps; "
+        f"{state.chip_watts:,.0f} W chips, {state.facility_watts:,.0f} W facility"
+    )
+    ranks = state.ranks
+    yield (
+        f"ranks {sum(rank.up for rank in ranks)} of {len(ranks)} up; requests "
+        f"{sum(rank.requests_running for rank in ranks):,} running, "
+        f"{sum(rank.requests_waiting for rank in ranks):,} waiting; KV blocks "
+        f"{sum(rank.kv_blocks_used for rank in ranks):,} of "
+        f"{sum(rank.kv_blocks for rank in ranks):,}"
+    )
+    trays = (f"rack {r.rack} {r.switch_trays_up} of {r.switch_trays}" for r in state.racks)
+    yield f"switch trays up: {', '.join(trays)}"
+    yield _balance_line(state.expert_balance)
+    going = [fault for fault in state.faults if fault.stage != "healed"]
+    yield f"faults: {len(state.faults)}, {len(going)} not healed"
+    yield ""
+    yield from table_lines([_HEADER, *map(_chip_row, state.chips)], right=_RIGHT)
+
+
+def _balance_line(balance: ExpertBalance) -> str:
+    if balance.imbalance is None:
+        return "expert load: nothing routed yet"
+    line = f"expert load, most over mean: {balance.imbalance:.3f}"
+    if balance.imbalance_before is not None and balance.imbalance_after is not None:
+        line += (
+            f"; last rebalance {balance.imbalance_before:.3f} -> {balance.imbalance_after:.3f}"
+            f" ({balance.rebalances} so far, {balance.moved_bytes / 1e9:,.3f} GB moved)"
+        )
+    return line
+
+
+def _chip_row(chip: ChipState) -> tuple[str, ...]:
+    return (
+        *map(str, (chip.chip, chip.rack, chip.tray, chip.position)),
+        "spare" if chip.spare else "-" if chip.rank is None else str(chip.rank),
+        chip_health(chip),
+        f"{chip.hbm_used_bytes / 1e9:,.2f}",
+        f"{chip.hbm_capacity_bytes / 1e9:,.0f}",
+        f"{chip.expert_slots_filled:,}",
+        f"{chip.expert_slots:,}",
+        f"{chip.watts:,.0f}",
+    )
+
+
+def chip_health(chip: ChipState) -> str:
+    """A chip's health in words, with what it has lost."""
+    words = [chip.health.value]
+    if chip.slow_factor > 1:
+        words[0] += f" x{chip.slow_factor:g}"
+    words += [f"stack {stack.stack} failed" for stack in chip.stacks if stack.failed]
+    words += [f"{cut.tier} {cut.lanes_cut} of {cut.lanes} lanes cut" for cut in chip.cut_links]
+    return ", ".join(words)

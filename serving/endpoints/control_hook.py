@@ -1,0 +1,72 @@
+"""Starts the control service with vLLM's HTTP app and stops it with that: an ASGI middleware.
+
+vLLM stays as it is: `vllm serve --middleware serving.endpoints.control_hook.ControlHook` puts the
+class around its app, and a middleware sees the app's lifespan as well as its requests. By then the
+app holds the engine's client, and the loop is the client's own.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from serving.endpoints.control_address import ENVIRONMENT, ControlAddress
+from serving.endpoints.control_service import ControlServer
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class ControlHook:
+    """Passes everything through; runs the service while the app is up.
+
+    The address is the environment's `ULTRASERVE_CONTROL_ADDRESS`, else the default. Of several API
+    processes of one server the first has the service.
+
+    Raises:
+        ConfigError, PortInUse: in the app's start, which fails with it.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Handle one request, or the app's whole life."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+        servers: list[ControlServer] = []
+
+        async def start_and_send(message: Message) -> None:
+            # What fails here fails in the app's own start, which uvicorn then reports; before the
+            # app has begun, uvicorn would take an error for an app that knows no lifespan.
+            if message["type"] == "lifespan.startup.complete":
+                servers.extend(_servers(scope["app"].state))
+                for server in servers:
+                    await server.start()
+            await send(message)
+
+        async def receive_and_stop() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await _stop(servers)
+            return message
+
+        try:
+            await self._app(scope, receive_and_stop, start_and_send)
+        finally:
+            await _stop(servers)
+
+
+async def _stop(servers: list[ControlServer]) -> None:
+    for server in servers:
+        await server.stop()
+
+
+def _servers(state: Any) -> list[ControlServer]:
+    """The service of this process; none in all API processes but the first."""
+    if state.vllm_config.parallel_config._api_process_rank > 0:
+        return []
+    address = ControlAddress.parse(os.environ.get(ENVIRONMENT, str(ControlAddress())))
+    return [ControlServer(state.engine_client, address)]

@@ -1,0 +1,134 @@
+"""Between our frozen types and the messages of `ultraserve.v1`: the one place that translates.
+
+A message mirrors its type: the same field names; an enum's value is the same word, with the enum's
+prefix. So both directions follow the message's descriptor. A field that only one side has is our
+own mistake and fails an assert.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Final, TypeVar
+
+import msgspec
+from google.protobuf.message import Message
+
+from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind, LinkTier
+from protos.ultraserve.v1 import control_pb2 as pb
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+# The library's descriptors come from one of two implementations, which share no type.
+EnumDescriptor = Any
+FieldDescriptor = Any
+
+ENGINE_GONE: Final = "the engine is gone; a call that it did not answer may have been applied"
+"""The words of UNAVAILABLE when it is the server that says it, not the way to it."""
+
+_UNSPECIFIED: Final = "UNSPECIFIED"
+
+# What a fault's fields hold when its kind has no use for them; on the wire they are absent.
+_UNUSED: Final = {
+    field.name: field.default for field in fields(Fault) if field.default is not MISSING
+}
+
+
+def to_message(value: object, kind: type[M]) -> M:
+    """The message of type `kind` that says what `value` does."""
+    message = kind()
+    plain = msgspec.to_builtins(value)
+    if isinstance(value, msgspec.Struct) and value.__struct_config__.tag_field:
+        del plain[value.__struct_config__.tag_field]  # on the wire the message's type says it
+    _fill(message, plain)
+    return message
+
+
+def from_message(message: Message, kind: type[T]) -> T:
+    """The inverse of `to_message`.
+
+    Raises:
+        msgspec.ValidationError: a field that must be there is absent, or out of its range.
+        ConfigError: a fault that cannot be.
+    """
+    return msgspec.convert(_plain(message), kind)
+
+
+def fault_from_message(message: pb.Fault) -> Fault:
+    """The fault that a client asks for; raises ConfigError for one that cannot be."""
+    plain = _plain(message)
+    for name, words in (("kind", FaultKind), ("tier", LinkTier)):
+        if name in plain and plain[name] not in list(words):
+            expected = f"one of {', '.join(words)}"
+            raise ConfigError(field=name, value=plain[name], expected=expected)
+    return msgspec.convert(plain, Fault)
+
+
+def _fill(message: Message, value: dict[str, Any]) -> None:
+    descriptors = message.DESCRIPTOR.fields_by_name
+    assert set(value) == set(descriptors.keys()), (message.DESCRIPTOR.name, value.keys())
+    for name, item in value.items():
+        descriptor = descriptors[name]
+        if item is None or (isinstance(message, pb.Fault) and _unused(name, item)):
+            assert descriptor.has_presence, (message.DESCRIPTOR.name, name)
+        elif isinstance(item, dict) and descriptor.is_repeated:
+            getattr(message, name).update(item)
+        elif isinstance(item, dict):
+            _fill(getattr(message, name), item)
+        elif descriptor.is_repeated and descriptor.message_type is not None:
+            for one in item:
+                _fill(getattr(message, name).add(), one)
+        elif descriptor.is_repeated:
+            getattr(message, name).extend(item)
+        elif descriptor.enum_type is not None:
+            setattr(message, name, _number(descriptor.enum_type, item))
+        else:
+            setattr(message, name, item)
+
+
+def _unused(name: str, item: object) -> bool:
+    return name in _UNUSED and item == _UNUSED[name]
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """A message's fields; one that is absent is None, or left out where its kind has no use."""
+    plain: dict[str, Any] = {}
+    for descriptor in message.DESCRIPTOR.fields:
+        name = descriptor.name
+        if not descriptor.has_presence or message.HasField(name):
+            plain[name] = _plain_field(descriptor, getattr(message, name))
+        elif not isinstance(message, pb.Fault):
+            plain[name] = None
+    return plain
+
+
+def _plain_field(descriptor: FieldDescriptor, item: Any) -> Any:
+    if isinstance(item, Mapping):
+        return dict(item)
+    if descriptor.is_repeated and descriptor.message_type is not None:
+        return [_plain(one) for one in item]
+    if descriptor.is_repeated:
+        return list(item)
+    if descriptor.message_type is not None:
+        return _plain(item)
+    if descriptor.enum_type is not None:
+        return _word(descriptor.enum_type, item)
+    return item
+
+
+def _prefix(enum: EnumDescriptor) -> str:
+    """What the names of an enum's values begin with: `FAULT_KIND_` of FaultKind."""
+    return str(enum.values_by_number[0].name).removesuffix(_UNSPECIFIED)
+
+
+def _number(enum: EnumDescriptor, word: str) -> int:
+    name = _prefix(enum) + word.upper().replace("-", "_")
+    return int(enum.values_by_name[name].number)
+
+
+def _word(enum: EnumDescriptor, number: int) -> str:
+    """The word of an enum's number; one that a newer client may know is said as its number."""
+    if number not in enum.values_by_number:
+        return str(number)
+    name = str(enum.values_by_number[number].name)
+    return name.removeprefix(_prefix(enum)).lower().replace("_", "-")

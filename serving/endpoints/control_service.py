@@ -1,0 +1,193 @@
+"""The control service `ultraserve.v1.Control`: gRPC in the API's process, a call to the engine.
+
+It decides nothing: a request becomes one line of JSON for the engine, which applies it between two
+steps, and the engine's line becomes the answer or a gRPC status.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from emulator.errors import ConfigError
+from protos.ultraserve.v1 import control_pb2 as pb
+from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_messages import ENGINE_GONE, fault_from_message, to_message
+from serving.errors import PortInUse
+from serving.metrics import control_call
+from serving.metrics.control_call import (
+    ControlReply,
+    ControlRequest,
+    FaultReport,
+    HealReport,
+    HealRequest,
+    InjectRequest,
+    Refusal,
+    RefusalCode,
+    StateReply,
+    StateRequest,
+)
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+_CALLS_MAX: Final = 16
+"""Calls at a time; one more is refused with RESOURCE_EXHAUSTED."""
+
+_STOP_GRACE_S: Final = 1.0
+_ENGINE_CHECK_S: Final = 0.5
+"""How often a waiting call looks whether the engine is still there: vLLM leaves calls that an
+engine died on without an answer."""
+
+_STATUS: Final = {
+    RefusalCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    RefusalCode.PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+ReplyT = TypeVar("ReplyT", bound=ControlReply)
+
+
+class Engine(Protocol):
+    """What the service needs of vLLM's AsyncLLM."""
+
+    @property
+    def errored(self) -> bool:
+        """The engine's process is gone, or cannot go on."""
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of the executor; one answer per executor."""
+
+
+class EngineGone(Exception):
+    """The engine ended before it answered; indefinite: the call may have been applied."""
+
+    def __init__(self) -> None:
+        super().__init__(ENGINE_GONE)
+
+
+class EngineFailed(Exception):
+    """The engine answered a call with an error of its own, in its words."""
+
+
+class ControlService(pb_grpc.ControlServicer):
+    """Answers the three calls with what the engine says."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def GetState(  # noqa: N802  the name that the contract gives
+        self, request: pb.GetStateRequest, context: "Context[Any, Any]"
+    ) -> pb.MachineState:
+        """Show the machine between two steps."""
+        del request
+        reply = await self._answer(StateRequest(), StateReply, context)
+        return to_message(reply.state, pb.MachineState)
+
+    async def InjectFault(  # noqa: N802  the name that the contract gives
+        self, request: pb.InjectFaultRequest, context: "Context[Any, Any]"
+    ) -> pb.FaultReport:
+        """Let a fault happen, or only ask whether it would be survived."""
+        try:
+            fault = fault_from_message(request.fault)
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        asked = InjectRequest(fault=fault, dry_run=request.dry_run)
+        return to_message(await self._answer(asked, FaultReport, context), pb.FaultReport)
+
+    async def Heal(  # noqa: N802  the name that the contract gives
+        self, request: pb.HealRequest, context: "Context[Any, Any]"
+    ) -> pb.HealReport:
+        """Repair one chip, one rack, or everything."""
+        given = {
+            name: getattr(request, name) for name in ("chip", "rack") if request.HasField(name)
+        }
+        for name, value in given.items():
+            if value < 0:
+                error = ConfigError(field=name, value=value, expected="at least 0")
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        reply = await self._answer(HealRequest(**given), HealReport, context)
+        return to_message(reply, pb.HealReport)
+
+    async def _answer(
+        self, request: ControlRequest, kind: type[ReplyT], context: "Context[Any, Any]"
+    ) -> ReplyT:
+        """The engine's reply, which is of `kind`; anything else ends the call with its status."""
+        try:
+            reply = await ask(self._engine, request)
+        except EngineGone as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except EngineFailed as error:
+            await context.abort(grpc.StatusCode.INTERNAL, str(error))
+        if isinstance(reply, Refusal):
+            await context.abort(_STATUS[reply.code], reply.message)
+        assert isinstance(reply, kind), reply
+        return reply
+
+
+async def ask(engine: Engine, request: ControlRequest) -> ControlReply:
+    """Send `request` to the engine and wait for its reply, however long its step takes.
+
+    Raises:
+        EngineGone: it ended before it answered.
+        EngineFailed: its answer is an error that is no refusal.
+    """
+    if engine.errored:
+        raise EngineGone
+    call = asyncio.ensure_future(
+        engine.collective_rpc(control_call.METHOD, args=(control_call.to_json(request),))
+    )
+    try:
+        while not call.done():
+            await asyncio.wait({call}, timeout=_ENGINE_CHECK_S)
+            if engine.errored and not call.done():
+                raise EngineGone
+    finally:
+        call.cancel()  # when the client has gone, nobody waits for it
+    failure = call.exception()
+    if failure is not None and engine.errored:
+        raise EngineGone from failure
+    if failure is not None:
+        raise EngineFailed(" ".join(str(failure).split())) from failure
+    (text,) = call.result()
+    return control_call.reply_from_json(text)
+
+
+class ControlServer:
+    """The service on its address, from `start` to `stop`; both in the loop of the engine's client.
+
+    `start` raises PortInUse when another program listens there.
+    """
+
+    def __init__(self, engine: Engine, address: ControlAddress) -> None:
+        self._address = address
+        # Without sharing, a second server on the port is told so instead of taking half the calls.
+        self._server = grpc.aio.server(
+            options=[("grpc.so_reuseport", 0)], maximum_concurrent_rpcs=_CALLS_MAX
+        )
+        pb_grpc.add_ControlServicer_to_server(ControlService(engine), self._server)
+
+    async def start(self) -> None:
+        """Listen."""
+        try:
+            self._server.add_insecure_port(str(self._address))
+        except RuntimeError as error:
+            raise PortInUse(self._address.host, self._address.port) from error
+        await self._server.start()
+        logger.info("control service ultraserve.v1 on %s", self._address)
+
+    async def stop(self) -> None:
+        """End, with a moment for calls that are at work; idempotent."""
+        await self._server.stop(_STOP_GRACE_S)
+
+
+Context = grpc.aio.ServicerContext

@@ -1,0 +1,42 @@
+"""The usable chips of an expert-parallel group as a tree of equal parts: racks, trays, chips."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipTree:
+    """`chips` in order of the tree's leaves; `parts` is how often each level divides, top first.
+
+    The product of `parts` is the number of chips. Racks make a level when all of them have equally
+    many chips, and trays likewise; `racks` is 1 when they do not.
+    """
+
+    chips: tuple[int, ...]
+    parts: tuple[int, ...]
+    racks: int
+
+    @classmethod
+    def of(cls, chips: I64, *, tray_of_chip: I64, rack_of_chip: I64) -> "ChipTree":
+        """The tree of `chips`; a tray's number belongs to one rack alone."""
+        assert len(chips), "a tree has chips"
+        order = chips[np.lexsort((chips, tray_of_chip[chips], rack_of_chip[chips]))]
+        racks = _equal_parts(rack_of_chip[order])
+        trays = _equal_parts(tray_of_chip[order])
+        borders = [1]  # parts of the whole at each level: each divides the next
+        for count in (racks, trays, len(order)):
+            if count > borders[-1]:
+                borders.append(count)
+        parts = tuple(below // above for above, below in pairwise(borders)) or (1,)
+        return cls(chips=tuple(order.tolist()), parts=parts, racks=racks)
+
+
+def _equal_parts(part_of_chip: I64) -> int:
+    """How many parts there are when all have equally many chips, otherwise 1."""
+    _, sizes = np.unique(part_of_chip, return_counts=True)
+    return len(sizes) if np.all(sizes == sizes[0]) else 1

@@ -1,0 +1,115 @@
+"""The settings of vLLM's `--eplb-config`, in vLLM's spelling and with vLLM's defaults.
+
+vLLM refuses that flag on platforms that are neither CUDA nor ROCm, so we read it ourselves. Source:
+EPLBConfig in vllm/config/parallel.py of vLLM 0.32.0; tests hold the two together.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from emulator.errors import ConfigError
+
+_FIELD = "eplb-config"
+_AT_LEAST = {
+    "window_size": 1,
+    "step_interval": 1,
+    "num_redundant_experts": 0,
+    "log_balancedness_interval": 1,
+}
+_SWITCHES = ("log_balancedness", "use_async", "enable_migration_batching")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EplbSettings:
+    """When experts are rebalanced, and from what.
+
+    Attributes:
+        window_size: steps whose load counts.
+        step_interval: steps from one rebalancing to the next.
+        num_redundant_experts: copies beyond one of each expert, in each expert-parallel group.
+        log_balancedness: whether the mean chip's load over the busiest one's is logged.
+        log_balancedness_interval: every how many steps.
+        use_async: layers move one after the other between steps that go on serving; otherwise all
+            layers move between two steps.
+        policy: "default", the only one that vLLM has.
+        communicator: None; vLLM's names are of GPU libraries, and ours is the emulated fabric.
+        enable_migration_batching: False; transfers of a round share the links.
+
+    Raises ConfigError, in one line, for what is out of range or not supported.
+    """
+
+    window_size: int = 1_000
+    step_interval: int = 3_000
+    num_redundant_experts: int = 0
+    log_balancedness: bool = False
+    log_balancedness_interval: int = 1
+    use_async: bool = True
+    policy: str = "default"
+    communicator: str | None = None
+    enable_migration_batching: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise _refusal(name, value, f"a whole number of at least {least}")
+        for name in _SWITCHES:
+            if type(getattr(self, name)) is not bool:
+                raise _refusal(name, getattr(self, name), "true or false")
+        if self.policy != "default":
+            raise _refusal("policy", self.policy, "default")
+        if self.communicator is not None:
+            raise _refusal("communicator", self.communicator, "null: experts move on NeuronLink")
+        if self.enable_migration_batching:
+            raise _refusal(
+                "enable_migration_batching", True, "false: a layer's experts all move together"
+            )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """The settings with the keys of `values`, the others at their defaults.
+
+        Raises ConfigError as the class, and for an unknown key.
+        """
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise ConfigError(field=_FIELD, value=key, expected=f"one of {', '.join(known)}")
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read the flag's JSON object; raises ConfigError as `from_mapping`, and for other text."""
+        try:
+            values = json.loads(text)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise ConfigError(
+                field=_FIELD, value=text, expected='a JSON object, as {"window_size": 1000}'
+            )
+        return cls.from_mapping(values)
+
+    def slots_per_chip(self, *, experts: int, ep: int) -> int:
+        """Slots that each chip of a group of `ep` needs in each layer.
+
+        Raises ConfigError where experts and copies do not divide over the chips, as vLLM does under
+        EPLB (FusedMoE in vllm/model_executor/layers/fused_moe/layer.py), with what would fit.
+        """
+        placed = experts + self.num_redundant_experts
+        if placed % ep:
+            below = placed // ep * ep - experts
+            fitting = [copies for copies in (below, below + ep) if copies >= 0]
+            raise _refusal(
+                "num_redundant_experts",
+                self.num_redundant_experts,
+                f"{' or '.join(map(str, fitting))}, so that {experts} experts and their copies "
+                f"divide over {ep} chips",
+            )
+        return placed // ep
+
+
+def _refusal(name: str, value: object, expected: str) -> ConfigError:
+    return ConfigError(field=f"{_FIELD}.{name}", value=value, expected=expected)

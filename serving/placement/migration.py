@@ -1,0 +1,110 @@
+"""The moves that turn one placement into another, and the bytes that they put on the fabric.
+
+Each layer is a round: its chips first read every expert that moves and stage what they receive, and
+write their slots when all has been read. So a transfer never reads a slot that the same round has
+overwritten, two experts may change places, and one round per layer is enough. Layers do not share
+slots: any number of rounds may run together, at the price of staging memory.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+CHECKPOINT: Final = -1
+"""The source of an expert of which no copy is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MovedBytes:
+    """What transfers move: float64[sender, receiver], and float64[chip] out of the checkpoint.
+
+    The diagonal of `between_chips` stays in a chip's HBM.
+    """
+
+    between_chips: F64
+    from_checkpoint: F64
+
+
+def migration(
+    before: ExpertPlacement, after: ExpertPlacement, *, tray_of_chip: I64, rack_of_chip: I64
+) -> tuple[ExpertTransfer, ...]:
+    """List what must move so that `after` holds, by layer, then chip, then slot.
+
+    Every copy in `before` counts as live: the caller takes lost chips out (`without`). An expert
+    comes from the nearest copy (same chip, tray, rack, anywhere), of equally near ones from the
+    chip that has sent least so far, and from the checkpoint when there is none. A slot that holds
+    its expert already, or becomes EMPTY, moves nothing.
+
+    Raises ValueError for placements of different layers, chips, slots or experts.
+    """
+    old, new = before.expert_of_slot, after.expert_of_slot
+    if old.shape != new.shape or before.experts != after.experts:
+        raise ValueError("a migration is between placements of the same layers, chips and experts")
+    sources: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for layer, chip, slot in np.argwhere(old != EMPTY).tolist():
+        sources[layer, int(old[layer, chip, slot])].append((chip, slot))
+    tray, rack = tray_of_chip.tolist(), rack_of_chip.tolist()
+    sent = [0] * before.chips
+    transfers = []
+    for layer, chip, slot in np.argwhere((new != old) & (new != EMPTY)).tolist():
+        expert = int(new[layer, chip, slot])
+        source_chip, source_slot = min(
+            sources.get((layer, expert), [(CHECKPOINT, CHECKPOINT)]),
+            key=lambda copy, to=chip: (  # type: ignore[misc]
+                (copy[0] != to) + (tray[copy[0]] != tray[to]) + (rack[copy[0]] != rack[to]),
+                sent[copy[0]],
+                copy,
+            ),
+        )
+        if source_chip != CHECKPOINT:
+            sent[source_chip] += 1
+        transfers.append(
+            ExpertTransfer(
+                layer=layer,
+                expert=expert,
+                source_chip=source_chip,
+                source_slot=source_slot,
+                chip=chip,
+                slot=slot,
+            )
+        )
+    return tuple(transfers)
+
+
+def rounds(transfers: Iterable[ExpertTransfer]) -> tuple[tuple[ExpertTransfer, ...], ...]:
+    """Split transfers into rounds, one per layer; in a round, all reads come before all writes."""
+    by_layer = sorted(transfers, key=lambda transfer: transfer.layer)
+    return tuple(tuple(moves) for _, moves in groupby(by_layer, key=lambda move: move.layer))
+
+
+def staged_experts(transfers: Iterable[ExpertTransfer], chips: int) -> I64:
+    """The most experts that each chip stages in any one round: int64[chips]."""
+    most = np.zeros(chips, dtype=np.int64)
+    for moves in rounds(transfers):
+        received = np.bincount([move.chip for move in moves], minlength=chips)
+        most = np.maximum(most, received)
+    return most
+
+
+def transfer_bytes(
+    transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int
+) -> MovedBytes:
+    """What the transfers move when one expert in one layer takes `expert_bytes`."""
+    between = np.zeros((chips, chips))
+    loaded = np.zeros(chips)
+    for move in transfers:
+        if move.source_chip == CHECKPOINT:
+            loaded[move.chip] += expert_bytes
+        else:
+            between[move.source_chip, move.chip] += expert_bytes
+    return MovedBytes(between_chips=between, from_checkpoint=loaded)

@@ -1,0 +1,97 @@
+"""Packs copies of experts into packs of equal numbers and nearly equal loads.
+
+Longest processing time first: copies come in order of falling load, and each goes to the lightest
+pack that has room (balanced packing of DeepSeek's EPLB). One rule is added: of the packs with room,
+those with the fewest copies of the same expert come first, so that copies spread over racks, trays
+and chips, and a lost one takes as few copies as possible with it.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+
+def pack(load: F64, expert: I64, packs: int) -> I64:
+    """Divide items into `packs` packs of equal numbers: which items, int64[rows, packs, size].
+
+    Arguments are [rows, items]: an item's load, and its expert; items of one expert in one row have
+    equal loads. A pack holds its items in the order in which they came.
+    """
+    rows, items = load.shape
+    assert items % packs == 0, (items, packs)
+    size = items // packs
+    order = np.lexsort((expert, -load), axis=1)  # heaviest first, copies of one expert in a row
+    held = np.zeros((rows, packs))
+    room = np.full((rows, packs), size)
+    alike = np.zeros((rows, packs), dtype=np.int64)  # copies of the expert that is being packed
+    result = np.zeros((rows, packs, size), dtype=np.int64)
+    row = np.arange(rows)
+    expert_before = np.full(rows, -1)
+    for item in order.T:  # [rows]
+        expert_now = expert[row, item]
+        alike[expert_now != expert_before] = 0
+        expert_before = expert_now
+        copies = np.where(room > 0, alike, items + 1)
+        open_packs = copies == copies.min(axis=1, keepdims=True)
+        chosen = np.where(open_packs, held, np.inf).argmin(axis=1)
+        result[row, chosen, size - room[row, chosen]] = item
+        room[row, chosen] -= 1
+        held[row, chosen] += load[row, item]
+        alike[row, chosen] += 1
+    return result
+
+
+def pack_slowly(load: F64, expert: I64, packs: int) -> I64:
+    """The same, one row and one item at a time, with plain lists."""
+    rows, items = load.shape
+    size = items // packs
+    result = []
+    for row in range(rows):
+        packed: list[list[int]] = [[] for _ in range(packs)]
+        held = [0.0] * packs
+        for item in sorted(range(items), key=lambda i: (-load[row, i], expert[row, i], i)):
+            alike = [sum(expert[row, i] == expert[row, item] for i in pack) for pack in packed]
+            with_room = [p for p in range(packs) if len(packed[p]) < size]
+            chosen = min(with_room, key=lambda p: (alike[p], held[p], p))
+            packed[chosen].append(item)
+            held[chosen] += load[row, item]
+        result.append(packed)
+    return np.array(result, dtype=np.int64).reshape(rows, packs, size)
+
+
+def part_twins(held: I64, load_of_copy: F64) -> None:
+    """Changes held[chips, slots], so that no chip holds an expert twice.
+
+    The packing leaves twins where only packs that have the expert already have room. A twin is
+    exchanged for the copy of nearest load, load_of_copy[experts], on a chip without that expert.
+
+    Such a copy exists while each expert has at most as many copies as there are chips and no slot
+    is empty: a chip with twins then has fewer kinds than slots, so another has a kind that it has
+    not, or twins of its own to give. Each exchange leaves fewer twins.
+    """
+    while (twin := _first_twin(held)) is not None:
+        chip, slot = twin
+        expert = held[chip, slot]
+        best = None
+        for other, experts in enumerate(held):
+            if expert in experts:
+                continue
+            for place, candidate in enumerate(experts):
+                if candidate in held[chip] and np.count_nonzero(experts == candidate) < 2:
+                    continue
+                key = (abs(load_of_copy[candidate] - load_of_copy[expert]), other, place)
+                best = key if best is None else min(best, key)
+        assert best is not None, "an expert has more copies than there are chips"
+        _, other, place = best
+        held[chip, slot], held[other, place] = held[other, place], expert
+
+
+def _first_twin(held: I64) -> tuple[int, int] | None:
+    """The first slot whose expert an earlier slot of the same chip has."""
+    for chip, experts in enumerate(held.tolist()):
+        for slot, expert in enumerate(experts):
+            if expert in experts[:slot]:
+                return chip, slot
+    return None

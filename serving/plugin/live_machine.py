@@ -1,0 +1,225 @@
+"""The emulated machine and the processes that stand for its chips, kept in step with each other.
+
+A fault is let happen for real: a lost chip's process is killed, a hung one is told to be silent.
+The step that meets it breaks off; then the machine says how to go on, the chips are made to, and
+the step is repeated by the ranks that have no output yet. Nothing of this leaves as an exception.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from vllm.logger import init_logger
+
+from emulator.errors import ConfigError
+from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
+from emulator.model import Health, Machine, Recovery
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.seating import VACANT
+from emulator.specs.step import RankStep
+from serving.plugin.fault_log import FaultLog, Outcome
+from serving.plugin.fleet_recovery import follow, ranks_without_kv
+
+logger = init_logger(f"vllm.{__name__}")
+
+_TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LiveStep:
+    """A step, what it took beside its own time, and the ranks whose requests must move.
+
+    `lost_ranks` have lost their KV, whether or not a spare has brought them back.
+    """
+
+    result: StepResult
+    pause_ns: int
+    lost_ranks: tuple[int, ...]
+
+
+class LiveMachine:
+    """`machine` with the `tokens` that are computed, or made up, on it.
+
+    `same_model` says that the weights which compute tokens are those of the machine's own model.
+    `now_s` is the emulated present; `on_change` is called when chips have come or gone.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        tokens: Fleet | MadeUpTokens,
+        *,
+        same_model: bool,
+        now_s: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.machine = machine
+        self.tokens = tokens
+        self.faults = FaultLog()
+        self._same_model = same_model
+        self._now_s = now_s
+        self._on_change = on_change
+        self._actual: Health = machine.health
+        self._pause_ns = 0
+        self._lost_ranks: set[int] = set()
+
+    @property
+    def actual(self) -> Health:
+        """What has happened to the machine, whether or not a step has met it."""
+        return self._actual
+
+    def step(
+        self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
+    ) -> LiveStep:
+        """Compute one step of every rank in `steps`, through any loss of chips."""
+        if isinstance(self.tokens, MadeUpTokens):
+            self._settle_pending()  # there is no process to miss
+            up = [step for step in steps if self.machine.ranks_up[step.rank]]
+            result = self.tokens.step(up, bitmasks)
+        else:
+            result = self._compute(self.tokens, steps, bitmasks)
+            self._settle_pending()  # of a chip that this step did not need
+        pause_ns, self._pause_ns = self._pause_ns, 0
+        lost, self._lost_ranks = self._lost_ranks, set()
+        return LiveStep(result=result, pause_ns=pause_ns, lost_ranks=tuple(sorted(lost)))
+
+    def _compute(
+        self,
+        fleet: Fleet,
+        steps: Sequence[RankStep],
+        bitmasks: Mapping[int, NDArray[np.int32]],
+    ) -> StepResult:
+        wanted = [step for step in steps if step.rank not in self._lost_ranks]
+        try:
+            return fleet.step(wanted, bitmasks)
+        except ChipLost as loss:
+            self.meet(loss.chips)
+        while True:
+            try:
+                return fleet.resume(self._lost_ranks)
+            except ChipLost as loss:
+                self.meet(loss.chips)
+
+    def inject(self, fault: Fault, *, dry_run: bool = False) -> tuple[int | None, Recovery]:
+        """Let `fault` happen; returns its number and what it will lead to.
+
+        Raises ConfigError for a fault that cannot happen on this machine as it is.
+        """
+        health = self._actual.after(fault, self.machine.system, self.machine.partition)
+        recovery = self.machine.settlement(health).recovery
+        if dry_run:
+            return None, recovery
+        position = self._position_of(fault.chip)
+        self._actual = health
+        number = self._record(fault, recovery)
+        if fault.kind not in _TAKES_CHIP or position is None:
+            self._settle_pending()
+        elif isinstance(self.tokens, Fleet):
+            if fault.kind is FaultKind.HANG_CHIP:
+                self.tokens.hang(position)
+            else:
+                self.tokens.kill(position)
+        return number, recovery
+
+    def heal(self, chip: int | None = None, rack: int | None = None) -> tuple[int, ...]:
+        """Repair one chip, or one rack's switch trays, or everything when neither is given.
+
+        Returns the numbers of the faults that are over. Repaired chips take vacant seats again, and
+        read their weights. Raises ConfigError for a chip or a rack that does not exist.
+        """
+        health = self._actual.healed(chip) if rack is None else self._with_trays(rack)
+        self._settle_pending()  # a process that is gone has to be started again
+        self._actual = health
+        self._settle()
+        everything = chip is None and rack is None
+        numbers = [
+            record.number
+            for record in self.faults.records
+            if everything
+            or (chip is not None and record.fault.chip == chip)
+            or (rack is not None and record.fault.rack == rack)
+        ]
+        return self.faults.heal(numbers, emulated_s=self._now_s())
+
+    def pause(self, duration_ns: int) -> None:
+        """Let the next step take so much longer: the machine was busy with something else."""
+        self._pause_ns += duration_ns
+
+    def _with_trays(self, rack: int) -> Health:
+        trays = self._actual.switch_trays_out.copy()
+        if not 0 <= rack < len(trays):
+            raise ConfigError(field="rack", value=rack, expected=f"0 to {len(trays) - 1}")
+        trays[rack] = 0
+        return replace(self._actual, switch_trays_out=trays)
+
+    def meet(self, positions: Collection[int]) -> None:
+        """The chips of `positions` were found gone: go on without them, or with spares."""
+        self._note_gone(positions)
+        self._settle()
+
+    def _note_gone(self, positions: Collection[int]) -> None:
+        """Chips that nobody took have stopped by themselves."""
+        for position in positions:
+            chip = int(self.machine.seating.chip_of_position[position])
+            if chip != VACANT and self._actual.in_service[chip]:
+                logger.warning("chip %d has stopped by itself", chip)
+                fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
+                system, partition = self.machine.system, self.machine.partition
+                self._actual = self._actual.after(fault, system, partition)
+                self._record(fault, self.machine.settlement(self._actual).recovery)
+
+    def _record(self, fault: Fault, recovery: Recovery) -> int:
+        return self.faults.add(
+            fault,
+            emulated_s=self._now_s(),
+            survivable=recovery.survivable,
+            reason=recovery.reason,
+        )
+
+    def _settle_pending(self) -> None:
+        if self.faults.pending:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Go on with what has happened: the machine decides, the chips follow."""
+        started = time.perf_counter()
+        while True:
+            health = self._actual
+            kinds = [record.fault.kind for record in self.faults.pending]
+            settlement = self.machine.settlement(health, kinds)
+            recovery = settlement.recovery
+            before, partition = self.machine.seating, self.machine.partition
+            lost_ranks = ranks_without_kv(before, recovery, partition)
+            try:
+                if isinstance(self.tokens, MadeUpTokens):
+                    self.tokens.forget(lost_ranks)
+                else:
+                    follow(
+                        self.tokens,
+                        before,
+                        recovery,
+                        partition,
+                        lost_ranks=lost_ranks,
+                        same_model=self._same_model,
+                    )
+                break
+            except ChipLost as loss:
+                self._note_gone(loss.chips)
+        self.machine.settle(health, settlement)
+        self._lost_ranks |= lost_ranks
+        self._pause_ns += settlement.duration_ns
+        self._on_change()
+        if kinds:
+            logger.warning("after %s: %s", ", ".join(kinds), recovery.reason)
+        outcome = Outcome(
+            emulated_ns=settlement.duration_ns,
+            wall_s=time.perf_counter() - started,
+            experts_reloaded=len(recovery.reloads),
+        )
+        self.faults.settle(outcome, survived=recovery.survivable)
+
+    def _position_of(self, chip: int) -> int | None:
+        seats = np.flatnonzero(self.machine.seating.chip_of_position == chip)
+        return int(seats[0]) if chip >= 0 and len(seats) else None

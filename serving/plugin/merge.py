@@ -1,0 +1,111 @@
+"""What the ranks' schedulers say, as one: decisions, outputs by client, statistics."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankQueues:
+    """The queues of one rank's scheduler, and the KV blocks that its requests hold."""
+
+    running: int
+    waiting: int
+    kv_blocks_used: int
+
+
+@dataclass
+class LockstepOutput(SchedulerOutput):
+    """A merged SchedulerOutput that keeps each rank's own.
+
+    `continues` says that requests were left over from the step before, so no time was idle.
+    `empty_rank_steps` counts, over all locksteps so far, the ranks that took part in one without a
+    token of their own while another rank had some; `moved_requests` the requests that lost ranks
+    have handed to others, `failed_requests` those that ended with an error because no rank could
+    take them, or the executor gave them up. `rank_states` say how each rank stands.
+    """
+
+    by_rank: list[SchedulerOutput] = field(default_factory=list)
+    continues: bool = False
+    empty_rank_steps: int = 0
+    moved_requests: int = 0
+    failed_requests: int = 0
+    rank_states: tuple[RankQueues, ...] = ()
+
+
+def merge_outputs(by_rank: list[SchedulerOutput], **of_all: Any) -> LockstepOutput:
+    """Merge the ranks' decisions into the one that the engine sees; `of_all` are its own fields.
+
+    A request that moved to another rank is among the finished of the one it left, whose chips are
+    to forget it.
+    """
+    merged = LockstepOutput(
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=CachedRequestData.make_empty(),
+        num_scheduled_tokens={},
+        total_num_scheduled_tokens=0,
+        scheduled_spec_decode_tokens={},
+        scheduled_encoder_inputs={},
+        finished_req_ids=set(),
+        free_encoder_mm_hashes=[],
+        by_rank=by_rank,
+        **of_all,
+    )
+    cached = merged.scheduled_cached_reqs
+    for output in by_rank:
+        merged.scheduled_new_reqs.extend(output.scheduled_new_reqs)
+        merged.num_scheduled_tokens.update(output.num_scheduled_tokens)
+        merged.total_num_scheduled_tokens += output.total_num_scheduled_tokens
+        merged.finished_req_ids |= output.finished_req_ids
+        merged.has_structured_output_requests |= output.has_structured_output_requests
+        part = output.scheduled_cached_reqs
+        cached.req_ids.extend(part.req_ids)
+        cached.resumed_req_ids |= part.resumed_req_ids
+        cached.new_block_ids.extend(part.new_block_ids)
+        cached.num_computed_tokens.extend(part.num_computed_tokens)
+        cached.num_output_tokens.extend(part.num_output_tokens)
+        cached.all_token_ids.update(part.all_token_ids)
+    return merged
+
+
+def merge_client(
+    merged: dict[int, EngineCoreOutputs], client: int, part: EngineCoreOutputs
+) -> None:
+    """Add what one rank sends to `client` to what the ranks before it send."""
+    into = merged.get(client)
+    if into is None:
+        merged[client] = part
+        return
+    into.outputs.extend(part.outputs)
+    if part.finished_requests:
+        into.finished_requests = (into.finished_requests or set()) | part.finished_requests
+
+
+def merge_stats(parts: list[SchedulerStats], ranks: int) -> SchedulerStats:
+    """Sum what counts and average what is a share; `ranks` have equal pools."""
+    prefix = PrefixCacheStats()
+    for part in parts:
+        other = part.prefix_cache_stats
+        prefix = replace(
+            prefix,
+            reset=prefix.reset or other.reset,
+            requests=prefix.requests + other.requests,
+            queries=prefix.queries + other.queries,
+            hits=prefix.hits + other.hits,
+            preempted_requests=prefix.preempted_requests + other.preempted_requests,
+            preempted_queries=prefix.preempted_queries + other.preempted_queries,
+            preempted_hits=prefix.preempted_hits + other.preempted_hits,
+        )
+    return SchedulerStats(
+        num_running_reqs=sum(part.num_running_reqs for part in parts),
+        num_waiting_reqs=sum(part.num_waiting_reqs for part in parts),
+        num_skipped_waiting_reqs=sum(part.num_skipped_waiting_reqs for part in parts),
+        kv_cache_usage=sum(part.kv_cache_usage for part in parts) / ranks,
+        prefix_cache_stats=prefix,
+        kv_cache_eviction_events=[
+            event for part in parts for event in part.kv_cache_eviction_events
+        ],
+    )

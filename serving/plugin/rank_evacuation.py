@@ -1,0 +1,114 @@
+"""Takes all requests out of a rank that lost its KV, and puts them into others to go on there.
+
+A request keeps its tokens, grammar, seed, priority and place in the order of arrival. Where it
+comes to it is computed anew, prompt and generated tokens together, as after a preemption; so a
+client sees one stream, in which nothing is missing and nothing comes twice.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+
+def take_out(rank: Scheduler) -> list[Request]:
+    """Empty `rank`: all its KV blocks are free, none is cached; returns the requests it had.
+
+    They are as they came but for the tokens that they have generated since. A streaming session
+    that waits for its next input is returned with an error status: vLLM keeps what it has to say
+    in the KV that is gone.
+    """
+    before = {
+        request: request.status
+        for queue in (rank.running, rank.kv_holding_waiting, rank.waiting)
+        for request in queue
+    }
+    taken: list[Request] = rank.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+    assert len(taken) == len(before)
+    _forget_ends(rank, taken)
+    for request in taken:
+        _renew(rank, request, before[request])
+    done = rank.reset_prefix_cache()
+    assert done, "a rank without requests holds no KV"
+    return taken
+
+
+def _forget_ends(rank: Scheduler, taken: list[Request]) -> None:
+    """The clients are not to hear of an end; the rank's chips still do, by the finished ids."""
+    if rank.finished_req_ids_dict is not None:
+        for request in taken:
+            rank.finished_req_ids_dict[request.client_index].discard(request.request_id)
+
+
+def _renew(rank: Scheduler, request: Request, status: RequestStatus) -> None:
+    assert request.num_in_flight_tokens == 0, "evacuated while a step computes it"
+    if status == RequestStatus.WAITING_FOR_STREAMING_REQ:
+        request.status = RequestStatus.FINISHED_ERROR
+        return
+    if status == RequestStatus.RUNNING:
+        # What vLLM counts where it has to compute a context again.
+        request.num_preemptions += 1
+        if rank.log_stats:
+            request.record_event(EngineCoreEventType.PREEMPTED)
+    blocked = status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    request.status = status if blocked else RequestStatus.WAITING
+    request.num_computed_tokens = 0
+    request.is_prefill_chunk = False
+    request.num_output_placeholders = 0
+    request.num_stale_output_tokens = 0
+    request.drop_stale_output = False
+
+
+def put_in(rank: Scheduler, request: Request) -> None:
+    """Add a request that was taken out of another rank; it was queued before, once."""
+    updates = request.streaming_queue
+    rank.add_request(request)
+    request.streaming_queue = updates
+    if request.events and request.events[-1].type is EngineCoreEventType.QUEUED:
+        request.events.pop()
+
+
+def restore_order(rank: Scheduler, arrival: Callable[[Request], int]) -> None:
+    """Let what waits go by arrival again; a queue by priority keeps its own order."""
+    if rank.policy is SchedulingPolicy.FCFS:
+        waiting = sorted(rank.waiting, key=arrival)
+        rank.waiting.remove_requests(waiting)
+        for request in waiting:
+            rank.waiting.add_request(request)
+
+
+def carry_contexts(rank: Scheduler, decision: SchedulerOutput) -> None:
+    """Give the chips all tokens of what is new to them but not to its client.
+
+    Changes the decision's new requests that have generated tokens; vLLM names prompts alone.
+    """
+    for data in decision.scheduled_new_reqs:
+        request = rank.requests[data.req_id]
+        if request.num_output_tokens:
+            data.prefill_token_ids = list(request.all_token_ids)
+
+
+def add_silent_rows(output: ModelRunnerOutput, decision: SchedulerOutput) -> None:
+    """Give each request of a lost rank a row, without tokens where the rank did not answer."""
+    for request_id in decision.num_scheduled_tokens:
+        if request_id not in output.req_id_to_index:
+            output.req_id_to_index[request_id] = len(output.req_ids)
+            output.req_ids.append(request_id)
+            output.sampled_token_ids.append([])
+
+
+def drop_told_prompt_rows(rank: Scheduler, decision: SchedulerOutput, rows: dict[str, Any]) -> None:
+    """Remove from `rows` a prompt's log-probabilities that its client has got already.
+
+    They come with the first token; a request that has one is computed again elsewhere, prompt and
+    all, and its new chips know nothing of that.
+    """
+    for request_id in rows.keys() & decision.num_scheduled_tokens.keys():
+        request = rank.requests.get(request_id)
+        if request is not None and request.num_output_tokens:
+            del rows[request_id]

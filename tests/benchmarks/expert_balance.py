@@ -1,0 +1,97 @@
+"""What balancing the experts of a whole UltraServer costs, and what it gives and moves.
+
+144 chips, 60 layers, 256 experts and 32 copies; a million pairs a layer from a Zipf law, in an
+order of the experts that each layer has for itself. Imbalance is the busiest chip over the mean,
+averaged over layers; the bound is what no packing of the same copies can go below.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.specs.placement import ExpertPlacement
+from serving.placement.balance import rebalance
+from serving.placement.imbalance import imbalance
+from serving.placement.migration import migration
+from serving.placement.restoration import restore
+from tests.serving.placement.cases import machine, zipf_load
+
+PLACE = machine(racks=2, trays=18, chips=4)
+LAYERS = 60
+EXPERTS = 256
+SLOTS = 2
+LOST = 17
+REPEATS = 5
+
+Result = TypeVar("Result")
+
+
+def run() -> None:
+    """Print one line per skew and occasion."""
+    even = ExpertPlacement.even(layers=LAYERS, experts=EXPERTS, chips=PLACE.chips, ep=PLACE.chips)
+    print(
+        f"{'Zipf':>4} {'occasion':<22} {'ms':>5} {'before':>7} {'after':>6} "
+        f"{'bound':>6} {'moved':>6}"
+    )
+    for exponent in (0.8, 1.2):
+        load = zipf_load(layers=LAYERS, experts=EXPERTS, exponent=exponent, seed=0)
+        placed = _balance(f"{exponent:>4} even to balanced", load, even)
+        other = zipf_load(layers=LAYERS, experts=EXPERTS, exponent=exponent, seed=1)
+        _balance(f"{exponent:>4} a tenth of it changes", load * 9 + other, placed)
+        _restore(f"{exponent:>4} a chip is lost", load, placed)
+
+
+def _balance(what: str, load: NDArray[np.int64], before: ExpertPlacement) -> ExpertPlacement:
+    after, milliseconds = _timed(
+        lambda: rebalance(load, slots=SLOTS, ep=PLACE.chips, previous=before, **PLACE.places)
+    )
+    _print(what, milliseconds, load, (before, after), np.ones(PLACE.chips, dtype=np.bool_))
+    return after
+
+
+def _restore(what: str, load: NDArray[np.int64], before: ExpertPlacement) -> None:
+    usable = np.arange(PLACE.chips) != LOST
+    after, milliseconds = _timed(lambda: restore(load, before, usable))
+    _print(what, milliseconds, load, (before, after), usable)
+    again, milliseconds = _timed(
+        lambda: rebalance(
+            load, slots=SLOTS, ep=PLACE.chips, previous=after, usable=usable, **PLACE.places
+        )
+    )
+    _print(f"{what[:4]} and balanced again", milliseconds, load, (after, again), usable)
+
+
+def _print(
+    what: str,
+    milliseconds: float,
+    load: NDArray[np.int64],
+    placements: tuple[ExpertPlacement, ExpertPlacement],
+    usable: NDArray[np.bool_],
+) -> None:
+    before, after = placements
+    live = before.without(np.flatnonzero(~usable).tolist())
+    moves = migration(live, after, **PLACE.places)
+    per_copy = (load / after.copies()[0]).max(axis=1)  # [layers]
+    bound = np.maximum(per_copy * usable.sum() / load.sum(axis=1), 1.0)
+    print(
+        f"{what:<27} {milliseconds:>5.1f} {imbalance(load, before).mean():>7.3f} "
+        f"{imbalance(load, after, usable).mean():>6.3f} {bound.mean():>6.3f} "
+        f"{len(moves) / after.expert_of_slot.size:>6.1%}"
+    )
+
+
+def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """The result and the median milliseconds of a few repeats."""
+    walls = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        result = work()
+        walls.append(time.perf_counter() - started)
+    return result, float(np.median(walls)) * 1e3
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,133 @@
+"""Chips on two Ray nodes compute the bits that chips on one compute; the cluster outlives them."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ray._private.authentication_test_utils import reset_auth_token_state
+
+from emulator.actors.ray_session import RaySession
+from emulator.data import SMALL_MOE_DIR
+from emulator.errors import ConfigError
+from emulator.fleet import ChipLost, Fleet
+from emulator.specs.placement import ExpertPlacement
+from emulator.specs.sampling import SamplingSpec
+from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
+from tests.emulator.actors.two_ray_nodes import HEAD, OTHER, TwoRayNodes
+
+pytestmark = pytest.mark.fleet
+
+CHIPS, LAYERS, EXPERTS = 4, 4, 144
+PROMPT_TOKENS, DECODES = 70, 3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TwoRayNodes]:
+    directory = Path(tempfile.mkdtemp(prefix="two-"))
+    cluster = TwoRayNodes(directory)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory)
+        assert cluster.processes() == set()
+
+
+@pytest.fixture
+def token(cluster: TwoRayNodes) -> Iterator[None]:
+    """The cluster's token in the environment, for a Ray that has been imported already too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster.environment.items():
+            patch.setenv(name, value)
+        reset_auth_token_state()
+        yield
+    reset_auth_token_state()
+
+
+def fleet_at(ray_address: str | None) -> Fleet:
+    placement = ExpertPlacement.even(layers=LAYERS, experts=EXPERTS, chips=CHIPS, ep=CHIPS)
+    return Fleet(
+        weights_dir=SMALL_MOE_DIR,
+        placement=placement,
+        kv_blocks=16,
+        block_tokens=32,
+        ray_address=ray_address,
+    )
+
+
+def outcome(fleet: Fleet) -> list[dict[int, RankOutput]]:
+    """A prefill and some decodes of one request on every rank."""
+    rng = np.random.default_rng(5)
+    outputs = []
+    for step in range(1 + DECODES):
+        position = 0 if step == 0 else PROMPT_TOKENS + step - 1
+        tokens = PROMPT_TOKENS if step == 0 else 1
+        steps = []
+        for rank in range(CHIPS):
+            new = NewRequest(
+                request_id=f"r{rank}",
+                token_ids=rng.integers(300, 1_000, PROMPT_TOKENS).tolist(),
+                prompt_tokens=PROMPT_TOKENS,
+                sampling=SamplingSpec(temperature=0.0, logprobs=20),
+                block_ids=[1, 2, 3],
+            )
+            scheduled = Scheduled(request_id=f"r{rank}", first_position=position, new_tokens=tokens)
+            steps.append(
+                RankStep(rank=rank, new=[] if step else [new], scheduled=[scheduled], finished=[])
+            )
+        outputs.append(fleet.step(steps, {}).outputs)
+    return outputs
+
+
+def bits(outputs: list[dict[int, RankOutput]]) -> list[bytes]:
+    found = []
+    for output in (step[rank] for step in outputs for rank in sorted(step)):
+        assert output.logprobs is not None
+        found += [output.token_ids.tobytes(), output.logprobs.logprobs.tobytes()]
+    return found
+
+
+def test_chips_on_two_nodes_compute_the_same_bits_and_leave_the_cluster_as_it_was(
+    cluster: TwoRayNodes, token: None
+) -> None:
+    alone = fleet_at(None)
+    try:
+        alone.start()
+        expected = bits(outcome(alone))
+    finally:
+        alone.stop()
+
+    spread = fleet_at(cluster.address)
+    try:
+        spread.start()
+        nodes = spread._ray.place_chips(CHIPS)
+        assert [node.address for node in nodes] == [HEAD, HEAD, OTHER, OTHER]
+        assert spread._live_hub().address.startswith(f"{HEAD}:")
+        assert bits(outcome(spread)) == expected
+        assert len(cluster.workers()) == CHIPS
+        spread.kill(3)  # on the other node
+        with pytest.raises(ChipLost) as caught:
+            outcome(spread)
+        assert caught.value.chips == (3,)
+    finally:
+        spread.stop()
+
+    assert len(expected) == 2 * CHIPS * (1 + DECODES)
+    session = RaySession(cluster.address)
+    try:
+        session.start()
+        assert [node.address for node in session.nodes()] == [HEAD, OTHER]
+    finally:
+        session.stop()
+
+
+def test_a_cluster_that_there_is_not_is_one_clear_line() -> None:
+    session = RaySession(f"{HEAD}:9")
+
+    with pytest.raises(ConfigError, match=rf"^ray_address={HEAD}:9: expected a running Ray.*\)$"):
+        session.start()
+    session.stop()

@@ -1,0 +1,116 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from emulator.errors import ConfigError, NeuronError
+from emulator.memory.core_claims import CoreClaim, claims_directory
+
+ROOT = Path(__file__).resolve().parents[3]
+_HOLDER = """
+import sys
+from pathlib import Path
+from emulator.memory.core_claims import CoreClaim
+claim = CoreClaim(system=sys.argv[2], first_chip=int(sys.argv[3]), chips=int(sys.argv[4]),
+                  cores_per_chip=4, directory=Path(sys.argv[1]))
+print("held", flush=True)
+if sys.stdin.readline():
+    claim.release()
+    print("released", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def held(
+    directory: Path, *, first_chip: int, chips: int, system: str = "trn3"
+) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that has claimed chips, until it is told or the block ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(directory), system, str(first_chip), str(chips)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def claim(directory: Path, *, first_chip: int, chips: int, system: str = "trn3") -> CoreClaim:
+    return CoreClaim(
+        system=system, first_chip=first_chip, chips=chips, cores_per_chip=4, directory=directory
+    )
+
+
+def test_chips_of_another_process_are_refused_and_its_id_is_named(tmp_path: Path) -> None:
+    with held(tmp_path, first_chip=2, chips=2) as holder, pytest.raises(NeuronError) as caught:
+        claim(tmp_path, first_chip=0, chips=4)
+
+    assert str(caught.value) == (
+        "NRT_NC_BUSY (1005): NEURON_RT_VISIBLE_CORES=0-15: expected cores that no other process "
+        f"has; 8-11: held by process {holder.pid}"
+    )
+
+
+def test_a_refused_claim_leaves_nothing_behind(tmp_path: Path) -> None:
+    with held(tmp_path, first_chip=2, chips=1):
+        with pytest.raises(NeuronError):
+            claim(tmp_path, first_chip=0, chips=3)
+        with held(tmp_path, first_chip=0, chips=2):
+            pass
+
+
+def test_chips_beside_and_chips_of_another_system_are_free(tmp_path: Path) -> None:
+    with held(tmp_path, first_chip=2, chips=2):
+        claim(tmp_path, first_chip=0, chips=2).release()
+        claim(tmp_path, first_chip=4, chips=140).release()
+        claim(tmp_path, first_chip=2, chips=2, system="trn3-gen1").release()
+
+
+def test_a_claim_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
+    with held(tmp_path, first_chip=0, chips=4):
+        pass  # the block kills it
+    claim(tmp_path, first_chip=0, chips=4).release()
+
+
+def test_a_released_claim_is_free_while_its_process_lives(tmp_path: Path) -> None:
+    with held(tmp_path, first_chip=0, chips=4) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdin.write("release\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == "released\n"
+        own = claim(tmp_path, first_chip=0, chips=4)
+        own.release()
+        own.release()  # idempotent
+
+
+def test_a_claims_file_is_the_users_own(tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    claim(directory, first_chip=0, chips=1).release()
+
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert (directory / "trn3.claims").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+
+    with pytest.raises(ConfigError, match="claims directory"):
+        claim(tmp_path / "link", first_chip=0, chips=1)
+
+
+def test_claims_lie_in_the_sessions_directory_or_a_users_own_temporary_one() -> None:
+    assert claims_directory({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path("/run/user/7/ultraserve")
+    assert claims_directory({}).name == f"ultraserve-{os.getuid()}"

@@ -1,0 +1,45 @@
+from dataclasses import replace
+
+import pytest
+
+from emulator.errors import ConfigError
+from emulator.specs.fault import LinkTier
+from emulator.specs.figure import Figure
+from emulator.specs.link_lanes import TierLanes, lanes_of
+from emulator.specs.trainium3 import TRAINIUM3
+
+
+def test_a_chip_has_160_lanes_of_which_144_are_active() -> None:
+    lanes = lanes_of(TRAINIUM3)
+
+    assert {tier: each.lanes.count for tier, each in lanes.items()} == {
+        LinkTier.TRAY: 64,
+        LinkTier.BACKPLANE: 80,
+        LinkTier.CROSS_RACK: 16,
+    }
+    assert sum(each.active.count for each in lanes.values()) == 144
+
+
+def test_active_lanes_at_eight_gb_per_s_are_the_chips_bandwidth() -> None:
+    lanes = lanes_of(TRAINIUM3)
+
+    for tier, rate in (
+        (LinkTier.TRAY, TRAINIUM3.link_tray_bytes_per_s),
+        (LinkTier.BACKPLANE, TRAINIUM3.link_backplane_bytes_per_s),
+        (LinkTier.CROSS_RACK, TRAINIUM3.link_cross_rack_bytes_per_s),
+    ):
+        assert lanes[tier].active.value * 8e9 == rate.value
+
+
+def test_a_chip_whose_lanes_are_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chip=other: expected a chip whose lanes are known"):
+        lanes_of(replace(TRAINIUM3, name="other"))
+
+
+@pytest.mark.parametrize("active", [0, 17])
+def test_active_lanes_are_some_of_those_that_there_are(active: int) -> None:
+    def lanes(value: int) -> Figure:
+        return Figure(value=value, unit="lanes", source="assumed: a test's")
+
+    with pytest.raises(ConfigError, match="1 to 16"):
+        TierLanes(lanes=lanes(16), active=lanes(active))

@@ -1,0 +1,80 @@
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.specs.batch import StepBatch
+from emulator.specs.deepseek_v3 import DEEPSEEK_V3
+from emulator.specs.gpt_oss import GPT_OSS_120B
+from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.timing.rank_totals import rank_totals
+
+SMALL_WINDOW = replace(GPT_OSS_120B, window_tokens=7)
+
+
+def batch_of(ranks: int, rows: list[tuple[int, int, int]]) -> StepBatch:
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return StepBatch(
+        ranks=ranks,
+        rank=columns[:, 0],
+        new_tokens=columns[:, 1],
+        context_tokens=columns[:, 2],
+        logit_rows=np.bincount(columns[:, 0], minlength=ranks),
+    )
+
+
+def test_a_chunk_attends_causally_over_its_context() -> None:
+    totals = rank_totals(batch_of(2, [(1, 3, 10), (1, 2, 0)]), QWEN3_30B_A3B)
+
+    assert totals.attended.tolist() == [0, 11 + 12 + 13 + 1 + 2]
+    assert totals.head_macs.tolist() == [0, 2 * 128 * 39]
+    assert totals.context_tokens.tolist() == [0, 10]
+    assert totals.tokens.tolist() == [0, 5]
+    assert totals.logit_rows.tolist() == [0, 2]
+
+
+def test_a_window_of_seven_holds_a_token_and_the_six_before_it() -> None:
+    totals = rank_totals(batch_of(1, [(0, 4, 5), (0, 1, 100)]), SMALL_WINDOW)
+
+    assert totals.window_attended.tolist() == [6 + 7 + 7 + 7 + 7]
+    assert totals.window_context_tokens.tolist() == [5 + 6]
+    assert totals.window_head_macs.tolist() == [2 * 64 * 34]
+
+
+@given(st.integers(1, 40), st.integers(0, 40))
+def test_window_pairs_equal_counting_keys_one_by_one(new: int, context: int) -> None:
+    totals = rank_totals(batch_of(1, [(0, new, context)]), SMALL_WINDOW)
+
+    assert totals.window_attended[0] == sum(
+        min(position + 1, 7) for position in range(context, context + new)
+    )
+
+
+def test_a_prompt_in_chunks_attends_as_often_as_in_one_piece() -> None:
+    whole = rank_totals(batch_of(1, [(0, 12, 0)]), SMALL_WINDOW)
+    chunks = rank_totals(batch_of(1, [(0, 5, 0), (0, 5, 5), (0, 2, 10)]), SMALL_WINDOW)
+
+    assert whole.attended.tolist() == chunks.attended.tolist()
+    assert whole.window_attended.tolist() == chunks.window_attended.tolist()
+    assert whole.tokens.tolist() == chunks.tokens.tolist()
+
+
+def test_a_dummy_token_attends_to_itself_and_makes_no_logits() -> None:
+    for model in (QWEN3_30B_A3B, SMALL_WINDOW, DEEPSEEK_V3):
+        real = rank_totals(batch_of(2, [(0, 1, 0)]), model)
+        dummy = rank_totals(batch_of(2, []), model, dummy=np.array([1, 0]))
+
+        assert dummy.logit_rows.tolist() == [0, 0]
+        for name in ("tokens", "attended", "head_macs", "window_attended", "window_head_macs"):
+            assert getattr(dummy, name).tolist() == getattr(real, name).tolist()
+
+
+@given(st.integers(1, 5_000), st.integers(0, 100_000))
+def test_a_latent_request_never_needs_more_than_either_form(new: int, context: int) -> None:
+    totals = rank_totals(batch_of(1, [(0, new, context)]), DEEPSEEK_V3)
+
+    pairs = new * context + new * (new + 1) // 2
+    folded = pairs * (576 + 512) + new * 512 * 256
+    unfolded = pairs * (192 + 128) + (new + context) * 512 * 256
+    assert totals.head_macs[0] == min(folded, unfolded)

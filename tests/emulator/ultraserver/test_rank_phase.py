@@ -1,0 +1,57 @@
+from dataclasses import replace
+
+import pytest
+
+from emulator.specs.models import MODELS
+from emulator.ultraserver.rank_phase import LayerKind, Segment, segments_of
+
+FULL_ROUTED = LayerKind(window=False, routed=True)
+WINDOW_ROUTED = LayerKind(window=True, routed=True)
+FULL_DENSE = LayerKind(window=False, routed=False)
+
+
+def test_dense_layers_come_before_the_first_exchange() -> None:
+    segments, tail = segments_of(MODELS["deepseek-v3"])
+
+    assert segments == (
+        Segment(times=1, layers=((FULL_DENSE, 3), (FULL_ROUTED, 1))),
+        Segment(times=57, layers=((FULL_ROUTED, 1),)),
+    )
+    assert tail == Segment(times=1, layers=())
+
+
+def test_windows_alternate_from_the_first_layer_on() -> None:
+    segments, _ = segments_of(MODELS["gpt-oss-20b"])
+
+    assert segments == (
+        Segment(times=1, layers=((WINDOW_ROUTED, 1),)),
+        Segment(times=12, layers=((FULL_ROUTED, 1),)),
+        Segment(times=11, layers=((WINDOW_ROUTED, 1),)),
+    )
+
+
+def test_a_dense_model_ends_with_all_its_layers() -> None:
+    segments, tail = segments_of(MODELS["llama-3.1-8b"])
+
+    assert segments == ()
+    assert tail == Segment(times=1, layers=((FULL_DENSE, 32),))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("layers", [4, 5, 61])
+def test_every_layer_is_in_one_segment_and_every_routed_one_ends_one(
+    name: str, layers: int
+) -> None:
+    model = replace(MODELS[name], layers=layers)
+    segments, tail = segments_of(model)
+
+    everything = [
+        (kind, count * segment.times)
+        for segment in (*segments, tail)
+        for kind, count in segment.layers
+    ]
+    assert sum(count for _, count in everything) == layers
+    assert sum(count for kind, count in everything if kind.window) == model.window_layers
+    assert sum(segment.times for segment in segments) == model.moe_layers
+    for segment in segments:
+        assert sum(count for kind, count in segment.layers if kind.routed) == 1

@@ -1,0 +1,24 @@
+from collections.abc import Iterator
+
+import pytest
+
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_client import ControlClient
+from tests.serving.endpoints.small_engine import SmallEngine, control_server
+
+
+@pytest.fixture
+def engine() -> SmallEngine:
+    return SmallEngine()
+
+
+@pytest.fixture
+def address(engine: SmallEngine) -> Iterator[ControlAddress]:
+    with control_server(engine) as listening:
+        yield listening
+
+
+@pytest.fixture
+def client(address: ControlAddress) -> Iterator[ControlClient]:
+    with ControlClient(address, timeout_s=10.0) as connected:
+        yield connected

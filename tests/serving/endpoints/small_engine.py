@@ -1,0 +1,197 @@
+"""An engine of a few chips at the seam of vLLM's AsyncLLM, and a control server before it.
+
+The engine keeps real state and answers in the executor's lines; what it does not do is compute.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import uvloop
+
+from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_service import ControlServer
+from serving.metrics.control_call import (
+    METHOD,
+    ControlReply,
+    FaultReport,
+    HealReport,
+    HealRequest,
+    InjectRequest,
+    Refusal,
+    RefusalCode,
+    StateReply,
+    request_from_json,
+    to_json,
+)
+from serving.metrics.machine_state import ChipHealth, FaultRecord, FaultStage, Recovery
+from tests.serving.metrics.machine_states import a_state
+
+_HEALTH = {
+    FaultKind.LOSE_CHIP: ChipHealth.LOST,
+    FaultKind.HANG_CHIP: ChipHealth.HUNG,
+    FaultKind.SLOW_CHIP: ChipHealth.SLOW,
+}
+
+
+class SmallEngine:
+    """Two chips and a spare; a fault is recovered from when the state is asked for once more.
+
+    Set `errored` to end it, `silent` to leave calls without an answer, `failure` to fail in them.
+    """
+
+    def __init__(self) -> None:
+        self.state = msgspec.structs.replace(a_state(), faults=())
+        self.errored = False
+        self.silent = False
+        self.failure: Exception | None = None
+        self.lines: list[str] = []
+        self.waiting = 0
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        assert (method, timeout, kwargs) == (METHOD, None, None)
+        (line,) = args
+        self.lines.append(line)
+        self.waiting += 1
+        try:
+            if self.silent:
+                await asyncio.Event().wait()
+        finally:
+            self.waiting -= 1
+        if self.failure is not None:
+            raise self.failure
+        return [to_json(self._reply(line))]
+
+    def _reply(self, line: str) -> ControlReply:
+        request = request_from_json(line)
+        try:
+            if isinstance(request, InjectRequest):
+                return self._inject(request)
+            if isinstance(request, HealRequest):
+                return self._heal(request)
+        except ConfigError as error:
+            return Refusal(code=RefusalCode.INVALID, message=str(error))
+        reply = StateReply(state=self.state)
+        self._recover()
+        return reply
+
+    def _inject(self, request: InjectRequest) -> ControlReply:
+        fault = request.fault
+        chips = self.state.chips
+        if fault.chip >= len(chips):
+            raise ConfigError(field="chip", value=fault.chip, expected=f"0 to {len(chips) - 1}")
+        if fault.chip >= 0 and chips[fault.chip].health is ChipHealth.LOST:
+            return Refusal(
+                code=RefusalCode.PRECONDITION, message=f"chip {fault.chip} is lost already"
+            )
+        survivable = sum(chip.health is ChipHealth.UP for chip in chips) > 1
+        reason = "a spare takes over" if survivable else "no chip is left"
+        if request.dry_run:
+            return FaultReport(accepted=False, survivable=survivable, reason=reason)
+        number = len(self.state.faults) + 1
+        self._set_health(fault, _HEALTH.get(fault.kind, ChipHealth.UP))
+        record = FaultRecord(
+            number=number,
+            fault=fault,
+            injected_emulated_s=self.state.emulated_s,
+            survivable=survivable,
+            reason=reason,
+            stage=FaultStage.PENDING,
+            recovery=None,
+            healed_emulated_s=None,
+        )
+        self.state = msgspec.structs.replace(self.state, faults=(*self.state.faults, record))
+        return FaultReport(accepted=True, survivable=survivable, reason=reason, number=number)
+
+    def _set_health(self, fault: Fault, health: ChipHealth) -> None:
+        chips = tuple(
+            msgspec.structs.replace(chip, health=health) if chip.chip == fault.chip else chip
+            for chip in self.state.chips
+        )
+        self.state = msgspec.structs.replace(self.state, chips=chips)
+
+    def _recover(self) -> None:
+        faults = tuple(map(recovered, self.state.faults))
+        self.state = msgspec.structs.replace(self.state, faults=faults)
+
+    def _heal(self, request: HealRequest) -> HealReport:
+        meant = [
+            record
+            for record in self.state.faults
+            if record.stage is not FaultStage.HEALED
+            and request.chip in (None, record.fault.chip)
+            and request.rack in (None, record.fault.rack)
+        ]
+        for record in meant:
+            self._set_health(record.fault, ChipHealth.UP)
+        faults = tuple(
+            msgspec.structs.replace(
+                record, stage=FaultStage.HEALED, healed_emulated_s=self.state.emulated_s
+            )
+            if record in meant
+            else record
+            for record in self.state.faults
+        )
+        self.state = msgspec.structs.replace(self.state, faults=faults)
+        return HealReport(healed=tuple(record.number for record in meant))
+
+
+def recovered(record: FaultRecord) -> FaultRecord:
+    """The record once the engine has met the fault."""
+    if record.stage is not FaultStage.PENDING:
+        return record
+    recovery = Recovery(
+        emulated_ns=2_500_000,
+        wall_s=0.125,
+        requests_moved=3,
+        requests_failed=0 if record.survivable else 2,
+        experts_reloaded=64,
+    )
+    stage = FaultStage.RECOVERED if record.survivable else FaultStage.FAILED
+    return msgspec.structs.replace(record, stage=stage, recovery=recovery)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def control_server(engine: SmallEngine) -> Iterator[ControlAddress]:
+    """Serve `engine` in a thread with the loop that vLLM's API process has."""
+    address = ControlAddress(port=free_port())
+    started = threading.Event()
+    ended: list[asyncio.Event] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        server = ControlServer(engine, address)
+        await server.start()
+        ended.append(asyncio.Event())
+        loops.append(asyncio.get_running_loop())
+        started.set()
+        await ended[0].wait()
+        await server.stop()
+
+    thread = threading.Thread(target=uvloop.run, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield address
+    finally:
+        loops[0].call_soon_threadsafe(ended[0].set)
+        thread.join(10)
+        assert not thread.is_alive()

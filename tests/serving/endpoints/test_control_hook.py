@@ -1,0 +1,220 @@
+"""The hook in a real app: vLLM's own, and one that fails."""
+
+import asyncio
+import contextlib
+import inspect
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from fastapi import FastAPI
+from vllm.config import ParallelConfig
+from vllm.entrypoints.launchers.app import build_app
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from emulator.errors import ConfigError
+from serving.endpoints.control_address import ENVIRONMENT, MIDDLEWARE, ControlAddress
+from serving.endpoints.control_client import ControlClient, ServerUnreachable
+from serving.endpoints.control_hook import ControlHook
+from serving.endpoints.control_service import Engine
+from serving.errors import PortInUse
+from serving.metrics.machine_state import MachineState
+from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> ControlAddress:
+    chosen = ControlAddress(port=free_port())
+    monkeypatch.setenv(ENVIRONMENT, str(chosen))
+    return chosen
+
+
+def give_state(app: FastAPI, engine: SmallEngine, *, process: int = 0) -> FastAPI:
+    """What vLLM sets on its app before it serves it."""
+    app.state.engine_client = engine
+    app.state.log_stats = False
+    parallel = SimpleNamespace(_api_process_rank=process)
+    app.state.vllm_config = SimpleNamespace(parallel_config=parallel)
+    return app
+
+
+def an_app(engine: SmallEngine, *, process: int = 0) -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(ControlHook)
+    return give_state(app, engine, process=process)
+
+
+@pytest.fixture(scope="module")
+def vllm_arguments() -> Namespace:
+    parser = make_arg_parser(FlexibleArgumentParser())
+    return parser.parse_args(["--middleware", MIDDLEWARE])
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[list[str]]:
+    """Run an app's life as uvicorn does; gives the messages that the app has sent."""
+    sent: list[str] = []
+    inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    started = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        started.set()
+
+    inbox.put_nowait({"type": "lifespan.startup"})
+    life = asyncio.ensure_future(app({"type": "lifespan", "state": {}}, inbox.get, send))
+    await asyncio.wait({life, asyncio.ensure_future(started.wait())}, return_when="FIRST_COMPLETED")
+    try:
+        yield sent
+    finally:
+        inbox.put_nowait({"type": "lifespan.shutdown"})
+        await life
+
+
+def state_at(address: ControlAddress) -> MachineState:
+    with ControlClient(address, timeout_s=5.0) as client:
+        return client.state()
+
+
+async def state_while_up(app: FastAPI, address: ControlAddress) -> tuple[MachineState, list[str]]:
+    async with lifespan(app) as sent:
+        state = await asyncio.to_thread(state_at, address)
+    return state, sent
+
+
+def test_the_service_lives_as_long_as_vllm_s_app(
+    address: ControlAddress, engine: SmallEngine, vllm_arguments: Namespace
+) -> None:
+    app = give_state(build_app(vllm_arguments, ("generate",)), engine)
+    state, sent = asyncio.run(state_while_up(app, address))
+
+    assert state == engine.state
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    with pytest.raises(ServerUnreachable, match="nobody answers"):
+        state_at(address)
+
+
+def test_vllm_s_engine_client_is_an_engine_as_the_service_needs_it() -> None:
+    needed, real = (
+        {name: one.default for name, one in inspect.signature(kind).parameters.items()}
+        for kind in (Engine.collective_rpc, AsyncLLM.collective_rpc)
+    )
+
+    assert real == needed
+    assert isinstance(AsyncLLM.errored, property)
+    assert ParallelConfig()._api_process_rank == 0
+
+
+def test_requests_pass_through_untouched(address: ControlAddress, engine: SmallEngine) -> None:
+    seen: list[object] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend((scope, receive, send))
+
+    scope: dict[str, Any] = {"type": "http"}
+
+    async def receive() -> dict[str, Any]:
+        return {}
+
+    async def send(message: Any) -> None:
+        return
+
+    asyncio.run(ControlHook(inner)(scope, receive, send))
+    assert seen == [scope, receive, send]
+
+
+class Recorded:
+    """In place of the server: what the hook does with it."""
+
+    done: ClassVar[list[str]]
+
+    def __init__(self, _: object, address: ControlAddress) -> None:
+        self.done.append(f"made for {address}")
+
+    async def start(self) -> None:
+        self.done.append("started")
+
+    async def stop(self) -> None:
+        self.done.append("stopped")
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(Recorded, "done", [], raising=False)
+    monkeypatch.setattr("serving.endpoints.control_hook.ControlServer", Recorded)
+    return Recorded.done
+
+
+def test_without_the_variable_the_address_is_the_default(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+
+    async def live() -> None:
+        async with lifespan(an_app(SmallEngine())):
+            assert recorded == ["made for 127.0.0.1:50051", "started"]
+
+    asyncio.run(live())
+    assert recorded[2:] == ["stopped", "stopped"]  # before the app ends, and whatever happens
+
+
+def test_an_app_that_ends_without_a_word_takes_the_service_with_it(
+    recorded: list[str], engine: SmallEngine, address: ControlAddress
+) -> None:
+    async def live() -> None:
+        started = asyncio.Event()
+
+        async def send(_: Any) -> None:
+            started.set()
+
+        inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        inbox.put_nowait({"type": "lifespan.startup"})
+        scope = {"type": "lifespan", "state": {}}
+        life = asyncio.ensure_future(an_app(engine)(scope, inbox.get, send))
+        await started.wait()
+        life.cancel()
+        await asyncio.wait({life})
+
+    asyncio.run(live())
+    assert recorded == [f"made for {address}", "started", "stopped"]
+
+
+def test_of_several_api_processes_the_first_alone_has_the_service(
+    address: ControlAddress, engine: SmallEngine
+) -> None:
+    async def live() -> list[str]:
+        async with lifespan(an_app(engine, process=1)) as sent:
+            with pytest.raises(ServerUnreachable, match="nobody answers"):
+                await asyncio.to_thread(state_at, address)
+        return sent
+
+    assert asyncio.run(live()) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+async def fail_to_start(app: FastAPI) -> list[str]:
+    sent: list[str] = []
+    with contextlib.suppress(PortInUse, ConfigError):
+        async with lifespan(app) as sent:
+            pass
+    return sent
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:50051", "here"])
+def test_an_address_that_cannot_be_fails_the_app_s_start(
+    text: str, engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, text)
+
+    assert asyncio.run(fail_to_start(an_app(engine))) == ["lifespan.startup.failed"]
+
+
+def test_a_port_that_is_taken_fails_the_app_s_start(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with control_server(engine) as taken:
+        monkeypatch.setenv(ENVIRONMENT, str(taken))
+        assert asyncio.run(fail_to_start(an_app(engine))) == ["lifespan.startup.failed"]

@@ -1,0 +1,258 @@
+"""A real server and real channels on the loopback; only the engine behind them is small."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from emulator.specs.fault import Fault, FaultKind, LinkTier
+from protos.ultraserve.v1 import control_pb2 as pb
+from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from serving.endpoints import control_service
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
+from serving.endpoints.control_service import ControlServer
+from serving.errors import PortInUse
+from serving.metrics.control_call import ControlReply, HealReport
+from serving.metrics.machine_state import ChipHealth, FaultStage
+from tests.serving.endpoints.small_engine import SmallEngine, free_port
+
+LOSE = Fault(kind=FaultKind.LOSE_CHIP, chip=1)
+
+
+def test_the_state_is_the_engine_s(engine: SmallEngine, client: ControlClient) -> None:
+    assert client.state() == engine.state
+    assert engine.lines == ['{"method":"state"}']
+
+
+def test_a_fault_happens_and_is_recovered_from(engine: SmallEngine, client: ControlClient) -> None:
+    report = client.inject(LOSE)
+
+    assert (report.accepted, report.survivable, report.number) == (True, True, 1)
+    (pending,) = client.state().faults
+    (recovered,) = client.state().faults
+    assert (pending.stage, pending.recovery) == (FaultStage.PENDING, None)
+    assert recovered.stage is FaultStage.RECOVERED
+    assert recovered.fault == LOSE
+    assert recovered.recovery is not None
+    assert recovered.recovery.emulated_ns == 2_500_000
+    assert client.state().chips[1].health is ChipHealth.LOST
+
+
+def test_a_dry_run_changes_nothing(engine: SmallEngine, client: ControlClient) -> None:
+    before = engine.state
+    report = client.inject(LOSE, dry_run=True)
+
+    assert (report.accepted, report.survivable, report.number) == (False, True, None)
+    assert engine.state == before
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        LOSE,
+        Fault(kind=FaultKind.HANG_CHIP, chip=0),
+        Fault(kind=FaultKind.SLOW_CHIP, chip=2, factor=1.5),
+        Fault(kind=FaultKind.FAIL_STACK, chip=0, stack=3),
+        Fault(kind=FaultKind.CUT_LINK, chip=0, tier=LinkTier.TRAY, lanes=2),
+        Fault(kind=FaultKind.PULL_SWITCH_TRAY, rack=1),
+    ],
+)
+def test_every_kind_of_fault_arrives_as_it_was_sent(
+    fault: Fault, engine: SmallEngine, client: ControlClient
+) -> None:
+    client.inject(fault)
+
+    assert [record.fault for record in engine.state.faults] == [fault]
+
+
+def test_healing_says_which_faults_are_over(client: ControlClient) -> None:
+    for chip in (0, 1):
+        client.inject(Fault(kind=FaultKind.HANG_CHIP, chip=chip))
+    client.inject(Fault(kind=FaultKind.PULL_SWITCH_TRAY, rack=0))
+
+    assert client.heal(chip=1).healed == (2,)
+    assert client.heal(rack=0).healed == (3,)
+    assert client.heal().healed == (1,)
+    assert client.heal().healed == ()
+
+
+def test_what_the_engine_refuses_is_said_in_its_words(client: ControlClient) -> None:
+    with pytest.raises(RefusedByServer, match=r"^chip=7: expected 0 to 2$"):
+        client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=7))
+    client.inject(LOSE)
+    with pytest.raises(RefusedByServer, match=r"^chip 1 is lost already$"):
+        client.inject(LOSE)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "code", "words"),
+    [
+        (
+            "InjectFault",
+            pb.InjectFaultRequest(),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "kind=unspecified: expected one of lose-chip, ",
+        ),
+        (
+            "InjectFault",
+            pb.InjectFaultRequest(fault=pb.Fault(kind=pb.FAULT_KIND_LOSE_CHIP, chip=7)),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "chip=7: expected 0 to 2",
+        ),
+        (
+            "Heal",
+            pb.HealRequest(chip=-1),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "chip=-1: expected at least 0",
+        ),
+    ],
+)
+def test_what_no_machine_has_is_an_invalid_argument(
+    method: str,
+    request_: object,
+    code: grpc.StatusCode,
+    words: str,
+    address: ControlAddress,
+) -> None:
+    with grpc.insecure_channel(str(address)) as channel:
+        call = getattr(pb_grpc.ControlStub(channel), method)
+        with pytest.raises(grpc.RpcError) as raised:
+            call(request_, timeout=10)
+
+    assert raised.value.code() is code
+    assert raised.value.details().startswith(words)
+
+
+def test_what_cannot_happen_now_is_a_failed_precondition(address: ControlAddress) -> None:
+    fault = pb.Fault(kind=pb.FAULT_KIND_LOSE_CHIP, chip=1)
+    with grpc.insecure_channel(str(address)) as channel:
+        stub = pb_grpc.ControlStub(channel)
+        stub.InjectFault(pb.InjectFaultRequest(fault=fault), timeout=10)
+        with pytest.raises(grpc.RpcError) as raised:
+            stub.InjectFault(pb.InjectFaultRequest(fault=fault), timeout=10)
+
+    assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_an_engine_that_is_gone_is_unavailable(engine: SmallEngine, client: ControlClient) -> None:
+    engine.errored = True
+
+    with pytest.raises(ServerUnreachable, match="the engine is gone"):
+        client.state()
+    assert engine.lines == []
+
+
+def test_an_engine_that_ends_before_it_answers_ends_the_call(
+    engine: SmallEngine, client: ControlClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_service, "_ENGINE_CHECK_S", 0.01)
+    engine.silent = True
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.state)
+        wait_until(lambda: engine.waiting == 1)
+        engine.errored = True
+        with pytest.raises(ServerUnreachable, match="the engine is gone"):
+            call.result(5)
+
+
+def test_an_error_of_a_dying_engine_is_its_end(
+    engine: SmallEngine, client: ControlClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(line: str) -> ControlReply:
+        engine.errored = True
+        raise RuntimeError("EngineCore encountered an issue")
+
+    monkeypatch.setattr(engine, "_reply", die)
+    with pytest.raises(ServerUnreachable, match="the engine is gone"):
+        client.state()
+
+
+def test_a_mistake_in_the_engine_is_told_in_one_line(
+    engine: SmallEngine, client: ControlClient
+) -> None:
+    engine.failure = RuntimeError("Call to collective_rpc method failed:\n boom")
+
+    with pytest.raises(ServerUnreachable) as raised:
+        client.state()
+    assert str(raised.value).endswith(": Call to collective_rpc method failed: boom")
+
+
+def test_an_answer_of_another_kind_is_our_own_mistake(
+    engine: SmallEngine, client: ControlClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_reply", lambda _: HealReport(healed=()))
+
+    with pytest.raises(ServerUnreachable, match="AssertionError"):
+        client.state()
+
+
+def test_a_client_does_not_wait_longer_than_it_wants(
+    engine: SmallEngine, address: ControlAddress
+) -> None:
+    engine.silent = True
+    with (
+        ControlClient(address, timeout_s=0.2) as client,
+        pytest.raises(ServerUnreachable, match=r"no answer within 0\.2 s$"),
+    ):
+        client.state()
+    wait_until(lambda: engine.waiting == 0)  # and nobody waits for the engine any more
+
+
+def test_calls_wait_beside_each_other_up_to_a_limit(
+    engine: SmallEngine, address: ControlAddress
+) -> None:
+    engine.silent = True
+    limit = control_service._CALLS_MAX
+    with ThreadPoolExecutor(limit) as pool, ControlClient(address, timeout_s=1.0) as client:
+        calls = [pool.submit(client.state) for _ in range(limit)]
+        wait_until(lambda: engine.waiting == limit)
+        with ControlClient(address, timeout_s=2.0) as late, pytest.raises(RefusedByServer):
+            late.state()
+        errors = [call.exception() for call in calls]
+
+    assert all("no answer within" in str(error) for error in errors)
+
+
+def test_nobody_at_the_address_is_one_line_that_says_so() -> None:
+    address = ControlAddress(port=free_port())
+    with ControlClient(address, timeout_s=5.0) as client, pytest.raises(ServerUnreachable) as told:
+        client.state()
+
+    assert str(told.value) == (
+        f"control service at {address}: nobody answers; is `ultraserve serve` running there?"
+    )
+
+
+def test_a_proxy_of_the_environment_s_is_not_asked(
+    address: ControlAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("grpc_proxy", f"http://127.0.0.1:{free_port()}")
+
+    with ControlClient(address, timeout_s=5.0) as client:
+        assert client.state().steps == 1234
+
+
+def test_a_port_that_is_taken_is_named_and_not_shared(
+    engine: SmallEngine, address: ControlAddress
+) -> None:
+    async def second() -> None:
+        server = ControlServer(engine, address)
+        with pytest.raises(PortInUse, match=f"^port={address.port}: expected a free port on"):
+            await server.start()
+        await server.stop()
+
+    asyncio.run(second())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do."""
+    end_s = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)

@@ -1,0 +1,125 @@
+"""A LockstepScheduler with ranks that remember by value, and clients that keep what they get."""
+
+from collections import defaultdict
+from typing import Any
+
+from vllm.v1.engine import EngineCoreOutputs, FinishReason
+from vllm.v1.structured_output import StructuredOutputManager
+
+from serving.plugin.lockstep_scheduler import LockstepScheduler
+from serving.plugin.merge import LockstepOutput
+from serving.plugin.step_report import StepReport, TimedOutput
+from tests.serving.metrics.snapshots import snapshot
+from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
+from tests.serving.plugin.lockstep_workload import EOS_ID, Arrival, chosen_token, model_output
+from tests.serving.plugin.rank_memory import RankMemory
+
+MAX_MODEL_LEN = 512
+BLOCKS = 60
+
+
+def expected_tokens(arrival: Arrival) -> list[int]:
+    """What the made-up model says to a request that nothing happens to."""
+    tokens: list[int] = []
+    while len(tokens) < arrival.max_tokens:
+        position = len(arrival.prompt) + len(tokens)
+        if position >= MAX_MODEL_LEN:
+            break
+        tokens.append(chosen_token(arrival.name, position))
+        if tokens[-1] == EOS_ID and not arrival.ignore_eos:
+            break
+    return tokens
+
+
+class Machine:
+    """A LockstepScheduler, what its ranks remember, and what the clients have got."""
+
+    def __init__(self, ranks: int, blocks: int = BLOCKS, **arguments: Any) -> None:
+        config = engine_config(ranks, **arguments)
+        self.scheduler = LockstepScheduler(
+            vllm_config=config,
+            kv_cache_config=kv_pool(config, blocks),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK_TOKENS,
+            hash_block_size=BLOCK_TOKENS,
+            log_stats=True,
+        )
+        self.memory = [RankMemory(blocks) for _ in range(ranks)]
+        self.received: dict[str, list[int]] = defaultdict(list)
+        self.ended: dict[str, FinishReason] = {}
+        self.moved = 0
+
+    def step(
+        self,
+        *,
+        lost: tuple[int, ...] = (),
+        answered: bool = False,
+        up: tuple[bool, ...] | None = None,
+        failed: tuple[str, ...] = (),
+    ) -> LockstepOutput:
+        """One lockstep, in which ranks are `lost` before or after they answered."""
+        output = self.scheduler.schedule()
+        sampled: dict[str, int] = {}
+        names: list[str] = []
+        for rank, (memory, decision) in enumerate(zip(self.memory, output.by_rank, strict=True)):
+            tokens = memory.run(decision)
+            if rank not in lost or answered:
+                sampled |= tokens
+                names.extend(decision.num_scheduled_tokens)
+        for rank in lost:
+            self.moved += len(self.scheduler.ranks[rank].requests)
+            self.memory[rank].lose()
+        report = StepReport(
+            begin_s=0.0,
+            end_s=1.0,
+            wall_origin_s=0.0,
+            snapshot=snapshot(),
+            lost_ranks=lost,
+            failed_requests=failed,
+            ranks_up=up,
+        )
+        result = TimedOutput(**vars(model_output(names, sampled)), report=report)
+        self._receive(self.scheduler.update_from_output(output, result))
+        self.check()
+        return output
+
+    def _receive(self, results: dict[int, EngineCoreOutputs]) -> None:
+        living = {name for rank in self.scheduler.ranks for name in rank.requests}
+        for outputs in results.values():
+            for output in outputs.outputs:
+                assert output.request_id not in self.ended, "an output after the end"
+                self.received[output.request_id].extend(output.new_token_ids)
+                if output.finish_reason is not None and output.request_id not in living:
+                    self.ended[output.request_id] = output.finish_reason
+
+    def check(self) -> None:
+        """A request lives once, on a rank that is up; a rank without any holds no KV."""
+        living = [name for rank in self.scheduler.ranks for name in rank.requests]
+        assert len(living) == len(set(living))
+        assert not set(living) & self.ended.keys()
+        for rank, is_up in zip(self.scheduler.ranks, self.scheduler.ranks_up, strict=True):
+            assert is_up or not rank.requests
+            if not rank.requests:
+                pool = rank.kv_cache_manager.block_pool
+                assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # the null block
+
+    def finish(self) -> None:
+        """Step until nothing is left."""
+        for _ in range(5_000):
+            if not self.scheduler.has_requests():
+                return
+            self.step()
+        raise AssertionError("the requests do not end")
+
+
+def long_arrival(name: str, tokens: int = 20, *, max_tokens: int = 30) -> Arrival:
+    """Make a request with a prompt of its own, that gets all its tokens."""
+    first = 3 + int.from_bytes(name.encode(), "big") % 400
+    prompt = tuple(range(first, first + tokens))
+    return Arrival(name=name, prompt=prompt, max_tokens=max_tokens, ignore_eos=True)
+
+
+def rank_of(machine: Machine, name: str) -> int:
+    """Find the one rank that has a request."""
+    (rank,) = (n for n, rank in enumerate(machine.scheduler.ranks) if name in rank.requests)
+    return rank
