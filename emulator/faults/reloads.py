@@ -40,7 +40,7 @@ def plan_reloads(
     capacity: I64,
     groups: I64,
 ) -> Reloads:
-    """What to read once the chips of positions `gone` have taken their experts with them.
+    """What to read once positions `gone` have lost what they held.
 
     Positions `filled` have a chip again; `seated` are all that have one. Only the expert-parallel
     groups `groups` are made whole. `capacity`, int64[positions], says how many slots of a layer a

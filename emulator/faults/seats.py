@@ -101,18 +101,25 @@ def take_seats(
     fewest = [min((len(way.fill) for way in options), default=size + 1) for options in ways]
 
     seats, opened, closed = sitting.copy(), {}, {}
+    filling: defaultdict[int, list[int]] = defaultdict(list)  # positions, by island
     seats[sits_on == OUT_OF_SERVICE] = VACANT
     for number in sorted(range(len(blocks)), key=lambda number: (fewest[number], number)):
         block = blocks[number]
-        possible = [way for way in ways[number] if len(way.fill) <= len(standby[way.island])]
+        possible = [
+            way
+            for way in ways[number]
+            if len(way.fill) + len(filling[way.island]) <= len(standby[way.island])
+        ]
         if not possible:
             closed[number] = _why_closed(partition, block, sits_on, room)
             continue
         way = min(possible, key=lambda way: (len(way.fill), -len(way.kept), way.island))
         opened[number] = way.island
         seats[[position for position in block if position not in way.kept]] = VACANT
-        _seat(way.fill, seats, standby[way.island], partition, system)
-    _complete_ranks(partition, seats, opened, standby, system)
+        filling[way.island] += way.fill
+    _complete_ranks(partition, seats, opened, standby, filling)
+    for chips_of, positions in filling.items():
+        _seat(positions, seats, standby[chips_of], partition, system)
 
     ranks_up = (seats != VACANT).reshape(partition.ranks, partition.tp).all(axis=1)
     first = np.arange(partition.ranks) * partition.tp // size  # the block of each rank
@@ -209,18 +216,20 @@ def _complete_ranks(
     seats: I64,
     opened: dict[int, int],
     standby: dict[int, list[int]],
-    system: SystemSpec,
+    filling: dict[int, list[int]],
 ) -> None:
-    """Seats standby chips where they complete ranks of open blocks; changes seats and standby."""
+    """Adds to `filling` what completes ranks of open blocks, as far as standby chips go."""
+    size = block_size(partition)
+    vacant = set(np.flatnonzero(seats == VACANT).tolist()).difference(*filling.values())
     vacancies = {
-        rank: [position for position in partition.chips_of_rank(rank) if seats[position] == VACANT]
+        rank: sorted(vacant.intersection(partition.chips_of_rank(rank)))
         for rank in range(partition.ranks)
+        if rank * partition.tp // size in opened
     }
     for rank in sorted(vacancies, key=lambda rank: (len(vacancies[rank]), rank)):
-        block = rank * partition.tp // block_size(partition)
-        waiting = standby[opened[block]] if block in opened else []
-        if len(vacancies[rank]) <= len(waiting):
-            _seat(vacancies[rank], seats, waiting, partition, system)
+        island = opened[rank * partition.tp // size]
+        if len(vacancies[rank]) + len(filling[island]) <= len(standby[island]):
+            filling[island] += vacancies[rank]
 
 
 def _seat(

@@ -92,7 +92,7 @@ def survival(
     block_of_group //= block_size(partition)
     reloads = plan_reloads(
         placement,
-        gone=np.flatnonzero((before != after) & (before != VACANT)),
+        gone=np.flatnonzero(before != after),
         filled=filled,
         seated=np.flatnonzero(after != VACANT),
         capacity=capacity,

@@ -105,6 +105,7 @@ class Health:
         lanes_down, switch_trays_out = self.lanes_down.copy(), self.switch_trays_out.copy()
         lost[row] = hung[row] = failed_stacks[row] = False
         slow_factor[row] = 1.0
+        lanes_down[row] = 0
         if chip is None:
             switch_trays_out[:] = 0
         return Health(

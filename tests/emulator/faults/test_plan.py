@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_list_and_another_one_another() -> None:
 
 
 def test_events_come_in_an_order_by_chance() -> None:
-    kinds = [event.faults[0].kind for event in plan(3)]
+    kinds = [event.faults[0].kind for event in plan(3, doubles=0)]
 
     assert kinds != sorted(kinds, key=list(FaultKind).index)
 
@@ -62,6 +62,20 @@ def test_chance_reaches_every_chip_stack_and_rack() -> None:
     assert {fault.stack for fault in faults if fault.kind is FaultKind.FAIL_STACK} == {0, 1, 2, 3}
     assert len({fault.chip for fault in faults}) > 72
     assert {fault.chip for event in plan(5) for fault in event.faults} == {-1, 0, 1, 2, 3}
+
+
+def test_faults_hit_the_partition_and_not_its_spares() -> None:
+    spared = plan(5, partition=Partition(chips=4, ep=4, spares=4))
+
+    assert {fault.chip for event in spared for fault in event.faults} == {-1, 0, 1, 2, 3}
+
+
+def test_the_second_of_a_pair_finds_lanes_to_cut_when_the_first_took_a_whole_tier() -> None:
+    pairs = plan(1, {FaultKind.CUT_LINK: 0}, doubles=300, partition=Partition(chips=2, ep=2))
+
+    same_chip = [event.faults for event in pairs if len({f.chip for f in event.faults}) == 1]
+    assert any(first.lanes == 0 for first, _ in same_chip)
+    assert all(one.tier != other.tier for one, other in same_chip if one.lanes == 0)
 
 
 def test_a_partition_in_the_second_rack_loses_switch_trays_there() -> None:

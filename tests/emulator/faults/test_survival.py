@@ -175,6 +175,38 @@ def test_one_spare_completes_the_rank_that_lacks_least() -> None:
     assert recovery.ranks_up.tolist() == [False, True, True, True]
 
 
+def test_two_spares_complete_two_ranks_and_not_one() -> None:
+    pairs = machine(chips=8, tp=2, experts=8, empty_slots=2, spares=2)
+
+    recovery = pairs.after(lose(0), lose(1), lose(2), lose(4))
+
+    assert recovery.restored == ((2, 8), (4, 9))
+    assert recovery.lost_ranks == (0,)
+
+
+def test_a_spare_that_completes_no_rank_stands_by_for_the_next_fault() -> None:
+    pairs = machine(chips=8, tp=2, experts=8, empty_slots=2, spares=1)
+
+    assert pairs.after(lose(0), lose(1)).restored == ()
+
+
+def test_a_spare_that_gives_room_completes_a_rank_at_the_same_time() -> None:
+    # Five chips with a slot each are left for six experts.
+    pairs = machine(chips=8, tp=2, experts=6, spares=1)
+
+    assert pairs.after(lose(0), lose(1), lose(3)).restored == ((3, 8),)
+
+
+def test_a_seat_filled_for_room_alone_brings_no_rank_back() -> None:
+    pairs = machine(chips=4, tp=2, experts=8, empty_slots=1, spares=1)
+
+    recovery = pairs.after(lose(0), lose(1))
+
+    assert recovery.restored == ((0, 4),)
+    assert recovery.lost_ranks == (0,)
+    assert recovery.restarted_ranks == ()
+
+
 def test_a_group_whose_experts_do_not_fit_closes_and_the_others_go_on() -> None:
     two_groups = machine(chips=4, ep=2, experts=4, layers=1)
 
@@ -188,6 +220,13 @@ def test_a_group_whose_experts_do_not_fit_closes_and_the_others_go_on() -> None:
     assert not two_groups.after(lose(0), lose(2)).survivable
 
 
+def test_what_a_closed_group_has_copies_of_is_not_taken_over() -> None:
+    copied = with_copies(machine(chips=4, ep=2, experts=4, layers=1, empty_slots=1))
+
+    assert copied.after(lose(0)).lost_ranks == (0, 1)
+    assert copied.after(lose(0)).taken_over == 0
+
+
 def test_a_closed_group_opens_again_when_its_chip_is_repaired() -> None:
     two_groups = machine(chips=4, ep=2, experts=4, layers=1)
     health = two_groups.health_after([lose(0)])
@@ -197,6 +236,28 @@ def test_a_closed_group_opens_again_when_its_chip_is_repaired() -> None:
     assert recovery.ranks_up.all()
     assert [(each.expert, each.chip) for each in recovery.reloads] == [(0, 0), (1, 0)]
     assert recovery.reload_bytes.tolist() == [1_020, 0, 0, 0]
+
+
+def test_two_groups_that_need_one_spare_each_come_before_one_that_needs_two() -> None:
+    groups = machine(chips=6, ep=2, experts=4, spares=2)
+
+    recovery = groups.after(lose(0), lose(1), lose(2), lose(4))
+
+    assert recovery.restored == ((2, 6), (4, 7))
+    assert recovery.lost_ranks == (0, 1)
+
+
+def test_lost_experts_are_spread_over_the_chips_that_hold_fewest() -> None:
+    roomy = machine(chips=4, experts=8, layers=1, empty_slots=2)
+
+    assert rows(roomy, lose(1)) == [[0, 1, 2], [], [4, 5, 3], [6, 7]]
+
+
+def test_of_chips_that_no_links_join_the_larger_part_goes_on() -> None:
+    trays = machine(chips=8, experts=8, layers=1, empty_slots=3)
+
+    assert trays.after(*[pull()] * 10, lose(0)).ranks_up.tolist() == [False] * 4 + [True] * 4
+    assert trays.after(*[pull()] * 10, lose(7)).ranks_up.tolist() == [True] * 4 + [False] * 4
 
 
 def test_a_spare_goes_to_the_group_that_cannot_run_without_it() -> None:
