@@ -215,7 +215,9 @@ class Fleet:
         unfinished.outputs.update(lockstep.outputs)
         self._step = None
         if self.tp > 1:
-            self._sampled.update(unfinished.outputs)
+            # Ranks that were lost on the way have forgotten their requests.
+            outputs = unfinished.outputs.items()
+            self._sampled.update((rank, out) for rank, out in outputs if rank in unfinished.ranks)
         return lockstep.result(unfinished.outputs)
 
     def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:

@@ -12,6 +12,7 @@ from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.core_claims import CoreClaim, claims_directory
 from emulator.memory.core_request import CoreRequest, compiled_lnc
 from emulator.memory.core_request import resolve as resolve_cores
+from emulator.memory.lnc import CoreMap, core_map
 from emulator.memory.neuron_environment import NeuronEnvironment
 from emulator.power.energy_meter import EnergyMeter
 from emulator.specs.batch import StepBatch
@@ -27,7 +28,7 @@ from emulator.specs.placement import ExpertPlacement, ExpertTransfer
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS, system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.ultraserver.machine import Machine, Settlement
+from emulator.ultraserver.machine import Machine, Settlement, StepCosting
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "ChipSpec",
     "ConfigError",
     "CoreClaim",
+    "CoreMap",
     "CoreRequest",
     "EnergyMeter",
     "ExpertDistribution",
@@ -58,12 +60,14 @@ __all__ = [
     "StepBatch",
     "StepCost",
     "StepCostModel",
+    "StepCosting",
     "SystemSpec",
     "check_partition",
     "check_weights",
     "chip_by_name",
     "claims_directory",
     "compiled_lnc",
+    "core_map",
     "model_by_name",
     "plan_reloads",
     "resolve_cores",

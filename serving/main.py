@@ -37,6 +37,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has had enough of it
+        sys.stdout = None
+        return 0
 
 
 if __name__ == "__main__":

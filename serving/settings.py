@@ -40,7 +40,17 @@ class ClockSetting:
         return cls(kind=kind, dilation=dilation)
 
 
-_CATALOG_NAMES = ("system", "model")
+_WORDS = {
+    "system": "a catalog name",
+    "model": "a catalog name",
+    "routing": "uniform, zipf:S or a file",
+    "prefill_policy": "a policy's name",
+    "ray_address": "host:port",
+}
+_MAY_BE_ABSENT = frozenset(
+    {"ep", "lnc", "model", "routing", "pue", "prefill_policy", "eplb", "ray_address"}
+)
+_SWITCHES = ("computes", "exclusive_cores")
 _WHOLE_NUMBERS = {"chips": 1, "tp": 1, "ep": 1, "lnc": 1, "first_chip": 0, "spares": 0}
 """The least that each may be; what fits together is the partition's to say."""
 
@@ -89,29 +99,26 @@ class Settings:
     exclusive_cores: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.clock, str):
+            raise ConfigError(field="clock", value=self.clock, expected=_CLOCKS)
         ClockSetting.parse(self.clock)
         for name, least in _WHOLE_NUMBERS.items():
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < least):
-                expected = f"a whole number of at least {least}"
-                raise ConfigError(field=name, value=value, expected=expected)
-        if self.pue is not None and not (
-            isinstance(self.pue, float | int) and 1.0 <= self.pue < float("inf")
-        ):
-            raise ConfigError(field="pue", value=self.pue, expected="a number of at least 1")
-        if not (
-            isinstance(self.hang_timeout_s, float | int)
-            and 0.0 < self.hang_timeout_s < float("inf")
-        ):
-            raise ConfigError(
-                field="hang_timeout_s", value=self.hang_timeout_s, expected="seconds above 0"
-            )
-        for name in _CATALOG_NAMES:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(field=name, value=value, expected="a catalog name")
-        if self.eplb is not None and not isinstance(self.eplb, Mapping):
-            raise ConfigError(field="eplb", value=self.eplb, expected="an object of settings")
+            fits = type(value) is int and value >= least
+            self._check(name, fits, f"a whole number of at least {least}")
+        for name, expected in _WORDS.items():
+            self._check(name, isinstance(getattr(self, name), str), expected)
+        for name in _SWITCHES:
+            self._check(name, type(getattr(self, name)) is bool, "true or false")
+        self._check("pue", _lies_in(self.pue, least=1.0), "a number of at least 1")
+        timeout_fits = _lies_in(self.hang_timeout_s, least=0.0) and self.hang_timeout_s > 0
+        self._check("hang_timeout_s", timeout_fits, "seconds above 0")
+        self._check("eplb", isinstance(self.eplb, Mapping), "an object of settings")
+
+    def _check(self, name: str, fits: bool, expected: str) -> None:
+        value = getattr(self, name)
+        if not fits and not (value is None and name in _MAY_BE_ABSENT):
+            raise ConfigError(field=name, value=value, expected=expected)
 
     @property
     def ranks(self) -> int:
@@ -136,10 +143,14 @@ class Settings:
                     value=value,
                     expected=f"one of the keys {', '.join(known)}",
                 )
-        if "clock" in given and not isinstance(given["clock"], str):
-            raise ConfigError(field="clock", value=given["clock"], expected=_CLOCKS)
         return cls(**given)
 
     def to_additional_config(self) -> dict[str, Any]:
         """The inverse of `from_additional_config`."""
         return {KEY: asdict(self)}
+
+
+def _lies_in(value: object, *, least: float) -> bool:
+    """Whether `value` is a finite number of at least `least`."""
+    is_number = isinstance(value, float | int) and not isinstance(value, bool)
+    return is_number and least <= value < float("inf")  # type: ignore[operator]

@@ -46,15 +46,19 @@ from emulator.specs.step import RankOutput
 
 
 class _RunningStep:
-    """The step in progress: made by `BeginStep`, ended by the last layer's `Combine`."""
+    """The step in progress: made by `BeginStep`, ended by the last layer's `Combine`.
 
-    __slots__ = ("angles", "batch", "command", "routed", "x")
+    In `layer`, `routed` is None until its tokens are dispatched.
+    """
+
+    __slots__ = ("angles", "batch", "command", "layer", "routed", "x")
 
     def __init__(self, command: BeginStep, batch: TokenBatch, angles: Rotation, x: F32) -> None:
         self.command = command
         self.batch = batch
         self.angles = angles
         self.x = x  # [tokens, hidden], the layer's input
+        self.layer = 0
         self.routed: Routed | None = None
 
 
@@ -121,6 +125,7 @@ class Chip:
         return self._enter_layer(running, 0)
 
     def _enter_layer(self, running: _RunningStep, layer: int) -> Effect:
+        running.layer, running.routed = layer, None
         attended = attend(self._shard, self._kv, layer, running.x, running.batch, running.angles)
         if self._tp > 1:
             return Attended(layer=layer, rows=attended)
@@ -129,6 +134,8 @@ class Chip:
     def _reduce(self, command: Reduce) -> Effect:
         running = self._running
         assert running is not None, "a reduce came outside a step"
+        assert command.layer == running.layer, f"a reduce of layer {command.layer} came in another"
+        assert running.routed is None, "a layer was reduced twice"
         return self._route(running, command.layer, command.rows)
 
     def _route(self, running: _RunningStep, layer: int, attended: F32) -> Dispatch:
@@ -152,7 +159,8 @@ class Chip:
     def _combine(self, command: Combine) -> Effect:
         running = self._running
         assert running is not None, "a combine came outside a step"
-        assert running.routed is not None
+        assert command.layer == running.layer, f"a combine of layer {command.layer} came in another"
+        assert running.routed is not None, "a combine came before its layer's reduce"
         running.x = combine_experts(running.routed, command.expert_rows)
         if command.layer + 1 < self._shard.architecture.layers:
             return self._enter_layer(running, command.layer + 1)

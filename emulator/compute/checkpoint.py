@@ -43,7 +43,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShard:
-    """What one chip holds of a model. `groups` counts its head groups, all of the rank's or a share."""
+    """What one chip holds of a model; `groups` counts its head groups, the rank's or a share."""
 
     architecture: Architecture
     groups: int

@@ -76,8 +76,7 @@ class ChipSpec:
     def tensor_flops_per_s(self, dtype: str) -> float:
         """Dense TensorE ceiling of the chip for "fp32" or "bf16"; raises ConfigError otherwise.
 
-        The low-precision rates are in the catalog for `describe`; they time nothing until their
-        numerics exist.
+        Products of MXFP8 and MXFP4 weights have a ceiling of their own (see timing).
         """
         match dtype:
             case "fp32":

@@ -1,8 +1,8 @@
 """A partition: the chips of one UltraServer that one engine serves on, and how it divides them.
 
 Attention is replicated over data-parallel ranks of `tp` chips, which split its heads and KV cache.
-Experts are spread over groups of `ep` chips, each of which holds all experts. Inside a chip both are
-split over the logical cores that `lnc` makes.
+Experts are spread over groups of `ep` chips, each of which holds all experts. Inside a chip both
+are split over the logical cores that `lnc` makes.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from emulator.specs.system import SystemSpec
 class Partition:
     """`chips` chips from `first_chip` on, in ranks of `tp` and expert-parallel groups of `ep`.
 
-    Rank r has chips [r * tp, (r + 1) * tp) of the partition; so has expert group g with ep. `spares`
-    more chips of the system stand by.
+    Rank r has chips [r * tp, (r + 1) * tp) of the partition; so has expert group g with ep.
+    `spares` more chips of the system stand by.
 
     Raises ConfigError, which says the rule and what would fit.
     """

@@ -64,12 +64,12 @@ TRAINIUM3: Final = ChipSpec(
     tensor_mxfp8_flops_per_s=Figure(
         value=_BF16_FLOPS_PER_S * 4,
         unit="FLOP/s",
-        source=f"arithmetic: four times the BF16 rate ({_NKI}); planned, times nothing yet",
+        source=f"arithmetic: four times the BF16 rate ({_NKI})",
     ),
     tensor_mxfp4_flops_per_s=Figure(
         value=_BF16_FLOPS_PER_S * 4,
         unit="FLOP/s",
-        source=f"{_ARCH}: MXFP4 is turned into MXFP8 before the array; planned, times nothing yet",
+        source=f"{_ARCH}: MXFP4 is turned into MXFP8 before the array",
     ),
     vector_flops_per_s=Figure(
         value=_CORES * 1.2e12, unit="FLOP/s", source=f"{_CORE}: 1.2 FP32 TFLOPS x 8 cores"

@@ -44,6 +44,18 @@ class Settlement:
     duration_ns: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepCosting:
+    """What steps cost on the machine as it was at one moment; see `StepCostModel.cost`."""
+
+    model: StepCostModel
+    slow_factor: NDArray[np.float64]  # [positions]
+
+    def cost(self, batch: StepBatch, loads: ExpertLoads | None = None) -> StepCost:
+        """Time and energy of a step."""
+        return self.model.cost(batch, loads, slow_factor=self.slow_factor)
+
+
 class Machine:
     """A partition of `system` that serves `model` with its experts placed as `placement`.
 
@@ -93,9 +105,9 @@ class Machine:
         """Give every rank a pool of `tokens`; raises HbmExhausted when it does not fit."""
         self.hbm.take_kv([tokens] * self.partition.ranks)
 
-    def cost(self, batch: StepBatch, loads: ExpertLoads | None = None) -> StepCost:
-        """Time and energy of a step on the machine as it is now; see `StepCostModel.cost`."""
-        return self.cost_model.cost(batch, loads, slow_factor=self._slow_factor())
+    def costing(self) -> StepCosting:
+        """What steps cost on the machine as it is now, and later was."""
+        return StepCosting(model=self.cost_model, slow_factor=self._slow_factor())
 
     def after(self, faults: Iterable[Fault]) -> Health:
         """The health once `faults` have happened; raises ConfigError for an impossible one."""
@@ -160,6 +172,7 @@ class Machine:
             distribution=self._distribution,
             all_to_all=self._all_to_all(),
             chips_up=self.chips_up,
+            physical=self.seating.system_chips(self.partition),
         )
 
     @property

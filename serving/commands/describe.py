@@ -12,7 +12,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from emulator.model import CHIPS, MODELS, SYSTEMS, ConfigError, Figure, NamedFigures
+from emulator.model import (
+    CHIPS,
+    MODELS,
+    SYSTEMS,
+    ConfigError,
+    CoreMap,
+    Figure,
+    NamedFigures,
+    core_map,
+)
+from emulator.units import GIB
 
 _SCALED_UNITS = ("bytes", "bytes/s", "FLOP/s", "op/s")
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
@@ -25,6 +35,7 @@ class Section:
     kind: str
     name: str
     figures: NamedFigures
+    core_maps: tuple[CoreMap, ...] = ()
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -69,7 +80,8 @@ def sections_for(name: str | None) -> tuple[Section, ...]:
 
 def _catalog() -> Iterator[Section]:
     for chip in CHIPS.values():
-        yield Section(kind="chip", name=chip.name, figures=chip.figures())
+        core_maps = tuple(core_map(chip, lnc) for lnc in chip.lnc_sizes)
+        yield Section(kind="chip", name=chip.name, figures=chip.figures(), core_maps=core_maps)
     for system in SYSTEMS.values():
         yield Section(kind="system", name=system.name, figures=system.figures())
     for model in MODELS.values():
@@ -86,7 +98,24 @@ def _as_json(section: Section) -> dict[str, object]:
         }
         for label, figure in section.figures
     }
-    return {"kind": section.kind, "name": section.name, "figures": figures}
+    entry: dict[str, object] = {"kind": section.kind, "name": section.name, "figures": figures}
+    if section.core_maps:
+        entry["logical_cores"] = [_core_map_json(core_map) for core_map in section.core_maps]
+    return entry
+
+
+def _core_map_json(core_map: CoreMap) -> dict[str, object]:
+    cores = [
+        {
+            "core": core.core,
+            "physical_cores": core.physical_cores,
+            "hbm_stacks": core.stacks,
+            "hbm_bytes": len(core.stacks) * core_map.stack_bytes,
+            "shared_with_cores": core.shares_with,
+        }
+        for core in core_map.cores
+    ]
+    return {"lnc": core_map.lnc, "released": core_map.released, "cores": cores}
 
 
 def _lines(section: Section) -> Iterator[str]:
@@ -97,6 +126,26 @@ def _lines(section: Section) -> Iterator[str]:
     yield f"{section.kind} {section.name}"
     for label, value, unit, source in rows:
         yield f"  {label:<{label_width}}  {value:>{value_width}}  {unit:<{unit_width}}  {source}"
+    for mapped in section.core_maps:
+        yield ""
+        yield from _core_map_lines(mapped)
+
+
+def _core_map_lines(mapped: CoreMap) -> Iterator[str]:
+    """One logical core a line: its physical cores and the HBM that it sees."""
+    status = "" if mapped.released else " (announced by the vendor, not released)"
+    yield f"  LNC={mapped.lnc}: {len(mapped.cores)} logical cores{status}"
+    for core in mapped.cores:
+        physical, stacks = (
+            f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+            for numbers in (core.physical_cores, core.stacks)
+        )
+        shared = ", ".join(f"NC {other}" for other in core.shares_with)
+        seen_gib = len(core.stacks) * mapped.stack_bytes / GIB
+        yield (
+            f"    NC {core.core}: physical {physical}, HBM stack {stacks}, {seen_gib:.0f} GiB"
+            + (f", shared with {shared}" if shared else "")
+        )
 
 
 def _readable(figure: Figure) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments, connect
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
@@ -25,6 +26,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Print what a running server's chips, ranks and links are doing.",
     )
     add_connection_arguments(parser)
+    parser.add_argument(
+        "--chip", type=int, metavar="N", help="print who holds the HBM of one chip, stack by stack"
+    )
     parser.set_defaults(run=run)
 
 
@@ -38,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
         state = client.state()
     if args.json:
         print(json_text(state))
+    elif args.chip is not None:
+        print("\n".join(hbm_lines(state, args.chip)))
     else:
         print("\n".join(state_lines(state)))
     return 0
@@ -71,6 +77,25 @@ def state_lines(state: MachineState) -> Iterator[str]:
     yield f"faults: {len(state.faults)}, {len(going)} not healed"
     yield ""
     yield from table_lines([_HEADER, *map(_chip_row, state.chips)], right=_RIGHT)
+
+
+def hbm_lines(state: MachineState, chip: int) -> list[str]:
+    """Bytes of each owner in each stack of one chip; raises ConfigError for no such chip."""
+    if not 0 <= chip < len(state.chips):
+        raise ConfigError(field="chip", value=chip, expected=f"0 to {len(state.chips) - 1}")
+    stacks = state.chips[chip].stacks
+    owners = sorted({owner for stack in stacks for owner in stack.owner_bytes})
+    rows = [("owner", *(f"stack {stack.stack}" for stack in stacks), "chip")]
+    for owner in owners:
+        held = [stack.owner_bytes.get(owner, 0) for stack in stacks]
+        rows.append((owner, *(f"{count:,}" for count in (*held, sum(held)))))
+    used = [sum(stack.owner_bytes.values()) for stack in stacks]
+    capacity = [stack.capacity_bytes for stack in stacks]
+    free = [have - taken for have, taken in zip(capacity, used, strict=True)]
+    for label, counts in (("free", free), ("capacity", capacity)):
+        rows.append((label, *(f"{count:,}" for count in (*counts, sum(counts)))))
+    right = frozenset(range(1, len(stacks) + 2))
+    return [f"HBM of chip {chip}, bytes", *table_lines(rows, right=right)]
 
 
 def _balance_line(balance: ExpertBalance) -> str:

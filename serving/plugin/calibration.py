@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StepCostModel
+from emulator.model import StepBatch, StepCostModel
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
 from emulator.units import NS_PER_S
-from serving.plugin.translate import step_batch
 
 SAFETY = 1.25
 """Assumed head-room over the measured ratio: other programs share the host's cores."""
@@ -28,7 +27,11 @@ client on the same cores; above what the benchmark of a decode step measures of 
 
 PROMPT_TOKENS_MAX = 2_048
 BATCHED_TOKENS_MAX = 8_192
-"""Bounds of the prefills that are tried: one prompt, and all prompts of a rank's step."""
+"""Bounds of the prefills that are considered: one prompt, and all prompts of a rank's step."""
+
+MEASURED_TOKENS_MAX = 8_192
+"""All ranks together compute so many tokens in a step that is measured; what a larger one would
+take is in proportion. 144 ranks' largest steps would take minutes."""
 
 SHORT_CONTEXT_TOKENS = 64
 LONG_CONTEXT_TOKENS = 1_024
@@ -90,22 +93,38 @@ class _Host:
         """Wall seconds, the host's budget included, per emulated second: the median of a few.
 
         Each rank runs `requests` of `new_tokens` after `first_position` tokens of context, whose KV
-        blocks they share; the first attempt warms up and does not count.
+        blocks they share. The first attempt warms up and does not count. A step of more tokens than
+        are measured takes more in proportion.
         """
-        ratios = []
-        for _ in range(ATTEMPTS):
-            steps = [
-                self._begin(rank, requests, first_position, new_tokens)
-                for rank in range(self.ranks)
-            ]
-            started = time.perf_counter()
-            outputs = dict(self.step(steps, {}))
-            wall_s = time.perf_counter() - started
-            wall_s += HOST_STEP_S + HOST_REQUEST_STEP_S * requests * self.ranks
-            batch = step_batch(steps, outputs, self.ranks)
-            ratios.append(wall_s * NS_PER_S / self.cost.cost(batch).duration_ns)
-            self.step([self._end(rank, requests) for rank in range(self.ranks)], {})
-        return float(np.median(ratios[1:]))
+        new = min(new_tokens, max(1, MEASURED_TOKENS_MAX // self.ranks))
+        running = min(requests, max(1, MEASURED_TOKENS_MAX // (self.ranks * new)))
+        walls_s = [self._measure(running, first_position, new) for _ in range(ATTEMPTS)]
+        wall_s = float(np.median(walls_s[1:])) * (requests * new_tokens) / (running * new)
+        wall_s += HOST_STEP_S + HOST_REQUEST_STEP_S * requests * self.ranks
+        batch = self._batch(requests, first_position, new_tokens)
+        return wall_s * NS_PER_S / self.cost.cost(batch).duration_ns
+
+    def _measure(self, requests: int, first_position: int, new_tokens: int) -> float:
+        """Wall seconds of one step."""
+        steps = [
+            self._begin(rank, requests, first_position, new_tokens) for rank in range(self.ranks)
+        ]
+        started = time.perf_counter()
+        self.step(steps, {})
+        wall_s = time.perf_counter() - started
+        self.step([self._end(rank, requests) for rank in range(self.ranks)], {})
+        return wall_s
+
+    def _batch(self, requests: int, first_position: int, new_tokens: int) -> StepBatch:
+        """The whole step as the cost model counts it; every request samples."""
+        rows = requests * self.ranks
+        return StepBatch(
+            ranks=self.ranks,
+            rank=np.repeat(np.arange(self.ranks, dtype=np.int64), requests),
+            new_tokens=np.full(rows, new_tokens, dtype=np.int64),
+            context_tokens=np.full(rows, first_position, dtype=np.int64),
+            logit_rows=np.full(self.ranks, requests, dtype=np.int64),
+        )
 
     def _begin(self, rank: int, requests: int, first_position: int, new_tokens: int) -> RankStep:
         end = first_position + new_tokens

@@ -30,6 +30,7 @@ from emulator.model import (
 from emulator.units import NS_PER_S
 from serving.placement.balance import rebalance
 from serving.placement.eplb_settings import EplbSettings
+from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.settings import Settings
 
 _FP32_BYTES = 4  # the chips keep the weights' KV in the dtype they compute in
@@ -95,7 +96,9 @@ class Deployment:
         )
         if self.eplb is None or not model.experts:
             return even
-        slots = self.eplb.slots_per_chip(experts=model.experts, ep=partition.ep)
+        # The experts that `eplb` is about divide evenly; those of a stand-in beside them need not,
+        # and further copies fill its last slots.
+        slots = -(-(model.experts + self.eplb.num_redundant_experts) // partition.ep)
         chips = partition.first_chip + np.arange(partition.chips)
         return rebalance(
             np.ones((model.moe_layers, model.experts)),
@@ -153,6 +156,7 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
     if settings.computes:
         heads[f"weights {weights.name}"] = (weights.heads, weights.kv_heads)
     check_partition(partition, system, heads)
+    parse_prefill_policy(settings.prefill_policy)  # the scheduler makes it; refused here already
     own_routers = settings.computes and time_model is weights
     if own_routers and settings.routing is not None:
         raise ConfigError(

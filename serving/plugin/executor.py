@@ -128,7 +128,17 @@ class UltraServeExecutor(Executor):
         """Warm the chips up and fix the clock; there is nothing to compile."""
         tokens = self._tokens
         assert tokens is not None, "the chips are not started"
-        dilation = calibrate(
+        setting = self.deployment.settings.clock
+        # Only `auto` asks what the host can do; the chips' first step is then a request's.
+        dilation = self._host_dilation(tokens) if setting == "auto" else 0.0
+        clock = make_clock(setting, dilation)
+        self._engine = LiveEngine(
+            self.deployment, self.machine, tokens, clock, kv_blocks=self._kv_blocks
+        )
+        logger.info("clock %s: %g wall seconds per emulated second", setting, clock.dilation)
+
+    def _host_dilation(self, tokens: Fleet | MadeUpTokens) -> float:
+        return calibrate(
             lambda steps, bitmasks: tokens.step(steps, bitmasks).outputs,
             self.machine.cost_model,
             ranks=self.deployment.partition.ranks,
@@ -137,16 +147,6 @@ class UltraServeExecutor(Executor):
             max_model_len=self.model_config.max_model_len,
             max_batched_tokens=self.scheduler_config.max_num_batched_tokens,
             max_requests=self.scheduler_config.max_num_seqs,
-        )
-        clock = make_clock(self.deployment.settings.clock, dilation)
-        self._engine = LiveEngine(
-            self.deployment, self.machine, tokens, clock, kv_blocks=self._kv_blocks
-        )
-        logger.info(
-            "clock %s: %g wall seconds per emulated second (this host keeps up from %g)",
-            self.deployment.settings.clock,
-            clock.dilation,
-            dilation,
         )
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:

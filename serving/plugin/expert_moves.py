@@ -5,15 +5,18 @@ emulated time, and those of the weights that compute tokens, which really move b
 memories. They are the same where one model is both.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from emulator.fleet import ChipLost, Fleet, StepResult
+from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT
 from emulator.specs.tensor_group import Split
 from serving.metrics.machine_state import ExpertBalance
-from serving.placement.migration import transfer_bytes
-from serving.plugin.deployment import Deployment
-from serving.plugin.expert_balancer import ExpertBalancer, Move
+from serving.placement.migration import migration, transfer_bytes
+from serving.plugin.deployment import ROUTING_SEED, Deployment
+from serving.plugin.expert_balancer import Balance, ExpertBalancer, Move
 from serving.plugin.live_machine import LiveMachine
 
 MEASURE_STEPS = 16
@@ -30,6 +33,10 @@ class ExpertMoves:
         self.moved_bytes = 0
         self.last_imbalance = 0.0
         self._steps = 0
+        self._draws = np.random.default_rng(ROUTING_SEED)
+        if deployment.distribution is not None:
+            # Sums of recorded loads may pass 1 by a rounding.
+            self._chance = np.minimum(deployment.distribution.probability, 1.0)
         timed, weights = deployment.time_model, deployment.weights
         self._expert_bytes = sum(
             group.copy_bytes for group in timed.tensor_groups() if group.split is Split.EXPERT
@@ -39,7 +46,14 @@ class ExpertMoves:
         if not self._same_model:
             self._weights = self._balancer(weights.moe_layers, weights.experts)
 
-    def _balancer(self, layers: int, experts: int) -> ExpertBalancer:
+        fleet = live.tokens
+        self._home = live.machine.placement
+        self._home_of_weights = fleet.placement if isinstance(fleet, Fleet) else self._home
+
+    def _balancer(self, layers: int, experts: int) -> ExpertBalancer | None:
+        """None for a model without experts."""
+        if not layers:
+            return None
         partition, system = self._deployment.partition, self._deployment.system
         chips = partition.first_chip + np.arange(partition.chips)
         return ExpertBalancer(
@@ -52,12 +66,12 @@ class ExpertMoves:
 
     def after_step(self, result: StepResult, tokens: int) -> None:
         """Count the choices of a step of `tokens`, and move what is due before the next."""
-        if result.expert_pairs is not None:
+        if result.expert_pairs is not None and self._weights is not None:
             self._weights.count(result.expert_pairs)
         distribution = self._deployment.distribution
-        if distribution is not None and self._deployment.time_model.experts:
-            expected = np.rint(tokens * distribution.probability).astype(np.int64)
-            self._timed.count(expected)
+        if distribution is not None and self._timed is not None:
+            # How many tokens choose an expert, each independently of the others as stated.
+            self._timed.count(self._draws.binomial(tokens, self._chance))
         self._steps += 1
         if self._steps % MEASURE_STEPS == 1:
             self.last_imbalance = self._measure() or 0.0
@@ -68,22 +82,60 @@ class ExpertMoves:
     @property
     def rebalances(self) -> int:
         """How often the timed model's experts were given new places."""
-        return self._timed.balance.rebalances
+        return self._timed.balance.rebalances if self._timed is not None else 0
 
     def _measure(self) -> float | None:
         machine = self._live.machine
+        if self._timed is None:
+            return None
         return self._timed.measure(machine.placement, machine.chips_up)
+
+    def bring_home(self) -> None:
+        """When every chip is back, let experts lie as at the start: survivors had taken them."""
+        machine, fleet = self._live.machine, self._live.tokens
+        if not machine.chips_up.all():
+            return
+        move = self._way_to(machine.placement, self._home)
+        if move is not None:
+            self._move_on_machine(move)
+        if not self._same_model and isinstance(fleet, Fleet):
+            move = self._way_to(fleet.placement, self._home_of_weights)
+            if move is not None:
+                self._really_move(move)
+
+    def _way_to(self, before: ExpertPlacement, home: ExpertPlacement) -> Move | None:
+        """What leads back to `home`, which may have fewer slots than `before`."""
+        partition, system = self._deployment.partition, self._deployment.system
+        chips = partition.first_chip + np.arange(partition.chips)
+        more = before.slots - home.slots
+        slots = np.pad(home.expert_of_slot, ((0, 0), (0, 0), (0, more)), constant_values=EMPTY)
+        if np.array_equal(slots, before.expert_of_slot):
+            return None
+        transfers = migration(
+            before,
+            replace(home, expert_of_slot=slots),
+            tray_of_chip=chips // system.chips_per_tray.count,
+            rack_of_chip=chips // system.chips_per_rack,
+        )
+        return Move(placement=home, transfers=transfers)
 
     def forget_plans(self) -> None:
         """Chips have come or gone: moves that have not begun are void."""
-        self._timed.forget_plan()
-        self._weights.forget_plan()
+        for balancer in (self._timed, self._weights):
+            if balancer is not None:
+                balancer.forget_plan()
 
     def _move_timed(self) -> None:
         machine = self._live.machine
-        move = self._timed.next_move(machine.placement, machine.chips_up)
-        if move is None:
+        if self._timed is None:
             return
+        move = self._timed.next_move(machine.placement, machine.chips_up)
+        if move is not None:
+            self._move_on_machine(move)
+
+    def _move_on_machine(self, move: Move) -> None:
+        """Move experts of the timed model, and charge the links for it."""
+        machine = self._live.machine
         if self._same_model and not self._really_move(move):
             return
         moved = transfer_bytes(move.transfers, self._expert_bytes, machine.partition.chips)
@@ -95,7 +147,7 @@ class ExpertMoves:
 
     def _move_weights(self) -> None:
         fleet = self._live.tokens
-        if isinstance(fleet, Fleet):
+        if isinstance(fleet, Fleet) and self._weights is not None:
             up = self._live.machine.seating.chip_of_position != VACANT
             move = self._weights.next_move(fleet.placement, up)
             if move is not None:
@@ -116,7 +168,7 @@ class ExpertMoves:
     @property
     def balance(self) -> ExpertBalance:
         """How even the timed model's experts are, and were."""
-        balance = self._timed.balance
+        balance = self._timed.balance if self._timed is not None else Balance()
         return ExpertBalance(
             imbalance=self._measure(),
             imbalance_before=balance.before,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from emulator.errors import ConfigError
 from emulator.specs.fault import Fault
 from serving.metrics.machine_state import FaultRecord, FaultStage, Recovery
 
@@ -35,6 +36,13 @@ class FaultLog:
     def records(self) -> tuple[FaultRecord, ...]:
         """All faults."""
         return tuple(self._records)
+
+    def check_room(self) -> None:
+        """Raise ConfigError when no more faults can be noted."""
+        if len(self._records) >= RECORDS_MAX:
+            raise ConfigError(
+                field="faults", value=len(self), expected=f"at most {RECORDS_MAX:,} in one run"
+            )
 
     def add(self, fault: Fault, *, emulated_s: float, survivable: bool, reason: str) -> int:
         """Note a fault that has happened; returns its number."""
@@ -80,7 +88,8 @@ class FaultLog:
             counted = msgspec.structs.replace(
                 recovery, requests_moved=moved, requests_failed=failed
             )
-            stage = FaultStage.FAILED if failed else self._records[number - 1].stage
+            before = self._records[number - 1].stage
+            stage = FaultStage.FAILED if failed and before is FaultStage.RECOVERED else before
             self._replace(number, recovery=counted, stage=stage)
         self._open = []
 

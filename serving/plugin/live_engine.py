@@ -115,7 +115,7 @@ class LiveEngine:
         self._experts.after_step(live.result, int(batch.new_tokens.sum()))
         compute_wall_s = time.perf_counter() - started
         counted = loads if self._deployment.distribution is None else None
-        cost = self._live.machine.cost(batch, counted)
+        cost = live.costing.cost(batch, counted)
         self._last_cost = cost
         self._time.finish(begin_ns, cost, pause_ns=live.pause_ns, compute_wall_s=compute_wall_s)
         return outputs, self.report(live.lost_ranks)
@@ -177,4 +177,6 @@ class LiveEngine:
                     number=number,
                 )
             case HealRequest():
-                return HealReport(healed=self._live.heal(request.chip, request.rack))
+                healed = self._live.heal(request.chip, request.rack)
+                self._experts.bring_home()
+                return HealReport(healed=healed)

@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 
 from emulator.errors import ConfigError
 from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
-from emulator.model import Health, Machine, Recovery
+from emulator.model import Health, Machine, Recovery, StepCosting
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.seating import VACANT
 from emulator.specs.step import RankStep
@@ -31,10 +31,12 @@ _TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
 class LiveStep:
     """A step, what it took beside its own time, and the ranks whose requests must move.
 
+    `costing` is of the machine that computed it, before anything that was noticed after it.
     `lost_ranks` have lost their KV, whether or not a spare has brought them back.
     """
 
     result: StepResult
+    costing: StepCosting
     pause_ns: int
     lost_ranks: tuple[int, ...]
 
@@ -76,14 +78,20 @@ class LiveMachine:
         """Compute one step of every rank in `steps`, through any loss of chips."""
         if isinstance(self.tokens, MadeUpTokens):
             self._settle_pending()  # there is no process to miss
-            up = [step for step in steps if self.machine.ranks_up[step.rank]]
+            up = [step for step in steps if step.rank not in self._lost_ranks]
             result = self.tokens.step(up, bitmasks)
         else:
             result = self._compute(self.tokens, steps, bitmasks)
-            self._settle_pending()  # of a chip that this step did not need
+        costing = self.machine.costing()
+        self._settle_pending()  # of a chip that this step did not need any more
         pause_ns, self._pause_ns = self._pause_ns, 0
         lost, self._lost_ranks = self._lost_ranks, set()
-        return LiveStep(result=result, pause_ns=pause_ns, lost_ranks=tuple(sorted(lost)))
+        return LiveStep(
+            result=result,
+            costing=costing,
+            pause_ns=pause_ns,
+            lost_ranks=tuple(sorted(lost)),
+        )
 
     def _compute(
         self,
@@ -111,6 +119,7 @@ class LiveMachine:
         recovery = self.machine.settlement(health).recovery
         if dry_run:
             return None, recovery
+        self.faults.check_room()
         position = self._position_of(fault.chip)
         self._actual = health
         number = self._record(fault, recovery)

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.structured_output import StructuredOutputManager
 
-__all__ = ["LockstepOutput", "LockstepScheduler"]
-
 
 @dataclass(slots=True)
 class _Place:
@@ -219,7 +217,6 @@ class LockstepScheduler(SchedulerInterface):
             if number in report.lost_ranks or self.ranks[number].requests
             for request in take_out(self.ranks[number])
         ]
-        self._loads.forget()
         reached: set[int] = set()
         for request in sorted(moving, key=self._arrival):
             if request.is_finished():
@@ -241,12 +238,14 @@ class LockstepScheduler(SchedulerInterface):
         return self._places[request.request_id].arrival
 
     def _dismiss_turned_away(self) -> list[Request]:
-        """End the requests that came when no rank was up."""
-        ended = list(self._turned_away.values())
-        self._turned_away = {}
-        for request in ended:
-            request.status = RequestStatus.FINISHED_ERROR
-        return ended
+        """End the requests that came when no rank was up, unless one is up by now."""
+        turned_away, self._turned_away = list(self._turned_away.values()), {}
+        for request in turned_away:
+            if self.ranks_up.any():
+                self.add_request(request)
+            else:
+                request.status = RequestStatus.FINISHED_ERROR
+        return [request for request in turned_away if request.is_finished()]
 
     def _end(self, merged: dict[int, EngineCoreOutputs], ended: list[Request]) -> None:
         """Tell the clients of requests that ended with an error."""
@@ -296,7 +295,7 @@ class LockstepScheduler(SchedulerInterface):
         return self._merge_stats(parts) if parts else None
 
     def add_request(self, request: Request) -> None:
-        """Send a request to a rank; one that comes when no rank is up ends in the next step."""
+        """Send a request to a rank; one that comes when none is up ends in the next step."""
         place = self._places.get(request.request_id)
         if place is not None and request.request_id in self.ranks[place.rank].requests:
             self.ranks[place.rank].add_request(request)  # more input of a streaming session

@@ -111,6 +111,8 @@ class UltraServePlatform(Platform):
             return
         refuse_features(vllm_config)
         deployment = deployment_of(vllm_config)
+        # A model that does not fit is refused here, before a process is started for it.
+        deployment.machine(vllm_config.cache_config.gpu_memory_utilization)
         keep_ending_start_on_signals()
         _configure_engine(vllm_config)
         _configure_context(vllm_config, deployment)
@@ -138,6 +140,10 @@ _ONE_ENGINE = (
     "vLLM would start one engine per rank; use `ultraserve serve`, which reads this flag itself, "
     'or --additional-config \'{"ultraserve": {"chips": N}}\''
 )
+_ONE_WORKER = (
+    "vLLM would look for one worker per chip; use `ultraserve serve`, which reads this flag "
+    'itself, or --additional-config \'{"ultraserve": {"tp": N}}\''
+)
 
 _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     ("--data-parallel-size", lambda c: c.parallel_config.data_parallel_size > 1, _ONE_ENGINE),
@@ -149,7 +155,7 @@ _FEATURES: tuple[tuple[str, Callable[["VllmConfig"], bool], str], ...] = (
     (
         "--tensor-parallel-size",
         lambda c: c.parallel_config.tensor_parallel_size > 1,
-        "attention is not split over chips yet; each chip is a data-parallel rank",
+        _ONE_WORKER,
     ),
     (
         "--pipeline-parallel-size",

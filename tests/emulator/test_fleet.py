@@ -1,6 +1,6 @@
 """Live chips: four Ray actors compute what four chips in this process compute, and are gone after.
 
-One fleet serves the whole file; the last test of it takes it down.
+One fleet serves the whole file; the last test that uses it takes it down.
 """
 
 import shutil
@@ -15,25 +15,36 @@ import pytest
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ChannelError, CheckpointError
 from emulator.fleet import Fleet
-from emulator.specs.sampling import SamplingSpec
-from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
-from tests.emulator.chip.in_process import InProcessChips
+from emulator.specs.placement import ExpertPlacement, ExpertTransfer
+from emulator.specs.step import RankStep, Scheduled
+from tests.emulator.chip.placements import shuffled_placement
+from tests.emulator.fleet_steps import (
+    BLOCK_TOKENS,
+    EXPERTS,
+    GRAMMAR,
+    GREEDY,
+    KV_BLOCKS,
+    LAYERS,
+    RANDOM,
+    VOCAB,
+    assert_same,
+    decode_steps,
+    descendants,
+    even_placement,
+    in_process,
+    last_steps,
+    make_fleet,
+    prefill_steps,
+    process_of,
+    start,
+)
 
 pytestmark = pytest.mark.fleet
 
 CHIPS = 4
-KV_BLOCKS, BLOCK_TOKENS = 64, 32
-VOCAB = 1024
-PSS_BYTES_MAX = 120_000_000
-
-
-def descendants() -> set[psutil.Process]:
-    """The processes that this one has started, without those that have ended."""
-    return {
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process.status() != psutil.STATUS_ZOMBIE
-    }
+SLOTS_MAX = 40
+PSS_BYTES_MAX = 75_000_000
+KINDS = ((0, GREEDY), (1, RANDOM), (3, GRAMMAR))  # rank 2 has no request
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +61,9 @@ def before() -> set[psutil.Process]:
     return descendants()
 
 
-def start(fleet: Fleet, scratch: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(scratch))
-        fleet.start()
-
-
 @pytest.fixture(scope="module")
 def fleet(before: set[psutil.Process], scratch: Path) -> Iterator[Fleet]:
-    fleet = Fleet(
-        weights_dir=SMALL_MOE_DIR, chips=CHIPS, kv_blocks=KV_BLOCKS, block_tokens=BLOCK_TOKENS
-    )
+    fleet = make_fleet(CHIPS, slots_max=SLOTS_MAX)
     try:
         start(fleet, scratch)
         yield fleet
@@ -68,96 +71,29 @@ def fleet(before: set[psutil.Process], scratch: Path) -> Iterator[Fleet]:
         fleet.stop()
 
 
-def request(name: str, tokens: int, first_block: int, sampling: SamplingSpec) -> NewRequest:
-    rng = np.random.default_rng(tokens)
-    return NewRequest(
-        request_id=name,
-        token_ids=rng.integers(300, VOCAB, tokens).tolist(),
-        prompt_tokens=tokens,
-        sampling=sampling,
-        block_ids=list(range(first_block, first_block + 8)),
-    )
-
-
-GREEDY = SamplingSpec(temperature=0.0, logprobs=3)
-RANDOM = SamplingSpec(temperature=1.0, seed=4, prompt_logprobs=2)
-GRAMMAR = SamplingSpec(temperature=0.0, uses_grammar=True)
-
-
-def first_steps() -> list[RankStep]:
-    """Ranks 0, 1 and 3 begin with requests of several kinds; rank 2 has none."""
-    steps = []
-    for rank, sampling in ((0, GREEDY), (1, RANDOM), (3, GRAMMAR)):
-        long = request(f"{rank}-long", 200 + rank, 1, sampling)
-        short = request(f"{rank}-short", 5 + rank, 20, GREEDY)
-        steps.append(
-            RankStep(
-                rank=rank,
-                new=[long, short],
-                scheduled=[
-                    Scheduled(request_id=new.request_id, first_position=0, new_tokens=tokens)
-                    for new in (long, short)
-                    for tokens in [len(new.token_ids)]
-                ],
-                finished=[],
-                grammar_rows=["3-long"] if rank == 3 else [],
-            )
-        )
-    return steps
-
-
-def decode_steps(steps: list[RankStep], made: int) -> list[RankStep]:
-    """One more token of every request, `made` tokens after its prompt."""
-    return [
-        RankStep(
-            rank=step.rank,
-            new=[],
-            scheduled=[
-                Scheduled(
-                    request_id=item.request_id,
-                    first_position=item.new_tokens + made - 1,
-                    new_tokens=1,
-                )
-                for item in step.scheduled
-            ],
-            finished=[],
-        )
-        for step in steps
-    ]
-
-
-def assert_same(found: RankOutput, expected: RankOutput) -> None:
-    assert (found.rank, found.request_ids) == (expected.rank, expected.request_ids)
-    assert found.token_ids.tolist() == expected.token_ids.tolist()
-    for mine, wanted in [
-        (found.logprobs, expected.logprobs),
-        *((found.prompt_logprobs[name], rows) for name, rows in expected.prompt_logprobs.items()),
-    ]:
-        assert (mine is None) == (wanted is None)
-        if mine is not None and wanted is not None:
-            assert mine.token_ids.tolist() == wanted.token_ids.tolist()
-            assert mine.ranks.tolist() == wanted.ranks.tolist()
-            assert (mine.logprobs == wanted.logprobs).all()
-
-
 def test_actors_compute_the_bits_that_chips_in_one_process_compute(fleet: Fleet) -> None:
-    machine = InProcessChips(
-        SMALL_MOE_DIR, chips=CHIPS, kv_blocks=KV_BLOCKS, block_tokens=BLOCK_TOKENS
-    )
+    machine = in_process(CHIPS)
     allowed = np.zeros((1, VOCAB // 32), dtype=np.int32)
     allowed[0, 700 // 32] = 1 << 700 % 32
 
-    steps = first_steps()
+    steps = prefill_steps(KINDS, tokens=200)
     rounds = [(steps, {3: allowed})]
     rounds += [(decode_steps(steps, made), {}) for made in range(1, 4)]
     for given, bitmasks in rounds:
-        found, expected = fleet.step(given, bitmasks), machine.step(given, bitmasks)
-        assert sorted(found) == [0, 1, 3]
-        for rank, output in expected.items():
-            assert_same(found[rank], output)
+        found = fleet.step(given, bitmasks)
+        lockstep = machine.drive(machine.begin(given, bitmasks))
+        expected = lockstep.result(lockstep.outputs)
+        assert sorted(found.outputs) == [0, 1, 3]
+        for rank, output in expected.outputs.items():
+            assert_same(found.outputs[rank], output)
         if bitmasks:
-            assert found[3].token_ids[0] == 700
-            assert list(found[1].prompt_logprobs) == ["1-long"]
+            assert found.outputs[3].token_ids[0] == 700
+            assert list(found.outputs[1].prompt_logprobs) == ["1-long"]
+        assert found.loads is not None
+        assert expected.loads is not None
+        for name in ("pairs", "distinct", "sent"):
+            assert (getattr(found.loads, name) == getattr(expected.loads, name)).all()
+        assert (found.expert_pairs == expected.expert_pairs).all()
 
 
 def test_a_step_in_which_no_rank_has_a_token_is_heard_by_all(fleet: Fleet) -> None:
@@ -166,76 +102,72 @@ def test_a_step_in_which_no_rank_has_a_token_is_heard_by_all(fleet: Fleet) -> No
         for rank in range(CHIPS)
     ]
 
-    outputs = fleet.step(steps, {})
+    result = fleet.step(steps, {})
 
-    assert {rank: output.request_ids for rank, output in outputs.items()} == {
+    assert {rank: output.request_ids for rank, output in result.outputs.items()} == {
         rank: [] for rank in range(CHIPS)
     }
+    assert result.loads is result.expert_pairs is None
 
 
-def test_it_knows_its_architecture_and_what_its_chips_cost_the_host(fleet: Fleet) -> None:
-    memory = fleet.memory()
-    print("chip processes:", ", ".join(f"{m.pss_bytes / 1e6:.0f} MB" for m in memory))
+def transfers_to(
+    after: ExpertPlacement, before: ExpertPlacement, *, from_checkpoint: bool
+) -> list[ExpertTransfer]:
+    """Every slot of `after` that holds another expert than in `before`, from where it lies."""
+    transfers = []
+    changed = after.expert_of_slot != before.expert_of_slot
+    for layer, chip, slot in np.argwhere(changed).tolist():
+        expert = int(after.expert_of_slot[layer, chip, slot])
+        if expert < 0:
+            continue
+        source = np.argwhere(before.expert_of_slot[layer] == expert)[0].tolist()
+        source_chip, source_slot = (-1, -1) if from_checkpoint else source
+        transfers.append(
+            ExpertTransfer(
+                layer=layer,
+                expert=expert,
+                source_chip=source_chip,
+                source_slot=source_slot,
+                chip=chip,
+                slot=slot,
+            )
+        )
+    return transfers
 
-    assert fleet.architecture.experts == 144
-    assert len(memory) == CHIPS
-    assert all(10_000_000 < m.pss_bytes < PSS_BYTES_MAX for m in memory)
-    assert all(m.pss_bytes <= m.rss_bytes for m in memory)
-    assert fleet.cpu_s() > 0
+
+def swapped(placement: ExpertPlacement, layer: int) -> ExpertPlacement:
+    """The first slots of chips 0 and 3 have changed places."""
+    slots = placement.expert_of_slot.copy()
+    slots[layer, [0, 3], 0] = slots[layer, [3, 0], 0]
+    return ExpertPlacement(experts=EXPERTS, ep=CHIPS, expert_of_slot=slots)
 
 
-def test_a_fleet_that_is_well_says_nothing(fleet: Fleet) -> None:
-    fleet.check()
-
-
-def test_lost_chips_are_channel_errors_and_stopping_leaves_nothing(
-    fleet: Fleet, before: set[psutil.Process], scratch: Path
+@pytest.mark.parametrize("from_checkpoint", [False, True])
+def test_experts_move_in_the_middle_of_a_text_and_its_bits_stay(
+    fleet: Fleet, from_checkpoint: bool
 ) -> None:
-    unknown = Scheduled(request_id="nobody", first_position=0, new_tokens=1)
-    failing = RankStep(rank=2, new=[], scheduled=[unknown], finished=[])
-    with pytest.raises(ChannelError, match=r"(?s)chip 2 failed.*nobody"):
-        fleet.step([failing], {})
-    with pytest.raises(ChannelError, match="chip 2 has stopped serving"):
-        fleet.check()
+    machine = in_process(CHIPS)
+    steps = prefill_steps(KINDS[:2], tokens=90)
+    shuffled = shuffled_placement(
+        layers=LAYERS, experts=EXPERTS, chips=CHIPS, ep=CHIPS, slots=SLOTS_MAX, seed=1
+    )
+    home = even_placement(CHIPS)
+    padded = np.pad(home.expert_of_slot, ((0, 0), (0, 0), (0, 4)), constant_values=-1)
+    wide_home = ExpertPlacement(experts=EXPERTS, ep=CHIPS, expert_of_slot=padded)
+    placements = [swapped(wide_home, layer=2), shuffled, wide_home]
 
-    started = descendants() - before
-    actors = [process for process in started if "ChipActor" in " ".join(process.cmdline())]
-    assert len(actors) == CHIPS
-    for process in actors:
-        process.kill()
-    with pytest.raises(ChannelError, match="a chip does not answer"):
-        fleet.check()
-    with pytest.raises(ChannelError, match="chip 0"):
-        fleet.step([RankStep(rank=0, new=[], scheduled=[], finished=[])], {})
-
-    assert list(scratch.glob("ultraserve-ray-*")) != []
-    fleet.stop()
-    fleet.stop()
-
-    assert descendants() - before == set()
-    assert list(scratch.glob("ultraserve*")) == []
-
-
-def test_a_chip_that_cannot_start_is_a_channel_error_and_leaves_nothing(
-    before: set[psutil.Process], scratch: Path
-) -> None:
-    too_large = Fleet(weights_dir=SMALL_MOE_DIR, chips=1, kv_blocks=10**12, block_tokens=32)
-
-    with pytest.raises(ChannelError, match="did not start"):
-        start(too_large, scratch)
-
-    assert descendants() - before == set()
-    assert list(scratch.glob("ultraserve*")) == []
-
-
-def test_a_checkpoint_that_cannot_be_computed_is_told_before_anything_starts(
-    before: set[psutil.Process], scratch: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(CheckpointError, match=r"no config\.json"):
-        Fleet(weights_dir=tmp_path, chips=1, kv_blocks=8, block_tokens=32)
-
-    assert descendants() - before == set()
-
-
-def test_stopping_a_fleet_that_never_started_does_nothing() -> None:
-    Fleet(weights_dir=SMALL_MOE_DIR, chips=1, kv_blocks=8, block_tokens=32).stop()
+    for outputs in (fleet.step(steps, {}).outputs, machine.step(steps)):
+        assert sorted(outputs) == [0, 1]
+    here = wide_home
+    for made, placement in enumerate(placements, start=1):
+        moves = transfers_to(placement, here, from_checkpoint=from_checkpoint)
+        fleet.place(placement, moves)
+        here = placement
+        given = decode_steps(steps, made)
+        found, expected = fleet.step(given, {}), machine.step(given)
+        for rank, output in expected.items():
+            assert_same(found.outputs[rank], output)
+        assert found.loads is not None
+        assert found.loads.pairs[2, 0] == _pairs_on(found.expert_pairs, placement, 2, 0, found)
+    fleet.place(home, [])
+    fleet.step(last_steps(steps), {})

@@ -168,7 +168,7 @@ def serve(
     texts: dict[str, list[int]] = {name: [] for name in prompts}
     rank_of = {name: index % chips.ranks for index, name in enumerate(prompts)}
     computed = dict.fromkeys(prompts, 0)
-    new = _new_requests(chips, prompts, rank_of, new_tokens, sampling, shuffle)
+    new = new_requests(chips, prompts, rank_of, new_tokens, sampling, shuffle)
     while any(len(text) < new_tokens for text in texts.values()):
         steps = []
         for rank in range(chips.ranks):
@@ -191,7 +191,7 @@ def serve(
     return texts
 
 
-def _new_requests(
+def new_requests(
     chips: InProcessChips,
     prompts: Mapping[str, Sequence[int]],
     rank_of: Mapping[str, int],

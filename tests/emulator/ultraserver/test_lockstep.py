@@ -14,7 +14,8 @@ from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import RankStep, Scheduled
 from emulator.ultraserver.exchange import ExpertMap
-from tests.emulator.chip.in_process import InProcessChips, _new_requests, serve
+from tests.emulator.chip.in_process import InProcessChips, new_requests, serve
+from tests.emulator.chip.placements import shuffled_placement
 
 NEW_TOKENS = 6
 LAYERS, EXPERTS = 3, 16
@@ -26,18 +27,9 @@ def prompts(vocab: int = 96) -> dict[str, list[int]]:
 
 
 def random_placement(chips: int, ep: int, slots: int, seed: int) -> ExpertPlacement:
-    """Every group holds every expert somewhere, some twice, in another order in each layer."""
-    rng = np.random.default_rng(seed)
-    groups = []
-    for _ in range(chips // ep):
-        layers = []
-        for _ in range(LAYERS):
-            extra = rng.integers(EMPTY, EXPERTS, ep * slots - EXPERTS)
-            held = rng.permutation(np.concatenate([np.arange(EXPERTS), extra]))
-            layers.append(held.reshape(ep, slots))
-        groups.append(layers)
-    slots_of_chips = np.concatenate(np.array(groups), axis=1)  # [layers, chips, slots]
-    return ExpertPlacement(experts=EXPERTS, ep=ep, expert_of_slot=slots_of_chips)
+    return shuffled_placement(
+        layers=LAYERS, experts=EXPERTS, chips=chips, ep=ep, slots=slots, seed=seed
+    )
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +78,7 @@ def test_logits_have_the_same_bits_wherever_experts_lie(
 def first_step(machine: InProcessChips, sampling: SamplingSpec) -> list[RankStep]:
     texts = prompts()
     rank_of = {name: index % machine.ranks for index, name in enumerate(texts)}
-    new = _new_requests(machine, texts, rank_of, NEW_TOKENS, sampling, None)
+    new = new_requests(machine, texts, rank_of, NEW_TOKENS, sampling, None)
     return [
         RankStep(
             rank=rank,

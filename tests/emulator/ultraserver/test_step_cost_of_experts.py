@@ -74,6 +74,21 @@ def test_counted_loads_move_the_tokens_that_were_sent() -> None:
     assert cost.engine_ns["collectives"].tolist() == [0, 0, moving_ns, moving_ns]
 
 
+def test_the_chips_of_a_rank_dispatch_equal_parts_of_its_tokens_by_hand() -> None:
+    costs = cost_model(2, replace(TINY, hidden=4_096), tp=2)
+    batch = batch_of(1, [(0, 100, 0)])
+    # each chip has two of four experts: it computes half of 200 pairs, hits both of its experts,
+    # and is needed by all of the other's 50 tokens but the sixth that picks the other two experts
+    sent = np.array([[[25.0, 50 * 5 / 6], [50 * 5 / 6, 25.0]]] * 2)
+    loads = ExpertLoads(pairs=np.full((2, 2), 100), distinct=np.full((2, 2), 2), sent=sent)
+
+    expected, counted = costs.cost(batch), costs.cost(batch, loads)
+
+    assert expected.duration_ns == pytest.approx(counted.duration_ns, abs=1)
+    for name, busy in expected.engine_ns.items():
+        assert busy.tolist() == pytest.approx(counted.engine_ns[name].tolist(), abs=1)
+
+
 def test_loads_of_another_model_are_refused() -> None:
     with pytest.raises(ValueError, match=r"loads of \(2, 4\) layers and chips for \(48, 4\)"):
         TRAY.cost(

@@ -19,6 +19,15 @@ _FIRST = Snapshot(
     facility_watts=1400.0,
     provisioned_watts=5000.0,
     compute_wall_s=0.5,
+    pause_s=0.125,
+    chips_up=8,
+    ranks_up=2,
+    faults=6,
+    requests_moved=10,
+    empty_rank_steps=12,
+    expert_imbalance=1.75,
+    expert_rebalances=14,
+    expert_moved_bytes=16 * 10**9,
 )
 
 

@@ -15,7 +15,8 @@ from serving.plugin.translate import step_batch
 from serving.settings import Settings
 
 CHIPS, BLOCK_TOKENS, KV_BLOCKS = 2, 32, 100
-COST = resolve_deployment(Settings(chips=CHIPS, model="qwen3-30b-a3b"), SMALL_MOE_DIR).cost
+DEPLOYMENT = resolve_deployment(Settings(chips=CHIPS, model="qwen3-30b-a3b"), SMALL_MOE_DIR)
+COST = DEPLOYMENT.machine(0.92).cost_model
 
 
 class Host:

@@ -1,7 +1,7 @@
 """EngineTime: every emulated nanosecond counted once, every joule at the watts of its time."""
 
 import itertools
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,13 +11,24 @@ from hypothesis import strategies as st
 from emulator.data import SMALL_MOE_DIR
 from emulator.model import StepCost
 from emulator.sim.clock import DilatedClock, VirtualClock
-from serving.plugin.deployment import Deployment, resolve_deployment
-from serving.plugin.engine_time import EngineTime, make_clock
+from serving.plugin.deployment import resolve_deployment
+from serving.plugin.engine_time import EngineTime, MachineTotals, make_clock
+from serving.plugin.step_report import StepReport
 from serving.settings import Settings
 
-DEPLOYMENT = resolve_deployment(Settings(chips=2, clock="virtual"), SMALL_MOE_DIR)
-IDLE_WATTS = 2 * DEPLOYMENT.cost.idle_chip_watts
+COST = resolve_deployment(Settings(chips=2), SMALL_MOE_DIR).machine(0.92).cost_model
+IDLE_WATTS = 2 * COST.idle_chip_watts
 MS = 1_000_000
+TOTALS = MachineTotals(
+    chips_up=2,
+    ranks_up=1,
+    faults=3,
+    requests_moved=4,
+    empty_rank_steps=5,
+    expert_imbalance=1.5,
+    expert_rebalances=6,
+    expert_moved_bytes=7,
+)
 
 
 def cost(duration_ns: int, watts: float) -> StepCost:
@@ -28,6 +39,26 @@ def cost(duration_ns: int, watts: float) -> StepCost:
         chip_watts=np.array([watts / 4, watts * 3 / 4]),
         chip_joules=watts * duration_ns / 1e9,
     )
+
+
+def ended(
+    time: EngineTime, begin_ns: int, cost: StepCost, wall_s: float = 0.0, *, pause_ns: int = 0
+) -> StepReport:
+    """The report of a step that ends now, and took `wall_s` to compute."""
+    time.finish(begin_ns, cost, pause_ns=pause_ns, compute_wall_s=wall_s)
+    return time.report(TOTALS)
+
+
+def run(
+    time: EngineTime,
+    cost: StepCost,
+    wall_s: float = 0.0,
+    *,
+    continues: bool,
+    pause_ns: int = 0,
+) -> StepReport:
+    """A step that begins now and is computed in no time."""
+    return ended(time, time.begin_ns(continues=continues), cost, wall_s, pause_ns=pause_ns)
 
 
 class Wall:
@@ -45,14 +76,14 @@ class Wall:
 
 def facility(joules: float, seconds: float) -> float:
     """Joules at the facility: its watts are linear in the chips'."""
-    at_rest = DEPLOYMENT.cost.facility_watts(0.0)
-    return at_rest * seconds + joules * (DEPLOYMENT.cost.facility_watts(1.0) - at_rest)
+    at_rest = COST.facility_watts(0.0)
+    return at_rest * seconds + joules * (COST.facility_watts(1.0) - at_rest)
 
 
 def test_steps_that_follow_each_other_in_virtual_time_add_up_by_hand() -> None:
-    time = EngineTime(VirtualClock(), DEPLOYMENT)
-    first = time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.5)
-    second = time.finish(time.begin_ns(continues=True), cost(3 * MS, 800.0), 0.25)
+    time = EngineTime(VirtualClock(), COST)
+    first = run(time, cost(2 * MS, 1000.0), 0.5, continues=False)
+    second = run(time, cost(3 * MS, 800.0), 0.25, continues=True)
 
     assert (first.begin_s, first.end_s) == (0.0, 0.002)
     assert (second.begin_s, second.end_s) == (0.002, 0.005)
@@ -62,17 +93,17 @@ def test_steps_that_follow_each_other_in_virtual_time_add_up_by_hand() -> None:
     assert snapshot.chip_joules == pytest.approx(2.0 + 2.4)
     assert snapshot.facility_joules == pytest.approx(facility(4.4, 0.005))
     assert snapshot.chip_watts == 800.0
-    assert snapshot.facility_watts == DEPLOYMENT.cost.facility_watts(800.0)
-    assert snapshot.provisioned_watts == DEPLOYMENT.cost.provisioned_watts
+    assert snapshot.facility_watts == COST.facility_watts(800.0)
+    assert snapshot.provisioned_watts == COST.provisioned_watts
     assert (snapshot.chips, snapshot.dilation) == (2, 0.0)
     assert snapshot.compute_wall_s == 0.75
 
 
 def test_waiting_for_work_is_counted_at_idle_watts() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(4.0), DEPLOYMENT)
+    time = EngineTime(wall.clock(4.0), COST)
     wall.now_ns += 40 * MS  # 10 ms emulated
-    report = time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.0)
+    report = run(time, cost(2 * MS, 1000.0), 0.0, continues=False)
 
     assert (report.begin_s, report.end_s) == (0.010, 0.012)
     assert report.snapshot.busy_s == 0.002
@@ -82,10 +113,10 @@ def test_waiting_for_work_is_counted_at_idle_watts() -> None:
 
 def test_a_busy_engine_hides_the_host_s_time_between_steps() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(4.0), DEPLOYMENT)
-    time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.0)
+    time = EngineTime(wall.clock(4.0), COST)
+    run(time, cost(2 * MS, 1000.0), 0.0, continues=False)
     wall.now_ns += 4 * MS  # 1 ms emulated goes to scheduling
-    report = time.finish(time.begin_ns(continues=True), cost(2 * MS, 1000.0), 0.0)
+    report = run(time, cost(2 * MS, 1000.0), 0.0, continues=True)
 
     assert (report.begin_s, report.end_s) == (0.002, 0.004)
     assert report.snapshot.lag_s == 0.0
@@ -93,16 +124,58 @@ def test_a_busy_engine_hides_the_host_s_time_between_steps() -> None:
 
 def test_a_host_that_is_too_slow_makes_lag_that_is_reported_and_drawn_at_idle() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(4.0), DEPLOYMENT)
+    time = EngineTime(wall.clock(4.0), COST)
     begin_ns = time.begin_ns(continues=False)
     wall.now_ns += 20 * MS  # computing took 5 ms emulated, the step is 2 ms long
-    report = time.finish(begin_ns, cost(2 * MS, 1000.0), 0.02)
+    report = ended(time, begin_ns, cost(2 * MS, 1000.0), 0.02)
 
     assert (report.begin_s, report.end_s) == (0.0, 0.005)
     snapshot = report.snapshot
     assert (snapshot.busy_s, snapshot.lag_s, snapshot.lagging_steps) == (0.002, 0.003, 1)
     assert snapshot.chip_joules == pytest.approx(2.0 + 0.003 * IDLE_WATTS)
     assert time.begin_ns(continues=True) == 5 * MS
+
+
+def test_a_pause_holds_the_step_up_at_idle_watts_and_is_no_busy_time() -> None:
+    time = EngineTime(VirtualClock(), COST)
+    first = run(time, cost(2 * MS, 1000.0), continues=False, pause_ns=7 * MS)
+    second = run(time, cost(3 * MS, 800.0), continues=True)
+
+    assert (first.begin_s, first.end_s) == (0.0, 0.009)
+    assert (second.begin_s, second.end_s) == (0.009, 0.012)
+    snapshot = second.snapshot
+    assert (snapshot.busy_s, snapshot.pause_s) == (pytest.approx(0.005), pytest.approx(0.007))
+    assert snapshot.lag_s == 0.0
+    assert snapshot.chip_joules == pytest.approx(2.0 + 2.4 + 0.007 * IDLE_WATTS)
+    assert snapshot.facility_joules == pytest.approx(facility(snapshot.chip_joules, 0.012))
+    assert first.snapshot.chip_watts == 1000.0  # the step's, not the pause's
+
+
+def test_a_pause_gives_a_slow_host_time_to_compute() -> None:
+    wall = Wall()
+    time = EngineTime(wall.clock(4.0), COST)
+    begin_ns = time.begin_ns(continues=False)
+    wall.now_ns += 20 * MS  # 5 ms emulated
+    report = ended(time, begin_ns, cost(2 * MS, 1000.0), pause_ns=4 * MS)
+
+    assert (report.end_s, report.snapshot.lag_s) == (0.006, 0.0)
+    assert wall.now_ns == 7_000_000_000 + 24 * MS
+
+
+def test_a_step_without_work_counts_its_pause_alone() -> None:
+    time = EngineTime(VirtualClock(), COST)
+    report = run(time, cost(0, IDLE_WATTS), continues=False, pause_ns=5 * MS)
+
+    assert (report.end_s, report.snapshot.busy_s) == (0.005, 0.0)
+    assert report.snapshot.chip_joules == pytest.approx(0.005 * IDLE_WATTS)
+
+
+def test_a_report_carries_what_the_machine_says_and_the_ranks_that_were_lost() -> None:
+    time = EngineTime(VirtualClock(), COST)
+    report = time.report(TOTALS, lost_ranks=(1,), ranks_up=(True, False))
+
+    assert (report.lost_ranks, report.ranks_up) == ((1,), (True, False))
+    assert {name: getattr(report.snapshot, name) for name in asdict(TOTALS)} == asdict(TOTALS)
 
 
 STEPS = st.lists(
@@ -112,6 +185,7 @@ STEPS = st.lists(
         st.integers(0, 200 * MS),  # wall ns of computing
         st.floats(0.0, 2000.0),  # watts
         st.booleans(),  # whether it continues
+        st.just(0) | st.integers(0, 300 * MS),  # how long it was held up
     ),
     max_size=30,
 )
@@ -119,25 +193,28 @@ STEPS = st.lists(
 
 @given(steps=STEPS, dilation=st.none() | st.sampled_from([0.5, 1.0, 3.7, 250.0]))
 def test_emulated_time_and_joules_are_conserved(
-    steps: list[tuple[int, int, int, float, bool]], dilation: float | None
+    steps: list[tuple[int, int, int, float, bool, int]], dilation: float | None
 ) -> None:
     wall = Wall()
-    time = EngineTime(VirtualClock() if dilation is None else wall.clock(dilation), DEPLOYMENT)
-    reports = [time.report()]
+    time = EngineTime(VirtualClock() if dilation is None else wall.clock(dilation), COST)
+    reports = [time.report(TOTALS)]
     busy_joules = 0.0
-    for duration_ns, before_ns, computing_ns, watts, continues in steps:
+    for duration_ns, before_ns, computing_ns, watts, continues, pause_ns in steps:
         wall.now_ns += before_ns
         begin_ns = time.begin_ns(continues=continues)
         wall.now_ns += computing_ns
-        reports.append(time.finish(begin_ns, cost(duration_ns, watts), computing_ns / 1e9))
+        reports.append(
+            ended(time, begin_ns, cost(duration_ns, watts), computing_ns / 1e9, pause_ns=pause_ns)
+        )
         busy_joules += watts * duration_ns / 1e9
 
     last = reports[-1].snapshot
     busy_s = sum(step[0] for step in steps) / 1e9
     assert last.busy_s == pytest.approx(busy_s)
+    assert last.pause_s == pytest.approx(sum(step[5] for step in steps) / 1e9)
     assert last.emulated_s == pytest.approx(reports[-1].end_s)
     idle_s = last.emulated_s - busy_s
-    assert idle_s >= last.lag_s - 1e-9
+    assert idle_s >= last.lag_s + last.pause_s - 1e-9
     assert last.chip_joules == pytest.approx(busy_joules + idle_s * IDLE_WATTS)
     assert last.facility_joules == pytest.approx(facility(last.chip_joules, last.emulated_s))
     for before, after in itertools.pairwise(reports):
@@ -157,17 +234,17 @@ def test_a_wall_reading_is_told_in_emulated_seconds_on_the_report_s_own_scale(
     monkeypatch.setattr("time.monotonic", lambda: wall.now_ns / 1e9)
     clock = wall.clock(dilation)
     wall.now_ns += 40 * MS
-    time = EngineTime(clock, DEPLOYMENT)
+    time = EngineTime(clock, COST)
     at_wall_s = wall.now_ns / 1e9
-    report = time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.0)
+    report = run(time, cost(2 * MS, 1000.0), 0.0, continues=False)
 
     assert report.at_monotonic_s(at_wall_s) == pytest.approx(0.040 / dilation, abs=1e-6)
     assert report.at_monotonic_s(at_wall_s) == pytest.approx(report.begin_s, abs=1e-6)
 
 
 def test_a_wall_reading_means_nothing_in_virtual_time() -> None:
-    time = EngineTime(VirtualClock(), DEPLOYMENT)
-    report = time.finish(time.begin_ns(continues=False), cost(2 * MS, 1000.0), 0.0)
+    time = EngineTime(VirtualClock(), COST)
+    report = run(time, cost(2 * MS, 1000.0), 0.0, continues=False)
 
     assert report.at_monotonic_s(123.0) == report.begin_s
 
@@ -179,15 +256,12 @@ def test_only_auto_takes_the_calibrated_dilation(setting: str, dilation: float) 
     assert make_clock(setting, 17.0).dilation == dilation
 
 
-def resolved(**changes: Any) -> Deployment:
-    return resolve_deployment(Settings(**({"chips": 4} | changes)), SMALL_MOE_DIR)
-
-
 def test_the_user_s_pue_scales_the_facility_and_nothing_else() -> None:
-    plain, given = resolved(), resolved(pue=1.5)
+    deployment = resolve_deployment(Settings(chips=2, pue=1.5), SMALL_MOE_DIR)
+    given = deployment.machine(0.92).cost_model
 
-    ratio = given.cost.facility_watts(1000.0) / plain.cost.facility_watts(1000.0)
-    assert ratio == pytest.approx(1.5 / plain.system.pue.value)
-    assert given.cost.provisioned_watts == plain.cost.provisioned_watts
-    assert given.cost.idle_chip_watts == plain.cost.idle_chip_watts
-    assert given.system.pue.source == "given by the user"
+    ratio = given.facility_watts(1000.0) / COST.facility_watts(1000.0)
+    assert ratio == pytest.approx(1.5 / COST.system.pue.value)
+    assert given.provisioned_watts == COST.provisioned_watts
+    assert given.idle_chip_watts == COST.idle_chip_watts
+    assert deployment.system.pue.source == "given by the user"

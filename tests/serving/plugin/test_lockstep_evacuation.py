@@ -113,6 +113,20 @@ def test_moved_requests_queue_by_arrival_among_those_that_wait_already() -> None
     assert set(machine.ended) == set("abcdef")
 
 
+def test_of_several_lost_ranks_the_request_that_came_first_gets_the_free_seat() -> None:
+    machine = Machine(4, max_num_seqs=1)
+    for name, max_tokens in (("brief", 1), ("first", 30), ("held", 30), ("short", 1)):
+        machine.scheduler.add_request(long_arrival(name, max_tokens=max_tokens).request())
+    machine.step()
+    machine.scheduler.add_request(long_arrival("later", 60).request())
+    machine.step()
+    assert [rank_of(machine, name) for name in ("later", "first", "held")] == [0, 1, 2]
+    machine.step(lost=(0, 1))
+
+    assert rank_of(machine, "first") == 3
+    machine.finish()
+
+
 def test_moved_requests_keep_their_priority() -> None:
     machine = Machine(2, max_num_seqs=1, scheduling_policy="priority")
     for name, priority in (("a", 5), ("b", 5), ("c", 9), ("d", 9), ("e", 0), ("f", 7)):
@@ -167,6 +181,16 @@ def test_without_a_rank_that_is_up_requests_end_with_an_error_also_new_ones() ->
     machine.scheduler.add_request(long_arrival("f").request())
     machine.finish()
     assert machine.received["f"] == expected_tokens(long_arrival("f"))
+
+
+def test_a_request_that_came_just_before_a_rank_was_up_again_is_served() -> None:
+    machine = Machine(2)
+    machine.step(up=(False, False))
+    machine.scheduler.add_request(long_arrival("lucky").request())
+    machine.step(up=(True, False))
+    assert rank_of(machine, "lucky") == 0
+    machine.finish()
+    assert machine.received["lucky"] == expected_tokens(long_arrival("lucky"))
 
 
 def test_a_streaming_session_between_inputs_ends_with_an_error() -> None:

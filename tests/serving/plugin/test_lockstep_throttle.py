@@ -79,11 +79,12 @@ def test_staggered_ranks_prefill_one_after_the_other_while_one_decodes() -> None
         ("capped:10", [[20, 4, 20, 4], [10, 1, 10, 1], [10, 1, 10, 1], [10, 1, 10, 1]]),
     ],
 )
+@pytest.mark.parametrize("waiting", ["", "ch"])
 def test_a_chunk_leaves_the_decodes_behind_it_their_tokens(
-    policy: str, counts: list[list[int]]
+    policy: str, counts: list[list[int]], waiting: str
 ) -> None:
-    machine = Machine(2, prefill_policy=policy, long_prefill_token_threshold=20)
-    for name, tokens in (("a", 100), ("f", 100), ("b", 4), ("g", 4)):
+    machine = Machine(2, prefill_policy=policy, long_prefill_token_threshold=20, max_num_seqs=2)
+    for name, tokens in (("a", 100), ("f", 100), ("b", 4), ("g", 4), *((n, 3) for n in waiting)):
         machine.scheduler.add_request(long_arrival(name, tokens).request())
 
     assert [prefilled(machine.step(), *"abfg") for _ in counts] == counts

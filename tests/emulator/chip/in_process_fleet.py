@@ -1,0 +1,144 @@
+"""A fleet without processes: `Fleet` itself, whose chips compute in this process.
+
+Only Ray and the channel are replaced, by a host that keeps real chips and lets them die or fall
+silent. What a killed chip held is gone; one that takes its place reads its share anew.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from emulator.actors.channel import ChipLost, ChipSilent, Drained
+from emulator.chip.chip_share import ChipShare, load_chip, read_experts
+from emulator.chip.commands import Command, Hang, LoadExperts
+from emulator.chip.effects import Effect, Ready
+from emulator.fleet import Fleet
+
+
+class LiveChip:
+    """One chip, where Ray would have an actor. It dies of the first command that is a `dies_of`."""
+
+    def __init__(self, number: int, share: ChipShare) -> None:
+        self.number = number
+        self.share = share
+        self.chip = load_chip(share)
+        self.alive = True
+        self.hanging = False
+        self.dies_of: type[Command] | None = None
+        self.wait_ready = _Call()
+
+    def answer(self, command: Command) -> Effect | None:
+        """What the chip says; None when it is silent or has just died."""
+        if self.dies_of is not None and isinstance(command, self.dies_of):
+            self.alive = False
+        self.hanging = self.hanging or isinstance(command, Hang)
+        if not self.alive or self.hanging:
+            return None
+        if isinstance(command, LoadExperts):
+            return self.chip.handle(read_experts(self.share, command))
+        return self.chip.handle(command)
+
+
+class _Call:
+    """An actor's method, as Ray spells the call."""
+
+    def remote(self) -> None:
+        """Nothing to wait for."""
+
+
+class _Host:
+    """Stands where Ray's session and the hub stand; keeps every command that was sent."""
+
+    address, key = "in this process", b""
+
+    def __init__(self) -> None:
+        self.chips: dict[int, LiveChip] = {}
+        self.sent: list[tuple[int, Command]] = []
+        self._replies: dict[int, list[Effect]] = {}
+
+    # Ray's part.
+    def place_chips(self, chips: int) -> list[None]:
+        return [None] * chips
+
+    def start_chip(self, *, chip: int, share: ChipShare, **_address: Any) -> LiveChip:
+        self.chips[chip] = LiveChip(chip, share)
+        self._replies[chip] = [Ready(chip=chip)]
+        return self.chips[chip]
+
+    def get(self, references: Any, _timeout_s: float) -> Any:
+        return references
+
+    def kill(self, actor: LiveChip) -> None:
+        actor.alive = False
+
+    def stop(self) -> None:
+        self.chips.clear()
+
+    # The channel's part.
+    def accept(self, chips: Collection[int], _timeout_s: float) -> None:
+        assert set(chips) <= self.chips.keys(), chips
+
+    def send(self, chip: int, message: Any) -> None:
+        if not self._is_connected(chip):
+            raise ChipLost((chip,))
+        self.sent.append((chip, message))
+        reply = self.chips[chip].answer(message)
+        if reply is not None:
+            self._replies.setdefault(chip, []).append(reply)
+
+    def send_all(self, messages: Mapping[int, Any]) -> None:
+        lost = []
+        for chip, message in messages.items():
+            try:
+                self.send(chip, message)
+            except ChipLost:
+                lost.append(chip)
+        if lost:
+            raise ChipLost(tuple(lost))
+
+    def receive(self, chips: Collection[int], timeout_s: float) -> Iterator[tuple[int, Any]]:
+        left = set(chips)
+        for chip in sorted(chips):
+            if self._replies.get(chip):
+                left.discard(chip)
+                yield chip, self._replies[chip].pop(0)
+        dead = [chip for chip in left if not self._is_connected(chip)]
+        if dead:
+            raise ChipLost(tuple(sorted(dead)))
+        if left:
+            raise ChipSilent(tuple(sorted(left)), timeout_s)
+
+    def drain(self, chips: Collection[int], _timeout_s: float) -> Drained:
+        replies = {chip: self._replies[chip].pop(0) for chip in chips if self._replies.get(chip)}
+        left = set(chips) - replies.keys()
+        lost = {chip for chip in left if not self._is_connected(chip)}
+        return Drained(replies=replies, lost=tuple(sorted(lost)), silent=tuple(sorted(left - lost)))
+
+    def forget(self, chip: int) -> None:
+        self.chips.pop(chip, None)
+        self._replies.pop(chip, None)
+
+    def close(self) -> None:
+        self._replies.clear()
+
+    def _is_connected(self, chip: int) -> bool:
+        return chip in self.chips and self.chips[chip].alive
+
+
+class InProcessFleet(Fleet):
+    """A fleet that needs no Ray. `host.chips` are its live chips, `host.sent` what they were told.
+
+    Chips die when they are killed, and at the first command that they are doomed by.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.host = _Host()
+        self._ray = self.host  # type: ignore[assignment]
+
+    def start(self) -> None:
+        self._hub = self.host  # type: ignore[assignment]
+        self._start_chips(range(self.chips))
+
+    def doom(self, chip: int, kind: type[Command]) -> None:
+        """Let `chip` die when it is told something of `kind`, before it carries it out."""
+        self.host.chips[chip].dies_of = kind
