@@ -22,6 +22,7 @@ from emulator.model import (
     system_by_name,
 )
 from serving.endpoints.control_address import DEFAULT_PORT as CONTROL_PORT
+from serving.errors import UnsupportedFlag
 from serving.settings import Settings
 
 NO_WEIGHTS = "none"
@@ -181,7 +182,9 @@ def resolve_arguments(
     Raises:
         ConfigError: flags that contradict each other or the environment; a model that is no name
             and no directory.
+        UnsupportedFlag: a spelling of ours that is not read.
     """
+    _take_underscored(args)
     model = _model_argument(args)
     time_model, weights_dir = _model_and_weights(args, model)
     tp = 1 if args.tp is None else args.tp
@@ -210,6 +213,30 @@ def resolve_arguments(
             field="clock", value="virtual", expected="real, auto or dilated:K behind a socket"
         )
     return settings, weights_dir
+
+
+def _take_underscored(args: argparse.Namespace) -> None:
+    """Take flags of ours that are spelled with underscores, as vLLM's parser allows.
+
+    Raises UnsupportedFlag for vLLM's dotted spelling of --eplb-config, of which vLLM would take no
+    notice.
+    """
+    given = [_with_dashes(argument) for argument in args.unknown]
+    for argument in given:
+        if argument.startswith("--eplb-config."):
+            raise UnsupportedFlag(
+                flag=argument.partition("=")[0], reason="give --eplb-config one JSON object"
+            )
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_arguments(parser)
+    _, args.unknown = parser.parse_known_args(given, namespace=args)
+
+
+def _with_dashes(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
 
 
 def _model_argument(args: argparse.Namespace) -> str | None:
@@ -267,11 +294,17 @@ def _cores(
 def _chips(args: argparse.Namespace, tp: int) -> int | None:
     """The chips that --chips, or --dp with --tp, ask for; None when neither does."""
     chips: int | None = args.chips
+    for name in ("tp", "dp"):
+        size = getattr(args, name)
+        if size is not None and size < 1:
+            raise ConfigError(field=name, value=size, expected="a whole number of at least 1")
     if args.dp is None:
         return chips
     if chips is not None and tp * args.dp != chips:
         raise ConfigError(
-            field="dp", value=args.dp, expected=f"chips = tp x dp, and {chips} is not {tp} x it"
+            field="dp",
+            value=args.dp,
+            expected=f"chips = tp x dp, so {chips / tp:g} on {chips} chips with tp {tp}",
         )
     return int(tp * args.dp)
 

@@ -4,9 +4,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
-import numpy as np
 from ray._private.state import actors
 
 from emulator.data import SMALL_MOE_DIR

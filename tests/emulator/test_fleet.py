@@ -14,7 +14,7 @@ import pytest
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ChannelError, CheckpointError
-from emulator.fleet import Fleet
+from emulator.fleet import Fleet, StepResult
 from emulator.specs.placement import ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankStep, Scheduled
 from tests.emulator.chip.placements import shuffled_placement
@@ -142,6 +142,16 @@ def swapped(placement: ExpertPlacement, layer: int) -> ExpertPlacement:
     return ExpertPlacement(experts=EXPERTS, ep=CHIPS, expert_of_slot=slots)
 
 
+def assert_loads_follow(result: StepResult, placement: ExpertPlacement) -> None:
+    """Each chip computed what chose the experts that lie on it, and nothing else."""
+    assert result.loads is not None
+    assert result.expert_pairs is not None
+    for layer, chip in np.ndindex(LAYERS, CHIPS):
+        held = placement.expert_of_slot[layer, chip]
+        on_chip = result.expert_pairs[layer, held[held >= 0]].sum()
+        assert result.loads.pairs[layer, chip] == on_chip
+
+
 @pytest.mark.parametrize("from_checkpoint", [False, True])
 def test_experts_move_in_the_middle_of_a_text_and_its_bits_stay(
     fleet: Fleet, from_checkpoint: bool
@@ -167,7 +177,91 @@ def test_experts_move_in_the_middle_of_a_text_and_its_bits_stay(
         found, expected = fleet.step(given, {}), machine.step(given)
         for rank, output in expected.items():
             assert_same(found.outputs[rank], output)
-        assert found.loads is not None
-        assert found.loads.pairs[2, 0] == _pairs_on(found.expert_pairs, placement, 2, 0, found)
+        if placement.copies().max() == 1:
+            assert_loads_follow(found, placement)
     fleet.place(home, [])
     fleet.step(last_steps(steps), {})
+
+
+def test_it_knows_its_architecture_and_what_its_chips_cost_the_host(fleet: Fleet) -> None:
+    memory = fleet.memory()
+    print("chip processes:", ", ".join(f"{m.pss_bytes / 1e6:.0f} MB" for m in memory))
+
+    assert fleet.architecture.experts == EXPERTS
+    assert fleet.chips == CHIPS
+    assert fleet.live_chips == frozenset(range(CHIPS))
+    assert len(memory) == CHIPS
+    assert all(10_000_000 < m.pss_bytes < PSS_BYTES_MAX for m in memory)
+    assert all(m.pss_bytes <= m.rss_bytes for m in memory)
+    assert fleet.cpu_s() > 0
+
+
+def test_a_fleet_that_is_well_says_nothing(fleet: Fleet) -> None:
+    fleet.check()
+
+
+def test_a_chip_that_fails_ends_the_fleet_and_stopping_leaves_nothing(
+    fleet: Fleet, before: set[psutil.Process], scratch: Path
+) -> None:
+    unknown = Scheduled(request_id="nobody", first_position=0, new_tokens=1)
+    failing = RankStep(rank=2, new=[], scheduled=[unknown], finished=[])
+    with pytest.raises(ChannelError, match=r"(?s)chip 2 failed.*nobody"):
+        fleet.step([failing], {})
+    with pytest.raises(ChannelError, match="chip 2 has stopped serving"):
+        fleet.check()
+
+    chips = [process_of(fleet, chip) for chip in range(CHIPS)]
+    assert set(chips) <= descendants() - before
+    for process in chips:
+        process.kill()
+    with pytest.raises(ChannelError, match="a chip does not answer"):
+        fleet.check()
+
+    assert list(scratch.glob("ultraserve-ray-*")) != []
+    fleet.stop()
+    fleet.stop()
+
+    assert descendants() - before == set()
+    assert list(scratch.glob("ultraserve*")) == []
+
+
+def test_a_chip_that_cannot_start_is_a_channel_error_and_leaves_nothing(
+    before: set[psutil.Process], scratch: Path
+) -> None:
+    too_large = Fleet(
+        weights_dir=SMALL_MOE_DIR,
+        placement=even_placement(1),
+        kv_blocks=10**12,
+        block_tokens=BLOCK_TOKENS,
+    )
+
+    with pytest.raises(ChannelError, match="did not start"):
+        start(too_large, scratch)
+
+    assert descendants() - before == set()
+    assert list(scratch.glob("ultraserve*")) == []
+
+
+def test_a_checkpoint_that_cannot_be_computed_is_told_before_anything_starts(
+    before: set[psutil.Process], scratch: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        Fleet(
+            weights_dir=tmp_path,
+            placement=even_placement(1),
+            kv_blocks=KV_BLOCKS,
+            block_tokens=BLOCK_TOKENS,
+        )
+
+    assert descendants() - before == set()
+
+
+def test_stopping_a_fleet_that_never_started_does_nothing() -> None:
+    make_fleet(1).stop()
+
+
+@pytest.mark.parametrize(("layers", "experts"), [(LAYERS, 16), (3, EXPERTS)])
+def test_a_placement_of_another_model_is_a_programming_error(layers: int, experts: int) -> None:
+    placement = ExpertPlacement.even(layers=layers, experts=experts, chips=1, ep=1)
+    with pytest.raises(AssertionError):
+        Fleet(weights_dir=SMALL_MOE_DIR, placement=placement, kv_blocks=8, block_tokens=32)

@@ -1,3 +1,4 @@
+import json
 from dataclasses import fields
 from typing import Any
 
@@ -19,7 +20,9 @@ def test_nothing_given_means_the_defaults(additional: dict[str, Any] | None) -> 
 
     assert settings == Settings()
     assert (settings.system, settings.chips, settings.model) == ("trn3-nl72x2", 4, None)
-    assert (settings.clock, settings.pue) == ("auto", None)
+    assert (settings.tp, settings.ep, settings.lnc, settings.spares) == (1, None, None, 0)
+    assert (settings.clock, settings.pue, settings.computes) == ("auto", None, True)
+    assert settings.hang_timeout_s == 30.0  # the Neuron runtime's NEURON_RT_EXEC_TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -54,14 +57,37 @@ WRONG_CLOCKS = [
     "dilated:1:2",
 ]
 
+NO_WHOLE_NUMBER = (-4, 2.0, "4", True, [1])
+ABOVE_ZERO, AT_LEAST_ZERO = "a whole number of at least 1", "a whole number of at least 0"
+
 WRONG = [
     *[("clock", text, "real, auto, virtual or dilated:K") for text in WRONG_CLOCKS],
     ("clock", 3, "real, auto, virtual or dilated:K"),
     ("clock", None, "real, auto, virtual or dilated:K"),
-    *[("chips", value, "a whole number above 0") for value in (0, -4, 2.0, "4", None, True)],
-    *[("pue", value, "a number of at least 1") for value in (0.99, -1, "1.1")],
-    *[("system", value, "a catalog name") for value in (3, ["trn3"])],
+    *[(name, value, ABOVE_ZERO) for name in ("chips", "tp") for value in (*NO_WHOLE_NUMBER, None)],
+    *[(name, 0, ABOVE_ZERO) for name in ("chips", "tp", "ep", "lnc")],
+    *[(name, value, ABOVE_ZERO) for name in ("ep", "lnc") for value in NO_WHOLE_NUMBER],
+    *[
+        (name, value, AT_LEAST_ZERO)
+        for name in ("first_chip", "spares")
+        for value in (*NO_WHOLE_NUMBER, None)
+    ],
+    *[("pue", value, "a number of at least 1") for value in (0.99, -1, "1.1", True, float("inf"))],
+    *[
+        ("hang_timeout_s", value, "seconds above 0")
+        for value in (0, -1.0, "30", True, None, float("inf"))
+    ],
+    *[("system", value, "a catalog name") for value in (3, ["trn3"], None)],
     ("model", 30, "a catalog name"),
+    ("routing", 1.5, "uniform, zipf:S or a file"),
+    ("prefill_policy", 3, "a policy's name"),
+    ("ray_address", 6379, "host:port"),
+    *[
+        (name, value, "true or false")
+        for name in ("computes", "exclusive_cores")
+        for value in ("false", 0, None)
+    ],
+    *[("eplb", value, "an object of settings") for value in (True, "{}", [("step_interval", 1)])],
 ]
 
 
@@ -85,7 +111,7 @@ def test_a_value_of_two_lines_is_told_in_one() -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["chip", "Chips", "tp", ""])
+@pytest.mark.parametrize("name", ["chip", "Chips", "dp", ""])
 def test_an_unknown_key_names_itself_and_the_keys_that_there_are(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read({"chips": 2, name: "x"})
@@ -105,11 +131,30 @@ def test_settings_that_are_no_object_are_refused(given: Any) -> None:
         Settings,
         system=st.text(),
         chips=st.integers(1, 10_000),
+        tp=st.integers(1, 10_000),
+        ep=st.none() | st.integers(1, 10_000),
+        lnc=st.none() | st.integers(1, 8),
+        first_chip=st.integers(0, 10_000),
+        spares=st.integers(0, 10_000),
         model=st.none() | st.text(),
+        computes=st.booleans(),
+        routing=st.none() | st.text(),
+        prefill_policy=st.none() | st.text(),
+        eplb=st.none() | st.dictionaries(st.text(), st.integers() | st.booleans()),
+        ray_address=st.none() | st.text(),
+        hang_timeout_s=st.floats(0.0, 1e9, exclude_min=True) | st.integers(1, 100),
+        exclusive_cores=st.booleans(),
         clock=st.sampled_from(["real", "auto", "virtual"])
         | st.floats(1e-6, 1e9).map(lambda k: f"dilated:{k}"),
         pue=st.none() | st.floats(1.0, 3.0) | st.just(1),
     )
 )
 def test_settings_survive_the_way_through_the_additional_config(settings: Settings) -> None:
-    assert Settings.from_additional_config(settings.to_additional_config()) == settings
+    as_text = json.dumps(settings.to_additional_config())  # as it travels to `vllm serve`
+
+    assert Settings.from_additional_config(json.loads(as_text)) == settings
+
+
+@pytest.mark.parametrize(("chips", "tp", "ranks"), [(4, 1, 4), (4, 2, 2), (144, 4, 36)])
+def test_a_rank_is_tp_chips(chips: int, tp: int, ranks: int) -> None:
+    assert Settings(chips=chips, tp=tp).ranks == ranks

@@ -137,8 +137,40 @@ def test_it_prefills_as_much_as_a_step_may_hold_and_decodes_alone_and_together()
 def test_it_tries_no_prompt_longer_than_the_context_or_two_thousand_tokens() -> None:
     host = Host(0.0)
     run(host, tokens=131_072, requests=64, blocks=10_000, context=131_072)
-    assert sizes(host) == {(4, 0, 2048), (1, 64, 1), (16, 64, 1), (64, 1024, 1)}
+    # Of the four prompts that a step may hold, two ranks compute 8,192 tokens together: two each.
+    assert sizes(host) == {(2, 0, 2048), (1, 64, 1), (16, 64, 1), (64, 1024, 1)}
 
     short = Host(0.0)
     run(short, tokens=512, requests=8, context=100)
     assert sizes(short) == {(5, 0, 99), (1, 64, 1), (8, 64, 1), (8, 99, 1)}
+
+
+def test_steps_that_are_too_long_to_measure_count_in_proportion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+
+    def compute(
+        steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
+    ) -> dict[int, RankOutput]:
+        nonlocal now_s
+        now_s += 1e-3 * sum(item.new_tokens for step in steps for item in step.scheduled)
+        return {step.rank: answer(step) for step in steps}
+
+    def dilation(measured_tokens_max: int) -> float:
+        monkeypatch.setattr("serving.plugin.calibration.MEASURED_TOKENS_MAX", measured_tokens_max)
+        return calibrate(
+            compute,
+            COST,
+            ranks=CHIPS,
+            block_tokens=BLOCK_TOKENS,
+            kv_blocks=10_000,
+            max_model_len=40_960,
+            max_batched_tokens=4_096,
+            max_requests=8,
+        )
+
+    monkeypatch.setattr("time.perf_counter", lambda: now_s)
+    whole = dilation(8_192)
+    assert dilation(1_024) == whole
+    assert dilation(1) == whole  # never less than one token of one request on each rank

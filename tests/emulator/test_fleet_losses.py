@@ -1,0 +1,286 @@
+"""Live chips that are killed or hang: the fleet says which, and the text goes on unchanged.
+
+One fleet with a chip a rank and one with two serve the whole file; every test hands back a fleet of
+four working chips.
+"""
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from emulator.fleet import ChipLost, Fleet, StepResult
+from emulator.model import plan_reloads
+from emulator.specs.placement import ExpertTransfer
+from emulator.specs.step import RankOutput, RankStep
+from tests.emulator.fleet_steps import (
+    EXPERTS,
+    GREEDY,
+    RANDOM,
+    assert_same,
+    decode_steps,
+    descendants,
+    even_placement,
+    in_process,
+    is_running,
+    last_steps,
+    make_fleet,
+    prefill_steps,
+    process_of,
+    start,
+)
+
+pytestmark = pytest.mark.fleet
+
+CHIPS = 4
+SLOTS_MAX = 48  # three chips have room for all experts
+DECODES = 3
+GONE_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True)
+class Calm:
+    """Steps, and what every rank samples in them while nothing happens."""
+
+    steps: list[list[RankStep]]
+    outputs: list[Mapping[int, RankOutput]]
+
+    def of(self, number: int, ranks: set[int]) -> list[RankStep]:
+        return [step for step in self.steps[number] if step.rank in ranks]
+
+    def check(self, number: int, result: StepResult, ranks: set[int]) -> None:
+        assert ranks <= result.outputs.keys()
+        for rank in ranks:
+            assert_same(result.outputs[rank], self.outputs[number][rank])
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    before = descendants()
+    scratch = Path(tempfile.mkdtemp(prefix="fleet-"))
+    fleet = make_fleet(CHIPS, tp=request.param, slots_max=SLOTS_MAX)
+    try:
+        start(fleet, scratch)
+        yield fleet
+    finally:
+        fleet.stop()
+        assert descendants() - before == set()
+        assert list(scratch.iterdir()) == []
+        shutil.rmtree(scratch)
+
+
+@pytest.fixture(scope="module")
+def calm(fleet: Fleet) -> Calm:
+    machine = in_process(CHIPS, tp=fleet.tp)
+    kinds = [(rank, (GREEDY, RANDOM)[rank % 2]) for rank in range(CHIPS // fleet.tp)]
+    prefill = prefill_steps(kinds, tokens=300)
+    steps = [prefill, *(decode_steps(prefill, made) for made in range(1, DECODES + 1))]
+    return Calm(steps=steps, outputs=[machine.step(given) for given in steps])
+
+
+@contextmanager
+def at_round(fleet: Fleet, number: int, happen: Callable[[], None]) -> Iterator[None]:
+    """Let `happen` before the messages of round `number` of the next step are sent."""
+    hub: Any = fleet._live_hub()
+    send_all, rounds = hub.send_all, iter(range(1_000))
+
+    def send(messages: Mapping[int, Any]) -> None:
+        if next(rounds) == number:
+            happen()
+        send_all(messages)
+
+    hub.send_all = send
+    try:
+        yield
+    finally:
+        del hub.send_all
+
+
+def end_process(process: psutil.Process) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    psutil.wait_procs([process], timeout=GONE_WITHIN_S)
+
+
+def computed_ns(process: psutil.Process) -> int:
+    """What all threads of `process` have run on a processor so far."""
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    return sum(int(path.read_text(encoding="ascii").split()[0]) for path in tasks)
+
+
+@contextmanager
+def while_it_computes(fleet: Fleet, process: psutil.Process) -> Iterator[None]:
+    """Kill `process` from another thread, 2 ms of its time into the first layer's attention.
+
+    The second round is held until then, so that the step cannot end before.
+    """
+    before_ns = computed_ns(process)
+
+    def watch() -> None:
+        while computed_ns(process) < before_ns + 2_000_000:
+            time.sleep(0.0005)
+        end_process(process)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    with at_round(fleet, 1, thread.join):
+        yield
+    thread.join()
+
+
+# Rounds of messages in a step: BeginStep; for each layer Reduce (of several chips a rank),
+# RunExperts and Combine.
+def last_round(fleet: Fleet) -> int:
+    return 4 * (2 if fleet.tp == 1 else 3)
+
+
+@contextmanager
+def losing(fleet: Fleet, chip: int, way: str) -> Iterator[None]:
+    process = process_of(fleet, chip)
+    match way:
+        case "before it hears of the step":
+            with at_round(fleet, 0, lambda: end_process(process)):
+                yield
+        case "among the layers":
+            with at_round(fleet, 4, lambda: end_process(process)):
+                yield
+        case "as the others finish":
+            with at_round(fleet, last_round(fleet), lambda: end_process(process)):
+                yield
+        case "while it computes":
+            with while_it_computes(fleet, process):
+                yield
+        case _:
+            fleet.hang(chip)
+            yield
+            assert is_running(process)
+
+
+def read_lost_experts(fleet: Fleet, chip: int) -> None:
+    """The survivors read the lost chip's experts from the checkpoint."""
+    reloads = plan_reloads(
+        even_placement(CHIPS),
+        gone=np.array([chip]),
+        filled=np.zeros(0, dtype=np.int64),
+        seated=np.array(sorted(fleet.live_chips)),
+        capacity=np.full(CHIPS, SLOTS_MAX),
+        groups=np.array([0]),
+    )
+    assert len(reloads.transfers) == 4 * EXPERTS // CHIPS  # of each layer the chip's quarter
+    fleet.place(reloads.placement, reloads.transfers)
+
+
+@pytest.mark.parametrize(
+    ("chip", "way", "spare_comes"),
+    [
+        (3, "before it hears of the step", "at once"),
+        (2, "among the layers", "later"),
+        (3, "as the others finish", "at once"),
+        (2, "while it computes", "later"),
+        (3, "as it hangs", "later"),
+    ],
+)
+def test_a_chip_lost_in_a_step_is_named_and_the_text_goes_on_as_if_nothing_had_been(
+    fleet: Fleet, calm: Calm, chip: int, way: str, spare_comes: str
+) -> None:
+    lost_rank = chip // fleet.tp
+    ranks = set(range(CHIPS // fleet.tp))
+    others = ranks - {lost_rank}
+    process = process_of(fleet, chip)
+
+    with losing(fleet, chip, way), pytest.raises(ChipLost) as loss:
+        fleet.step(calm.steps[0], {})
+    assert loss.value.chips == (chip,)
+    assert nothing_waits(fleet, chip)
+    fleet.remove([chip], [lost_rank])
+    assert fleet.live_chips == frozenset(range(CHIPS)) - {chip}
+    assert psutil.wait_procs([process], timeout=GONE_WITHIN_S)[1] == []
+    if spare_comes == "at once":
+        fleet.add(chip, even_placement(CHIPS))
+    else:
+        read_lost_experts(fleet, chip)
+
+    calm.check(0, fleet.resume([lost_rank]), others)
+    calm.check(1, fleet.step(calm.of(1, others), {}), others)
+    if spare_comes == "later":
+        fleet.add(chip, even_placement(CHIPS))
+    # The lost rank's requests are computed again, while the others are a token ahead.
+    calm.check(0, fleet.step(calm.of(0, {lost_rank}), {}), {lost_rank})
+    both = fleet.step(calm.of(2, others) + calm.of(1, {lost_rank}), {})
+    calm.check(2, both, others)
+    calm.check(1, both, {lost_rank})
+    calm.check(2, fleet.step(calm.of(2, {lost_rank}), {}), {lost_rank})
+    calm.check(3, fleet.step(calm.steps[3], {}), ranks)
+
+    fleet.step(last_steps(calm.steps[0]), {})
+    fleet.check()
+
+
+def nothing_waits(fleet: Fleet, lost: int) -> bool:
+    """Whether all chips but the lost one have been heard: none has an answer left over."""
+    others = [chip for chip in range(CHIPS) if chip != lost]
+    drained = fleet._live_hub().drain(others, 0.2)
+    return drained.replies == {} and drained.lost == () and drained.silent == tuple(others)
+
+
+def test_two_chips_lost_at_once_are_both_named_in_the_end(fleet: Fleet, calm: Calm) -> None:
+    processes = {chip: process_of(fleet, chip) for chip in (1, 2)}
+    ranks = set(range(CHIPS // fleet.tp))
+    lost: set[int] = set()
+
+    def end_both() -> None:
+        for process in processes.values():
+            end_process(process)
+
+    def attempt() -> StepResult:
+        if not lost:
+            return fleet.step(calm.steps[0], {})
+        return fleet.resume({chip // fleet.tp for chip in lost})
+
+    with at_round(fleet, 3, end_both):
+        while True:
+            try:
+                result = attempt()
+                break
+            except ChipLost as loss:
+                lost.update(loss.chips)
+                fleet.remove(loss.chips, {chip // fleet.tp for chip in loss.chips})
+                for chip in loss.chips:
+                    fleet.add(chip, even_placement(CHIPS))
+
+    lost_ranks = {chip // fleet.tp for chip in lost}
+    assert lost == {1, 2}
+    calm.check(0, result, ranks - lost_ranks)
+    calm.check(0, fleet.step(calm.of(0, lost_ranks), {}), lost_ranks)
+    calm.check(1, fleet.step(calm.steps[1], {}), ranks)
+    fleet.step(last_steps(calm.steps[0]), {})
+
+
+def test_a_chip_lost_between_steps_is_met_by_whatever_needs_it_next(
+    fleet: Fleet, calm: Calm
+) -> None:
+    ranks = set(range(CHIPS // fleet.tp))
+    process = process_of(fleet, 0)
+    copy = ExpertTransfer(layer=1, expert=0, source_chip=0, source_slot=0, chip=3, slot=47)
+
+    fleet.kill(0)
+    assert psutil.wait_procs([process], timeout=GONE_WITHIN_S)[1] == []
+    with pytest.raises(ChipLost) as loss:
+        fleet.place(even_placement(CHIPS), [copy])
+    assert loss.value.chips == (0,)
+    fleet.remove([0], [0])
+    fleet.add(0, even_placement(CHIPS))
+
+    calm.check(0, fleet.step(calm.steps[0], {}), ranks)
+    calm.check(1, fleet.step(calm.steps[1], {}), ranks)
+    fleet.step(last_steps(calm.steps[0]), {})

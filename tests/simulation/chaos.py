@@ -1,0 +1,293 @@
+"""Strikes an engine under load with faults, and asserts that clients and books come out right.
+
+An episode begins on a whole machine: requests arrive, faults happen, requests go on arriving, and
+in the end everything is repaired. What should become of the machine is computed beforehand by the
+pure functions on a copy of it; what becomes of the requests follows from that.
+"""
+
+import copy
+import itertools
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.fleet import SILENCE_TIMEOUT_S
+from emulator.model import Machine
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.health import Health
+from serving.metrics.control_call import FaultReport, HealReport, HealRequest, InjectRequest
+from serving.metrics.machine_state import FaultRecord, FaultStage
+from tests.simulation.asks import Answer, make_asks
+from tests.simulation.invariants import TimeAndEnergy, check_agreement, check_idle, check_memories
+from tests.simulation.troubled_engine import TroubledEngine
+
+WALL_S_MAX = 60.0
+"""Of one step with all recovering in it: chips are started in about a second, and other programs
+share the host's cores."""
+TURNS_MAX = 400
+"""An engine under this load is idle again after some fifty steps."""
+ABORT_SHARE = 0.04
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blow:
+    """One fault, and how it comes: through the control service between two steps, or, for a chip
+    that is lost or hangs, by a signal to its process `after_s` seconds into a step.
+    """
+
+    fault: Fault
+    after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """Faults that the engine met together."""
+
+    kinds: tuple[FaultKind, ...]
+    survived: bool
+    emulated_ns: int
+    wall_s: float
+
+
+class Chaos:
+    """One engine, its load and its troubles; everything by chance follows from `seed`."""
+
+    def __init__(self, engine: TroubledEngine, *, seed: int, arrivals_per_step: float) -> None:
+        self.engine = engine
+        self.rng = np.random.default_rng(seed)
+        self.met: list[Met] = []
+        self.ends: Counter[str] = Counter()
+        self.preemptions = 0
+        self._rate = arrivals_per_step
+        self._asks = make_asks(seed)
+        self._expected: dict[str, Answer] = {}
+        self._in_flight: dict[str, Answer] = {}
+        self._names = itertools.count()
+        self._books = TimeAndEnergy(engine)
+        self._settled = len(engine.live_machine.faults)
+        self._held_up_ns = self._books.pause_ns
+        self._count_preemptions()
+
+    def _count_preemptions(self) -> None:
+        for rank in self.engine.scheduler.ranks:
+            preempt = rank._preempt_request
+
+            def counted(*args: object, _preempt: object = preempt, **more: object) -> object:
+                self.preemptions += 1
+                return _preempt(*args, **more)  # type: ignore[operator]
+
+            rank._preempt_request = counted
+
+    # --- load -----------------------------------------------------------------------------------
+
+    def take_reference(self) -> None:
+        """Answer every kind of request once while nothing is wrong."""
+        for ask in self._asks:
+            self.engine.add(f"calm-{ask.name}", ask, 0)
+            self._expected[ask.name] = Answer(ask)
+        while not self.engine.is_idle():
+            for output in self.engine.step():
+                self._expected[output.request_id.removeprefix("calm-")].take(output)
+            self._books.check()
+        for answer in self._expected.values():
+            assert answer.is_finished, answer.ask.name
+            assert not answer.has_failed, answer.ask.name
+
+    def arrive(self, count: int) -> None:
+        """`count` requests come, of kinds and priorities by chance."""
+        for pick in self.rng.integers(len(self._asks), size=count).tolist():
+            name = f"r{next(self._names)}"
+            self._in_flight[name] = Answer(self._asks[pick])
+            self.engine.add(name, self._asks[pick], int(self.rng.integers(3)))
+
+    def _abort(self) -> None:
+        for name in list(self._in_flight):
+            if self.rng.random() < ABORT_SHARE / 10:
+                self.engine.abort(name)
+                answer = self._in_flight.pop(name)
+                answer.check(self._expected[answer.ask.name])
+                self.ends["aborted"] += 1
+
+    def turn(self, *, arrivals: bool = True) -> None:
+        """One step of the engine, and everything that has to hold after it."""
+        if arrivals:
+            self.arrive(int(self.rng.poisson(self._rate)))
+            self._abort()
+        engine = self.engine
+        if engine.is_idle():
+            return
+        could_serve = bool(engine.machine.ranks_up.any())
+        started_s = time.monotonic()
+        outputs = engine.step()
+        assert time.monotonic() - started_s < WALL_S_MAX
+        self._books.check()
+        check_agreement(engine)
+        can_serve = could_serve and bool(engine.machine.ranks_up.any())
+        for output in outputs:
+            answer = self._in_flight[output.request_id]
+            answer.take(output)
+            if not answer.is_finished:
+                continue
+            del self._in_flight[output.request_id]
+            answer.check(self._expected[answer.ask.name])
+            assert not (answer.has_failed and can_serve), f"{answer.ask.name} is lost"
+            self.ends["failed" if answer.has_failed else "whole"] += 1
+        if not engine.machine.ranks_up.any():
+            assert not self._in_flight, "requests wait for ranks that are gone"
+
+    def drain(self) -> None:
+        """Let everything end; afterwards nobody holds anything."""
+        for _ in range(TURNS_MAX):
+            if self.engine.is_idle():
+                break
+            self.turn(arrivals=False)
+        assert not self._in_flight, "requests that never end"
+        check_idle(self.engine)
+        layers = self.engine.fleet.architecture.layers
+        check_memories(self.engine, [int(self.rng.integers(layers))])
+
+    # --- trouble --------------------------------------------------------------------------------
+
+    def episode(self, blows: Sequence[Blow]) -> None:
+        """Serve, be struck, go on, be repaired, and serve as before."""
+        self.arrive(3 * self.engine.machine.partition.ranks)
+        for _ in range(int(self.rng.integers(2, 9))):
+            self.turn()
+        self.strike(blows)
+        for _ in range(int(self.rng.integers(3, 9))):
+            self.turn()
+        if self.rng.random() < 0.5:
+            self.drain()
+        self.heal(blows)
+        self.arrive(self.engine.machine.partition.ranks)
+        self.turn()
+        self.drain()
+        self._check_whole()
+
+    def strike(self, blows: Sequence[Blow]) -> None:
+        """Let all of `blows` happen, and turn until the engine has met them."""
+        wanted = len(self.engine.live_machine.faults) + len(blows)
+        timers = []
+        for blow in blows:
+            position = self.engine.position_of(blow.fault.chip)
+            if blow.after_s is not None and position is not None:
+                process = self.engine.processes()[position]
+                timers.append(threading.Timer(blow.after_s, process.send_signal, [signal.SIGKILL]))
+                continue
+            with self._foreseen():
+                report = self.engine.control(InjectRequest(fault=blow.fault))
+            assert isinstance(report, FaultReport), report
+            assert report.accepted
+        for timer in timers:
+            timer.start()
+        try:
+            for _ in range(TURNS_MAX):
+                if self._settled == wanted:
+                    break
+                with self._foreseen():
+                    self.turn()
+        finally:
+            for timer in timers:
+                timer.join()
+        assert self._settled == wanted, "a fault is never met"
+
+    @contextmanager
+    def _foreseen(self) -> Iterator[None]:
+        """What is met in here has to become of the machine what it becomes of a copy."""
+        twin = copy.deepcopy(self.engine.machine)
+        moves = self.engine.live.state().expert_balance.moved_bytes
+        yield
+        records = self.engine.live_machine.faults.records
+        fresh = [r for r in records[self._settled :] if r.stage is not FaultStage.PENDING]
+        for _, group in itertools.groupby(fresh, key=lambda r: r.recovery and r.recovery.wall_s):
+            self._judge(twin, list(group))
+        if fresh and moves == self.engine.live.state().expert_balance.moved_bytes:
+            assert_same(self.engine.machine, twin)
+
+    def _judge(self, twin: Machine, together: list[FaultRecord]) -> None:
+        """The faults that were met together, against the pure functions on the machine's twin."""
+        kinds = tuple(record.fault.kind for record in together)
+        health = twin.after(record.fault for record in together)
+        settlement = twin.settlement(health, kinds)
+        twin.settle(health, settlement)
+        for record in together:
+            took = record.recovery
+            assert took is not None
+            assert took.emulated_ns == settlement.duration_ns
+            assert took.experts_reloaded == len(settlement.recovery.reloads)
+            assert took.wall_s < WALL_S_MAX
+        assert together[-1].survivable == settlement.recovery.survivable
+        self.met.append(
+            Met(
+                kinds=kinds,
+                survived=settlement.recovery.survivable,
+                emulated_ns=settlement.duration_ns,
+                wall_s=max(record.recovery.wall_s for record in together if record.recovery),
+            )
+        )
+        self._settled += len(together)
+        self._held_up_ns += settlement.duration_ns
+
+    def heal(self, blows: Sequence[Blow]) -> None:
+        """Repair everything, at once or one by one."""
+        requests = [HealRequest()]
+        if self.rng.random() < 0.5:
+            chips = sorted({blow.fault.chip for blow in blows if blow.fault.chip >= 0})
+            racks = sorted({blow.fault.rack for blow in blows if blow.fault.rack >= 0})
+            requests = [
+                *(HealRequest(chip=chip) for chip in self.rng.permutation(chips).tolist()),
+                *(HealRequest(rack=rack) for rack in racks),
+            ]
+        for request in requests:
+            twin = copy.deepcopy(self.engine.machine)
+            reply = self.engine.control(request)
+            assert isinstance(reply, HealReport), reply
+            settlement = twin.settlement(self.engine.machine.health)
+            twin.settle(self.engine.machine.health, settlement)
+            assert_same(self.engine.machine, twin)
+            self._held_up_ns += settlement.duration_ns
+
+    def _check_whole(self) -> None:
+        """Nothing is wrong any more, and all time that it took is in the books."""
+        engine, machine = self.engine, self.engine.machine
+        assert_healthy(engine.live_machine.actual, Health.whole(machine.system, machine.partition))
+        assert machine.ranks_up.all()
+        assert machine.chips_up.all()
+        stages = {record.stage for record in engine.live_machine.faults.records}
+        assert stages <= {FaultStage.HEALED}
+        moving_ns = self._books.pause_ns - self._held_up_ns
+        if engine.executor.deployment.eplb is None:
+            assert moving_ns == 0
+        assert moving_ns >= 0
+
+    def blows_of(self, faults: Sequence[Fault]) -> tuple[Blow, ...]:
+        """How `faults` come: every other lost chip is killed in a step, or in a recovery."""
+        return tuple(
+            Blow(
+                fault=fault,
+                after_s=float(self.rng.exponential(0.05 if number == 0 else 0.3))
+                if fault.kind is FaultKind.LOSE_CHIP and self.rng.random() < 0.5
+                else None,
+            )
+            for number, fault in enumerate(faults)
+        )
+
+
+def assert_same(machine: Machine, twin: Machine) -> None:
+    assert machine.seating.chip_of_position.tolist() == twin.seating.chip_of_position.tolist()
+    assert machine.ranks_up.tolist() == twin.ranks_up.tolist()
+    found, wanted = machine.placement.expert_of_slot, twin.placement.expert_of_slot
+    assert np.array_equal(found, wanted)
+    assert_healthy(machine.health, twin.health)
+
+
+def assert_healthy(found: Health, wanted: Health) -> None:
+    for name in Health.__dataclass_fields__:
+        assert np.array_equal(getattr(found, name), getattr(wanted, name)), name
