@@ -142,22 +142,29 @@ class Machine:
         self.place_experts(recovery.placement)
 
     def place_experts(self, placement: ExpertPlacement) -> None:
-        """Let experts lie as `placement` says, which must fit."""
+        """Let experts lie as `placement` says, which must fit.
+
+        A position holds memory for as many slots in every layer as its fullest layer has experts.
+        """
         self.placement = placement
-        held = (placement.expert_of_slot != EMPTY).sum(axis=(0, 2))  # [positions]
-        reserved = self._slots * placement.layers
-        for position, copies in enumerate(held.tolist()):
-            self.hbm.hold_expert_copies(position, max(copies, reserved))
+        for position, slots in enumerate(self._slots_held().tolist()):
+            self.hbm.hold_expert_copies(position, slots * placement.layers)
         self.cost_model = self._cost_model()
 
     def capacity(self) -> I64:
         """Slots of a layer that each position has memory for, int64[positions]."""
-        held = (self.placement.expert_of_slot != EMPTY).sum(axis=2).max(axis=0, initial=0)
+        held = self._slots_held()
         spare = [self.hbm.spare_slots(position) for position in range(self.partition.chips)]
-        room = np.maximum(held, self._slots) + np.array(spare, dtype=np.int64)
+        room = held + np.array(spare, dtype=np.int64)
         # A second copy of an expert on one chip is of no use.
         capacity: I64 = np.minimum(room, np.maximum(held, self.model.experts))
         return capacity
+
+    def _slots_held(self) -> I64:
+        """Slots of a layer that each position holds memory for; those of the start it keeps."""
+        filled = (self.placement.expert_of_slot != EMPTY).sum(axis=2).max(axis=0, initial=0)
+        held: I64 = np.maximum(filled, self._slots)
+        return held
 
     def transfer_ns(self, payload_bytes: NDArray[np.float64]) -> int:
         """Emulated time in which positions exchange payload_bytes[sender, receiver]."""
@@ -205,14 +212,14 @@ class Machine:
     def _weight_bytes(self) -> WeightBytes:
         groups = self.model.tensor_groups()
         experts = sum(group.copy_bytes for group in groups if group.split is Split.EXPERT)
-        # A position's share of the heads and columns; what is kept whole is read whole.
-        replica = sum(
-            group.copy_bytes if group.split is Split.WHOLE else -(-group.copy_bytes // self._tp)
-            for group in groups
-            if group.split is not Split.EXPERT
-        )
+        # A position's share of the heads and columns; what is kept whole is read whole, and keys'
+        # and values' part by every chip that has one of its heads.
+        tp, kv_parts = self.partition.tp, min(self.partition.tp, self.model.kv_heads)
+        replica = 0
+        for group in groups:
+            if group.split is Split.WHOLE:
+                replica += group.copy_bytes
+            elif group.split is not Split.EXPERT:
+                replica += -(-(group.copy_bytes - group.kv_bytes) // tp)
+                replica += -(-group.kv_bytes // kv_parts)
         return WeightBytes(expert_bytes=experts, replica_bytes=replica)
-
-    @property
-    def _tp(self) -> int:
-        return self.partition.tp

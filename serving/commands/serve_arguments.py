@@ -221,14 +221,14 @@ def _take_underscored(args: argparse.Namespace) -> None:
     Raises UnsupportedFlag for vLLM's dotted spelling of --eplb-config, of which vLLM would take no
     notice.
     """
-    given = [_with_dashes(argument) for argument in args.unknown]
-    for argument in given:
-        if argument.startswith("--eplb-config."):
+    for argument in args.unknown:
+        if _with_dashes(argument).startswith("--eplb-config."):
             raise UnsupportedFlag(
                 flag=argument.partition("=")[0], reason="give --eplb-config one JSON object"
             )
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_arguments(parser)
+    given = [_with_dashes(argument) for argument in args.unknown]
     _, args.unknown = parser.parse_known_args(given, namespace=args)
 
 

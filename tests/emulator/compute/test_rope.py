@@ -95,3 +95,12 @@ def test_a_position_has_the_same_bits_alone_and_among_others(positions: list[int
         alone = rotation(np.array([position]), 24, 1e6)
         assert (together.cos[row] == alone.cos[0]).all()
         assert (together.sin[row] == alone.sin[0]).all()
+
+
+def test_axes_between_tokens_and_a_heads_elements_are_all_heads() -> None:
+    x = np.random.default_rng(2).standard_normal((5, 3, 2, 16)).astype(np.float32)
+    angles = rotation(np.arange(40, 45), 16, 1e6)
+
+    turned = rotate(x, angles)
+
+    assert (turned.reshape(5, 6, 16) == rotate(x.reshape(5, 6, 16), angles)).all()

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.tiled_matmul import TILE_ROWS, padded_rows, tiled_matmul
+from emulator.compute.tiled_matmul import TILE_ROWS, grouped_matmul, padded_rows, tiled_matmul
 
 # Inner and outer widths of the products in this repository, and odd ones.
 WIDTHS = [(112, 256), (128, 112), (16, 112), (112, 1024), (64, 201), (7, 3), (1, 1), (2048, 5)]
@@ -70,3 +70,53 @@ def test_a_view_with_gaps_is_multiplied_as_its_copy_is() -> None:
     x, weight = normal(rng, 11, 3, 16), normal(rng, 16, 8)
 
     assert (tiled_matmul(x[:, 1], weight) == tiled_matmul(x[:, 1].copy(), weight)).all()
+
+
+class TestGroups:
+    # inner and columns of a head group's projections in and out, and odd ones
+    WIDTHS = ((112, 64), (32, 112), (64, 144), (128, 40), (7, 3), (1, 1))
+
+    def test_two_groups_by_hand(self) -> None:
+        x = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
+        weights = np.array([[[1, 0, 2], [0, 1, 3]], [[0, 1, 0], [2, 0, 0]]], dtype=np.float32)
+
+        both = grouped_matmul(x, weights)
+        each = grouped_matmul(np.array([x, 10 * x]), weights)
+
+        first, second = [[1, 2, 8], [3, 4, 18], [5, 6, 28]], [[4, 1, 0], [8, 3, 0], [12, 5, 0]]
+        assert both.tolist() == [first, second]
+        assert each.tolist() == [first, (10 * both[1]).tolist()]
+
+    @pytest.mark.parametrize(("inner", "columns"), WIDTHS)
+    @pytest.mark.parametrize("own_rows", [False, True])
+    def test_a_row_of_a_group_has_the_bits_that_it_has_among_any_rows_and_groups(
+        self, inner: int, columns: int, own_rows: bool
+    ) -> None:
+        rng = np.random.default_rng(inner)
+        groups, rows = 6, 11
+        weights = normal(rng, groups, inner, columns)
+        x = normal(rng, groups, rows, inner) if own_rows else normal(rng, rows, inner)
+        whole = grouped_matmul(x, weights)
+        assert whole.shape == (groups, rows, columns)
+
+        for first in range(groups):
+            for end in range(first + 1, groups + 1):
+                share = x[first:end] if own_rows else x
+                part = grouped_matmul(share, weights[first:end].copy())
+                assert (part == whole[first:end]).all(), (first, end)
+        for row in range(rows):
+            assert (grouped_matmul(x[..., row : row + 1, :], weights)[:, 0] == whole[:, row]).all()
+
+    @given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 2**32))
+    def test_each_group_is_multiplied_as_it_is_alone(
+        self, rows: int, groups: int, seed: int
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        x, weights = normal(rng, rows, groups, 32), normal(rng, groups, 32, 48)
+
+        by_group = x.transpose(1, 0, 2)  # rows that lie apart in memory, as attention leaves them
+        product = grouped_matmul(by_group, weights)
+
+        for group in range(groups):
+            alone = tiled_matmul(x[:, group].copy(), weights[group])
+            assert (product[group] == alone).all()

@@ -31,7 +31,8 @@ def test_each_line_of_the_table_has_value_unit_and_source_in_aligned_columns(
 ) -> None:
     assert run("trainium3") == 0
 
-    header, *rows = capsys.readouterr().out.splitlines()[1:]
+    table, *_ = capsys.readouterr().out.split("\n\n")
+    header, *rows = table.splitlines()[1:]
     source_column, unit_column = header.index("source"), header.index("unit")
     assert len(rows) > 20
     for row in rows:
@@ -107,3 +108,33 @@ def test_an_unknown_name_is_one_line_on_stderr_with_the_names_and_exit_code_2(
     assert out == ""
     assert err.count("\n") == 1
     assert "name=h100: expected one of trainium3, trn3-nl72x2, qwen3-30b-a3b" in err
+
+
+def test_a_chip_shows_its_logical_cores_and_the_hbm_that_each_sees(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("trainium3") == 0
+
+    _, one, two, eight = capsys.readouterr().out.rstrip("\n").split("\n\n")
+    assert one.splitlines()[0] == "  LNC=1: 8 logical cores"
+    assert one.splitlines()[4] == ("    NC 3: physical 3, HBM stack 1, 36 GiB, shared with NC 2")
+    assert two.splitlines()[2] == "    NC 1: physical 2-3, HBM stack 1, 36 GiB"
+    assert eight.splitlines() == [
+        "  LNC=8: 1 logical cores (announced by the vendor, not released)",
+        "    NC 0: physical 0-7, HBM stack 0-3, 144 GiB",
+    ]
+
+
+def test_logical_cores_are_in_the_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("trainium3", "--json") == 0
+
+    (chip,) = json.loads(capsys.readouterr().out)
+    one = chip["logical_cores"][0]
+    assert (one["lnc"], one["released"], len(one["cores"])) == (1, True, 8)
+    assert one["cores"][5] == {
+        "core": 5,
+        "physical_cores": [5],
+        "hbm_stacks": [2],
+        "hbm_bytes": 36 * 2**30,
+        "shared_with_cores": [4],
+    }

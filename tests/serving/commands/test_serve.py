@@ -1,117 +1,197 @@
-"""`ultraserve serve` before vLLM: what its flags mean, and what it refuses."""
+"""`ultraserve serve` before vLLM: what it refuses, and what it hands over."""
 
-import argparse
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.errors import ConfigError
+from emulator.errors import ConfigError, HbmExhausted, NeuronError
 from serving.commands import serve
+from serving.endpoints import control_address
+from serving.endpoints.control_address import MIDDLEWARE, ControlAddress
 from serving.errors import PortInUse, UnsupportedFlag
+from serving.plugin import openai_app
+from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.settings import Settings
+from tests.serving.commands.serve_flags import parse
 
 
-def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    serve.add_parser(parser.add_subparsers())
-    args, args.unknown = parser.parse_known_args(["serve", *arguments])
-    return args
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
-def resolved(*arguments: str) -> tuple[Settings, Path]:
-    return serve.resolve_arguments(parse(*arguments))
+class HandedOver:
+    """Stands where vLLM's server would start, and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Deployment, str, int, list[str]]] = []
+
+    def __call__(
+        self, deployment: Deployment, *, host: str, port: int, vllm_arguments: list[str]
+    ) -> int:
+        self.calls.append((deployment, host, port, vllm_arguments))
+        return 7
 
 
-@pytest.mark.parametrize(
-    ("arguments", "settings", "weights"),
-    [
-        ([], Settings(), SMALL_MOE_DIR),
-        (["--model", "qwen3-30b-a3b"], Settings(model="qwen3-30b-a3b"), SMALL_MOE_DIR),
-        (["qwen3-30b-a3b"], Settings(model="qwen3-30b-a3b"), SMALL_MOE_DIR),
-        ([str(SMALL_MOE_DIR)], Settings(), SMALL_MOE_DIR),
-        (["--model", "."], Settings(), Path()),
-        (
-            ["--model", "qwen3-30b-a3b", "--weights", "."],
-            Settings(model="qwen3-30b-a3b"),
-            Path(),
-        ),
-        (["--weights", "."], Settings(), Path()),
-        (["--chips", "8"], Settings(chips=8), SMALL_MOE_DIR),
-        (["--data-parallel-size", "8"], Settings(chips=8), SMALL_MOE_DIR),
-        (["-dp", "8", "-ep"], Settings(chips=8), SMALL_MOE_DIR),
-        (["--chips", "8", "-dp", "8"], Settings(chips=8), SMALL_MOE_DIR),
-        (
-            ["--clock", "dilated:3", "--pue", "1.2"],
-            Settings(clock="dilated:3", pue=1.2),
-            SMALL_MOE_DIR,
-        ),
-        (
-            ["--enable-expert-parallel", "--system", "other"],
-            Settings(system="other"),
-            SMALL_MOE_DIR,
-        ),
-    ],
-)
-def test_flags_become_settings_and_a_directory_of_weights(
-    arguments: list[str], settings: Settings, weights: Path
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandedOver:
+    handed_over = HandedOver()
+    monkeypatch.setattr(openai_app, "serve", handed_over)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv(control_address.ENVIRONMENT, "unset")
+    for name in [name for name in os.environ if name.startswith("NEURON_")]:
+        monkeypatch.delenv(name)
+    return handed_over
+
+
+def run(*arguments: str) -> int:
+    return serve.run(parse("--port", str(free_port()), *arguments))
+
+
+def test_what_is_right_is_handed_over_with_vllm_s_own_flags(handed_over: HandedOver) -> None:
+    control = free_port()
+    flags = ["--chips", "2", "--max-num-seqs", "8", "--control-port", str(control)]
+    assert run("qwen3-30b-a3b", *flags) == 7
+
+    ((deployment, host, _, vllm),) = handed_over.calls
+    assert deployment.info()["time_model"] == "qwen3-30b-a3b"
+    assert host == "127.0.0.1"
+    assert vllm == ["--max-num-seqs", "8", "--middleware", MIDDLEWARE]
+    assert os.environ[control_address.ENVIRONMENT] == str(ControlAddress(port=control))
+
+
+def test_control_port_zero_starts_no_control_service(handed_over: HandedOver) -> None:
+    run("--control-port", "0")
+
+    assert handed_over.calls[0][3] == []
+    assert os.environ[control_address.ENVIRONMENT] == "unset"
+
+
+def test_the_control_port_is_another_than_the_server_s(handed_over: HandedOver) -> None:
+    port = str(free_port())
+    with pytest.raises(ConfigError, match=rf"^control_port={port}: expected another port than"):
+        serve.run(parse("--port", port, "--control-port", port))
+    assert not handed_over.calls
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_usage_table_before_vllm(
+    handed_over: HandedOver,
 ) -> None:
-    assert resolved(*arguments) == (settings, weights)
+    with pytest.raises(HbmExhausted) as raised:
+        run("deepseek-v3", "--chips", "4")
+
+    assert not handed_over.calls
+    assert "Neuron Cores using this HBM" in raised.value.table
+    assert raised.value.hint.startswith("smallest that fits: ")
+    # What it says would fit, does.
+    flags = raised.value.hint.removeprefix("smallest that fits: ").split()
+    assert run("deepseek-v3", *flags, "--control-port", "0") == 7
+
+
+def test_a_smaller_share_of_hbm_holds_a_smaller_model(handed_over: HandedOver) -> None:
+    model = ["qwen3-30b-a3b", "--chips", "1", "--control-port", "0"]
+    assert run(*model) == 7
+    for spelling in ("--gpu-memory-utilization", "--gpu_memory_utilization"):
+        with pytest.raises(HbmExhausted):
+            run(*model, spelling, "0.3")
+        with pytest.raises(ConfigError, match=r"^gpu_memory_utilization=1.5: expected above 0"):
+            run(*model, spelling, "1.5")
+
+
+def test_a_share_of_hbm_that_is_no_number_is_vllm_s_to_refuse(handed_over: HandedOver) -> None:
+    run("--control-port", "0", "--gpu-memory-utilization", "most")
+
+    assert handed_over.calls[0][3] == ["--gpu-memory-utilization", "most"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "missing"], "model=missing: expected a checkpoint directory or one of "),
-        (["missing"], "model=missing: expected a checkpoint directory or one of "),
-        (["qwen3-30b-a3b", "--model", "."], "model=.: expected one model, not also qwen3-30b-a3b"),
-        (
-            ["--model", ".", "--weights", "."],
-            "model=.: expected a catalog name when --weights is given",
-        ),
-        (
-            ["--chips", "4", "-dp", "8"],
-            "data_parallel_size=8: expected the number of chips, 4 (one rank a chip)",
-        ),
-        (["--chips", "0"], "chips=0: expected a whole number above 0"),
-        (["--clock", "soon"], "clock=soon: expected real, auto, virtual or dilated:K"),
-        (["--clock", "virtual"], "clock=virtual: expected real, auto or dilated:K behind a socket"),
-        (["--pue", "0.5"], "pue=0.5: expected a number of at least 1"),
-    ],
+    "flag", ["--additional-config", "--additional_config", "--additional-config={}"]
 )
-def test_what_cannot_be_meant_is_one_line(arguments: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        resolved(*arguments)
-
-    assert str(raised.value).startswith(message)
-    assert "\n" not in str(raised.value)
+def test_a_second_additional_config_is_refused(flag: str, handed_over: HandedOver) -> None:
+    with pytest.raises(UnsupportedFlag, match=r"^--additional.config"):
+        run(flag, "{}")
+    assert not handed_over.calls
 
 
-@pytest.mark.parametrize(
-    ("flag", "arguments"),
-    [
-        ("--enable-eplb", ["--enable-eplb"]),
-        ("--eplb-config", ["--eplb-config", "{}"]),
-        ("--enable-eplb", ["--enable-eplb", "--eplb-config", "{}"]),
-    ],
-)
-def test_expert_rebalancing_is_refused_before_vllm_could(flag: str, arguments: list[str]) -> None:
-    with pytest.raises(UnsupportedFlag, match=rf"^{flag}: experts are not rebalanced yet"):
-        resolved(*arguments)
+def test_wrong_flags_are_told_before_vllm_is_imported() -> None:
+    program = (
+        "import sys; from serving.main import main\n"
+        "code = main(['serve', '--chips', '8', '--tp', '2', '--dp', '3'])\n"
+        "print(code, sorted({'vllm', 'ray', 'torch'} & sys.modules.keys()))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert ran.stdout == "2 []\n"
+    assert ran.stderr.count("\n") == 1
 
 
-def test_vllm_s_own_flags_go_through_in_their_order_without_the_model() -> None:
-    args = parse("qwen3-30b-a3b", "--chips", "2", "--max-num-seqs", "8", "--enforce-eager")
-    serve.resolve_arguments(args)
+CLAIM = """
+import sys
+from pathlib import Path
+from emulator.model import CoreClaim
+directory = Path(sys.argv[1])
+CoreClaim(system="trn3-nl72x2", first_chip=1, chips=2, cores_per_chip=4, directory=directory)
+print("held", flush=True)
+sys.stdin.readline()
+"""
 
-    assert args.unknown == ["--max-num-seqs", "8", "--enforce-eager"]
+
+@pytest.fixture
+def other_server(handed_over: HandedOver, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has chips 1 and 2."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(tmp_path / "ultraserve")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.communicate("\n")
 
 
-@pytest.mark.parametrize("short", ["--chip", "--mod", "--data-parallel"])
-def test_a_flag_of_vllm_s_is_never_taken_for_the_beginning_of_ours(short: str) -> None:
-    assert parse(short, "2").unknown == [short, "2"]
+def test_cores_that_were_asked_for_by_number_belong_to_one_server(
+    handed_over: HandedOver,
+    other_server: subprocess.Popen[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "8-15")  # chips 2 and 3
+    with pytest.raises(NeuronError) as raised:
+        run("--control-port", "0")
+    assert str(raised.value) == (
+        "NRT_NC_BUSY (1005): NEURON_RT_VISIBLE_CORES=8-15: expected cores that no other process "
+        f"has; 8-11: held by process {other_server.pid}"
+    )
+
+    monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "12-15")  # chip 3
+    assert run("--control-port", "0") == 7
+    monkeypatch.delenv("NEURON_RT_VISIBLE_CORES")
+    assert run("--control-port", "0") == 7  # nobody asked for cores by number
+
+
+def test_a_claim_ends_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    claiming = resolve_deployment(Settings(exclusive_cores=True), SMALL_MOE_DIR)
+
+    def claim_elsewhere() -> int:
+        program = CLAIM.replace("first_chip=1", "first_chip=0")
+        command = [sys.executable, "-c", program, str(tmp_path / "ultraserve")]
+        ended = subprocess.run(command, input="\n", text=True, capture_output=True, check=False)
+        return ended.returncode
+
+    with serve.claimed_cores(claiming):
+        assert claim_elsewhere() == 1
+    assert claim_elsewhere() == 0
 
 
 @pytest.fixture

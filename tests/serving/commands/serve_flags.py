@@ -1,0 +1,23 @@
+"""`ultraserve serve`'s flags as its own parser reads them; what is left over lies in `unknown`."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from serving.commands import serve
+from serving.commands.serve_arguments import resolve_arguments
+from serving.settings import Settings
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    args, args.unknown = parser.parse_known_args(["serve", *arguments])
+    return args
+
+
+def resolved(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> tuple[Settings, Path]:
+    """What the flags mean where the environment says nothing but `environment`."""
+    return resolve_arguments(parse(*arguments), environment or {})
