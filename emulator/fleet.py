@@ -6,15 +6,15 @@ about a lost chip: the fleet says which chips are gone, does what it is told, an
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.actors.channel import ChipLost, ChipSilent, Hub
-from emulator.actors.ray_session import RaySession
+from emulator.actors.ray_session import ChipProcess, RaySession
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
     BeginStep,
@@ -22,12 +22,13 @@ from emulator.chip.commands import (
     Hang,
     LoadExperts,
     RepeatStep,
+    Report,
     ResetRank,
     SendExperts,
     Stop,
     TakeExperts,
 )
-from emulator.chip.effects import Effect, ExpertWeights, Failed, Ready
+from emulator.chip.effects import Condition, Effect, ExpertWeights, Failed, Ready
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ChannelError
@@ -98,7 +99,7 @@ class Fleet:
         self._slots = max(slots_max, placement.slots)
         self._ray = RaySession(ray_address)
         self._hub: Hub | None = None
-        self._actors: dict[int, Any] = {}
+        self._actors: dict[int, ChipProcess] = {}
         self._sampled: dict[int, RankOutput] = {}
         self._step: _UnfinishedStep | None = None
         self._hung: set[int] = set()
@@ -152,9 +153,8 @@ class Fleet:
 
     def _wait_loaded(self, chips: Iterable[int]) -> None:
         """Wait until the actors are made; Ray tells why one is not."""
-        made = [self._actors[chip].wait_ready.remote() for chip in chips]
         try:
-            self._ray.get(made, START_TIMEOUT_S)
+            self._ray.wait_loaded([self._actors[chip] for chip in chips], START_TIMEOUT_S)
         except Exception as error:
             last_line = str(error).strip().splitlines()[-1]
             raise ChannelError(f"a chip did not start: {last_line}") from error
@@ -274,7 +274,10 @@ class Fleet:
             ChannelError: it does not start.
         """
         assert chip not in self._actors, chip
-        self._set_placement(placement)
+        held = self._held(placement.slots)
+        held[:, chip] = EMPTY
+        held[:, chip, : placement.slots] = placement.expert_of_slot[:, chip]
+        self._set_placement(replace(self.placement, expert_of_slot=held))
         self._start_chips([chip])
 
     def place(self, placement: ExpertPlacement, transfers: Sequence[ExpertTransfer]) -> None:
@@ -284,12 +287,25 @@ class Fleet:
 
         Raises:
             ChipLost: a chip was lost meanwhile; some slots may hold the old expert, some the new.
+                The fleet's placement then says which do.
         """
-        for layer in sorted({transfer.layer for transfer in transfers}):
-            self._move([transfer for transfer in transfers if transfer.layer == layer])
+        held = self._held(placement.slots)
+        try:
+            for layer in sorted({transfer.layer for transfer in transfers}):
+                self._move([transfer for transfer in transfers if transfer.layer == layer], held)
+        except ChipLost:
+            self._set_placement(replace(self.placement, expert_of_slot=held))
+            raise
         self._set_placement(placement)
 
-    def _move(self, transfers: Sequence[ExpertTransfer]) -> None:
+    def _held(self, slots: int) -> NDArray[np.int64]:
+        """The expert in each slot, at least `slots` a chip: a copy, [layers, chips, slots]."""
+        more = max(0, slots - self.placement.slots)
+        padding = ((0, 0), (0, 0), (0, more))
+        return np.pad(self.placement.expert_of_slot, padding, constant_values=EMPTY)
+
+    def _move(self, transfers: Sequence[ExpertTransfer], held: NDArray[np.int64]) -> None:
+        """Carry out one layer's transfers, and note in `held` what chips have written."""
         layer = transfers[0].layer
         wanted: dict[int, list[int]] = {}  # slots to read, by chip
         for each in transfers:
@@ -316,17 +332,20 @@ class Fleet:
                 gate_up=np.array([gate_up for gate_up, _ in parts]),
                 down=np.array([down for _, down in parts]),
             )
-        self._tell(take)
-        self._tell(
-            {
-                chip: LoadExperts(
-                    layer=layer,
-                    slots=[each.slot for each in arriving],
-                    experts=[each.expert for each in arriving],
-                )
-                for chip, arriving in loads.items()
-            }
-        )
+        load: dict[int, Command] = {
+            chip: LoadExperts(
+                layer=layer,
+                slots=[each.slot for each in arriving],
+                experts=[each.expert for each in arriving],
+            )
+            for chip, arriving in loads.items()
+        }
+        for commands, written in ((take, moves), (load, loads)):
+            try:
+                self._tell(commands)
+            finally:  # a chip that did not answer is lost; all others have written
+                for each in chain.from_iterable(written.values()):
+                    held[layer, each.chip, each.slot] = each.expert
 
     def _set_placement(self, placement: ExpertPlacement) -> None:
         assert placement.slots <= self._slots, (placement.slots, self._slots)
@@ -357,25 +376,25 @@ class Fleet:
         return self._hub
 
     def memory(self) -> list[ChipMemory]:
-        """Host memory of each live chip's process, in chip order."""
-        asked = [self._actors[chip].memory_bytes.remote() for chip in sorted(self._actors)]
-        return [ChipMemory(pss_bytes=pss, rss_bytes=rss) for pss, rss in self._ray.get(asked, 60.0)]
+        """Host memory of each live chip's process, in chip order; raises ChipLost."""
+        return [
+            ChipMemory(pss_bytes=each.pss_bytes, rss_bytes=each.rss_bytes)
+            for each in self._conditions()
+        ]
 
     def cpu_s(self) -> float:
-        """CPU seconds that all live chips have computed, their messages not counted."""
-        actors = self._actors.values()
-        return float(sum(self._ray.get([actor.cpu_s.remote() for actor in actors], 60.0)))
+        """CPU seconds that all live chips have computed, their messages not counted; raises
+        ChipLost.
+        """
+        return sum(each.cpu_s for each in self._conditions())
 
-    def check(self) -> None:
-        """Raise ChannelError when a live chip's process is gone or has stopped serving."""
-        chips = sorted(self._actors)
-        asked = [self._actors[chip].is_serving.remote() for chip in chips]
-        try:
-            serving = self._ray.get(asked, 30.0)
-        except Exception as error:
-            raise ChannelError(f"a chip does not answer: {error}") from error
-        if not all(serving):
-            raise ChannelError(f"chip {chips[serving.index(False)]} has stopped serving")
+    def _conditions(self) -> list[Condition]:
+        replies = self._tell(dict.fromkeys(self._actors, Report()))
+        conditions = []
+        for _, reply in sorted(replies.items()):
+            assert isinstance(reply, Condition), reply
+            conditions.append(reply)
+        return conditions
 
     def stop(self) -> None:
         """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""

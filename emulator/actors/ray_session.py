@@ -11,7 +11,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -56,6 +57,15 @@ _OWN_RAY_ENVIRONMENT = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChipProcess:
+    """A chip's Ray actor, and the two calls that it was given: the second lasts while it serves."""
+
+    actor: Any
+    loaded: Any
+    served: Any
+
+
 class RaySession:
     """The Ray that chips are started in, with token authentication.
 
@@ -71,7 +81,7 @@ class RaySession:
         self._ray_address = ray_address
         self._directory: ScratchDirectory | None = None
         self._nursery: WorkerNursery | None = None
-        self._chips: list[Any] = []
+        self._chips: list[ChipProcess] = []
         self._is_started = False
 
     def start(self) -> None:
@@ -156,23 +166,26 @@ class RaySession:
         """The node of each chip; see `spread_chips`."""
         return spread_chips(chips, self.nodes(), tray_chips)
 
-    def start_chip(self, *, node: RayNode | None = None, **arguments: Any) -> Any:
-        """Start one `ChipActor` on `node`, or anywhere; returns its Ray handle at once."""
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}
+    def start_chip(self, *, node: RayNode | None = None, **arguments: Any) -> ChipProcess:
+        """Start one `ChipActor` on `node`, or anywhere, and let it serve; returns at once."""
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
         if node is not None:
             strategy = NodeAffinitySchedulingStrategy(node_id=node.node_id, soft=False)
             options["scheduling_strategy"] = strategy
-        chip = ray.remote(**options)(ChipActor).remote(**arguments)
+        actor = ray.remote(**options)(ChipActor).remote(**arguments)
+        chip = ChipProcess(
+            actor=actor, loaded=actor.wait_loaded.remote(), served=actor.serve.remote()
+        )
         self._chips.append(chip)
         return chip
 
-    def get(self, references: Any, timeout_s: float) -> Any:
-        """Wait for Ray calls."""
-        return ray.get(references, timeout=timeout_s)
+    def wait_loaded(self, chips: Sequence[ChipProcess], timeout_s: float) -> None:
+        """Wait until each has its share; raises what Ray does when one was not made in time."""
+        ray.get([chip.loaded for chip in chips], timeout=timeout_s)
 
-    def kill(self, chip: Any) -> None:
+    def kill(self, chip: ChipProcess) -> None:
         """End a chip's process at once; nothing restarts it. Idempotent, and does not wait."""
-        ray.kill(chip, no_restart=True)
+        ray.kill(chip.actor, no_restart=True)
 
     def stop(self) -> None:
         """Stop the chips, and a Ray of our own with them, and delete the session's files."""

@@ -99,6 +99,11 @@ class ResetRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Say how the chip's process is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
     """Answer nothing from here on, and stay."""
 
@@ -118,6 +123,7 @@ Command = (
     | TakeExperts
     | LoadExperts
     | ResetRank
+    | Report
     | Hang
     | Stop
 )

@@ -67,10 +67,21 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """CPU seconds that the chip has computed, and its process's proportional and resident size."""
+
+    cpu_s: float
+    pss_bytes: int
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """A command could not be carried out; the chip's state is undefined from here on."""
 
     reason: str
 
 
-Effect = Ready | Attended | Dispatch | ExpertRows | ExpertWeights | StepDone | Done | Failed
+Effect = (
+    Ready | Attended | Dispatch | ExpertRows | ExpertWeights | StepDone | Done | Condition | Failed
+)

@@ -44,7 +44,9 @@ def follow(
     """
     vacated = positions_vacated(before, recovery)
     filled = np.array([position for position, _ in recovery.restored], dtype=np.int64)
-    fleet.remove([p for p in vacated.tolist() if p in fleet.live_chips], lost_ranks)
+    # A seat that is to be filled has a chip when the recovery before this one was broken off.
+    leaving = {*vacated.tolist(), *filled.tolist()} & fleet.live_chips
+    fleet.remove(sorted(leaving), lost_ranks)
     placement, reloads = recovery.placement, recovery.reloads
     if not same_model:
         seated = np.flatnonzero(recovery.seating.chip_of_position != VACANT)

@@ -165,8 +165,14 @@ class LiveMachine:
 
     def meet(self, positions: Collection[int]) -> None:
         """The chips of `positions` were found gone: go on without them, or with spares."""
+        self._note_experts()
         self._note_gone(positions)
         self._settle()
+
+    def _note_experts(self) -> None:
+        """Experts lie as the chips say: moves may have been broken off."""
+        if self._same_model and isinstance(self.tokens, Fleet):
+            self.machine.place_experts(self.tokens.placement)
 
     def _note_gone(self, positions: Collection[int]) -> None:
         """Chips that nobody took have stopped by themselves."""
@@ -215,6 +221,7 @@ class LiveMachine:
                     )
                 break
             except ChipLost as loss:
+                self._note_experts()
                 self._note_gone(loss.chips)
         self.machine.settle(health, settlement)
         self._lost_ranks |= lost_ranks

@@ -6,7 +6,15 @@ Each runs in a process of its own, so that none inherits another's threads or en
 import subprocess
 import sys
 
-NAMES = ("chips_start", "decode_step", "against_transformers", "client_overhead")
+NAMES = (
+    "chips_start",
+    "decode_step",
+    "decode_step_fleet",
+    "against_transformers",
+    "client_overhead",
+    "expert_balance",
+    "prefill_throttling",
+)
 
 
 def main(names: list[str]) -> int:

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, StaticCache
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.fleet import Fleet
-from tests.benchmarks.fleet_load import FleetLoad
+from tests.benchmarks.fleet_load import FleetLoad, small_moe_fleet
 
 PROMPT_TOKENS = 64
 DECODE_TOKENS = 64
@@ -25,7 +25,7 @@ EXPERTS = ("eager", "batched_mm", "grouped_mm")
 
 def run() -> None:
     """Print tokens/s of both at each batch, and their ratio."""
-    fleet = Fleet(weights_dir=SMALL_MOE_DIR, chips=4, kv_blocks=2_000, block_tokens=32)
+    fleet = small_moe_fleet(4, kv_blocks=2_000)
     fleet.start()
     try:
         ours = {batch: _our_tokens_per_s(fleet, batch) for batch in BATCHES}

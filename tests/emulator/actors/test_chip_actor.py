@@ -1,7 +1,7 @@
 """The actor's loop, without Ray: it waits for commands, answers each, and ends as it should."""
 
 import socket
-import time
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from emulator.actors.channel import ChipLost, ChipSilent, Hub
 from emulator.actors.chip_actor import ChipActor
 from emulator.actors.codec import Message
 from emulator.chip.chip_share import ChipShare
-from emulator.chip.commands import BeginStep, Combine, Hang, LoadExperts, RunExperts, Stop
-from emulator.chip.effects import Dispatch, Done, ExpertRows, Failed, Ready
+from emulator.chip.commands import BeginStep, Combine, Hang, LoadExperts, Report, RunExperts, Stop
+from emulator.chip.effects import Condition, Dispatch, Done, ExpertRows, Failed, Ready
 from emulator.compute.architecture import read_architecture
 from emulator.errors import CheckpointError
 from emulator.specs.step import NewRequest, RankStep, Scheduled
@@ -43,6 +43,8 @@ class Started:
                 block_tokens=16,
             ),
         )
+        self.thread = threading.Thread(target=self.actor.serve, daemon=True)
+        self.thread.start()
         self.hub.accept([3], WAIT_S)
         self.first = self.answer()
 
@@ -56,10 +58,8 @@ class Started:
         return self.answer()
 
     def has_ended(self) -> bool:
-        end_s = time.monotonic() + WAIT_S
-        while self.actor.is_serving() and time.monotonic() < end_s:
-            time.sleep(0.01)
-        return not self.actor.is_serving()
+        self.thread.join(WAIT_S)
+        return not self.thread.is_alive()
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def run_experts() -> RunExperts:
 
 def test_it_says_its_number_when_it_has_loaded(started: Started) -> None:
     assert started.first == Ready(chip=3)
-    assert started.actor.is_serving()
+    started.actor.wait_loaded()
 
 
 def test_every_command_is_answered_with_the_chips_effect(started: Started) -> None:
@@ -102,7 +102,6 @@ def test_every_command_is_answered_with_the_chips_effect(started: Started) -> No
     assert rows.rows.shape == (3, HIDDEN)
     assert isinstance(dispatch, Dispatch)
     assert dispatch.hidden.shape == (2, HIDDEN)
-    assert started.actor.cpu_s() > 0
 
 
 def test_a_command_that_fails_is_answered_with_the_reason_and_ends_the_chip(
@@ -133,7 +132,7 @@ def test_a_chip_that_hangs_says_nothing_to_any_command_until_the_hub_lets_it_go(
 
     with pytest.raises(ChipSilent):
         list(started.hub.receive([3], 0.3))
-    assert started.actor.is_serving()
+    assert started.thread.is_alive()
     started.hub.forget(3)
     assert started.has_ended()
 
@@ -174,7 +173,12 @@ def test_a_hub_that_is_gone_ends_it(started: Started) -> None:
     assert started.has_ended()
 
 
-def test_it_knows_its_memory(started: Started) -> None:
-    pss_bytes, rss_bytes = started.actor.memory_bytes()
+def test_it_says_how_its_process_is_and_what_the_chip_has_computed(started: Started) -> None:
+    before = started.ask(Report())
+    started.ask(run_experts())
+    after = started.ask(Report())
 
-    assert 1_000_000 < pss_bytes <= rss_bytes
+    assert isinstance(before, Condition)
+    assert isinstance(after, Condition)
+    assert 1_000_000 < before.pss_bytes <= before.rss_bytes
+    assert before.cpu_s < after.cpu_s < WAIT_S

@@ -19,6 +19,7 @@ from emulator.chip.commands import (
     LoadExperts,
     Reduce,
     RepeatStep,
+    Report,
     ResetRank,
     RunExperts,
     SendExperts,
@@ -27,6 +28,7 @@ from emulator.chip.commands import (
 )
 from emulator.chip.effects import (
     Attended,
+    Condition,
     Dispatch,
     Done,
     ExpertRows,
@@ -146,6 +148,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     ),
     LoadExperts: st.builds(LoadExperts, layer=layers, slots=token_ids, experts=token_ids),
     ResetRank: st.just(ResetRank()),
+    Report: st.just(Report()),
     Hang: st.just(Hang()),
     Stop: st.just(Stop()),
     Ready: st.builds(Ready, chip=layers),
@@ -156,6 +159,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         ExpertWeights, layer=layers, gate_up=array(f32, 3), down=array(f32, 3)
     ),
     Done: st.just(Done()),
+    Condition: st.builds(Condition, cpu_s=st.floats(0, 1e9), pss_bytes=small, rss_bytes=small),
     StepDone: st.builds(
         StepDone,
         output=st.builds(

@@ -24,7 +24,6 @@ class LiveChip:
         self.alive = True
         self.hanging = False
         self.dies_of: type[Command] | None = None
-        self.wait_ready = _Call()
 
     def answer(self, command: Command) -> Effect | None:
         """What the chip says; None when it is silent or has just died."""
@@ -36,13 +35,6 @@ class LiveChip:
         if isinstance(command, LoadExperts):
             return self.chip.handle(read_experts(self.share, command))
         return self.chip.handle(command)
-
-
-class _Call:
-    """An actor's method, as Ray spells the call."""
-
-    def remote(self) -> None:
-        """Nothing to wait for."""
 
 
 class _Host:
@@ -64,8 +56,8 @@ class _Host:
         self._replies[chip] = [Ready(chip=chip)]
         return self.chips[chip]
 
-    def get(self, references: Any, _timeout_s: float) -> Any:
-        return references
+    def wait_loaded(self, chips: Collection[LiveChip], _timeout_s: float) -> None:
+        assert all(chip.alive for chip in chips)
 
     def kill(self, actor: LiveChip) -> None:
         actor.alive = False

@@ -214,13 +214,13 @@ def test_a_slow_chip_makes_every_step_longer() -> None:
     batch = StepBatch(
         ranks=4, rank=np.arange(4), new_tokens=ones, context_tokens=ones, logit_rows=ones
     )
-    before_ns = parts.machine.cost(batch).duration_ns
+    before_ns = parts.machine.costing().cost(batch).duration_ns
     parts.live.inject(HARMLESS[0])
-    slow_ns = parts.machine.cost(batch).duration_ns
+    slow_ns = parts.machine.costing().cost(batch).duration_ns
     parts.live.heal()
 
     assert 2 * before_ns < slow_ns < 3 * before_ns
-    assert parts.machine.cost(batch).duration_ns == before_ns
+    assert parts.machine.costing().cost(batch).duration_ns == before_ns
 
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(
