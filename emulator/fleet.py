@@ -5,6 +5,7 @@ back, all ranks together. What a step costs in emulated time is not decided here
 about a lost chip: the fleet says which chips are gone, does what it is told, and goes on.
 """
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -255,30 +256,36 @@ class Fleet:
         Raises:
             ChipLost: another chip was lost meanwhile; the removal itself is done.
         """
-        hub = self._live_hub()
         for chip in chips:
-            actor = self._actors.pop(chip, None)
-            if actor is not None:
-                self._ray.kill(actor)
-                hub.forget(chip)
-            self._hung.discard(chip)
+            self._take_out(chip)
         for rank in lost_ranks:
             self._sampled.pop(rank, None)
         left = [chip for rank in lost_ranks for chip in self._rank(rank) if chip in self._actors]
         self._tell(dict.fromkeys(left, ResetRank()))
 
+    def _take_out(self, chip: int) -> None:
+        actor = self._actors.pop(chip, None)
+        if actor is not None:
+            self._ray.kill(actor)
+            self._live_hub().forget(chip)
+        self._hung.discard(chip)
+
     def add(self, chip: int, placement: ExpertPlacement) -> None:
         """Start a chip in the place of a lost one, with the experts that `placement` gives it.
 
         Raises:
-            ChannelError: it does not start.
+            ChipLost: it does not start, or was lost at once; nothing of it is left.
         """
         assert chip not in self._actors, chip
         held = self._held(placement.slots)
         held[:, chip] = EMPTY
         held[:, chip, : placement.slots] = placement.expert_of_slot[:, chip]
         self._set_placement(replace(self.placement, expert_of_slot=held))
-        self._start_chips([chip])
+        try:
+            self._start_chips([chip])
+        except ChannelError as error:
+            self._take_out(chip)
+            raise ChipLost((chip,), str(error)) from error
 
     def place(self, placement: ExpertPlacement, transfers: Sequence[ExpertTransfer]) -> None:
         """Move weights until `placement` holds: from chip to chip, or from the checkpoint.
@@ -365,7 +372,8 @@ class Fleet:
 
     def hang(self, chip: int) -> None:
         """Let `chip` answer nothing any more; its process stays."""
-        self._live_hub().send(chip, Hang())
+        with contextlib.suppress(ChipLost):  # it has ended by itself, and is as silent
+            self._live_hub().send(chip, Hang())
         self._hung.add(chip)
 
     def _rank(self, rank: int) -> range:

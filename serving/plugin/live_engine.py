@@ -91,7 +91,7 @@ class LiveEngine:
         )
         self._experts = ExpertMoves(deployment, self._live)
         self._last_cost: StepCost | None = None
-        self._heard = LockstepOutput.make_empty()
+        self._heard = self._counted = LockstepOutput.make_empty()
         self._queues: tuple[RankQueues, ...] = ()
 
     def _chips_changed(self) -> None:
@@ -122,7 +122,10 @@ class LiveEngine:
 
     def hear(self, output: LockstepOutput) -> None:
         """Take what the scheduler says of its ranks, and of requests that had to move."""
-        before, self._heard = self._heard, output
+        self._heard = output
+        if self._live.owes_ranks:  # their requests have yet to move
+            return
+        before, self._counted = self._counted, output
         moved = output.moved_requests - before.moved_requests
         failed = output.failed_requests - before.failed_requests
         self._live.faults.count_requests(moved=moved, failed=failed)

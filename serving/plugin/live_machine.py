@@ -17,7 +17,7 @@ from emulator.errors import ConfigError
 from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
 from emulator.model import Health, Machine, Recovery, StepCosting
 from emulator.specs.fault import Fault, FaultKind
-from emulator.specs.seating import VACANT
+from emulator.specs.seating import VACANT, Seating
 from emulator.specs.step import RankStep
 from serving.plugin.fault_log import FaultLog, Outcome
 from serving.plugin.fleet_recovery import follow, ranks_without_kv
@@ -71,6 +71,11 @@ class LiveMachine:
     def actual(self) -> Health:
         """What has happened to the machine, whether or not a step has met it."""
         return self._actual
+
+    @property
+    def owes_ranks(self) -> bool:
+        """Whether the next step will tell of ranks whose requests must move."""
+        return bool(self._lost_ranks)
 
     def step(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
@@ -166,7 +171,7 @@ class LiveMachine:
     def meet(self, positions: Collection[int]) -> None:
         """The chips of `positions` were found gone: go on without them, or with spares."""
         self._note_experts()
-        self._note_gone(positions)
+        self._note_gone(positions, self.machine.seating)
         self._settle()
 
     def _note_experts(self) -> None:
@@ -174,10 +179,10 @@ class LiveMachine:
         if self._same_model and isinstance(self.tokens, Fleet):
             self.machine.place_experts(self.tokens.placement)
 
-    def _note_gone(self, positions: Collection[int]) -> None:
-        """Chips that nobody took have stopped by themselves."""
+    def _note_gone(self, positions: Collection[int], seating: Seating) -> None:
+        """Chips that nobody took have stopped by themselves, in seats that they have or take."""
         for position in positions:
-            chip = int(self.machine.seating.chip_of_position[position])
+            chip = int(seating.chip_of_position[position])
             if chip != VACANT and self._actual.in_service[chip]:
                 logger.warning("chip %d has stopped by itself", chip)
                 fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
@@ -222,7 +227,7 @@ class LiveMachine:
                 break
             except ChipLost as loss:
                 self._note_experts()
-                self._note_gone(loss.chips)
+                self._note_gone(loss.chips, recovery.seating)
         self.machine.settle(health, settlement)
         self._lost_ranks |= lost_ranks
         self._pause_ns += settlement.duration_ns

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.fleet import Fleet, MadeUpTokens
 from emulator.model import Machine
 from emulator.specs.step import NewRequest, RankStep, Scheduled
+from serving.plugin import live_engine
 from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.plugin.live_machine import LiveMachine, LiveStep
 from serving.settings import Settings
@@ -67,21 +69,21 @@ def live_parts(**settings: Any) -> LiveParts:
     return parts
 
 
-def started_tokens(deployment: Deployment, machine: Machine) -> InProcessFleet | MadeUpTokens:
+def started_tokens(
+    deployment: Deployment,
+    machine: Machine,
+    *,
+    kv_blocks: int = KV_BLOCKS,
+    block_tokens: int = BLOCK_TOKENS,
+) -> InProcessFleet | MadeUpTokens:
     """As `live_engine.start_tokens`, without processes."""
-    if not deployment.settings.computes:
-        return MadeUpTokens(deployment.weights_dir, deployment.partition.ranks)
-    same_model = deployment.time_model is deployment.weights
-    fleet = InProcessFleet(
-        weights_dir=deployment.weights_dir,
-        placement=deployment.placement_of(deployment.weights),
-        tp=deployment.partition.tp,
-        kv_blocks=KV_BLOCKS,
-        block_tokens=BLOCK_TOKENS,
-        slots_max=int(machine.capacity().max()) if same_model else deployment.weights.experts,
-    )
-    fleet.start()
-    return fleet
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_engine, "Fleet", InProcessFleet)
+        tokens = live_engine.start_tokens(
+            deployment, machine, kv_blocks=kv_blocks, block_tokens=block_tokens
+        )
+    assert isinstance(tokens, InProcessFleet | MadeUpTokens)
+    return tokens
 
 
 class Requests:

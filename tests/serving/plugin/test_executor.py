@@ -1,26 +1,47 @@
 """The executor between vLLM's scheduler and the chips; the chips compute in this process."""
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest.mock import ANY
 
-import numpy as np
+import msgspec
 import pytest
-from numpy.typing import NDArray
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
-from emulator.data import SMALL_MOE_DIR
-from emulator.specs.step import RankOutput, RankStep
+from emulator.errors import HbmExhausted
+from emulator.fleet import StepResult
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.hbm_usage import HbmUse
+from emulator.specs.step import RankStep
+from emulator.specs.tensor_group import Split
+from serving.metrics.control_call import (
+    METHOD,
+    ControlReply,
+    ControlRequest,
+    FaultReport,
+    HealReport,
+    HealRequest,
+    InjectRequest,
+    Refusal,
+    RefusalCode,
+    StateReply,
+    StateRequest,
+    reply_from_json,
+    to_json,
+)
+from serving.plugin import executor as executor_module
 from serving.plugin.executor import UltraServeExecutor
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.step_report import TimedOutput
-from tests.emulator.chip.in_process import InProcessChips
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
+from tests.serving.plugin.live_parts import started_tokens
 from tests.serving.plugin.lockstep_workload import Arrival
 
 BLOCKS = 64
@@ -34,8 +55,10 @@ def executor(**settings: Any) -> UltraServeExecutor:
 class Engine:
     """What vLLM's EngineCore does with a scheduler and an executor, in its order."""
 
-    def __init__(self, chips: int) -> None:
-        self.executor = executor(chips=chips)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, chips: int, **settings: Any) -> None:
+        self.heard: list[list[RankStep]] = []
+        monkeypatch.setattr(executor_module, "start_tokens", self._start)
+        self.executor = executor(chips=chips, **settings)
         config = self.executor.vllm_config
         self.scheduler = LockstepScheduler(
             vllm_config=config,
@@ -45,21 +68,21 @@ class Engine:
             hash_block_size=BLOCK_TOKENS,
             log_stats=True,
         )
-        self.chips = InProcessChips(
-            SMALL_MOE_DIR, chips=chips, kv_blocks=BLOCKS, block_tokens=BLOCK_TOKENS
-        )
-        self.heard: list[list[RankStep]] = []
-        self.executor._fleet = self  # type: ignore[assignment]
-        self.executor._kv_blocks = BLOCKS
+        self.executor.initialize_from_config([kv_pool(config, BLOCKS)])
         self.executor.compile_or_warm_up_model()
         self.heard.clear()
 
-    def step(
-        self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
-    ) -> dict[int, RankOutput]:
-        """Stand where the fleet does, and listen."""
-        self.heard.append(list(steps))
-        return self.chips.step(steps, bitmasks)
+    def _start(self, *arguments: Any, **more: Any) -> Any:
+        """The chips in this process, and somebody who listens to what they are told."""
+        tokens = started_tokens(*arguments, **more)
+        step = tokens.step
+
+        def listened(steps: Sequence[RankStep], bitmasks: Any) -> StepResult:
+            self.heard.append(list(steps))
+            return step(steps, bitmasks)
+
+        tokens.step = listened  # type: ignore[method-assign]
+        return tokens
 
     def turn(self) -> tuple[SchedulerOutput, ModelRunnerOutput, list[EngineCoreOutput]]:
         decision = self.scheduler.schedule()
@@ -77,13 +100,29 @@ class Engine:
         request.sampling_params.temperature = 0.0
         self.scheduler.add_request(request)
 
+    def control(self, request: ControlRequest) -> ControlReply:
+        (reply,) = self.executor.collective_rpc(METHOD, args=(to_json(request),))
+        return reply_from_json(reply)
 
-@pytest.fixture(scope="module")
-def make_engine() -> Callable[[int], Engine]:
-    return Engine
+    def serve(self, before_turn: Mapping[int, Callable[[], object]]) -> dict[str, list[int]]:
+        """Run until no request is left, with things that happen before some turns."""
+        tokens: dict[str, list[int]] = {}
+        for number in itertools.count():
+            before_turn.get(number, lambda: None)()
+            if not self.scheduler.has_unfinished_requests():
+                return tokens
+            for output in self.turn()[2]:
+                assert output.finish_reason != FinishReason.ERROR
+                tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+        raise AssertionError
 
 
-def test_a_step_is_computed_timed_and_reported(make_engine: Callable[[int], Engine]) -> None:
+@pytest.fixture
+def make_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
+    return functools.partial(Engine, monkeypatch)
+
+
+def test_a_step_is_computed_timed_and_reported(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(2)
     for number, name in enumerate("abc"):
         engine.add(name, 20 + number, first=50 + 100 * number)
@@ -107,13 +146,12 @@ def test_a_step_is_computed_timed_and_reported(make_engine: Callable[[int], Engi
     assert (last.steps, last.chips, last.lag_s) == (len(reports), 2, 0.0)
     assert last.emulated_s == pytest.approx(last.busy_s)
     watts = last.chip_joules / last.emulated_s
-    deployment = engine.executor.deployment
-    assert 2 * deployment.cost.idle_chip_watts < watts < last.provisioned_watts
+    assert 2 * engine.executor.machine.cost_model.idle_chip_watts < watts < last.provisioned_watts
     assert last.compute_wall_s > 0.0
 
 
 def test_only_ranks_that_have_tokens_to_compute_are_asked(
-    make_engine: Callable[[int], Engine],
+    make_engine: Callable[..., Engine],
 ) -> None:
     engine = make_engine(2)
     engine.add("a", 20, max_tokens=1)
@@ -132,7 +170,7 @@ def test_only_ranks_that_have_tokens_to_compute_are_asked(
 
 
 def test_what_finished_while_its_rank_rests_is_told_with_the_rank_s_next_step(
-    make_engine: Callable[[int], Engine],
+    make_engine: Callable[..., Engine],
 ) -> None:
     engine = make_engine(2)
     engine.add("a", 20, max_tokens=9)
@@ -149,7 +187,7 @@ def test_what_finished_while_its_rank_rests_is_told_with_the_rank_s_next_step(
 
 
 def test_a_step_without_tokens_asks_no_chip_and_repeats_the_last_report(
-    make_engine: Callable[[int], Engine],
+    make_engine: Callable[..., Engine],
 ) -> None:
     engine = make_engine(2)
     _, idle, outputs = engine.turn()
@@ -181,24 +219,74 @@ def test_tokens_without_a_decision_are_a_programming_error() -> None:
         executor(chips=1).sample_tokens(None)
 
 
-def test_the_kv_pool_is_what_the_timed_model_s_hbm_leaves() -> None:
+def test_the_kv_pool_of_a_known_model_by_hand() -> None:
     target = executor(chips=4, model="qwen3-30b-a3b")
-    deployment = target.deployment
+    (free_bytes,) = target.determine_available_memory()
+
+    # LNC 2: four logical cores, each alone on a stack of 36 GiB, of which 92 % may be used. From
+    # it go the microcode of two physical cores, a quarter of 3 GB of activations and 1 GB of
+    # collective buffers, and a quarter of the weights: all that is not experts, and 32 experts of
+    # 3 x 2,048 x 768 BF16 in each of 48 layers.
+    assert target.cache_config.gpu_memory_utilization == 0.92
+    model = target.deployment.time_model
+    replica_bytes = sum(
+        group.copy_bytes for group in model.tensor_groups() if group.split is not Split.EXPERT
+    )
+    experts_bytes = 32 * 48 * 3 * 2_048 * 768 * 2
+    core_bytes = 0.92 * 36 * 2**30 - 2 * 96e6 - 1e9 - (replica_bytes + experts_bytes) / 4
+    # A token has keys and values of 4 heads of 128 in 48 layers: one head for each core.
+    tokens = core_bytes / (2 * 48 * 128 * 2)
+    assert free_bytes / model.kv_bytes_per_token == pytest.approx(tokens, abs=1)
+    assert model.kv_bytes_per_token == 4 * 2 * 48 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "qwen3-30b-a3b"},
+        {"model": "qwen3-30b-a3b", "tp": 2, "lnc": 1},
+        {"model": "qwen3-30b-a3b", "lnc": 8, "eplb": {"num_redundant_experts": 16}},
+        {"model": "gpt-oss-120b", "chips": 8, "tp": 4},
+        {"model": "deepseek-v3", "chips": 32, "tp": 2},
+        {"model": "llama-3.1-70b", "tp": 4, "computes": False},
+    ],
+)
+def test_vllm_s_pool_is_what_the_hbm_leaves_to_a_rank(settings: dict[str, Any]) -> None:
+    target = executor(**({"chips": 4} | settings))
     (free_bytes,) = target.determine_available_memory()
     (specs,) = target.get_kv_cache_specs()
+    model, machine = target.deployment.time_model, target.machine
 
-    # By hand: 4 x 36 GiB, 92 % of it, less the weights and 96 MB of microcode for each of 8 cores.
-    weights_bytes = deployment.cost.weight_bytes_per_chip
-    expected_bytes = 0.92 * 4 * 36 * 2**30 - weights_bytes - 8 * 96e6
-    assert target.cache_config.gpu_memory_utilization == 0.92
-    assert free_bytes == pytest.approx(expected_bytes, abs=1)
-    assert len(specs) == deployment.time_model.layers
+    assert free_bytes == machine.kv_tokens_per_rank * model.kv_bytes_per_token
+    assert len(specs) == model.layers
     page_bytes = sum(spec.page_size_bytes for spec in specs.values())
-    assert page_bytes == deployment.time_model.kv_bytes_per_token * BLOCK_TOKENS
+    assert page_bytes == model.kv_bytes_per_token * BLOCK_TOKENS
     layouts = target.get_supported_kv_cache_layouts()
     resolve_kv_cache_layout(target.vllm_config, layouts, list(specs.values()))
     (config,) = get_kv_cache_configs(target.vllm_config, [specs], [free_bytes])
-    assert config.num_blocks == free_bytes // page_bytes
+    assert config.num_blocks == machine.kv_tokens_per_rank // BLOCK_TOKENS
+    # The HBM holds that pool, and not a block's tokens more on every stack.
+    machine.take_kv(config.num_blocks * BLOCK_TOKENS)
+    machine.hbm.check()
+    with pytest.raises(HbmExhausted):
+        executor(**({"chips": 4} | settings)).machine.take_kv(2 * machine.kv_tokens_per_rank)
+
+
+def test_the_chips_hold_the_pool_that_vllm_has_sized(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine(2)
+    machine = engine.executor.machine
+    held = [
+        sum(
+            held_bytes
+            for stack in chip
+            for owner, held_bytes in stack.bytes_by_owner().items()
+            if owner.use is HbmUse.KV
+        )
+        for chip in machine.hbm.usage()
+    ]
+
+    kv_bytes = BLOCKS * BLOCK_TOKENS * engine.executor.deployment.time_model.kv_bytes_per_token
+    assert held == [kv_bytes, kv_bytes]
 
 
 @pytest.mark.parametrize("chips", [1, 4, 144])
@@ -209,6 +297,115 @@ def test_a_tiny_timed_model_gets_no_more_blocks_than_the_host_can_hold(chips: in
 
     assert chips * blocks <= 2_000_000
     assert blocks * BLOCK_TOKENS >= target.model_config.max_model_len
+
+
+class Memory:
+    def __init__(self, available: int) -> None:
+        self.available = available
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_the_pools_of_all_ranks_fill_half_of_the_host_s_free_memory_at_most(
+    computes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = executor(chips=4, tp=2, model="qwen3-30b-a3b", computes=computes)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Memory(800_000_000))
+    (pool_bytes,) = target.determine_available_memory()
+    tokens = pool_bytes // target.deployment.time_model.kv_bytes_per_token
+
+    # The stand-in keeps 4 layers of 4 heads of 16 in FP32, keys and values: 2,048 bytes a token.
+    cap = 400_000_000 // 2 // 2_048
+    assert tokens == (cap - cap % BLOCK_TOKENS if computes else target.machine.kv_tokens_per_rank)
+
+
+def test_a_small_host_still_holds_one_whole_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = executor(chips=4)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Memory(1_000))
+    (pool_bytes,) = target.determine_available_memory()
+
+    tokens = pool_bytes // target.deployment.time_model.kv_bytes_per_token
+    assert tokens == target.model_config.max_model_len + BLOCK_TOKENS  # block 0 is vLLM's own
+
+
+TAKEN = {
+    "lose": Fault(kind=FaultKind.LOSE_CHIP, chip=1),
+    "hang": Fault(kind=FaultKind.HANG_CHIP, chip=1),
+    "stack": Fault(kind=FaultKind.FAIL_STACK, chip=1, stack=2),
+}
+
+
+@pytest.mark.parametrize("fault", TAKEN.values(), ids=TAKEN.keys())
+@pytest.mark.parametrize("spares", [0, 1])
+@pytest.mark.parametrize("computes", [True, False])
+def test_no_request_is_lost_and_no_text_changed_when_a_chip_is(
+    fault: Fault, spares: int, computes: bool, make_engine: Callable[..., Engine]
+) -> None:
+    def engine_with_requests() -> Engine:
+        engine = make_engine(2, spares=spares, computes=computes)
+        for number, name in enumerate("abcd"):
+            engine.add(name, 20 + number, first=50 + 100 * number, max_tokens=8)
+        return engine
+
+    undisturbed = engine_with_requests().serve({})
+    engine = engine_with_requests()
+    reports = []
+
+    def inject() -> None:
+        reports.append(engine.control(InjectRequest(fault=fault)))
+
+    assert engine.serve({4: inject}) == undisturbed
+    assert reports == [FaultReport(accepted=True, survivable=True, reason=ANY, number=1)]
+    state = engine.control(StateRequest())
+    assert isinstance(state, StateReply)
+    (record,) = state.state.faults
+    assert record.recovery is not None
+    assert (record.recovery.requests_moved, record.recovery.requests_failed) == (2, 0)
+    assert [rank.up for rank in state.state.ranks] == [True, bool(spares)]
+
+
+def test_requests_end_with_an_error_when_no_chip_is_left_and_the_engine_goes_on(
+    make_engine: Callable[..., Engine],
+) -> None:
+    engine = make_engine(1)
+    engine.add("a", 20, max_tokens=8)
+    engine.turn()
+    engine.control(InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=0)))
+    ended = []
+    for _ in range(4):
+        ended += [out for out in engine.turn()[2] if out.finish_reason is not None]
+
+    assert [(out.request_id, out.finish_reason) for out in ended] == [("a", FinishReason.ERROR)]
+    assert engine.control(HealRequest()) == HealReport(healed=(1,))
+    engine.turn()  # which tells the scheduler that its rank is back
+    engine.add("b", 20, max_tokens=3)
+    assert len(engine.serve({})["b"]) == 3
+
+
+def test_a_request_that_cannot_be_read_is_a_mistake_and_one_that_cannot_be_met_a_refusal(
+    make_engine: Callable[..., Engine],
+) -> None:
+    engine = make_engine(2)
+    with pytest.raises(msgspec.ValidationError):
+        engine.executor.collective_rpc(METHOD, args=('{"method": "explode"}',))
+
+    reply = engine.control(InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=7)))
+    assert isinstance(reply, Refusal)
+    assert reply.code is RefusalCode.INVALID
+    assert reply.message.startswith("chip=7: expected 0 to 1")
+
+
+@pytest.mark.parametrize(
+    ("clock", "dilation"), [("dilated:3", 3.0), ("real", 1.0), ("virtual", 0.0)]
+)
+def test_a_clock_that_was_given_is_taken_without_asking_what_the_host_can_do(
+    clock: str, dilation: float, make_engine: Callable[..., Engine]
+) -> None:
+    engine = make_engine(2, clock=clock)
+
+    state = engine.control(StateRequest())
+    assert isinstance(state, StateReply)
+    assert state.state.dilation == dilation
+    assert engine.heard == []
 
 
 CONTROL = {
@@ -241,4 +438,16 @@ def test_shutting_down_what_never_started_does_nothing() -> None:
     target.shutdown()
 
     with pytest.raises(AssertionError, match="the chips are not started"):
-        target.check_health()
+        target.live_fleet()
+    with pytest.raises(AssertionError, match="the clock is not set"):
+        target.live_engine()
+
+
+def test_shutting_down_stops_the_chips_once(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine(2)
+    fleet = engine.executor.live_fleet()
+    engine.executor.shutdown()
+    engine.executor.shutdown()
+
+    assert fleet.live_chips == frozenset()
+    engine.executor.check_health()

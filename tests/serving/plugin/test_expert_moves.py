@@ -39,7 +39,7 @@ def arrivals(before: ExpertPlacement, after: ExpertPlacement) -> int:
 
 
 def check_weights(fleet: InProcessFleet) -> None:
-    """Every slot of each live chip holds the checkpoint's weights of the expert said to be there."""
+    """Every slot of each live chip holds the weights of the expert that is said to be there."""
     architecture = fleet.architecture
     for layer in range(architecture.layers):
         gate_up, down = load_experts(

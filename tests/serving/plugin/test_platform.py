@@ -10,7 +10,7 @@ import torch
 from vllm.platforms import current_platform
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.errors import CheckpointError, ConfigError
+from emulator.errors import CheckpointError, ConfigError, HbmExhausted
 from serving.errors import UnsupportedFlag
 from serving.plugin import platform
 from serving.plugin.platform import UltraServePlatform, deployment_of
@@ -136,7 +136,10 @@ def test_the_named_model_bounds_the_context_whatever_the_weights_could() -> None
     ("settings", "field"),
     [
         ({"chips": 145}, "chips"),
-        ({"chips": 5}, "chips"),
+        ({"tp": 3}, "tp"),
+        ({"ep": 3}, "ep"),
+        ({"lnc": 4}, "lnc"),
+        ({"prefill_policy": "hasty"}, "prefill_policy"),
         ({"model": "gpt-unknown"}, "model"),
         ({"system": "trn9"}, "system"),
         ({"colour": "red"}, "ultraserve.colour"),
@@ -151,6 +154,25 @@ def test_wrong_settings_stop_the_config_in_one_line(settings: dict[str, Any], fi
     assert "\n" not in str(raised.value)
 
 
+def test_a_model_that_does_not_fit_stops_the_config_with_what_would() -> None:
+    settings = {"chips": 4, "model": "deepseek-v3"}
+    with pytest.raises(HbmExhausted, match="smallest that fits: --chips") as raised:
+        engine_config(additional_config={"ultraserve": settings})
+
+    assert "deepseek-v3" in str(raised.value).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [("--tensor-parallel-size", '"tp": N'), ("--data-parallel-size", '"chips": N')],
+)
+def test_a_flag_that_ultraserve_serve_reads_is_refused_with_that_hint(flag: str, hint: str) -> None:
+    text = refusal(flag, "2")
+
+    assert "use `ultraserve serve`, which reads this flag itself" in text
+    assert hint in text
+
+
 def test_a_checkpoint_that_cannot_be_computed_stops_the_config(tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((SMALL_MOE_DIR / name).read_bytes())
@@ -160,15 +182,19 @@ def test_a_checkpoint_that_cannot_be_computed_stops_the_config(tmp_path: Path) -
 
 
 def test_the_deployment_says_what_is_emulated() -> None:
-    settings = {"chips": 8, "model": "qwen3-30b-a3b", "clock": "dilated:9"}
+    settings = {"chips": 8, "tp": 2, "lnc": 1, "model": "qwen3-30b-a3b", "clock": "dilated:9"}
     deployment = deployment_of(engine_config(additional_config={"ultraserve": settings}))
 
     assert deployment.info() == {
         "system": "trn3-nl72x2",
         "chips": "8",
+        "tp": "2",
+        "dp": "4",
+        "ep": "8",
+        "lnc": "1",
         "time_model": "qwen3-30b-a3b",
         "weights": "small-moe",
-        "routing": deployment.cost.routing,
+        "routing": "uniform (expected)",
         "clock": "dilated:9",
     }
     assert deployment_of(engine_config(chips=2)).time_model.name == "small-moe"
