@@ -6,6 +6,8 @@ about a lost chip: the fleet says which chips are gone, does what it is told, an
 """
 
 import contextlib
+import logging
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -41,7 +43,12 @@ from emulator.ultraserver.made_up_tokens import MadeUpTokens
 
 __all__ = ["ChipLost", "ChipMemory", "Fleet", "MadeUpTokens", "StepResult"]
 
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
+
 START_TIMEOUT_S = 300.0
+CONNECT_TIMEOUT_S = 20.0
+"""Chips connect within milliseconds of having loaded their shares; one that has not by then has
+ended meanwhile (assumed: room for a host that does much else)."""
 SILENCE_TIMEOUT_S = 120.0
 """Chips that are all silent for so long are lost: a step of a tray takes milliseconds, the largest
 prefills of 144 chips on two cores half a minute."""
@@ -65,7 +72,8 @@ class Fleet:
     Args:
         weights_dir: Hugging Face checkpoint that computes the tokens.
         placement: which expert lies in which slot of which chip.
-        tp: chips of a rank, which divide its head groups.
+        tp: chips of a rank. The first of them divide its head groups, as many as divide evenly;
+            the others, if any, have experts alone.
         kv_blocks, block_tokens: the KV pool of each rank.
         slots_max: slots of each chip in each layer, also of placements to come; those of
             `placement` by default.
@@ -73,8 +81,8 @@ class Fleet:
 
     Raises:
         CheckpointError: the checkpoint cannot be computed; before any process is started.
-        ChannelError: from `start`, when a chip does not start; from `step`, when one fails.
-        ChipLost: from `step` and `resume`, when chips are gone; see `resume`.
+        ChannelError: from `start`, when a chip does not start.
+        ChipLost: from `step` and `resume`, when chips are gone, or failed; see `resume`.
     """
 
     def __init__(
@@ -134,14 +142,14 @@ class Fleet:
                 experts=self._experts_of(chip),
                 kv_blocks=self._kv_blocks,
                 block_tokens=self._block_tokens,
-                tp=self.tp,
+                tp=self._attending,
                 tp_index=chip % self.tp,
             )
             self._actors[chip] = self._ray.start_chip(
                 node=nodes[chip], chip=chip, address=hub.address, key=hub.key, share=share
             )
         self._wait_loaded(chips)
-        hub.accept(chips, START_TIMEOUT_S)
+        hub.accept(chips, CONNECT_TIMEOUT_S)
         for _, message in hub.receive(chips, START_TIMEOUT_S):
             assert isinstance(message, Ready), message
 
@@ -211,6 +219,8 @@ class Fleet:
                 commands = lockstep.advance(replies)
         except _Interrupted as loss:
             lockstep.note_done(loss.replies)
+            if lockstep.outputs:  # it broke off in its last round: every layer was computed
+                unfinished.whole = lockstep.result(lockstep.outputs)
             unfinished.outputs.update(lockstep.outputs)
             raise ChipLost(loss.chips) from loss
         unfinished.outputs.update(lockstep.outputs)
@@ -219,7 +229,9 @@ class Fleet:
             # Ranks that were lost on the way have forgotten their requests.
             outputs = unfinished.outputs.items()
             self._sampled.update((rank, out) for rank, out in outputs if rank in unfinished.ranks)
-        return lockstep.result(unfinished.outputs)
+        # Ranks that had to repeat sent the same tokens as in an attempt that had all its layers.
+        counted = unfinished.whole or lockstep.result(unfinished.outputs)
+        return replace(counted, outputs=unfinished.outputs)
 
     def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
         """Send every command and wait for the answer to each; raises `_Interrupted`."""
@@ -242,9 +254,11 @@ class Fleet:
             drained = hub.drain(hung, HUNG_TIMEOUT_S)
             replies.update(drained.replies)  # type: ignore[arg-type]
             lost.update((*drained.lost, *drained.silent))
-        for chip, reply in replies.items():
-            if isinstance(reply, Failed):
-                raise ChannelError(f"chip {chip} failed: {reply.reason}")
+        for chip, reply in list(replies.items()):
+            if isinstance(reply, Failed):  # its state is undefined, and it answers no more
+                logger.error("chip %d failed and is lost: %s", chip, reply.reason)
+                del replies[chip]
+                lost.add(chip)
         if lost:
             raise _Interrupted(tuple(sorted(lost)), replies)
         return replies
@@ -376,8 +390,14 @@ class Fleet:
             self._live_hub().send(chip, Hang())
         self._hung.add(chip)
 
+    @property
+    def _attending(self) -> int:
+        """Chips of a rank that have head groups: the weights may have fewer than `tp` asks for."""
+        return math.gcd(self.tp, self.architecture.kv_heads)
+
     def _rank(self, rank: int) -> range:
-        return range(rank * self.tp, (rank + 1) * self.tp)
+        """The chips of a rank that attend; the first of them leads."""
+        return range(rank * self.tp, rank * self.tp + self._attending)
 
     def _live_hub(self) -> Hub:
         assert self._hub is not None, "the fleet is not started"
@@ -419,12 +439,15 @@ class Fleet:
 
 
 class _UnfinishedStep:
-    """The ranks of a step in progress, and the outputs of those that are done."""
+    """The ranks of a step in progress, the outputs of those that are done, and the result of an
+    attempt that computed every layer, if one did.
+    """
 
-    __slots__ = ("outputs", "ranks")
+    __slots__ = ("outputs", "ranks", "whole")
 
     def __init__(self, ranks: set[int]) -> None:
         self.ranks = ranks
+        self.whole: StepResult | None = None
         self.outputs: dict[int, RankOutput] = {}
 
 

@@ -63,7 +63,8 @@ class _RunningStep:
 
 
 class Chip:
-    """A chip that has loaded its shard; number `tp_index` of the `tp` that make its rank.
+    """A chip that has loaded its shard; number `tp_index` of the `tp` of its rank that attend. One
+    with a higher number has no heads: it is asked for its experts alone.
 
     States: idle, or in a step at some layer. `BeginStep` enters a step (or ends it at once when it
     has no tokens), `Combine` moves to the next layer, the last one samples and returns to idle;
@@ -72,7 +73,6 @@ class Chip:
     """
 
     def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
-        assert 0 <= tp_index < tp, (tp_index, tp)
         self._shard = shard
         self._kv = kv
         self._tp = tp

@@ -12,7 +12,8 @@ from emulator.compute.paged_kv import PagedKv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipShare:
-    """A chip's part of the model in `weights_dir`: number `tp_index` of the `tp` chips of its rank.
+    """A chip's part of the model in `weights_dir`: number `tp_index` of the `tp` chips of its rank
+    that attend; one with a higher number has experts alone.
 
     `experts` gives the expert of each slot, or EMPTY, for each layer. The KV pool has `kv_blocks`
     of `block_tokens` tokens.
@@ -35,11 +36,12 @@ def load_chip(share: ChipShare) -> Chip:
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
     shard = load_shard(directory, arch, share.experts, tp=share.tp, tp_index=share.tp_index)
+    attends = shard.groups > 0
     kv = PagedKv(
         layers=arch.layers,
-        kv_heads=shard.groups,
+        kv_heads=shard.groups if attends else 1,
         head_dim=arch.head_dim,
-        blocks=share.kv_blocks,
+        blocks=share.kv_blocks if attends else 1,
         block_tokens=share.block_tokens,
     )
     return Chip(shard, kv, tp=share.tp, tp_index=share.tp_index)

@@ -176,13 +176,14 @@ def load_shard(
     """Read one chip's share of the heads, and its experts, from `directory`.
 
     `experts` gives, for each layer, the expert of each slot, or EMPTY; all layers have equally many
-    slots. The chip is number `tp_index` of the `tp` that divide a rank's head groups.
+    slots. The chip is number `tp_index` of the `tp` that divide a rank's head groups; one with a
+    higher number gets none.
 
     Raises:
         CheckpointError: a tensor is missing or misshapen.
     """
-    groups = arch.kv_heads // tp
-    assert groups * tp == arch.kv_heads, (arch.kv_heads, tp)
+    groups = arch.kv_heads // tp if tp_index < tp else 0
+    assert tp_index >= tp or groups * tp == arch.kv_heads, (arch.kv_heads, tp)
     share = slice(tp_index * groups, (tp_index + 1) * groups)
     with _Tensors(directory) as tensors:
         embedding = tensors.read("model.embed_tokens.weight", arch.vocab, arch.hidden)

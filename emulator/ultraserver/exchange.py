@@ -7,6 +7,7 @@ it four per chip. The emulated time of the exchange is the fabric's business, no
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ class ExpertMap:
     def __init__(self, placement: ExpertPlacement) -> None:
         self.chips = placement.chips
         self.slots = placement.slots
+        self.ep = placement.ep
         self.place = np.full((placement.layers, self.chips, placement.experts), EMPTY, np.int64)
         for layer in range(placement.layers):
             for first in range(0, self.chips, placement.ep):
@@ -66,7 +68,7 @@ class Exchange:
         work: by chip, for chips that have at least one pair.
         order: [pairs] index of each pair, in chip and slot order, into tokens x k.
         tokens_of_source: tokens of each dispatching chip, in order.
-        expert_pairs: [experts] tokens that chose each expert.
+        expert_pairs: [groups, experts] tokens of each expert-parallel group that chose each expert.
         pairs: [chips] pairs sent to each chip.
         distinct: [chips] slots of each chip that got at least one.
         sent: [chips, chips] tokens that each chip sent to each; once, however many of their experts
@@ -110,12 +112,17 @@ def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> Exc
         source_of_token[token_of_row] * experts.chips + keys // tokens,
         minlength=experts.chips * experts.chips,
     )
+    all_experts = experts.place.shape[2]
+    chosen_in_group = source_of_token[:, None] // experts.ep * all_experts + chosen
+    groups = experts.chips // experts.ep
     return Exchange(
         layer=layer,
         work=_work(layer, hidden[token_of_row], rows_of_chip, row, counts),
         order=order,
         tokens_of_source=dict(zip(sources, lengths, strict=True)),
-        expert_pairs=np.bincount(chosen.ravel(), minlength=experts.place.shape[2]),
+        expert_pairs=np.bincount(chosen_in_group.ravel(), minlength=groups * all_experts).reshape(
+            groups, all_experts
+        ),
         pairs=pairs,
         distinct=np.count_nonzero(counts, axis=1),
         sent=sent.reshape(experts.chips, experts.chips),
@@ -146,21 +153,20 @@ def finish_exchange(
 ) -> dict[int, Combine]:
     """Give every chip that dispatched its experts' outputs, [tokens, k, hidden].
 
-    Chips [r * tp, (r + 1) * tp) make a rank: each gets the outputs of all tokens of its rank, in
-    the order in which the chips dispatched them.
+    Chips [r * tp, (r + 1) * tp) make a rank: each that dispatched gets the outputs of all tokens of
+    its rank, in the order in which they did.
     """
     sorted_rows = np.concatenate([answers[chip].rows for chip in sorted(exchange.work)])
     rows = np.empty_like(sorted_rows)  # [pairs, hidden]
     rows[exchange.order] = sorted_rows
     tokens = sum(exchange.tokens_of_source.values())
     by_token = rows.reshape(tokens, -1, rows.shape[1])  # [tokens, k, hidden]
-    tokens_of_rank: dict[int, int] = {}
-    for source, count in exchange.tokens_of_source.items():
-        tokens_of_rank[source // tp] = tokens_of_rank.get(source // tp, 0) + count
-    combines = {}
+    combines: dict[int, Combine] = {}
     start = 0
-    for rank, count in tokens_of_rank.items():
+    for _, of_rank in groupby(exchange.tokens_of_source, key=lambda source: source // tp):
+        sources = list(of_rank)
+        count = sum(exchange.tokens_of_source[source] for source in sources)
         combine = Combine(layer=exchange.layer, expert_rows=by_token[start : start + count])
-        combines.update(dict.fromkeys(range(rank * tp, (rank + 1) * tp), combine))
+        combines.update(dict.fromkeys(sources, combine))
         start += count
     return combines

@@ -13,6 +13,7 @@ at the same time, as real wide expert parallelism is. Whoever drives it moves th
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,8 @@ I64 = NDArray[np.int64]
 class StepResult:
     """One step: the outputs by rank, and where its tokens went.
 
-    `expert_pairs` is int64[layers, experts], the tokens that chose each expert. It and `loads` are
-    None when no token was dispatched.
+    `expert_pairs` is int64[layers, groups, experts], the tokens of each expert-parallel group that
+    chose each expert. It and `loads` are None when no token was dispatched.
     """
 
     outputs: dict[int, RankOutput]
@@ -85,8 +86,8 @@ class Lockstep:
     def _reduce(self, attended: Mapping[int, Attended]) -> dict[int, Command]:
         """Every chip of a rank gets what all of them attended, in the order of the head groups."""
         commands: dict[int, Command] = {}
-        for rank in sorted({chip // self._tp for chip in attended}):
-            chips = range(rank * self._tp, (rank + 1) * self._tp)
+        for _, of_rank in groupby(sorted(attended), key=lambda chip: chip // self._tp):
+            chips = list(of_rank)
             rows = np.concatenate([attended[chip].rows for chip in chips])
             command = Reduce(layer=attended[chips[0]].layer, rows=rows)
             commands.update(dict.fromkeys(chips, command))

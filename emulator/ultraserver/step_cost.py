@@ -228,6 +228,7 @@ class StepCostModel:
             rank_ns=rank_ns,
             engine_busy_ns=busy_ns,
             link_busy_ns=link_ns,
+            slow=slow,
         )
 
     def _slowest(self, by_rank: Float64s) -> Float64s:
@@ -249,11 +250,18 @@ class StepCostModel:
         rank_ns: Float64s,
         engine_busy_ns: Float64s,
         link_busy_ns: Float64s,
+        slow: Float64s,
     ) -> StepCost:
-        """Adds power and rounds: times up to whole ns, busy times down."""
+        """Adds power and rounds: times up to whole ns, busy times down.
+
+        A slow chip draws for the work that it does, not for how long it takes (assumed: it is held
+        back, as a throttled chip is, and does each operation once).
+        """
         whole_ns = int(np.ceil(duration_ns))
         busy = {**dict(zip(ENGINES, engine_busy_ns, strict=True)), COLLECTIVES: link_busy_ns}
-        watts = chip_watts(self.system.chip, {name: ns / whole_ns for name, ns in busy.items()})
+        at_full_rate = dict(zip(ENGINES, engine_busy_ns / slow, strict=True))
+        shares = {**at_full_rate, COLLECTIVES: link_busy_ns}
+        watts = chip_watts(self.system.chip, {name: ns / whole_ns for name, ns in shares.items()})
         return StepCost(
             duration_ns=whole_ns,
             rank_ns=np.ceil(rank_ns).astype(np.int64),
@@ -279,16 +287,17 @@ class StepCostModel:
 
     @property
     def provisioned_watts(self) -> float:
-        """The partition's share of the system's power budget, by its chips; IT power, no PUE."""
-        share = self.partition.chips / self.system.chips.value
+        """The partition's share of the system's power budget, by its chips and spares; no PUE."""
+        share = (self.partition.chips + self.partition.spares) / self.system.chips.value
         return self.system.provisioned_watts.value * share
 
     def facility_watts(self, chip_watts_sum: float) -> float:
-        """Watts at the meter when the partition's chips draw `chip_watts_sum` together.
+        """Watts at the meter when the partition's chips and spares draw `chip_watts_sum` together.
 
         Each chip's share of hosts, switches and conversion is added, then cooling, by the PUE.
         """
-        overhead = self.system.overhead_watts_per_chip.value * self.partition.chips
+        chips = self.partition.chips + self.partition.spares
+        overhead = self.system.overhead_watts_per_chip.value * chips
         return (chip_watts_sum + overhead) * self.system.pue.value
 
     @property

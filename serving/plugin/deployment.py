@@ -150,14 +150,12 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
         first_chip=settings.first_chip,
         spares=settings.spares,
     )
-    # Key and value heads of the timed model are repeated where tp exceeds them; the weights are
-    # really divided, a group of heads each.
-    heads = {time_model.name: (time_model.heads, time_model.heads)}
-    if settings.computes:
-        heads[f"weights {weights.name}"] = (weights.heads, weights.kv_heads)
-    check_partition(partition, system, heads)
-    parse_prefill_policy(settings.prefill_policy)  # the scheduler makes it; refused here already
+    # A timed model's key and value heads are repeated where tp exceeds them, and a stand-in's head
+    # groups lie on as many chips of a rank as they divide over; weights that are both are divided.
     own_routers = settings.computes and time_model is weights
+    groups = time_model.kv_heads if own_routers else time_model.heads
+    check_partition(partition, system, {time_model.name: (time_model.heads, groups)})
+    parse_prefill_policy(settings.prefill_policy)  # the scheduler makes it; refused here already
     if own_routers and settings.routing is not None:
         raise ConfigError(
             field="routing",

@@ -47,7 +47,8 @@ class EngineTime:
         self._wall_origin_s = time.monotonic() - clock.now_ns() * clock.dilation / NS_PER_S
         self._pacer = StepPacer(clock)
         self._meter = EnergyMeter(cost.facility_watts)
-        self._idle_watts = cost.idle_chip_watts * cost.partition.chips
+        self._idle_watts = cost.idle_chip_watts * (cost.partition.chips + cost.partition.spares)
+        self._spare_watts = cost.idle_chip_watts * cost.partition.spares
         self._accounted_ns = clock.now_ns()
         self._begin_ns = self._accounted_ns
         self._last_watts = self._idle_watts
@@ -67,7 +68,7 @@ class EngineTime:
         `pause_ns` is time in which the machine was held up before or in the step, at idle power.
         """
         paced = self._pacer.finish(begin_ns, cost.duration_ns + pause_ns)
-        watts = float(cost.chip_watts.sum())
+        watts = float(cost.chip_watts.sum()) + self._spare_watts
         idle_ns = begin_ns - self._accounted_ns + paced.lag_ns + pause_ns
         self._meter.add(duration_ns=idle_ns, chip_watts=self._idle_watts)
         self._meter.add(duration_ns=cost.duration_ns, chip_watts=watts)
@@ -79,9 +80,14 @@ class EngineTime:
         self._compute_wall_s += compute_wall_s
 
     @property
-    def now_s(self) -> float:
+    def now_ns(self) -> int:
         """The end of the last step, or the clock's present when it is later."""
-        return max(self._accounted_ns, self._clock.now_ns()) / NS_PER_S
+        return max(self._accounted_ns, self._clock.now_ns())
+
+    @property
+    def now_s(self) -> float:
+        """The same in seconds."""
+        return self.now_ns / NS_PER_S
 
     def report(
         self,

@@ -8,19 +8,21 @@ memories. They are the same where one model is both.
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.fleet import ChipLost, Fleet, StepResult
+from emulator.model import StepBatch
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT
 from emulator.specs.tensor_group import Split
 from serving.metrics.machine_state import ExpertBalance
+from serving.placement.imbalance import chip_loads
 from serving.placement.migration import migration, transfer_bytes
 from serving.plugin.deployment import ROUTING_SEED, Deployment
-from serving.plugin.expert_balancer import Balance, ExpertBalancer, Move
+from serving.plugin.expert_balancer import ExpertBalancer, Move
 from serving.plugin.live_machine import LiveMachine
 
-MEASURE_STEPS = 16
-"""The imbalance that metrics show is of every so many steps: it takes milliseconds at 144 chips."""
+I64 = NDArray[np.int64]
 
 
 class ExpertMoves:
@@ -31,8 +33,6 @@ class ExpertMoves:
         self._live = live
         self._same_model = deployment.distribution is None
         self.moved_bytes = 0
-        self.last_imbalance = 0.0
-        self._steps = 0
         self._draws = np.random.default_rng(ROUTING_SEED)
         if deployment.distribution is not None:
             # Sums of recorded loads may pass 1 by a rounding.
@@ -59,41 +59,56 @@ class ExpertMoves:
         return ExpertBalancer(
             self._deployment.eplb,
             layers=layers,
+            groups=partition.chips // partition.ep,
             experts=experts,
             tray_of_chip=chips // system.chips_per_tray.count,
             rack_of_chip=chips // system.chips_per_rack,
         )
 
-    def after_step(self, result: StepResult, tokens: int) -> None:
-        """Count the choices of a step of `tokens`, and move what is due before the next."""
-        if result.expert_pairs is not None and self._weights is not None:
-            self._weights.count(result.expert_pairs)
-        distribution = self._deployment.distribution
-        if distribution is not None and self._timed is not None:
-            # How many tokens choose an expert, each independently of the others as stated.
-            self._timed.count(self._draws.binomial(tokens, self._chance))
-        self._steps += 1
-        if self._steps % MEASURE_STEPS == 1:
-            self.last_imbalance = self._measure() or 0.0
+    def after_step(self, result: StepResult, batch: StepBatch) -> None:
+        """Count the choices of a step, and move what is due before the next."""
+        if result.expert_pairs is not None and result.loads is not None:
+            assert self._weights is not None, "tokens were dispatched to experts"
+            self._weights.count(result.expert_pairs, result.loads.pairs.astype(np.int64))
+        if self._timed is not None and self._deployment.distribution is not None:
+            self._timed.count(*self._draw(batch))
         self._move_timed()
         if not self._same_model:
             self._move_weights()
 
+    def _draw(self, batch: StepBatch) -> tuple[I64, I64]:
+        """How many tokens choose each expert, [layers, groups, experts], independently as stated,
+        and the pairs of each chip, [layers, chips].
+
+        A rank's chips dispatch equal shares of its tokens; copies share their pairs evenly.
+        """
+        partition, placement = self._deployment.partition, self._live.machine.placement
+        of_chip = np.repeat(batch.tokens_by_rank() / partition.tp, partition.tp)  # [chips]
+        of_group = np.rint(of_chip.reshape(-1, partition.ep).sum(axis=1)).astype(np.int64)
+        drawn = self._draws.binomial(of_group[:, None, None], self._chance)  # [groups, layers, ...]
+        drawn *= placement.copies() > 0  # a group that has just closed computes nothing
+        pairs = np.rint(chip_loads(drawn, placement)).astype(np.int64)
+        return drawn.swapaxes(0, 1), pairs
+
+    @property
+    def imbalance(self) -> float | None:
+        """Of the timed model's experts, as counted; see `ExpertBalancer.imbalance`."""
+        if self._timed is None:
+            return None
+        return self._timed.imbalance(self._live.machine.chips_up)
+
     @property
     def rebalances(self) -> int:
         """How often the timed model's experts were given new places."""
-        return self._timed.balance.rebalances if self._timed is not None else 0
-
-    def _measure(self) -> float | None:
-        machine = self._live.machine
-        if self._timed is None:
-            return None
-        return self._timed.measure(machine.placement, machine.chips_up)
+        return 0 if self._timed is None else self._timed.rebalances
 
     def bring_home(self) -> None:
-        """When every chip is back, let experts lie as at the start: survivors had taken them."""
+        """When every chip is back, let experts lie as at the start: survivors had taken them.
+
+        Where experts are balanced by their load, the next plan does so.
+        """
         machine, fleet = self._live.machine, self._live.tokens
-        if not machine.chips_up.all():
+        if self._deployment.eplb is not None or not machine.chips_up.all():
             return
         move = self._way_to(machine.placement, self._home)
         if move is not None:
@@ -119,11 +134,11 @@ class ExpertMoves:
         )
         return Move(placement=home, transfers=transfers)
 
-    def forget_plans(self) -> None:
-        """Chips have come or gone: moves that have not begun are void."""
+    def plan_soon(self) -> None:
+        """Chips have come or gone: plans are void, and new ones are due."""
         for balancer in (self._timed, self._weights):
             if balancer is not None:
-                balancer.forget_plan()
+                balancer.plan_soon()
 
     def _move_timed(self) -> None:
         machine = self._live.machine
@@ -167,12 +182,12 @@ class ExpertMoves:
 
     @property
     def balance(self) -> ExpertBalance:
-        """How even the timed model's experts are, and were."""
-        balance = self._timed.balance if self._timed is not None else Balance()
+        """How even the timed model's experts are, and were before they last moved."""
+        now = self.imbalance
         return ExpertBalance(
-            imbalance=self._measure(),
-            imbalance_before=balance.before,
-            imbalance_after=balance.after,
-            rebalances=balance.rebalances,
+            imbalance=now,
+            imbalance_before=None if self._timed is None else self._timed.before,
+            imbalance_after=now if self.rebalances else None,
+            rebalances=self.rebalances,
             moved_bytes=self.moved_bytes,
         )

@@ -44,8 +44,9 @@ def follow(
     """
     vacated = positions_vacated(before, recovery)
     filled = np.array([position for position, _ in recovery.restored], dtype=np.int64)
-    # A seat that is to be filled has a chip when the recovery before this one was broken off.
-    leaving = {*vacated.tolist(), *filled.tolist()} & fleet.live_chips
+    # A recovery before this one that was broken off may have seated chips that now go elsewhere.
+    vacant = np.flatnonzero(recovery.seating.chip_of_position == VACANT)
+    leaving = {*vacated.tolist(), *filled.tolist(), *vacant.tolist()} & fleet.live_chips
     fleet.remove(sorted(leaving), lost_ranks)
     placement, reloads = recovery.placement, recovery.reloads
     if not same_model:

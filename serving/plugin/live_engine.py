@@ -35,7 +35,7 @@ from serving.plugin.engine_time import EngineTime, MachineTotals
 from serving.plugin.expert_moves import ExpertMoves
 from serving.plugin.live_machine import LiveMachine
 from serving.plugin.machine_report import machine_state
-from serving.plugin.merge import LockstepOutput, RankQueues
+from serving.plugin.merge import LockstepOutput
 from serving.plugin.step_report import StepReport
 from serving.plugin.translate import step_batch
 
@@ -91,12 +91,12 @@ class LiveEngine:
         )
         self._experts = ExpertMoves(deployment, self._live)
         self._last_cost: StepCost | None = None
+        self._held_until_ns = 0
         self._heard = self._counted = LockstepOutput.make_empty()
-        self._queues: tuple[RankQueues, ...] = ()
 
     def _chips_changed(self) -> None:
         """Chips have come or gone: moves of experts that have not begun are void."""
-        self._experts.forget_plans()
+        self._experts.plan_soon()
 
     def run(
         self,
@@ -112,12 +112,20 @@ class LiveEngine:
         outputs, loads = live.result.outputs, live.result.loads
         computed = [step for step in steps if step.rank in outputs]
         batch = step_batch(computed, outputs, self._deployment.partition.ranks)
-        self._experts.after_step(live.result, int(batch.new_tokens.sum()))
+        self._experts.after_step(live.result, batch)
         compute_wall_s = time.perf_counter() - started
         counted = loads if self._deployment.distribution is None else None
         cost = live.costing.cost(batch, counted)
         self._last_cost = cost
-        self._time.finish(begin_ns, cost, pause_ns=live.pause_ns, compute_wall_s=compute_wall_s)
+        # An attempt that broke off is charged as whole: where in it the chip was lost is not known.
+        again_ns = live.repeats * cost.duration_ns
+        held_ns = max(0, self._held_until_ns - begin_ns)
+        self._time.finish(
+            begin_ns,
+            cost,
+            pause_ns=held_ns + live.pause_ns + again_ns,
+            compute_wall_s=compute_wall_s,
+        )
         return outputs, self.report(live.lost_ranks)
 
     def hear(self, output: LockstepOutput) -> None:
@@ -143,7 +151,7 @@ class LiveEngine:
             faults=len(self._live.faults),
             requests_moved=self._heard.moved_requests,
             empty_rank_steps=self._heard.empty_rank_steps,
-            expert_imbalance=self._experts.last_imbalance,
+            expert_imbalance=self._experts.imbalance or 0.0,
             expert_rebalances=self._experts.rebalances,
             expert_moved_bytes=self._experts.moved_bytes,
         )
@@ -160,12 +168,22 @@ class LiveEngine:
             kv_blocks=self._kv_blocks,
         )
 
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request was left when the scheduler last spoke."""
+        return not any(queue.running or queue.waiting for queue in self._heard.rank_states)
+
     def control(self, request: str) -> str:
         """Answer the control service: JSON in, JSON out; a refusal is an answer too."""
         try:
             return to_json(self._answer(request_from_json(request)))
         except ConfigError as error:
             return to_json(Refusal(code=RefusalCode.INVALID, message=str(error)))
+        finally:
+            # What this took begins now: an idle engine may be through with it before its next step.
+            taken_ns = self._live.take_pause()
+            if taken_ns:
+                self._held_until_ns = max(self._held_until_ns, self._time.now_ns) + taken_ns
 
     def _answer(self, request: ControlRequest) -> ControlReply:
         match request:
@@ -173,6 +191,8 @@ class LiveEngine:
                 return StateReply(state=self.state())
             case InjectRequest():
                 number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
+                if self._is_idle:
+                    self._live.settle_idle()
                 return FaultReport(
                     accepted=number is not None,
                     survivable=recovery.survivable,

@@ -31,13 +31,15 @@ _TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
 class LiveStep:
     """A step, what it took beside its own time, and the ranks whose requests must move.
 
-    `costing` is of the machine that computed it, before anything that was noticed after it.
+    `costing` is of the machine that computed it, before anything that was noticed after it;
+    `repeats` counts the attempts that broke off before.
     `lost_ranks` have lost their KV, whether or not a spare has brought them back.
     """
 
     result: StepResult
     costing: StepCosting
     pause_ns: int
+    repeats: int
     lost_ranks: tuple[int, ...]
 
 
@@ -65,6 +67,7 @@ class LiveMachine:
         self._on_change = on_change
         self._actual: Health = machine.health
         self._pause_ns = 0
+        self._repeats = 0
         self._lost_ranks: set[int] = set()
 
     @property
@@ -89,12 +92,13 @@ class LiveMachine:
             result = self._compute(self.tokens, steps, bitmasks)
         costing = self.machine.costing()
         self._settle_pending()  # of a chip that this step did not need any more
-        pause_ns, self._pause_ns = self._pause_ns, 0
         lost, self._lost_ranks = self._lost_ranks, set()
+        repeats, self._repeats = self._repeats, 0
         return LiveStep(
             result=result,
             costing=costing,
-            pause_ns=pause_ns,
+            pause_ns=self.take_pause(),
+            repeats=repeats,
             lost_ranks=tuple(sorted(lost)),
         )
 
@@ -110,6 +114,7 @@ class LiveMachine:
         except ChipLost as loss:
             self.meet(loss.chips)
         while True:
+            self._repeats += 1
             try:
                 return fleet.resume(self._lost_ranks)
             except ChipLost as loss:
@@ -143,19 +148,26 @@ class LiveMachine:
         Returns the numbers of the faults that are over. Repaired chips take vacant seats again, and
         read their weights. Raises ConfigError for a chip or a rack that does not exist.
         """
-        health = self._actual.healed(chip) if rack is None else self._with_trays(rack)
+        if chip is not None and rack is not None:
+            raise ConfigError(field="rack", value=rack, expected="a chip or a rack, not both")
         self._settle_pending()  # a process that is gone has to be started again
-        self._actual = health
+        known = self.faults.records  # not what the repair itself may come upon
+        self._actual = self._actual.healed(chip) if rack is None else self._with_trays(rack)
         self._settle()
         everything = chip is None and rack is None
         numbers = [
             record.number
-            for record in self.faults.records
+            for record in known
             if everything
             or (chip is not None and record.fault.chip == chip)
             or (rack is not None and record.fault.rack == rack)
         ]
         return self.faults.heal(numbers, emulated_s=self._now_s())
+
+    def take_pause(self) -> int:
+        """Emulated time that was taken since the last step, to be charged by the caller."""
+        pause_ns, self._pause_ns = self._pause_ns, 0
+        return pause_ns
 
     def pause(self, duration_ns: int) -> None:
         """Let the next step take so much longer: the machine was busy with something else."""
@@ -197,6 +209,10 @@ class LiveMachine:
             survivable=recovery.survivable,
             reason=recovery.reason,
         )
+
+    def settle_idle(self) -> None:
+        """Go on with faults that no step will meet soon, because none is to come."""
+        self._settle_pending()
 
     def _settle_pending(self) -> None:
         if self.faults.pending:

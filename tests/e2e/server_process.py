@@ -48,8 +48,9 @@ def is_open(port: int) -> bool:
 class ServerProcess:
     """Started by entering it; killed with everything it started by leaving it."""
 
-    def __init__(self, *command: str, port: int) -> None:
+    def __init__(self, *command: str, port: int, control_port: int = 0) -> None:
         self.port = port
+        self.control_port = control_port
         self.url = f"http://{HOST}:{port}"
         self._command = command
         self._seen: dict[Process, str] = {}
@@ -179,13 +180,21 @@ class ServerProcess:
     def _left(self) -> list[str]:
         self.look()
         files = [str(path) for path in self.folder.glob("ultraserve*")]
-        port = [f"port {self.port}"] if is_open(self.port) else []
-        return [*self.running().values(), *files, *port]
+        ports = [
+            f"port {port}" for port in (self.port, self.control_port) if port and is_open(port)
+        ]
+        return [*self.running().values(), *files, *ports]
 
 
 @contextlib.contextmanager
 def started(command: Sequence[str], *arguments: str) -> Iterator[ServerProcess]:
-    """Start `command serve` with `arguments` on a free port."""
-    port = free_port()
-    with ServerProcess(*command, "serve", *arguments, "--port", str(port), port=port) as server:
+    """Start `command serve` with `arguments` on free ports; stock vLLM has no control service."""
+    port, control_port = free_port(), 0
+    ports = ["--port", str(port)]
+    if command == ULTRASERVE:
+        control_port = free_port()
+        ports += ["--control-port", str(control_port)]
+    with ServerProcess(
+        *command, "serve", *arguments, *ports, port=port, control_port=control_port
+    ) as server:
         yield server

@@ -67,25 +67,38 @@ def changed_weights(directory: Path, **changes: np.ndarray | None) -> Path:
     ("arguments", "told"),
     [
         (["--model", "nowhere"], "model=nowhere: expected a checkpoint directory or one of"),
-        (["--chips", "145"], "chips=145: expected at most 144, the chips of trn3-nl72x2"),
-        (["--chips", "5"], "chips=5: expected a divisor of 144 experts (weights small"),
+        (["--chips", "145"], "chips=145: expected at most 144, of the 144 chips of trn3-nl72x2"),
+        (["--chips", "6", "--ep", "4"], "ep=4: expected experts lie on whole groups of ep chips"),
         (
-            ["--model", "qwen3-30b-a3b", "--chips", "9"],
-            "chips=9: expected a divisor of 144 experts (weights small-moe) and 128 experts "
-            "(qwen3-30b-a3b): 1, 2, 4, 8, 16 would fit",
+            ["--chips", "8", "--tensor-parallel-size", "8"],
+            "tp=8: expected a divisor of the 4 head groups (8 heads) of weights small-moe: "
+            "1, 2, 4 would fit on 8 chips",
         ),
+        (["--lnc", "4"], "NCC_EARG001: lnc=4: expected a logical core of 1, 2, 8 physical cores"),
+        (["--prefill-policy", "hasty"], "prefill_policy=hasty: expected none, staggered:RANKS"),
+        (["--routing", "zipf:1"], "routing=zipf:1: expected a catalog model or no weights"),
         (["--clock", "virtual"], "clock=virtual: expected real, auto or dilated:K"),
         (["--clock", "nonsense"], "clock=nonsense: expected real, auto, virtual or dilated:K"),
         (["--clock", "dilated:0"], "clock=dilated:0: expected"),
         (["--system", "trn9"], "system=trn9: expected"),
-        (["--enable-eplb"], "--enable-eplb: experts are not rebalanced yet"),
-        (["--chips", "4", "--data-parallel-size", "8"], "data_parallel_size=8: expected"),
+        (["--eplb-config", "{}"], "eplb_config={}: expected --eplb S or --enable-eplb with it"),
+        (["--chips", "4", "--data-parallel-size", "8"], "dp=8: expected chips = tp x dp, so 4 on"),
     ],
 )
 def test_a_setting_that_cannot_be_is_told_before_anything_starts(
     arguments: list[str], told: str
 ) -> None:
     assert one_line(serve(*arguments)).startswith(told)
+
+
+def test_a_model_that_does_not_fit_is_told_with_the_usage_table_and_what_would() -> None:
+    ended = serve("--model", "deepseek-v3", "--chips", "4")
+    first, *table, last = ended.log.splitlines()
+
+    assert (ended.code, ended.left) == (2, [])
+    assert first.startswith("ultraserve serve: HBM exhausted: weights/experts of deepseek-v3 wants")
+    assert any("Displaying Current Memory Utilization" in line for line in table)
+    assert last.startswith("smallest that fits: --chips ")
 
 
 def test_a_directory_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
@@ -140,7 +153,7 @@ def test_a_port_in_use_is_named_and_its_owner_is_left_alone(listening: int) -> N
 
 
 # Reading these takes vLLM, and so seconds; it says a few lines on stdout before it asks us.
-OF_VLLM = [(["--tensor-parallel-size", "2"], "--tensor-parallel-size: attention is not split over")]
+OF_VLLM = [(["--pipeline-parallel-size", "2"], "--pipeline-parallel-size: layers are not split")]
 OF_VLLM_SLOW = [
     (["--enable-lora"], "--enable-lora: LoRA adapters are not computed"),
     (["--quantization", "fp8"], "--quantization fp8: quantized weights are not computed"),
@@ -157,7 +170,7 @@ def test_what_the_platform_refuses_inside_vllm_is_one_line_on_stderr_too(
     arguments: list[str], told: str
 ) -> None:
     ran = subprocess.run(
-        [*ULTRASERVE, "serve", *arguments, "--port", str(free_port())],
+        [*ULTRASERVE, "serve", *arguments, "--port", str(free_port()), "--control-port", "0"],
         capture_output=True,
         text=True,
         timeout=120,

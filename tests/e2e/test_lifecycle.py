@@ -32,7 +32,7 @@ MOMENTS: dict[str, Callable[[ServerProcess], bool]] = {
     "Ray starts": lambda server: server.runs("gcs_server"),
     "Ray has started": lambda server: server.runs("raylet/raylet"),
     "chips start": lambda server: server.runs("ray::ChipActor"),
-    "the clock is calibrated": lambda server: "emulated chips ready" in server.log(),
+    "the clock is calibrated": lambda server: "emulated chips (small-moe) ready" in server.log(),
 }
 
 
@@ -132,7 +132,7 @@ def test_stock_vllm_says_what_it_emulates(stock: ServerProcess) -> None:
         assert label in info
     assert "ultraserve_clock_dilation 1.0" in page.splitlines()
     assert "vllm:time_to_first_token_seconds_sum" in page
-    assert "2 emulated chips ready" in stock.log()
+    assert "2 emulated chips (small-moe) ready" in stock.log()
 
 
 def test_ctrl_c_ends_stock_vllm_and_everything_it_started(stock: ServerProcess) -> None:

@@ -11,10 +11,10 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
-from prometheus_client.parser import text_string_to_metric_families
 from tokenizers import Tokenizer
 
 from emulator.data import SMALL_MOE_DIR
+from tests.e2e.server_answers import ask, growth, metrics
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 from tests.emulator.chip.in_process import InProcessChips
 from tests.emulator.chip.in_process import serve as serve_in_process
@@ -79,21 +79,6 @@ def complete(client: OpenAI) -> Callable[..., Any]:
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(SMALL_MOE_DIR / "tokenizer.json"))
-
-
-def metrics(tray: ServerProcess) -> dict[str, float]:
-    """Every sample of /metrics by its name, summed over labels."""
-    page = httpx.get(f"{tray.url}/metrics").text
-    found: dict[str, float] = {}
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            if not sample.name.endswith("_bucket"):
-                found[sample.name] = found.get(sample.name, 0.0) + sample.value
-    return found
-
-
-def growth(before: dict[str, float], after: dict[str, float], name: str) -> float:
-    return after[name] - before.get(name, 0.0)
 
 
 class TestText:
@@ -406,6 +391,10 @@ class TestMetrics:
         for label in (
             'system="trn3-nl72x2"',
             'chips="4"',
+            'tp="1"',
+            'dp="4"',
+            'ep="4"',
+            'lnc="2"',
             f'time_model="{MODEL}"',
             'weights="small-moe"',
             f'clock="dilated:{DILATION}"',
@@ -469,6 +458,37 @@ class TestMetrics:
         assert growth(before, after, "vllm:generation_tokens_total") == 80
         assert growth(before, after, "vllm:prompt_tokens_total") == 320
         assert growth(before, after, "vllm:request_success_total") == 8
+
+
+class TestFaults:
+    """`ultraserve fault` and `ultraserve state` while requests run."""
+
+    def test_a_chip_is_lost_under_load_and_comes_back_and_no_text_changes(
+        self, complete: Callable[..., Any], tray: ServerProcess
+    ) -> None:
+        def text(number: int) -> Any:
+            asked = {"max_tokens": 100, "extra_body": {"return_token_ids": True}}
+            return complete([9 + number] * 30, **asked).choices[0].token_ids
+
+        with ThreadPoolExecutor(6) as pool:
+            expected = list(pool.map(text, range(6)))
+            running = [pool.submit(text, number) for number in range(6)]
+            while not metrics(tray)["vllm:num_requests_running"]:
+                time.sleep(0.05)  # polls the server
+            ask(tray, "fault", "lose-chip", "--chip", "1", "--wait")
+            assert "lost" in ask(tray, "state")
+            ask(tray, "fault", "heal", "--chip", "1")
+            assert [each.result(timeout=120) for each in running] == expected
+
+        after = metrics(tray)
+        assert after["ultraserve_faults_total"] == 1.0
+        assert after["ultraserve_requests_moved_total"] >= 1.0
+        assert after["ultraserve_pause_seconds_total"] > 0.0
+        state = json.loads(ask(tray, "state", "--json"))
+        assert [fault["stage"].lower() for fault in state["faults"]] == ["healed"]
+        assert [chip["health"].lower() for chip in state["chips"]] == ["up"] * 4
+        assert [text(number) for number in range(2)] == expected[:2]
+        assert metrics(tray)["ultraserve_ranks_up"] == 4.0
 
 
 def test_the_tray_ends_on_sigterm_and_leaves_nothing(tray: ServerProcess) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from emulator.fleet import ChipLost, Fleet, StepResult
 from emulator.model import plan_reloads
-from emulator.specs.placement import ExpertTransfer
+from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from tests.emulator.fleet_steps import (
     EXPERTS,
@@ -210,7 +210,9 @@ def test_a_chip_lost_in_a_step_is_named_and_the_text_goes_on_as_if_nothing_had_b
     else:
         read_lost_experts(fleet, chip)
 
-    calm.check(0, fleet.resume([lost_rank]), others)
+    resumed = fleet.resume([lost_rank])
+    calm.check(0, resumed, others)
+    assert resumed.loads is not None  # also where nobody had to repeat
     calm.check(1, fleet.step(calm.of(1, others), {}), others)
     if spare_comes == "later":
         fleet.add(chip, even_placement(CHIPS))
@@ -223,7 +225,7 @@ def test_a_chip_lost_in_a_step_is_named_and_the_text_goes_on_as_if_nothing_had_b
     calm.check(3, fleet.step(calm.steps[3], {}), ranks)
 
     fleet.step(last_steps(calm.steps[0]), {})
-    fleet.check()
+    assert fleet.live_chips == frozenset(range(CHIPS))
 
 
 def nothing_waits(fleet: Fleet, lost: int) -> bool:
@@ -266,21 +268,50 @@ def test_two_chips_lost_at_once_are_both_named_in_the_end(fleet: Fleet, calm: Ca
     fleet.step(last_steps(calm.steps[0]), {})
 
 
-def test_a_chip_lost_between_steps_is_met_by_whatever_needs_it_next(
+def test_a_chip_lost_while_experts_move_is_named_and_what_lies_where_is_known(
     fleet: Fleet, calm: Calm
 ) -> None:
     ranks = set(range(CHIPS // fleet.tp))
     process = process_of(fleet, 0)
-    copy = ExpertTransfer(layer=1, expert=0, source_chip=0, source_slot=0, chip=3, slot=47)
+    fleet.place(even_placement(CHIPS), [])
+    # A copy of the first expert of chip 1 in layer 0, and of the first of chip 0 in layer 1.
+    copies = [
+        ExpertTransfer(layer=0, expert=36, source_chip=1, source_slot=0, chip=3, slot=40),
+        ExpertTransfer(layer=1, expert=0, source_chip=0, source_slot=0, chip=3, slot=40),
+    ]
+    slots = np.pad(even_placement(CHIPS).expert_of_slot, ((0, 0), (0, 0), (0, 5)), "constant")
+    slots[:, :, 36:] = EMPTY
+    slots[[0, 1], 3, 40] = 36, 0
 
     fleet.kill(0)
     assert psutil.wait_procs([process], timeout=GONE_WITHIN_S)[1] == []
     with pytest.raises(ChipLost) as loss:
-        fleet.place(even_placement(CHIPS), [copy])
+        fleet.place(ExpertPlacement(experts=EXPERTS, ep=CHIPS, expert_of_slot=slots), copies)
     assert loss.value.chips == (0,)
+    assert fleet.placement.expert_of_slot[:2, 3, 40].tolist() == [36, EMPTY]
     fleet.remove([0], [0])
     fleet.add(0, even_placement(CHIPS))
 
     calm.check(0, fleet.step(calm.steps[0], {}), ranks)
     calm.check(1, fleet.step(calm.steps[1], {}), ranks)
+    fleet.step(last_steps(calm.steps[0]), {})
+
+
+def test_a_spare_that_does_not_start_is_a_lost_chip_and_another_may_come(
+    fleet: Fleet, calm: Calm, tmp_path: Path
+) -> None:
+    process = process_of(fleet, 1)
+    fleet.remove([1], [1 // fleet.tp])
+    assert psutil.wait_procs([process], timeout=GONE_WITHIN_S)[1] == []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "_weights_dir", tmp_path / "gone")
+        with pytest.raises(ChipLost, match="did not start") as loss:
+            fleet.add(1, even_placement(CHIPS))
+    assert loss.value.chips == (1,)
+    assert fleet.live_chips == {0, 2, 3}
+    fleet.add(1, even_placement(CHIPS))
+
+    ranks = set(range(CHIPS // fleet.tp))
+    calm.check(0, fleet.step(calm.steps[0], {}), ranks)
     fleet.step(last_steps(calm.steps[0]), {})

@@ -27,7 +27,7 @@ def test_what_is_wrong_is_one_line_with_the_subcommand_and_code_2(
     assert main(["serve", "--chips", "0"]) == 2
 
     shown = capsys.readouterr()
-    assert shown.err == "ultraserve serve: chips=0: expected a whole number above 0\n"
+    assert shown.err == "ultraserve serve: chips=0: expected a whole number of at least 1\n"
     assert shown.out == ""
 
 

@@ -16,14 +16,15 @@ from tests.simulation.troubled_engine import TroubledEngine
 class TimeAndEnergy:
     """Follows the clock and the meter step by step.
 
-    Each step's own time is at the watts of its cost, all other time at idle: both are known here
-    without the engine's sums.
+    Each step's own time is at the watts of its cost, all other time at idle, and spares are idle
+    always: all are known here without the engine's sums.
     """
 
     def __init__(self, engine: TroubledEngine) -> None:
         self._engine = engine
-        machine = engine.machine
-        self._idle_watts = machine.cost_model.idle_chip_watts * machine.partition.chips
+        partition, chip_watts = engine.machine.partition, engine.machine.cost_model.idle_chip_watts
+        self._spare_watts = chip_watts * partition.spares
+        self._idle_watts = chip_watts * (partition.chips + partition.spares)
         self._last = engine.live._time.snapshot(engine.live._totals())
 
     def check(self) -> None:
@@ -41,9 +42,17 @@ class TimeAndEnergy:
         assert cost is not None
         step_s = cost.duration_ns / NS_PER_S
         assert passed_s - paused_s >= step_s * (1 - 1e-9) - 1e-9
-        joules = float(cost.chip_watts.sum()) * step_s + self._idle_watts * (passed_s - step_s)
+        step_watts = float(cost.chip_watts.sum()) + self._spare_watts
+        joules = step_watts * step_s + self._idle_watts * (passed_s - step_s)
         assert np.isclose(now.chip_joules - last.chip_joules, joules, rtol=1e-6, atol=1e-6)
         assert now.facility_joules - last.facility_joules >= joules * (1 - 1e-6)
+
+    @property
+    def step_ns(self) -> int:
+        """The last step's own time."""
+        cost = self._engine.live._last_cost
+        assert cost is not None
+        return int(cost.duration_ns)
 
     @property
     def pause_ns(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from emulator.actors.channel import ChipLost, ChipSilent, Drained
 from emulator.chip.chip_share import ChipShare, load_chip, read_experts
-from emulator.chip.commands import Command, Hang, LoadExperts
+from emulator.chip.commands import Command, Hang, LoadExperts, Stop
 from emulator.chip.effects import Effect, Ready
 from emulator.fleet import Fleet
 
@@ -27,7 +27,7 @@ class LiveChip:
 
     def answer(self, command: Command) -> Effect | None:
         """What the chip says; None when it is silent or has just died."""
-        if self.dies_of is not None and isinstance(command, self.dies_of):
+        if isinstance(command, Stop) or (self.dies_of and isinstance(command, self.dies_of)):
             self.alive = False
         self.hanging = self.hanging or isinstance(command, Hang)
         if not self.alive or self.hanging:

@@ -98,10 +98,18 @@ class TestByHand:
         assert combines[2].expert_rows[..., 0].tolist() == [[103, 105]]
 
     def test_it_counts_what_was_chosen_and_what_moved(self, exchange: Exchange) -> None:
-        assert exchange.expert_pairs.tolist() == [1, 3, 1, 1]
+        assert exchange.expert_pairs.tolist() == [[1, 3, 1, 1]]
         assert exchange.distinct.tolist() == [2, 2, 0]
         assert exchange.sent.tolist() == [[2, 1, 0], [0, 0, 0], [1, 1, 0]]
         assert exchange.tokens_of_source == {0: 2, 2: 1}
+
+    def test_what_was_chosen_is_counted_for_each_group_of_chips(self) -> None:
+        dispatches = {0: dispatch([[0, 1]]), 1: dispatch([[1, 3]]), 3: dispatch([[2, 3], [0, 3]])}
+
+        exchange = plan_exchange(dispatches, even(4, 4, ep=2))
+
+        assert exchange.expert_pairs.tolist() == [[1, 2, 0, 1], [1, 0, 1, 2]]
+        assert exchange.pairs.tolist() == [3, 1, 1, 3]
 
     def test_a_chip_whose_experts_nobody_chose_is_not_asked(self) -> None:
         exchange = plan_exchange({1: dispatch([[4, 5]])}, even(6, 3))

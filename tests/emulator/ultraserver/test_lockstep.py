@@ -172,7 +172,7 @@ def test_it_counts_where_tokens_went(directory: Path) -> None:
     assert result.expert_pairs is not None
     k = loads.pairs.sum(axis=1) / tokens
     assert len(set(k.tolist())) == 1
-    assert (result.expert_pairs.sum(axis=1) == loads.pairs.sum(axis=1)).all()
+    assert (result.expert_pairs.sum(axis=(1, 2)) == loads.pairs.sum(axis=1)).all()
     # Chips of a rank dispatch their share of its tokens each: none more than half, rounded up.
     by_source = loads.sent.max(axis=2)  # [layers, chips]
     by_rank = [sum(item.new_tokens for item in step.scheduled) for step in steps]

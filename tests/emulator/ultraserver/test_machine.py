@@ -12,6 +12,7 @@ from emulator.errors import ConfigError, HbmExhausted
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.figure import Figure
+from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.health import Health
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
@@ -70,6 +71,20 @@ def go_on(machine: Machine, health: Health, kinds: Iterable[FaultKind] = ()) -> 
 
 def strike(machine: Machine, *faults: Fault) -> Settlement:
     return go_on(machine, machine.after(faults), [fault.kind for fault in faults])
+
+
+def leave_slots(machine: Machine, slots: int) -> None:
+    """Give the pool all but the memory of so many slots of each chip."""
+    expert_bytes = 3 * 2_048 * 768 * 2  # of Qwen3-30B-A3B: three matrices in BF16
+    tokens = slots * LAYERS * expert_bytes // machine.model.kv_bytes_per_token
+    machine.take_kv(machine.kv_tokens_per_rank - tokens - 1)
+    assert machine.capacity().tolist() == [32 + slots] * 4
+
+
+def expert_bytes_held(machine: Machine, position: int) -> int:
+    owner = HbmOwner(use=HbmUse.WEIGHTS, name="experts")
+    stacks = machine.hbm.usage()[position]
+    return sum(stack.bytes_by_owner()[owner] for stack in stacks)
 
 
 def step_ns(machine: Machine, *, requests: int = 8) -> int:
@@ -189,6 +204,27 @@ class TestLosses:
         # Three chips do the experts of four, for three quarters of the tokens.
         assert step_ns(machine) != whole_ns
 
+    @pytest.mark.parametrize(("spare_slots", "survives"), [(10, False), (11, True)])
+    def test_survivors_need_a_slot_for_every_expert(self, spare_slots: int, survives: bool) -> None:
+        # Three chips with 42 slots have 126, with 43 they have 129, and there are 128 experts.
+        machine = make_machine(chips=4)
+        leave_slots(machine, spare_slots)
+
+        settlement = machine.settlement(machine.after([lose(2)]))
+
+        assert settlement.recovery.survivable == survives
+
+    def test_a_position_without_a_chip_computes_nothing_and_draws_idle_power(self) -> None:
+        machine = make_machine(chips=4)
+        strike(machine, lose(2))
+
+        cost = machine.costing().cost(batch_of(4, [(0, 1, 1_000), (3, 1, 1_000)]))
+
+        busy = np.array(list(cost.engine_ns.values()))  # [engines, positions]
+        assert not busy[:, 2].any()
+        assert busy[:, 1].any()  # it has a dummy token and experts
+        assert cost.chip_watts[2] == machine.cost_model.idle_chip_watts
+
     def test_a_loss_that_nobody_has_room_for_is_not_survived_and_said(self) -> None:
         machine = make_machine(chips=4)
         machine.take_kv(machine.kv_tokens_per_rank)
@@ -264,10 +300,7 @@ class TestRoom:
 
     def test_a_layer_with_more_experts_than_others_leaves_less_room_for_all(self) -> None:
         machine = make_machine(chips=4)
-        expert_bytes, token_bytes = 3 * 2_048 * 768 * 2, QWEN3_30B_A3B.kv_bytes_per_token
-        five_slots = 5 * LAYERS * expert_bytes // token_bytes
-        machine.take_kv(machine.kv_tokens_per_rank - five_slots - 1)
-        assert machine.capacity().tolist() == [37] * 4
+        leave_slots(machine, 5)
         slots = np.pad(
             machine.placement.expert_of_slot, ((0, 0), (0, 0), (0, 4)), constant_values=EMPTY
         )
@@ -276,7 +309,17 @@ class TestRoom:
         machine.place_experts(ExpertPlacement(experts=EXPERTS, ep=4, expert_of_slot=slots))
 
         assert machine.capacity().tolist() == [37] * 4
+        assert expert_bytes_held(machine, 1) == 36 * LAYERS * 3 * 2_048 * 768 * 2
         self.assert_it_is_there(machine)
+
+    def test_slots_of_the_start_stay_reserved_while_they_are_empty(self) -> None:
+        machine = make_machine(chips=4, spare_slots=3)
+        before = machine.hbm.usage()
+
+        machine.place_experts(machine.placement)
+
+        assert machine.hbm.usage() == before
+        assert expert_bytes_held(machine, 0) == 35 * LAYERS * 3 * 2_048 * 768 * 2
 
     @settings(max_examples=25)
     @given(st.integers(0, 2**32))
@@ -345,13 +388,25 @@ class TestCost:
         assert step_ns(machine, requests=64) > whole_ns
 
     def test_a_rank_that_a_chip_of_another_tray_has_joined_adds_up_more_slowly(self) -> None:
-        machine = make_machine(chips=4, tp=2, spares=1)
+        # Without experts nothing else is sent.
+        machine = make_machine(model=model_by_name("llama-3.1-8b"), chips=4, tp=2, spares=1)
         home_ns = step_ns(machine)
 
         strike(machine, lose(1))
 
         assert machine.seating.chip_of_position.tolist() == [0, 4, 2, 3]
         assert step_ns(machine) > home_ns
+
+    def test_a_spare_passes_on_what_cannot_go_directly(self) -> None:
+        # Chips 71 and 72 of the system are in different racks; the spare is beside the second.
+        alone, helped = (make_machine(chips=2, first_chip=71, spares=spares) for spares in (0, 1))
+        whole_ns = step_ns(helped)
+        cut = Fault(kind=FaultKind.CUT_LINK, chip=1, tier=LinkTier.CROSS_RACK)
+
+        assert strike(alone, cut).recovery.fenced == (1,)
+        assert strike(helped, cut).recovery.fenced == ()
+        assert helped.seating.chip_of_position.tolist() == [0, 1]
+        assert step_ns(helped) > whole_ns
 
     def test_what_steps_cost_then_can_be_asked_later(self) -> None:
         machine = make_machine(chips=4)

@@ -47,6 +47,13 @@ from tests.serving.plugin.lockstep_workload import Arrival
 BLOCKS = 64
 
 
+class Memory:
+    """The host's memory, as psutil tells it."""
+
+    def __init__(self, available: int) -> None:
+        self.available = available
+
+
 def executor(**settings: Any) -> UltraServeExecutor:
     config = engine_config(additional_config={"ultraserve": {"clock": "virtual"} | settings})
     return UltraServeExecutor(config)
@@ -219,7 +226,8 @@ def test_tokens_without_a_decision_are_a_programming_error() -> None:
         executor(chips=1).sample_tokens(None)
 
 
-def test_the_kv_pool_of_a_known_model_by_hand() -> None:
+def test_the_kv_pool_of_a_known_model_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Memory(10**13))
     target = executor(chips=4, model="qwen3-30b-a3b")
     (free_bytes,) = target.determine_available_memory()
 
@@ -251,7 +259,10 @@ def test_the_kv_pool_of_a_known_model_by_hand() -> None:
         {"model": "llama-3.1-70b", "tp": 4, "computes": False},
     ],
 )
-def test_vllm_s_pool_is_what_the_hbm_leaves_to_a_rank(settings: dict[str, Any]) -> None:
+def test_vllm_s_pool_is_what_the_hbm_leaves_to_a_rank(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Memory(10**13))  # no host in the way
     target = executor(**({"chips": 4} | settings))
     (free_bytes,) = target.determine_available_memory()
     (specs,) = target.get_kv_cache_specs()
@@ -297,11 +308,6 @@ def test_a_tiny_timed_model_gets_no_more_blocks_than_the_host_can_hold(chips: in
 
     assert chips * blocks <= 2_000_000
     assert blocks * BLOCK_TOKENS >= target.model_config.max_model_len
-
-
-class Memory:
-    def __init__(self, available: int) -> None:
-        self.available = available
 
 
 @pytest.mark.parametrize("computes", [True, False])

@@ -1,5 +1,6 @@
 """Experts that move: what is counted, what the links are charged, where the weights then lie."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,18 @@ def test_what_crosses_links_is_counted_and_held_up_for() -> None:
     even = np.full((4, 4), moved_bytes / 12) * ~np.eye(4, dtype=np.bool_)
     pause_ns = Requests(parts).step().pause_ns
     assert pause_ns >= parts.machine.transfer_ns(even) > 0
+
+
+def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
+    parts, moves = moving(model=QWEN)
+    home = parts.machine.placement
+    turned = replace(home, expert_of_slot=home.expert_of_slot[..., ::-1].copy())
+    parts.machine.place_experts(turned)
+    moves.bring_home()
+
+    assert (parts.machine.placement.expert_of_slot == home.expert_of_slot).all()
+    assert moves.moved_bytes == 0
+    assert Requests(parts).step().pause_ns == 0
 
 
 def test_a_skewed_load_is_evener_after_the_move() -> None:

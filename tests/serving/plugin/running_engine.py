@@ -1,0 +1,85 @@
+"""A live engine in this process, under a virtual clock, with the control service's questions."""
+
+from typing import Any
+
+from emulator.sim.clock import VirtualClock
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.sampling import SamplingSpec
+from emulator.specs.step import NewRequest, RankStep, Scheduled
+from serving.metrics.control_call import (
+    ControlReply,
+    ControlRequest,
+    FaultReport,
+    InjectRequest,
+    StateReply,
+    StateRequest,
+    reply_from_json,
+    to_json,
+)
+from serving.metrics.machine_state import MachineState
+from serving.plugin.live_engine import LiveEngine
+from serving.plugin.merge import LockstepOutput
+from serving.plugin.step_report import StepReport
+from tests.serving.plugin.live_parts import KV_BLOCKS, LiveParts, live_parts
+
+
+class Running:
+    """A live engine under a virtual clock."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.parts: LiveParts = live_parts(**settings)
+        self.engine = LiveEngine(
+            self.parts.deployment,
+            self.parts.machine,
+            self.parts.tokens,
+            VirtualClock(),
+            kv_blocks=KV_BLOCKS,
+        )
+        self._count = 0
+
+    def step(self, *ranks: int) -> StepReport:
+        """One prompt on each of `ranks`, which ends with the step."""
+        self._count += 1
+        steps = [prompt_step(rank, f"{self._count}-{rank}") for rank in ranks]
+        return self.engine.run(steps, {}, continues=True)[1]
+
+    def ask(self, request: ControlRequest) -> ControlReply:
+        return reply_from_json(self.engine.control(to_json(request)))
+
+    def state(self) -> MachineState:
+        reply = self.ask(StateRequest())
+        assert isinstance(reply, StateReply)
+        return reply.state
+
+    def inject(self, fault: Fault) -> FaultReport:
+        reply = self.ask(InjectRequest(fault=fault))
+        assert isinstance(reply, FaultReport)
+        return reply
+
+
+def prompt_step(rank: int, name: str) -> RankStep:
+    return RankStep(
+        rank=rank,
+        new=[
+            NewRequest(
+                request_id=name,
+                token_ids=list(range(300, 310)),
+                prompt_tokens=10,
+                sampling=SamplingSpec(temperature=0.0),
+                block_ids=[1],
+            )
+        ],
+        scheduled=[Scheduled(request_id=name, first_position=0, new_tokens=10)],
+        finished=[],
+    )
+
+
+def lose(chip: int) -> Fault:
+    return Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
+
+
+def heard(**counts: Any) -> LockstepOutput:
+    output = LockstepOutput.make_empty()
+    for name, value in counts.items():
+        setattr(output, name, value)
+    return output

@@ -1,0 +1,128 @@
+"""A running engine: steps in emulated time, and the control service's questions between them."""
+
+import pytest
+
+from emulator.specs.fault import Fault, FaultKind
+from serving.metrics.control_call import (
+    ControlRequest,
+    FaultReport,
+    HealReport,
+    HealRequest,
+    InjectRequest,
+    Refusal,
+    reply_from_json,
+)
+from serving.metrics.machine_state import FaultStage
+from tests.serving.plugin.running_engine import Running, heard, lose
+
+
+def test_a_step_is_timed_by_the_cost_model_and_counted_once() -> None:
+    running = Running()
+    first = running.step(0, 1, 2, 3)
+    second = running.step(0)
+
+    assert first.end_s == second.begin_s
+    assert second.end_s > second.begin_s
+    snapshot = second.snapshot
+    assert (snapshot.steps, snapshot.pause_s, snapshot.lag_s) == (2, 0.0, 0.0)
+    assert snapshot.busy_s == pytest.approx(second.end_s)
+    assert (snapshot.chips_up, snapshot.ranks_up, snapshot.faults) == (4, 4, 0)
+    assert snapshot.expert_imbalance > 1.0
+    assert second.lost_ranks == ()
+    assert second.ranks_up == (True,) * 4
+
+
+def test_a_recovery_is_a_pause_and_not_busy_time() -> None:
+    running = Running()
+    whole = running.step(0, 1, 2, 3)
+    running.inject(Fault(kind=FaultKind.HANG_CHIP, chip=1))
+    report = running.step(0, 1, 2, 3)
+
+    assert report.lost_ranks == (1,)
+    assert report.ranks_up == (True, False, True, True)
+    (record,) = running.state().faults
+    assert record.recovery is not None
+    pause_s = record.recovery.emulated_ns / 1e9
+    assert pause_s > 30.0  # a silent chip is given up after the runtime's timeout
+    assert report.snapshot.pause_s == pytest.approx(pause_s)
+    busy_s = report.snapshot.busy_s
+    assert busy_s < 2.5 * whole.snapshot.busy_s
+    assert report.end_s == pytest.approx(busy_s + pause_s)
+    assert (report.snapshot.chips_up, report.snapshot.ranks_up) == (3, 3)
+
+
+def test_what_the_scheduler_moved_is_counted_to_the_faults_that_made_it_move() -> None:
+    running = Running()
+    running.engine.hear(heard(moved_requests=0))
+    running.inject(lose(2))
+    running.step(0, 2)
+    running.engine.hear(heard(moved_requests=5, failed_requests=0, empty_rank_steps=7))
+    report = running.step(0)
+
+    (record,) = running.state().faults
+    assert record.recovery is not None
+    assert (record.stage, record.recovery.requests_moved) == (FaultStage.RECOVERED, 5)
+    assert (report.snapshot.requests_moved, report.snapshot.empty_rank_steps) == (5, 7)
+
+
+def test_a_repair_brings_experts_home_and_the_links_are_charged_for_it() -> None:
+    running = Running()
+    home = running.parts.machine.placement
+    running.step(0, 1, 2, 3)
+    running.inject(lose(3))
+    running.step(0, 1, 2)
+    paused_s = running.state().faults[0].recovery
+    assert running.ask(HealRequest(chip=3)) == HealReport(healed=(1,))
+
+    assert (running.parts.machine.placement.expert_of_slot == home.expert_of_slot).all()
+    assert (running.parts.fleet.placement.expert_of_slot == home.expert_of_slot).all()
+    report = running.step(0, 1, 2)
+    assert report.lost_ranks == (3,)
+    assert report.ranks_up == (True,) * 4
+    assert paused_s is not None
+    assert report.snapshot.pause_s > paused_s.emulated_ns / 1e9
+    assert running.step(0, 1, 2, 3).lost_ranks == ()
+
+
+def test_a_dry_run_answers_without_a_number() -> None:
+    running = Running(chips=1)
+    reply = running.ask(InjectRequest(fault=lose(0), dry_run=True))
+
+    assert isinstance(reply, FaultReport)
+    assert (reply.accepted, reply.survivable, reply.number) == (False, False, None)
+    assert running.state().faults == ()
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (InjectRequest(fault=lose(9)), "chip=9: expected 0 to 3, of the partition's 4 chips"),
+        (HealRequest(chip=9), "chip=9: expected one of the machine's 4 chips"),
+        (HealRequest(rack=9), "rack=9: expected 0 to 1"),
+    ],
+)
+def test_what_cannot_be_met_is_refused_in_one_line(request_: ControlRequest, message: str) -> None:
+    reply = Running().ask(request_)
+
+    assert isinstance(reply, Refusal)
+    assert reply.message == message
+
+
+def test_a_fault_that_makes_no_sense_is_refused_before_it_is_looked_at() -> None:
+    given = '{"method":"inject","fault":{"kind":"slow-chip","chip":1,"factor":0.5}}'
+    reply = reply_from_json(Running().engine.control(given))
+
+    assert isinstance(reply, Refusal)
+    assert "factor=0.5: expected a number above 1" in reply.message
+
+
+def test_a_dense_model_is_served_and_loses_chips_like_any_other() -> None:
+    running = Running(model="llama-3.1-8b")
+    running.step(0, 1, 2, 3)
+    running.inject(lose(0))
+    report = running.step(0, 1, 2, 3)
+
+    assert report.lost_ranks == (0,)
+    assert running.state().routing == "none (dense)"
+    assert running.state().chips[1].expert_slots == 0
+    assert running.step(1, 2, 3).snapshot.expert_imbalance == 0.0
