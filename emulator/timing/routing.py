@@ -4,7 +4,7 @@ Exact expectations for tokens that pick independently of each other. An expert t
 slots of a group gets an even part of its pairs in each.
 """
 
-from typing import Final
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,6 @@ from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.expert_sets import Float64s, chance_all_missed
 
 Int64s = NDArray[np.int64]
-
-_CELLS_MAX: Final = 2_000_000  # of a table [layers, chips, experts] that is worked on at once
 
 
 class ExpectedRouting:
@@ -44,16 +42,19 @@ class ExpectedRouting:
         # That a token's pair goes to a slot.
         self._slot_chance: Float64s = chance[kind, held] * share  # [kinds, chips, slots]
         self.pairs_per_token: Float64s = self._slot_chance.sum(axis=2)  # [kinds, chips]
-        odds, k = distribution.odds[first], distribution.experts_per_token
-        step = max(1, _CELLS_MAX // max(1, kinds.chips * kinds.experts))
         # That a token of its group needs a chip at all, [kinds, chips].
-        self.chance_needed: Float64s = np.concatenate(
+        self.chance_needed: Float64s = np.array(
             [
-                1 - chance_all_missed(odds[part, None], k, _kept(kinds, share, part))
-                for part in (slice(i, i + step) for i in range(0, len(first), step))
+                _chance_needed(
+                    distribution.odds[layer].tobytes(),
+                    distribution.experts_per_token,
+                    slots[layer].tobytes(),
+                    slots.shape[1],
+                    placement.ep,
+                )
+                for layer in first.tolist()
             ]
-            or [np.zeros((0, kinds.chips))]
-        )
+        ).reshape(len(first), placement.chips)
 
     def pairs(self, group_tokens: Float64s) -> Float64s:
         """(token, expert) pairs that each chip computes: [chips] -> [kinds, chips]."""
@@ -88,10 +89,21 @@ def _slot_shares(placement: ExpertPlacement) -> Float64s:
     return np.where(slots == EMPTY, 0.0, 1 / np.maximum(copies[group, kind, slots], 1))
 
 
-def _kept(placement: ExpertPlacement, share: Float64s, part: slice) -> Float64s:
-    """Of each expert's pairs, the part that does not go to each chip: [part, chips, experts]."""
-    slots = placement.expert_of_slot[part]
-    kept = np.ones((len(slots), placement.chips, placement.experts))
-    kind, chip, slot = np.nonzero(slots != EMPTY)
-    np.subtract.at(kept, (kind, chip, slots[kind, chip, slot]), share[part][kind, chip, slot])
-    return np.clip(kept, 0.0, 1.0)
+@lru_cache(maxsize=512)
+def _chance_needed(
+    odds_bytes: bytes, picks: int, slots_bytes: bytes, chips: int, ep: int
+) -> Float64s:
+    """That a token of its group needs each chip, in one layer: [chips].
+
+    Kept by the bytes of odds and slots, since a move of experts changes one layer of many and this
+    is what takes time.
+    """
+    odds = np.frombuffer(odds_bytes, dtype=np.float64)  # [experts]
+    slots = np.frombuffer(slots_bytes, dtype=np.int64).reshape(1, chips, -1)
+    layer = ExpertPlacement(experts=len(odds), ep=ep, expert_of_slot=slots)
+    share = _slot_shares(layer)[0]  # [chips, slots]
+    kept = np.ones((chips, len(odds)))  # of each expert's pairs, what does not go to each chip
+    chip, slot = np.nonzero(slots[0] != EMPTY)
+    np.subtract.at(kept, (chip, slots[0, chip, slot]), share[chip, slot])
+    needed: Float64s = 1 - chance_all_missed(odds[None], picks, np.clip(kept, 0.0, 1.0))
+    return needed

@@ -16,7 +16,6 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import HbmExhausted
 from emulator.fabric.all_to_all import AllToAll
 from emulator.power.draw import chip_watts
 from emulator.specs.batch import StepBatch
@@ -25,22 +24,18 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.system import SystemSpec
-from emulator.specs.tensor_group import Split
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.rank_totals import RankTotals, rank_totals
 from emulator.timing.roofline import ENGINES
 from emulator.ultraserver.expert_phase import ExpertPhaseModel, ExpertPhases
 from emulator.ultraserver.rank_phase import RankPhases, segments_of
-from emulator.units import GB, NS_PER_S
+from emulator.units import NS_PER_S
 
 Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 COLLECTIVES: Final = "collectives"
-# Assumed: 8,192 batched tokens' widest activations (0.1 GB), logits of 1,024 rows (0.6 GB), and
-# exchange buffers, DMA rings and the runtime's scratchpads, rounded up.
-ACTIVATION_RESERVE_BYTES: Final = 4 * GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -304,40 +299,3 @@ class StepCostModel:
     def kv_bytes_per_token(self) -> int:
         """Keys and values of one token, on the chip of its rank."""
         return self.model.kv_bytes_per_token
-
-    @property
-    def weight_bytes_per_chip(self) -> int:
-        """A chip's part of its rank's replica, and its slots of experts."""
-        split, held = self._phases.split, 0.0
-        for group in self.model.tensor_groups():
-            match group.split:
-                case Split.HEADS:
-                    held += split.query_share * (group.copy_bytes - group.kv_bytes)
-                    held += split.kv_share * group.kv_bytes
-                case Split.COLUMNS:
-                    held += split.column_share * group.copy_bytes
-                case Split.EXPERT:
-                    held += self.placement.slots * group.layers * group.copy_bytes
-                case Split.WHOLE:
-                    held += group.copy_bytes
-        return int(np.ceil(held))
-
-    def hbm_free_bytes_per_chip(self, *, reserve_bytes: int = ACTIVATION_RESERVE_BYTES) -> int:
-        """HBM of one chip left for the KV pool; taken as spread evenly over the stacks.
-
-        `reserve_bytes` is for activations and the runtime. Raises HbmExhausted, with the usage
-        table, when the weights do not fit.
-        """
-        chip = self.system.chip
-        microcode = chip.microcode_bytes_per_core.count * chip.neuron_cores.count
-        available = chip.hbm_bytes - microcode - reserve_bytes
-        weights = self.weight_bytes_per_chip
-        if weights > available:
-            rows = {"chip": chip.hbm_bytes, "microcode": microcode, "reserve": reserve_bytes}
-            raise HbmExhausted(
-                owner=f"weights of {self.model.name}",
-                wanted_bytes=weights,
-                free_bytes=max(0, available),
-                table="\n".join(f"{owner:<10}{held:>20,} bytes" for owner, held in rows.items()),
-            )
-        return available - weights

@@ -87,15 +87,6 @@ def rounds(transfers: Iterable[ExpertTransfer]) -> tuple[tuple[ExpertTransfer, .
     return tuple(tuple(moves) for _, moves in groupby(by_layer, key=lambda move: move.layer))
 
 
-def staged_experts(transfers: Iterable[ExpertTransfer], chips: int) -> I64:
-    """The most experts that each chip stages in any one round: int64[chips]."""
-    most = np.zeros(chips, dtype=np.int64)
-    for moves in rounds(transfers):
-        received = np.bincount([move.chip for move in moves], minlength=chips)
-        most = np.maximum(most, received)
-    return most
-
-
 def transfer_bytes(
     transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int
 ) -> MovedBytes:

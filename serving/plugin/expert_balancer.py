@@ -124,7 +124,8 @@ class ExpertBalancer:
         In the window, and since experts last moved; None before the first token.
         """
         pairs = self._pairs.total()[:, usable]  # [layers, chips]
-        if not pairs.any():
+        pairs = pairs[pairs.any(axis=1)]  # few tokens may leave a layer without
+        if not len(pairs):
             return None
         return float((pairs.max(axis=1) / pairs.mean(axis=1)).mean())
 

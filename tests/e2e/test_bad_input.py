@@ -71,7 +71,7 @@ def changed_weights(directory: Path, **changes: np.ndarray | None) -> Path:
         (["--chips", "6", "--ep", "4"], "ep=4: expected experts lie on whole groups of ep chips"),
         (
             ["--chips", "8", "--tensor-parallel-size", "8"],
-            "tp=8: expected a divisor of the 4 head groups (8 heads) of weights small-moe: "
+            "tp=8: expected a divisor of the 4 head groups (8 heads) of small-moe: "
             "1, 2, 4 would fit on 8 chips",
         ),
         (["--lnc", "4"], "NCC_EARG001: lnc=4: expected a logical core of 1, 2, 8 physical cores"),

@@ -75,9 +75,9 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
         yield fleet
     finally:
         fleet.stop()
-        assert descendants() - before == set()
-        assert list(scratch.iterdir()) == []
-        shutil.rmtree(scratch)
+    assert descendants() - before == set()
+    assert list(scratch.iterdir()) == []
+    shutil.rmtree(scratch)
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def test_it_computes_what_chips_without_a_fleet_compute() -> None:
 
     assert tokens(result.outputs) == tokens(plain.step(steps()))
     assert result.expert_pairs is not None
-    assert result.expert_pairs.sum(axis=1).tolist() == [4 * 10 * 8] * 4
+    assert result.expert_pairs.sum(axis=(1, 2)).tolist() == [4 * 10 * 8] * 4
 
 
 @pytest.mark.parametrize("way", ["killed", "hung", "doomed"])

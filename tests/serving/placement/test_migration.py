@@ -9,7 +9,6 @@ from serving.placement.migration import (
     CHECKPOINT,
     migration,
     rounds,
-    staged_experts,
     transfer_bytes,
 )
 from tests.serving.placement.cases import machine, placement, placements
@@ -115,8 +114,6 @@ def test_rounds_are_layers_and_a_chip_stages_what_one_brings() -> None:
     moves = [move(0, 1, layer=1), move(0, 1), move(0, 0, layer=1), move(0, 1, layer=1)]
 
     assert rounds(moves) == ((moves[1],), (moves[0], moves[2], moves[3]))
-    assert staged_experts(moves, 3).tolist() == [1, 2, 0]
-    assert staged_experts([], 2).tolist() == [0, 0]
 
 
 def run(memory: F64, transfers: tuple[ExpertTransfer, ...], checkpoint: F64) -> F64:

@@ -14,6 +14,7 @@ import pytest
 from emulator.data import SMALL_MOE_DIR
 from emulator.fleet import Fleet, MadeUpTokens
 from emulator.model import Machine
+from emulator.specs.batch import StepBatch
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from serving.plugin import live_engine
 from serving.plugin.deployment import Deployment, resolve_deployment
@@ -84,6 +85,19 @@ def started_tokens(
         )
     assert isinstance(tokens, InProcessFleet | MadeUpTokens)
     return tokens
+
+
+def batch_of(parts: LiveParts, tokens: int) -> StepBatch:
+    """One prompt of so many tokens on each rank."""
+    ranks = parts.deployment.partition.ranks
+    ones = np.ones(ranks, dtype=np.int64)
+    return StepBatch(
+        ranks=ranks,
+        rank=np.arange(ranks),
+        new_tokens=tokens * ones,
+        context_tokens=0 * ones,
+        logit_rows=ones,
+    )
 
 
 class Requests:

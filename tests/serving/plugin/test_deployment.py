@@ -75,7 +75,7 @@ def test_every_number_of_chips_of_an_ultraserver_serves_the_bundled_model(chips:
     [
         (
             {"chips": 8, "tp": 8},
-            "tp=8: expected a divisor of the 4 head groups (8 heads) of weights small-moe: "
+            "tp=8: expected a divisor of the 4 head groups (8 heads) of small-moe: "
             "1, 2, 4 would fit on 8 chips",
         ),
         (
@@ -132,13 +132,14 @@ def test_what_does_not_fit_is_one_line_with_the_rule_and_what_would(
     assert "\n" not in str(raised.value)
 
 
-def test_more_chips_than_key_and_value_heads_repeat_them_where_nothing_is_computed() -> None:
-    # Qwen3-30B-A3B has 32 query heads and 4 of keys and values.
-    deployment = resolved(chips=32, tp=32, model=QWEN, computes=False)
-
-    assert deployment.partition.ranks == 1
-    with pytest.raises(ConfigError, match="4 head groups"):
-        resolved(chips=32, tp=32, model=QWEN)
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_timed_model_s_key_and_value_heads_may_be_fewer_than_a_rank_s_chips(
+    computes: bool,
+) -> None:
+    # Qwen3-30B-A3B has 32 query heads and 4 of keys and values, and so has its stand-in.
+    assert resolved(chips=32, tp=32, model=QWEN, computes=computes).partition.ranks == 1
+    with pytest.raises(ConfigError, match="32 head groups"):
+        resolved(chips=64, tp=64, model=QWEN, computes=computes)
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,20 @@ def test_a_step_without_work_counts_its_pause_alone() -> None:
     assert report.snapshot.chip_joules == pytest.approx(0.005 * IDLE_WATTS)
 
 
+def test_chips_that_stand_by_draw_idle_watts_all_the_time() -> None:
+    deployment = resolve_deployment(Settings(chips=2, spares=3), SMALL_MOE_DIR)
+    with_spares = deployment.machine(0.92).cost_model
+    plain, more = EngineTime(VirtualClock(), COST), EngineTime(VirtualClock(), with_spares)
+    reports = [
+        run(time, cost(2 * MS, 1000.0), continues=False, pause_ns=MS) for time in (plain, more)
+    ]
+
+    alone, beside = (report.snapshot for report in reports)
+    spare_watts = 3 * COST.idle_chip_watts
+    assert beside.chip_watts == alone.chip_watts + spare_watts
+    assert beside.chip_joules == pytest.approx(alone.chip_joules + 0.003 * spare_watts)
+
+
 def test_a_report_carries_what_the_machine_says_and_the_ranks_that_were_lost() -> None:
     time = EngineTime(VirtualClock(), COST)
     report = time.report(TOTALS, lost_ranks=(1,), ranks_up=(True, False))

@@ -140,6 +140,15 @@ def test_without_load_nothing_is_measured_and_nothing_moves() -> None:
     assert (target.before, target.rebalances) == (None, 0)
 
 
+def test_a_layer_that_no_token_reached_is_not_measured() -> None:
+    target = balancer()
+    load = SKEWED.copy()
+    load[1] = 0
+    count(target, load)
+
+    assert target.imbalance(UP) == 3.0
+
+
 def test_without_settings_it_counts_and_moves_nothing() -> None:
     target = made(None)
     for _ in range(5_000):

@@ -10,12 +10,19 @@ from emulator.chip.commands import SendExperts, TakeExperts
 from emulator.compute.checkpoint import load_experts
 from emulator.data import SMALL_MOE_DIR
 from emulator.fleet import StepResult
+from emulator.specs.batch import StepBatch
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from serving.placement.imbalance import imbalance
-from serving.plugin.expert_moves import MEASURE_STEPS, ExpertMoves
+from serving.plugin.expert_moves import ExpertMoves
 from tests.emulator.chip.in_process_fleet import InProcessFleet
-from tests.serving.plugin.live_parts import LiveParts, Requests, live_parts, texts_of_one_chip
+from tests.serving.plugin.live_parts import (
+    LiveParts,
+    Requests,
+    batch_of,
+    live_parts,
+    texts_of_one_chip,
+)
 
 QWEN = "qwen3-30b-a3b"
 # One expert of one layer of Qwen3-30B-A3B: gate, up and down of 2,048 x 768 in BF16.
@@ -63,14 +70,14 @@ def serve(parts: LiveParts, moves: ExpertMoves, requests: Requests | None = None
     requests = requests or Requests(parts)
     while requests.unfinished:
         step = requests.step()
-        moves.after_step(step.result, tokens=4)
+        moves.after_step(step.result, batch_of(parts, 4))
     return requests
 
 
 def test_what_crosses_links_is_counted_and_held_up_for() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     before = parts.machine.placement
-    moves.after_step(NOTHING, tokens=4_000)
+    moves.after_step(NOTHING, batch_of(parts, 1_000))
     after = parts.machine.placement
 
     moved_bytes = QWEN_EXPERT_BYTES * arrivals(before, after)
@@ -84,7 +91,8 @@ def test_what_crosses_links_is_counted_and_held_up_for() -> None:
 
 
 def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
-    parts, moves = moving(model=QWEN)
+    parts = live_parts(model=QWEN)
+    moves = ExpertMoves(parts.deployment, parts.live)
     home = parts.machine.placement
     turned = replace(home, expert_of_slot=home.expert_of_slot[..., ::-1].copy())
     parts.machine.place_experts(turned)
@@ -97,24 +105,50 @@ def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
 
 def test_a_skewed_load_is_evener_after_the_move() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
-    moves.after_step(NOTHING, tokens=40_000)
+    moves.after_step(NOTHING, batch_of(parts, 10_000))
+    before = moves.balance
+    assert (before.imbalance, before.imbalance_after) == (None, None)  # counted on the old places
+    assert before.imbalance_before is not None
+    assert before.imbalance_before > 1.2
+    moves.after_step(NOTHING, batch_of(parts, 10_000))
     balance = moves.balance
 
-    assert balance.imbalance_before is not None
-    assert balance.imbalance_after is not None
-    assert balance.imbalance_before > 1.2
-    assert balance.imbalance_after < 1.1
-    assert balance.imbalance == pytest.approx(balance.imbalance_after)
-    # The load that was really counted is the stated distribution's, so that is evener too.
+    assert balance.imbalance_after == balance.imbalance
+    assert balance.imbalance is not None
+    assert balance.imbalance < 1.1
+    # What the counts were drawn from is evener too.
     distribution = parts.deployment.distribution
     assert distribution is not None
     assert imbalance(distribution.probability, parts.machine.placement).mean() < 1.1
 
 
+def test_tokens_are_drawn_for_each_group_of_chips_as_stated() -> None:
+    parts = live_parts(model=QWEN, routing="zipf:1", chips=8, tp=2, ep=4)
+    moves = ExpertMoves(parts.deployment, parts.live)
+    batch = StepBatch(
+        ranks=4,
+        rank=np.array([0, 1]),
+        new_tokens=np.array([30_000, 10_000]),
+        context_tokens=np.zeros(2, dtype=np.int64),
+        logit_rows=np.array([1, 1, 0, 0]),
+    )
+    experts, chips = moves._draw(batch)
+
+    distribution = parts.deployment.distribution
+    assert distribution is not None
+    assert experts.shape == (48, 2, 128)
+    assert chips.shape == (48, 8)
+    # Ranks 0 and 1 are the first group; the second has nothing to do.
+    assert not experts[:, 1].any()
+    assert not chips[:, 4:].any()
+    assert experts[:, 0] == pytest.approx(40_000 * distribution.probability, abs=6 * 100)
+    assert chips.sum(axis=1) == pytest.approx(experts.sum(axis=(1, 2)), abs=8)
+
+
 def test_the_model_s_time_follows_the_new_placement() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     before = parts.machine.cost_model
-    moves.after_step(NOTHING, tokens=4_000)
+    moves.after_step(NOTHING, batch_of(parts, 1_000))
 
     assert parts.machine.cost_model is not before
     assert parts.machine.cost_model.placement is parts.machine.placement
@@ -144,14 +178,15 @@ def test_routers_that_compute_are_counted_as_they_decide() -> None:
     requests = Requests(parts)
     step = requests.step()
     assert step.result.expert_pairs is not None
-    moves.after_step(step.result, tokens=4)
+    moves.after_step(step.result, batch_of(parts, 4))
 
     # 46 prompt tokens choose 8 experts each in each of 4 layers.
     tokens = sum(len(prompt) for prompt in requests.prompts.values())
-    assert step.result.expert_pairs.sum(axis=1).tolist() == [8 * tokens] * 4
+    counted = step.result.expert_pairs  # [layers, groups, experts]
+    assert counted.sum(axis=(1, 2)).tolist() == [8 * tokens] * 4
     even = parts.deployment.placement_of(parts.deployment.weights)
     assert moves.balance.imbalance_before == pytest.approx(
-        imbalance(step.result.expert_pairs, even).mean()
+        imbalance(counted.swapaxes(0, 1), even).mean()
     )
 
 
@@ -166,7 +201,7 @@ def test_a_stand_in_s_experts_move_by_their_own_load_and_cost_no_emulated_time(
     assert (parts.fleet.placement.expert_of_slot != before.expert_of_slot).any()
     check_weights(parts.fleet)
     assert sum(step.pause_ns for step in requests.steps) == 0
-    assert (moves.moved_bytes, moves.rebalances, moves.last_imbalance) == (0, 0, 0.0)
+    assert (moves.moved_bytes, moves.rebalances) == (0, 0)
     assert moves.balance.imbalance is None  # a dense model has nothing to balance
 
 
@@ -183,37 +218,40 @@ def test_without_balancing_experts_stay_and_imbalance_is_measured() -> None:
     moves = ExpertMoves(parts.deployment, parts.live)
     before = parts.machine.placement
     step = Requests(parts).step()
-    moves.after_step(step.result, tokens=46)
+    moves.after_step(step.result, batch_of(parts, 46))
 
     assert parts.machine.placement is before
     assert step.result.expert_pairs is not None
-    assert moves.last_imbalance == pytest.approx(imbalance(step.result.expert_pairs, before).mean())
+    counted = step.result.expert_pairs.swapaxes(0, 1)
+    assert moves.imbalance == pytest.approx(imbalance(counted, before).mean())
     assert (moves.moved_bytes, moves.balance.rebalances) == (0, 0)
+    assert (moves.balance.imbalance_before, moves.balance.imbalance_after) == (None, None)
 
 
-def test_metrics_measure_the_imbalance_every_so_many_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parts = live_parts(model=QWEN)
-    moves = ExpertMoves(parts.deployment, parts.live)
-    measured = []
-    monkeypatch.setattr(moves, "_measure", lambda: measured.append(None) or 1.5)
-    for _ in range(2 * MEASURE_STEPS + 1):
-        moves.after_step(NOTHING, tokens=10)
-
-    assert (len(measured), moves.last_imbalance) == (3, 1.5)
-
-
-def test_chips_that_come_or_go_make_plans_void() -> None:
-    _, moves = moving(model=QWEN, routing="zipf:1.2", eplb={"use_async": True, "step_interval": 60})
+def test_chips_that_come_or_go_make_plans_void_and_new_ones_due() -> None:
+    parts, moves = moving(
+        model=QWEN, routing="zipf:1.2", eplb={"use_async": True, "step_interval": 60}
+    )
     for _ in range(60):
-        moves.after_step(NOTHING, tokens=400)
+        moves.after_step(NOTHING, batch_of(parts, 100))
     begun = moves.moved_bytes
     assert begun > 0  # one layer has moved, 47 have yet to
-    moves.forget_plans()
-    moves.after_step(NOTHING, tokens=400)
+    assert moves.rebalances == 0
+    moves.plan_soon()
+    for _ in range(47):
+        moves.after_step(NOTHING, batch_of(parts, 100))
 
-    assert moves.moved_bytes == begun
+    assert moves.moved_bytes > begun
+    assert moves.rebalances == 1
+
+
+def test_experts_that_are_balanced_are_not_brought_home() -> None:
+    parts, moves = moving(model=QWEN, routing="zipf:1.2")
+    moves.after_step(NOTHING, batch_of(parts, 1_000))
+    balanced = parts.machine.placement
+    moves.bring_home()
+
+    assert parts.machine.placement is balanced
 
 
 @pytest.mark.parametrize("kind", [SendExperts, TakeExperts])
@@ -226,7 +264,7 @@ def test_a_chip_that_is_lost_while_experts_move_leaves_no_slot_with_another_expe
     requests = Requests(parts)
     step = requests.step()
     parts.fleet.doom(2, kind)
-    moves.after_step(step.result, tokens=4)
+    moves.after_step(step.result, batch_of(parts, 4))
     (record,) = parts.live.faults.records
     assert record.fault == Fault(kind=FaultKind.LOSE_CHIP, chip=2)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from emulator.chip.commands import Combine
 from emulator.specs.fault import Fault, FaultKind
 from serving.metrics.control_call import (
     ControlRequest,
@@ -13,6 +14,7 @@ from serving.metrics.control_call import (
     reply_from_json,
 )
 from serving.metrics.machine_state import FaultStage
+from serving.plugin.merge import RankQueues
 from tests.serving.plugin.running_engine import Running, heard, lose
 
 
@@ -49,6 +51,32 @@ def test_a_recovery_is_a_pause_and_not_busy_time() -> None:
     assert busy_s < 2.5 * whole.snapshot.busy_s
     assert report.end_s == pytest.approx(busy_s + pause_s)
     assert (report.snapshot.chips_up, report.snapshot.ranks_up) == (3, 3)
+
+
+def test_an_attempt_that_broke_off_is_charged_as_a_whole_step() -> None:
+    running = Running()
+    running.parts.fleet.doom(1, Combine)
+    report = running.step(0, 1, 2, 3)
+
+    (record,) = running.state().faults
+    assert record.recovery is not None
+    pause_s = record.recovery.emulated_ns / 1e9 + report.snapshot.busy_s
+    assert report.snapshot.pause_s == pytest.approx(pause_s)
+
+
+@pytest.mark.parametrize("running_requests", [0, 1])
+def test_an_idle_engine_meets_a_fault_at_once_and_a_busy_one_in_its_next_step(
+    running_requests: int,
+) -> None:
+    running = Running(chips=2)
+    queues = RankQueues(running=running_requests, waiting=0, kv_blocks_used=0)
+    running.engine.hear(heard(rank_states=(queues, queues)))
+    running.inject(lose(1))
+
+    stage = FaultStage.PENDING if running_requests else FaultStage.RECOVERED
+    assert [record.stage for record in running.state().faults] == [stage]
+    assert running.step(0).lost_ranks == (1,)
+    assert [record.stage for record in running.state().faults] == [FaultStage.RECOVERED]
 
 
 def test_what_the_scheduler_moved_is_counted_to_the_faults_that_made_it_move() -> None:

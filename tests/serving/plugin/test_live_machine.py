@@ -112,6 +112,18 @@ def test_whatever_takes_a_chip_changes_no_text(
     check_agreement(parts)
 
 
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_stand_in_with_fewer_head_groups_than_a_rank_has_chips_writes_the_same_text(
+    spares: int, expected: dict[str, list[int]]
+) -> None:
+    # Its four head groups lie on four of the eight chips; the experts lie on all sixteen.
+    parts = live_parts(chips=16, tp=8, model="qwen3-30b-a3b", spares=spares)
+    requests = Requests(parts)
+    assert requests.serve({2: lambda: parts.live.inject(lose(1))}) == expected
+    assert [step.lost_ranks for step in requests.steps if step.lost_ranks] == [(0,)]
+    check_agreement(parts)
+
+
 def test_copies_of_experts_take_over_and_are_not_read_again(expected: dict[str, list[int]]) -> None:
     # 72 slots a chip hold every expert twice.
     parts = live_parts(eplb={"num_redundant_experts": 144})
