@@ -183,6 +183,11 @@ class Fleet:
         self._step = _UnfinishedStep(ranks={step.rank for step in steps})
         return self._drive(begin)
 
+    @property
+    def has_loads(self) -> bool:
+        """Whether an attempt at the unfinished step computed every layer: its loads will count."""
+        return self._step is not None and self._step.whole is not None
+
     def resume(self, lost_ranks: Collection[int]) -> StepResult:
         """Finish the step that lost chips, with the ranks that have no output yet.
 
@@ -219,7 +224,8 @@ class Fleet:
                 commands = lockstep.advance(replies)
         except _Interrupted as loss:
             lockstep.note_done(loss.replies)
-            if lockstep.outputs:  # it broke off in its last round: every layer was computed
+            # With an output it broke off in its last round: every layer was computed.
+            if lockstep.outputs and unfinished.whole is None:
                 unfinished.whole = lockstep.result(lockstep.outputs)
             unfinished.outputs.update(lockstep.outputs)
             raise ChipLost(loss.chips) from loss

@@ -87,10 +87,9 @@ class LiveMachine:
         if isinstance(self.tokens, MadeUpTokens):
             self._settle_pending()  # there is no process to miss
             up = [step for step in steps if step.rank not in self._lost_ranks]
-            result = self.tokens.step(up, bitmasks)
+            result, costing = self.tokens.step(up, bitmasks), self.machine.costing()
         else:
-            result = self._compute(self.tokens, steps, bitmasks)
-        costing = self.machine.costing()
+            result, costing = self._compute(self.tokens, steps, bitmasks)
         self._settle_pending()  # of a chip that this step did not need any more
         lost, self._lost_ranks = self._lost_ranks, set()
         repeats, self._repeats = self._repeats, 0
@@ -107,16 +106,20 @@ class LiveMachine:
         fleet: Fleet,
         steps: Sequence[RankStep],
         bitmasks: Mapping[int, NDArray[np.int32]],
-    ) -> StepResult:
+    ) -> tuple[StepResult, StepCosting]:
+        """The step, and what steps cost on the machine that the step's loads are of."""
         wanted = [step for step in steps if step.rank not in self._lost_ranks]
+        costing = self.machine.costing()
         try:
-            return fleet.step(wanted, bitmasks)
+            return fleet.step(wanted, bitmasks), costing
         except ChipLost as loss:
             self.meet(loss.chips)
         while True:
             self._repeats += 1
+            if not fleet.has_loads:
+                costing = self.machine.costing()
             try:
-                return fleet.resume(self._lost_ranks)
+                return fleet.resume(self._lost_ranks), costing
             except ChipLost as loss:
                 self.meet(loss.chips)
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import emulator.fleet
-from emulator.chip.commands import TakeExperts
+from emulator.chip.commands import Combine, TakeExperts
 from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.metrics.control_call import FaultReport, HealRequest, InjectRequest
@@ -121,6 +121,27 @@ def test_a_chip_dies_while_experts_move(
 
     records(engine, 1)
     check_memories(engine, [0, 1, 2, 3])
+
+
+def test_a_chip_dies_when_every_layer_is_computed_and_nobody_takes_its_seat(
+    chaos: Chaos, engine: TroubledEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for standby in engine.machine.seating.standby(engine.machine.health).tolist():
+        lose(engine, standby)
+    last = engine.fleet.architecture.layers - 1
+    ask = Fleet._ask
+    kill = once(lambda position: end_process(engine, position))
+
+    def asked(fleet: Fleet, commands: Mapping[int, Any]) -> Any:
+        if any(isinstance(c, Combine) and c.layer == last for c in commands.values()):
+            kill(min(commands))
+        return ask(fleet, commands)
+
+    monkeypatch.setattr(Fleet, "_ask", asked)
+    serve(chaos, turns=3)
+
+    assert engine.machine.chips_up.sum() == 3
+    records(engine, 3)
 
 
 def test_a_chip_that_stood_by_dies_while_it_starts_and_the_next_one_comes(
