@@ -54,6 +54,8 @@ _OWN_RAY_ENVIRONMENT = {
     "RAY_task_events_report_interval_ms": "0",
     # Ray would end chips when other programs fill the host; none can be started elsewhere.
     "RAY_memory_monitor_refresh_ms": "0",
+    # Seconds that Ray's own server may take to start: 30 were too few on a host with a load of 50.
+    "RAY_gcs_server_port_wait_time_s": "120",
 }
 
 
