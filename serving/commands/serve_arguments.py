@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument(
         "--prefill-policy",
         metavar="POLICY",
-        help="how prefills are held back for decodes (see the README; default: the one measured "
-        "best)",
+        help="how prefills are held back for decodes: none, staggered:RANKS, capped:TOKENS or "
+        "balanced:STEPS:FLOOR:CEILING (default: balanced:64:256:1024)",
     )
     running.add_argument(
         "--ray-address",

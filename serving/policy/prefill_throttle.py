@@ -185,7 +185,7 @@ class Balanced:
         return [level] * demand.ranks
 
 
-DEFAULT_PREFILL_POLICY = "balanced:128:128:1024"
+DEFAULT_PREFILL_POLICY = "balanced:64:256:1024"
 
 _EXPECTED = (
     "none, staggered:RANKS, capped:TOKENS or balanced:STEPS:FLOOR:CEILING, whole numbers above 0 "

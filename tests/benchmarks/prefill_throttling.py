@@ -35,6 +35,7 @@ POLICIES = (
     "capped:128",
     "balanced:64:128:1024",
     "balanced:128:128:1024",
+    "balanced:64:256:1024",
 )
 MODEL = "qwen3-30b-a3b"
 BLOCK_TOKENS = 32
