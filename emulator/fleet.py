@@ -20,6 +20,8 @@ from emulator.actors.channel import ChipLost, ChipSilent, Hub
 from emulator.actors.ray_session import ChipProcess, RaySession
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
+    NO_BITMASK,
+    NO_TOKENS,
     BeginStep,
     Command,
     Hang,
@@ -54,8 +56,6 @@ SILENCE_TIMEOUT_S = 120.0
 prefills of 144 chips on two cores half a minute."""
 HUNG_TIMEOUT_S = 0.5
 """How long a chip that was told to hang is waited for when all others have answered."""
-
-NO_BITMASK: NDArray[np.int32] = np.zeros((0, 0), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +155,8 @@ class Fleet:
 
     def _experts_of(self, chip: int) -> list[list[int]]:
         """The expert of each slot of a chip, slots to come included, for each layer."""
-        slots = self.placement.expert_of_slot[:, chip]  # [layers, slots]
-        to_come = ((0, 0), (0, self._slots - slots.shape[1]))
-        padded: list[list[int]] = np.pad(slots, to_come, constant_values=EMPTY).tolist()
-        return padded
+        experts: list[list[int]] = self.placement.padded(self._slots)[:, chip].tolist()
+        return experts
 
     def _wait_loaded(self, chips: Iterable[int]) -> None:
         """Wait until the actors are made; Ray tells why one is not."""
@@ -209,7 +207,7 @@ class Fleet:
                 step=step,
                 grammar_bitmask=NO_BITMASK,
                 sampled_ids=sampled.request_ids if sampled else [],
-                sampled_tokens=sampled.token_ids if sampled else np.zeros(0, dtype=np.int32),
+                sampled_tokens=sampled.token_ids if sampled else NO_TOKENS,
             )
         return commands
 
@@ -297,7 +295,7 @@ class Fleet:
             ChipLost: it does not start, or was lost at once; nothing of it is left.
         """
         assert chip not in self._actors, chip
-        held = self._held(placement.slots)
+        held = self.placement.padded(placement.slots)
         held[:, chip] = EMPTY
         held[:, chip, : placement.slots] = placement.expert_of_slot[:, chip]
         self._set_placement(replace(self.placement, expert_of_slot=held))
@@ -316,7 +314,7 @@ class Fleet:
             ChipLost: a chip was lost meanwhile; some slots may hold the old expert, some the new.
                 The fleet's placement then says which do.
         """
-        held = self._held(placement.slots)
+        held = self.placement.padded(placement.slots)
         try:
             for layer in sorted({transfer.layer for transfer in transfers}):
                 self._move([transfer for transfer in transfers if transfer.layer == layer], held)
@@ -324,12 +322,6 @@ class Fleet:
             self._set_placement(replace(self.placement, expert_of_slot=held))
             raise
         self._set_placement(placement)
-
-    def _held(self, slots: int) -> NDArray[np.int64]:
-        """The expert in each slot, at least `slots` a chip: a copy, [layers, chips, slots]."""
-        more = max(0, slots - self.placement.slots)
-        padding = ((0, 0), (0, 0), (0, more))
-        return np.pad(self.placement.expert_of_slot, padding, constant_values=EMPTY)
 
     def _move(self, transfers: Sequence[ExpertTransfer], held: NDArray[np.int64]) -> None:
         """Carry out one layer's transfers, and note in `held` what chips have written."""

@@ -5,6 +5,7 @@ It starts no process and imports no Ray, so commands that only compute never pay
 
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ConfigError, HbmExhausted
+from emulator.fabric.tiers import rack_of, tray_of
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.faults.reloads import plan_reloads
 from emulator.faults.survival import Recovery
@@ -70,6 +71,8 @@ __all__ = [
     "core_map",
     "model_by_name",
     "plan_reloads",
+    "rack_of",
     "resolve_cores",
     "system_by_name",
+    "tray_of",
 ]

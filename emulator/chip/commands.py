@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from emulator.specs.step import RankStep
 
 NO_TOKENS: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+NO_BITMASK: NDArray[np.int32] = np.zeros((0, 0), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

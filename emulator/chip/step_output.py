@@ -45,7 +45,7 @@ def sample_step(
         [request.sampling for request in drawing],
         [request.prompt for request in drawing],
         [request.generated for request in drawing],
-        _bitmask_rows(command, names),
+        bitmask_rows(command.step.grammar_rows, command.grammar_bitmask, names),
     )
     for request, token_id in zip(drawing, drawn.token_ids.tolist(), strict=True):
         request.append(token_id)
@@ -101,12 +101,15 @@ def _concatenate(request: ChipRequest) -> RowLogprobs | None:
     )
 
 
-def _bitmask_rows(command: BeginStep, request_ids: Sequence[str]) -> NDArray[np.int32] | None:
-    """Order the step's grammar bitmask by `request_ids`; unconstrained rows allow every token."""
-    constrained = command.step.grammar_rows
+def bitmask_rows(
+    constrained: Sequence[str], bitmask: NDArray[np.int32], request_ids: Sequence[str]
+) -> NDArray[np.int32] | None:
+    """Order a grammar bitmask, whose rows are of `constrained`, by `request_ids`.
+
+    Unconstrained rows allow every token; None when there is no constrained request.
+    """
     if not constrained:
         return None
-    bitmask = command.grammar_bitmask
     row_of = {request_id: row for row, request_id in enumerate(constrained)}
     rows = np.full((len(request_ids), bitmask.shape[1]), -1, dtype=np.int32)
     for index, request_id in enumerate(request_ids):

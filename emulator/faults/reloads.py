@@ -49,10 +49,8 @@ def plan_reloads(
     Raises ValueError when the experts of a group do not fit.
     """
     left = placement.without(gone.tolist())
-    beyond = max(0, int(capacity.max(initial=0)) - placement.slots)
-    slots = np.pad(  # [layers, positions, slots that some position can have]
-        left.expert_of_slot, ((0, 0), (0, 0), (0, beyond)), constant_values=EMPTY
-    )
+    # [layers, positions, slots that some position can have]
+    slots = left.padded(int(capacity.max(initial=0)))
     slots[:, filled, : placement.slots] = placement.expert_of_slot[:, filled]
     transfers = [
         _from_checkpoint(layer, int(position), slot, int(slots[layer, position, slot]))

@@ -92,11 +92,13 @@ class Health:
         assert fault.tier is not None, fault
         return self._without_lanes(fault.chip, fault.tier, fault.lanes, system)
 
-    def healed(self, chip: int | None = None) -> "Health":
-        """Everything of `chip` repaired; without one, everything of the machine.
+    def healed(self, chip: int | None = None, rack: int | None = None) -> "Health":
+        """Everything of `chip` repaired, or the switch trays of `rack`; everything without them.
 
-        Raises ConfigError for a chip that does not exist.
+        Raises ConfigError for a chip or a rack that does not exist, or for both.
         """
+        if rack is not None:
+            return self._with_switch_trays(rack, chip)
         if chip is not None:
             self._check_exists(chip, f"one of the machine's {len(self.lost)} chips")
         row = slice(None) if chip is None else slice(chip, chip + 1)
@@ -116,6 +118,15 @@ class Health:
             lanes_down=lanes_down,
             switch_trays_out=switch_trays_out,
         )
+
+    def _with_switch_trays(self, rack: int, chip: int | None) -> "Health":
+        if chip is not None:
+            raise ConfigError(field="rack", value=rack, expected="a chip or a rack, not both")
+        trays = self.switch_trays_out.copy()
+        if not 0 <= rack < len(trays):
+            raise ConfigError(field="rack", value=rack, expected=f"0 to {len(trays) - 1}")
+        trays[rack] = 0
+        return replace(self, switch_trays_out=trays)
 
     def _check_exists(self, chip: int, expected: str) -> None:
         if not 0 <= chip < len(self.lost):

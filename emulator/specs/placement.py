@@ -80,6 +80,11 @@ class ExpertPlacement:
         np.add.at(counts, (chip // self.ep, layer, expert), 1)
         return counts
 
+    def padded(self, slots: int) -> I64:
+        """A copy of `expert_of_slot` with at least `slots` slots a chip, the further ones EMPTY."""
+        more = max(0, slots - self.slots)
+        return np.pad(self.expert_of_slot, ((0, 0), (0, 0), (0, more)), constant_values=EMPTY)
+
     def without(self, chips: list[int]) -> "ExpertPlacement":
         """The same with every slot of `chips` EMPTY."""
         slots = self.expert_of_slot.copy()

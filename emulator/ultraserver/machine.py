@@ -92,9 +92,16 @@ class Machine:
         )
         self._slots = placement.slots
         self._rates = rates or RecoveryRates()
-        self._distribution = distribution
         self.ranks_up: Bools = np.ones(partition.ranks, dtype=np.bool_)
-        self.cost_model = self._cost_model()
+        self._fabric = self._all_to_all()
+        self.cost_model = StepCostModel(
+            system,
+            model,
+            partition,
+            placement=placement,
+            distribution=distribution,
+            all_to_all=self._fabric,
+        )
 
     @property
     def kv_tokens_per_rank(self) -> int:
@@ -139,6 +146,12 @@ class Machine:
         self.health = health
         self.seating = recovery.seating
         self.ranks_up = recovery.ranks_up
+        self._fabric = self._all_to_all()
+        self.cost_model = self.cost_model.with_machine(
+            all_to_all=self._fabric,
+            chips_up=self.chips_up,
+            physical=self.seating.system_chips(self.partition),
+        )
         self.place_experts(recovery.placement)
 
     def place_experts(self, placement: ExpertPlacement) -> None:
@@ -149,7 +162,7 @@ class Machine:
         self.placement = placement
         for position, slots in enumerate(self._slots_held().tolist()):
             self.hbm.hold_expert_copies(position, slots * placement.layers)
-        self.cost_model = self._cost_model()
+        self.cost_model = self.cost_model.with_placement(placement)
 
     def capacity(self) -> I64:
         """Slots of a layer that each position has memory for, int64[positions]."""
@@ -168,19 +181,7 @@ class Machine:
 
     def transfer_ns(self, payload_bytes: NDArray[np.float64]) -> int:
         """Emulated time in which positions exchange payload_bytes[sender, receiver]."""
-        return int(np.ceil(self._all_to_all().exchange(payload_bytes).duration_ns))
-
-    def _cost_model(self) -> StepCostModel:
-        return StepCostModel(
-            self.system,
-            self.model,
-            self.partition,
-            placement=self.placement,
-            distribution=self._distribution,
-            all_to_all=self._all_to_all(),
-            chips_up=self.chips_up,
-            physical=self.seating.system_chips(self.partition),
-        )
+        return int(np.ceil(self._fabric.exchange(payload_bytes).duration_ns))
 
     @property
     def chips_up(self) -> Bools:
@@ -210,16 +211,14 @@ class Machine:
         return np.where(seats == VACANT, 1.0, self.health.slow_factor[seats])
 
     def _weight_bytes(self) -> WeightBytes:
-        groups = self.model.tensor_groups()
-        experts = sum(group.copy_bytes for group in groups if group.split is Split.EXPERT)
         # A position's share of the heads and columns; what is kept whole is read whole, and keys'
         # and values' part by every chip that has one of its heads.
         tp, kv_parts = self.partition.tp, min(self.partition.tp, self.model.kv_heads)
         replica = 0
-        for group in groups:
+        for group in self.model.tensor_groups():
             if group.split is Split.WHOLE:
                 replica += group.copy_bytes
             elif group.split is not Split.EXPERT:
                 replica += -(-(group.copy_bytes - group.kv_bytes) // tp)
                 replica += -(-group.kv_bytes // kv_parts)
-        return WeightBytes(expert_bytes=experts, replica_bytes=replica)
+        return WeightBytes(expert_bytes=self.model.expert_bytes, replica_bytes=replica)

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from emulator.chip.commands import NO_BITMASK
 from emulator.chip.request_table import ChipRequest, RequestTable
+from emulator.chip.step_output import bitmask_rows
 from emulator.compute.sampling import sample
 from emulator.errors import CheckpointError
 from emulator.specs.step import RankOutput, RankStep
@@ -23,7 +25,6 @@ from emulator.ultraserver.lockstep import StepResult
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
-NAME: Final = "none (made up)"
 _NEVER: Final = np.float32(-1e9)  # below any score, above minus infinity: a grammar may ask for it
 
 
@@ -42,7 +43,9 @@ class MadeUpTokens:
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
     ) -> StepResult:
         """Make up a token for every request whose last known token is in its step."""
-        outputs = {step.rank: self._rank(step, bitmasks.get(step.rank)) for step in steps}
+        outputs = {
+            step.rank: self._rank(step, bitmasks.get(step.rank, NO_BITMASK)) for step in steps
+        }
         return StepResult(outputs=outputs)
 
     def forget(self, ranks: Collection[int]) -> None:
@@ -50,7 +53,7 @@ class MadeUpTokens:
         for rank in ranks:
             self._tables[rank] = RequestTable()
 
-    def _rank(self, step: RankStep, bitmask: NDArray[np.int32] | None) -> RankOutput:
+    def _rank(self, step: RankStep, bitmask: NDArray[np.int32]) -> RankOutput:
         table = self._tables[step.rank]
         table.apply(step)
         names, requests = [], []
@@ -59,24 +62,23 @@ class MadeUpTokens:
             if item.first_position + item.new_tokens == len(request):
                 names.append(item.request_id)
                 requests.append(request)
-        row_of = {name: row for row, name in enumerate(step.grammar_rows)}
+        constrained = set(step.grammar_rows)
         plain = [
             row
             for row, (name, request) in enumerate(zip(names, requests, strict=True))
-            if request.sampling.is_plain_greedy and name not in row_of
+            if request.sampling.is_plain_greedy and name not in constrained
         ]
         token_ids = np.zeros(len(names), dtype=np.int32)
         token_ids[plain] = self._draw([requests[row] for row in plain])
         logprobs = None
         if len(plain) < len(names):
             # Rows with options go through the real sampler, over made-up scores.
-            masks = _masks(names, row_of, bitmask)
             drawn = sample(
                 np.array([self._scores(request) for request in requests]),
                 [request.sampling for request in requests],
                 [request.prompt for request in requests],
                 [request.generated for request in requests],
-                masks,
+                bitmask_rows(step.grammar_rows, bitmask, names),
             )
             token_ids, logprobs = drawn.token_ids, drawn.logprobs
         for request, token_id in zip(requests, token_ids.tolist(), strict=True):
@@ -110,18 +112,6 @@ def _generator(request: ChipRequest) -> np.random.Generator:
     sampling = request.sampling
     seed = 0 if sampling.temperature == 0.0 or sampling.seed is None else sampling.seed
     return np.random.default_rng([zlib.crc32(request.prompt.tobytes()), len(request), seed])
-
-
-def _masks(
-    names: Sequence[str], row_of: Mapping[str, int], bitmask: NDArray[np.int32] | None
-) -> NDArray[np.int32] | None:
-    if bitmask is None:
-        return None
-    rows = np.full((len(names), bitmask.shape[1]), -1, dtype=np.int32)
-    for row, name in enumerate(names):
-        if name in row_of:
-            rows[row] = bitmask[row_of[name]]
-    return rows
 
 
 def _words_of(weights_dir: Path) -> tuple[int, I64]:

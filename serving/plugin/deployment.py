@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
@@ -25,7 +26,9 @@ from emulator.model import (
     check_partition,
     check_weights,
     model_by_name,
+    rack_of,
     system_by_name,
+    tray_of,
 )
 from emulator.units import NS_PER_S
 from serving.placement.balance import rebalance
@@ -59,6 +62,25 @@ class Deployment:
     weights_kv_bytes_per_token: int
     distribution: ExpertDistribution | None
     eplb: EplbSettings | None
+
+    @property
+    def same_model(self) -> bool:
+        """Whether the weights that compute tokens are those of the timed model too."""
+        return self.distribution is None
+
+    @property
+    def tray_of_chip(self) -> NDArray[np.int64]:
+        """The tray of each chip of the partition, counted over the racks, int64[chips]."""
+        return tray_of(self.system, self._system_chips)
+
+    @property
+    def rack_of_chip(self) -> NDArray[np.int64]:
+        """The rack of each chip of the partition, int64[chips]."""
+        return rack_of(self.system, self._system_chips)
+
+    @property
+    def _system_chips(self) -> NDArray[np.int64]:
+        return self.partition.first_chip + np.arange(self.partition.chips)
 
     @property
     def routing(self) -> str:
@@ -99,13 +121,12 @@ class Deployment:
         # The experts that `eplb` is about divide evenly; those of a stand-in beside them need not,
         # and further copies fill its last slots.
         slots = -(-(model.experts + self.eplb.num_redundant_experts) // partition.ep)
-        chips = partition.first_chip + np.arange(partition.chips)
         return rebalance(
             np.ones((model.moe_layers, model.experts)),
             slots=slots,
             ep=partition.ep,
-            tray_of_chip=chips // self.system.chips_per_tray.count,
-            rack_of_chip=chips // self.system.chips_per_rack,
+            tray_of_chip=self.tray_of_chip,
+            rack_of_chip=self.rack_of_chip,
         )
 
     def machine(self, utilization: float) -> Machine:

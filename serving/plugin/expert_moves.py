@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from emulator.fleet import ChipLost, Fleet, StepResult
 from emulator.model import StepBatch
-from emulator.specs.placement import EMPTY, ExpertPlacement
-from emulator.specs.seating import VACANT
-from emulator.specs.tensor_group import Split
+from emulator.specs.placement import ExpertPlacement
 from serving.metrics.machine_state import ExpertBalance
 from serving.placement.imbalance import chip_loads
 from serving.placement.migration import migration, transfer_bytes
@@ -31,16 +29,13 @@ class ExpertMoves:
     def __init__(self, deployment: Deployment, live: LiveMachine) -> None:
         self._deployment = deployment
         self._live = live
-        self._same_model = deployment.distribution is None
+        self._same_model = deployment.same_model
         self.moved_bytes = 0
         self._draws = np.random.default_rng(ROUTING_SEED)
         if deployment.distribution is not None:
             # Sums of recorded loads may pass 1 by a rounding.
             self._chance = np.minimum(deployment.distribution.probability, 1.0)
         timed, weights = deployment.time_model, deployment.weights
-        self._expert_bytes = sum(
-            group.copy_bytes for group in timed.tensor_groups() if group.split is Split.EXPERT
-        )
         self._timed = self._balancer(timed.moe_layers, timed.experts)
         self._weights = self._timed
         if not self._same_model:
@@ -54,15 +49,14 @@ class ExpertMoves:
         """None for a model without experts."""
         if not layers:
             return None
-        partition, system = self._deployment.partition, self._deployment.system
-        chips = partition.first_chip + np.arange(partition.chips)
+        partition = self._deployment.partition
         return ExpertBalancer(
             self._deployment.eplb,
             layers=layers,
             groups=partition.chips // partition.ep,
             experts=experts,
-            tray_of_chip=chips // system.chips_per_tray.count,
-            rack_of_chip=chips // system.chips_per_rack,
+            tray_of_chip=self._deployment.tray_of_chip,
+            rack_of_chip=self._deployment.rack_of_chip,
         )
 
     def after_step(self, result: StepResult, batch: StepBatch) -> None:
@@ -120,17 +114,14 @@ class ExpertMoves:
 
     def _way_to(self, before: ExpertPlacement, home: ExpertPlacement) -> Move | None:
         """What leads back to `home`, which may have fewer slots than `before`."""
-        partition, system = self._deployment.partition, self._deployment.system
-        chips = partition.first_chip + np.arange(partition.chips)
-        more = before.slots - home.slots
-        slots = np.pad(home.expert_of_slot, ((0, 0), (0, 0), (0, more)), constant_values=EMPTY)
+        slots = home.padded(before.slots)
         if np.array_equal(slots, before.expert_of_slot):
             return None
         transfers = migration(
             before,
             replace(home, expert_of_slot=slots),
-            tray_of_chip=chips // system.chips_per_tray.count,
-            rack_of_chip=chips // system.chips_per_rack,
+            tray_of_chip=self._deployment.tray_of_chip,
+            rack_of_chip=self._deployment.rack_of_chip,
         )
         return Move(placement=home, transfers=transfers)
 
@@ -153,7 +144,9 @@ class ExpertMoves:
         machine = self._live.machine
         if self._same_model and not self._really_move(move):
             return
-        moved = transfer_bytes(move.transfers, self._expert_bytes, machine.partition.chips)
+        moved = transfer_bytes(
+            move.transfers, self._deployment.time_model.expert_bytes, machine.partition.chips
+        )
         # What moves between slots of one chip crosses no link.
         between = moved.between_chips * ~np.eye(machine.partition.chips, dtype=np.bool_)
         self.moved_bytes += int(between.sum())
@@ -163,8 +156,7 @@ class ExpertMoves:
     def _move_weights(self) -> None:
         fleet = self._live.tokens
         if isinstance(fleet, Fleet) and self._weights is not None:
-            up = self._live.machine.seating.chip_of_position != VACANT
-            move = self._weights.next_move(fleet.placement, up)
+            move = self._weights.next_move(fleet.placement, self._live.machine.chips_up)
             if move is not None:
                 self._really_move(move)
 

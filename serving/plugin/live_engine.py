@@ -46,10 +46,11 @@ def start_tokens(
     """Start what makes the tokens: the chips, or for `--weights none` nothing but a generator."""
     if not deployment.settings.computes:
         return MadeUpTokens(deployment.weights_dir, deployment.partition.ranks)
-    same_model = deployment.time_model is deployment.weights
     placement = deployment.placement_of(deployment.weights)
     # A chip keeps room for what may come to it: as much as its HBM has, or, for a stand-in, all.
-    slots_max = int(machine.capacity().max()) if same_model else deployment.weights.experts
+    slots_max = (
+        int(machine.capacity().max()) if deployment.same_model else deployment.weights.experts
+    )
     fleet = Fleet(
         weights_dir=deployment.weights_dir,
         placement=placement,
@@ -85,7 +86,7 @@ class LiveEngine:
         self._live = LiveMachine(
             machine,
             tokens,
-            same_model=deployment.time_model is deployment.weights,
+            same_model=deployment.same_model,
             now_s=lambda: self._time.now_s,
             on_change=self._chips_changed,
         )
@@ -114,7 +115,7 @@ class LiveEngine:
         batch = step_batch(computed, outputs, self._deployment.partition.ranks)
         self._experts.after_step(live.result, batch)
         compute_wall_s = time.perf_counter() - started
-        counted = loads if self._deployment.distribution is None else None
+        counted = loads if self._deployment.same_model else None
         cost = live.costing.cost(batch, counted)
         self._last_cost = cost
         # An attempt that broke off is charged as whole: where in it the chip was lost is not known.
@@ -192,7 +193,7 @@ class LiveEngine:
             case InjectRequest():
                 number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
                 if self._is_idle:
-                    self._live.settle_idle()
+                    self._live.settle_pending()
                 return FaultReport(
                     accepted=number is not None,
                     survivable=recovery.survivable,

@@ -7,13 +7,12 @@ the step is repeated by the ranks that have no output yet. Nothing of this leave
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from vllm.logger import init_logger
 
-from emulator.errors import ConfigError
 from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
 from emulator.model import Health, Machine, Recovery, StepCosting
 from emulator.specs.fault import Fault, FaultKind
@@ -85,12 +84,12 @@ class LiveMachine:
     ) -> LiveStep:
         """Compute one step of every rank in `steps`, through any loss of chips."""
         if isinstance(self.tokens, MadeUpTokens):
-            self._settle_pending()  # there is no process to miss
+            self.settle_pending()  # there is no process to miss
             up = [step for step in steps if step.rank not in self._lost_ranks]
             result, costing = self.tokens.step(up, bitmasks), self.machine.costing()
         else:
             result, costing = self._compute(self.tokens, steps, bitmasks)
-        self._settle_pending()  # of a chip that this step did not need any more
+        self.settle_pending()  # of a chip that this step did not need any more
         lost, self._lost_ranks = self._lost_ranks, set()
         repeats, self._repeats = self._repeats, 0
         return LiveStep(
@@ -137,7 +136,7 @@ class LiveMachine:
         self._actual = health
         number = self._record(fault, recovery)
         if fault.kind not in _TAKES_CHIP or position is None:
-            self._settle_pending()
+            self.settle_pending()
         elif isinstance(self.tokens, Fleet):
             if fault.kind is FaultKind.HANG_CHIP:
                 self.tokens.hang(position)
@@ -151,11 +150,10 @@ class LiveMachine:
         Returns the numbers of the faults that are over. Repaired chips take vacant seats again, and
         read their weights. Raises ConfigError for a chip or a rack that does not exist.
         """
-        if chip is not None and rack is not None:
-            raise ConfigError(field="rack", value=rack, expected="a chip or a rack, not both")
-        self._settle_pending()  # a process that is gone has to be started again
+        self._actual.healed(chip, rack)  # refuses what does not exist before anything moves
+        self.settle_pending()  # a process that is gone has to be started again
         known = self.faults.records  # not what the repair itself may come upon
-        self._actual = self._actual.healed(chip) if rack is None else self._with_trays(rack)
+        self._actual = self._actual.healed(chip, rack)
         self._settle()
         everything = chip is None and rack is None
         numbers = [
@@ -175,13 +173,6 @@ class LiveMachine:
     def pause(self, duration_ns: int) -> None:
         """Let the next step take so much longer: the machine was busy with something else."""
         self._pause_ns += duration_ns
-
-    def _with_trays(self, rack: int) -> Health:
-        trays = self._actual.switch_trays_out.copy()
-        if not 0 <= rack < len(trays):
-            raise ConfigError(field="rack", value=rack, expected=f"0 to {len(trays) - 1}")
-        trays[rack] = 0
-        return replace(self._actual, switch_trays_out=trays)
 
     def meet(self, positions: Collection[int]) -> None:
         """The chips of `positions` were found gone: go on without them, or with spares."""
@@ -213,11 +204,8 @@ class LiveMachine:
             reason=recovery.reason,
         )
 
-    def settle_idle(self) -> None:
-        """Go on with faults that no step will meet soon, because none is to come."""
-        self._settle_pending()
-
-    def _settle_pending(self) -> None:
+    def settle_pending(self) -> None:
+        """Go on with faults that no step has met."""
         if self.faults.pending:
             self._settle()
 

@@ -7,6 +7,7 @@ from emulator.errors import ConfigError
 from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model import ModelSpec
 from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
+from tests.emulator.specs.tiny_model import TINY
 
 PUBLIC_CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -30,22 +31,6 @@ PUBLIC_CONFIG: dict[str, Any] = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
-
-TINY = ModelSpec(
-    name="tiny",
-    layers=2,
-    hidden=4,
-    heads=2,
-    kv_heads=1,
-    head_dim=2,
-    experts=4,
-    experts_per_token=2,
-    expert_intermediate=3,
-    vocab=10,
-    max_context_tokens=64,
-    tied_embeddings=False,
-    source="a test",
-)
 
 
 def test_a_tiny_models_parameters_add_up_by_hand() -> None:

@@ -13,22 +13,8 @@ from emulator.timing.feed_forward_work import dense_work, ends_work, expert_work
 from emulator.timing.head_split import HeadSplit, head_split
 from emulator.timing.rank_totals import rank_totals
 from emulator.timing.work import Work
+from tests.emulator.specs.tiny_model import TINY
 
-TINY = ModelSpec(
-    name="tiny",
-    layers=2,
-    hidden=4,
-    heads=2,
-    kv_heads=1,
-    head_dim=2,
-    experts=4,
-    experts_per_token=2,
-    expert_intermediate=3,
-    vocab=10,
-    max_context_tokens=64,
-    tied_embeddings=False,
-    source="a test",
-)
 OTHER = replace(
     TINY,
     name="other",

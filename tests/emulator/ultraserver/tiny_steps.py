@@ -11,22 +11,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.ultraserver.step_cost import StepCostModel
-
-TINY = ModelSpec(
-    name="tiny",
-    layers=2,
-    hidden=4,
-    heads=2,
-    kv_heads=1,
-    head_dim=2,
-    experts=4,
-    experts_per_token=2,
-    expert_intermediate=3,
-    vocab=10,
-    max_context_tokens=64,
-    tied_embeddings=False,
-    source="a test",
-)
+from tests.emulator.specs.tiny_model import TINY
 
 Row = tuple[int, int, int]  # rank, new tokens, context tokens
 
