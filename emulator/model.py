@@ -5,6 +5,8 @@ It starts no process and imports no Ray, so commands that only compute never pay
 
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ConfigError, HbmExhausted
+from emulator.fabric.collectives import CollectiveModel, CollectiveTime, Operation
+from emulator.fabric.kv_transfer import kv_transfer_ns
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.faults.reloads import plan_reloads
@@ -13,39 +15,68 @@ from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.core_claims import CoreClaim, claims_directory
 from emulator.memory.core_request import CoreRequest, compiled_lnc
 from emulator.memory.core_request import resolve as resolve_cores
+from emulator.memory.kv_room import kv_room_tokens
 from emulator.memory.lnc import CoreMap, core_map
 from emulator.memory.neuron_environment import NeuronEnvironment
+from emulator.power.draw import chip_watts, throttle_factor, wanted_watts
 from emulator.power.energy_meter import EnergyMeter
+from emulator.power.power_state import NAMED_STATES, PowerState, power_state
+from emulator.power.system_power import FacilityWatts, SystemPower
+from emulator.power.token_cost import Prices, TokenCost, token_cost
+from emulator.power.yardstick import PowerBasis, TokenRates, TokensPerMegawatt, tokens_per_megawatt
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import CEILING, Calibration
 from emulator.specs.chip import ChipSpec
-from emulator.specs.chips import CHIPS, chip_by_name
+from emulator.specs.chips import CHIPS, DATA_SHEETS, chip_by_name
+from emulator.specs.data_sheet import DataSheet
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.figure import Figure, NamedFigures
 from emulator.specs.health import Health
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import MODELS, model_by_name
+from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement, ExpertTransfer
+from emulator.specs.rack_power import Cooling, RackPower, Season
+from emulator.specs.readings import Reading, Switch, with_readings
+from emulator.specs.sparsity import Sparsity
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS, system_by_name
+from emulator.specs.work_energy import WorkEnergy, work_energy_of
 from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.timing.speculation import expected_accepted
+from emulator.ultraserver.ceilings import Ceilings, ceilings_of
 from emulator.ultraserver.machine import Machine, Settlement, StepCosting
+from emulator.ultraserver.relief import EVEN_EXPERTS, relieved_ns
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from emulator.ultraserver.step_terms import StepTerms
+from emulator.ultraserver.step_time import StepTime, combine
 
 __all__ = [
+    "CEILING",
     "CHIPS",
+    "DATA_SHEETS",
+    "EVEN_EXPERTS",
     "MODELS",
+    "NAMED_STATES",
     "SYSTEMS",
+    "Calibration",
+    "Ceilings",
     "ChipSpec",
+    "CollectiveModel",
+    "CollectiveTime",
     "ConfigError",
+    "Cooling",
     "CoreClaim",
     "CoreMap",
     "CoreRequest",
+    "DataSheet",
     "EnergyMeter",
     "ExpertDistribution",
     "ExpertLoads",
     "ExpertPlacement",
     "ExpertTransfer",
+    "FacilityWatts",
     "Figure",
     "HbmExhausted",
     "HbmTerms",
@@ -54,25 +85,56 @@ __all__ = [
     "ModelSpec",
     "NamedFigures",
     "NeuronEnvironment",
+    "Operation",
+    "Overlap",
     "Partition",
+    "PowerBasis",
+    "PowerState",
+    "Prices",
+    "RackPower",
+    "Reading",
     "Recovery",
     "RecoveryRates",
+    "Season",
     "Settlement",
+    "Sparsity",
     "StepBatch",
     "StepCost",
     "StepCostModel",
     "StepCosting",
+    "StepTerms",
+    "StepTime",
+    "Switch",
+    "SystemPower",
     "SystemSpec",
+    "TokenCost",
+    "TokenRates",
+    "TokensPerMegawatt",
+    "WorkEnergy",
+    "ceilings_of",
     "check_partition",
     "check_weights",
     "chip_by_name",
+    "chip_watts",
     "claims_directory",
+    "combine",
     "compiled_lnc",
     "core_map",
+    "expected_accepted",
+    "kv_room_tokens",
+    "kv_transfer_ns",
     "model_by_name",
     "plan_reloads",
+    "power_state",
     "rack_of",
+    "relieved_ns",
     "resolve_cores",
     "system_by_name",
+    "throttle_factor",
+    "token_cost",
+    "tokens_per_megawatt",
     "tray_of",
+    "wanted_watts",
+    "with_readings",
+    "work_energy_of",
 ]

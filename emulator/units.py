@@ -5,6 +5,7 @@ from typing import Final
 MB: Final = 10**6
 GB: Final = 10**9
 
+KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30
 

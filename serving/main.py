@@ -10,7 +10,17 @@ from importlib.metadata import version
 
 from emulator.errors import UltraServeError
 
-_COMMANDS = ("serve", "describe", "demo", "state", "fault")
+_COMMANDS = (
+    "serve",
+    "describe",
+    "collectives",
+    "power",
+    "pareto",
+    "demo",
+    "state",
+    "fault",
+    "profile",
+)
 
 
 def main(argv: list[str] | None = None) -> int:

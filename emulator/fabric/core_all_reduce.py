@@ -27,7 +27,7 @@ class CoreAllReduce:
 
     def __init__(self, chip: ChipSpec, lnc: int) -> None:
         self.cores = chip.logical_cores(lnc)
-        core_bytes_per_s = chip.dma_bytes_per_s.value / chip.neuron_cores.count * lnc
+        core_bytes_per_s = chip.dma_bytes_per_s.value / chip.cores.count * lnc
         self._ns_per_byte = NS_PER_S / core_bytes_per_s
         self._start_ns = chip.dma_start_ns.value
 

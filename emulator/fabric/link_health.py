@@ -6,7 +6,7 @@ spread evenly over the switch trays of its rack, and a cut lane as one that no p
 already: the worse of the two readings.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from emulator.fabric.tiers import Tier, rack_of, tier_bytes_per_s
 from emulator.specs.fault import LinkTier
 from emulator.specs.health import TIERS, Health
-from emulator.specs.link_lanes import lanes_of
+from emulator.specs.link_lanes import LANES_BY_CHIP, lanes_of
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
 
@@ -33,10 +33,14 @@ class LinkHealth:
     """`share` is float64[chips of the system, Tier]: the bandwidth left of each chip's tier.
 
     1 is all of it, 0 none; a chip that is out of service has none of any tier. The column of SELF
-    is not used.
+    is not used. `switch_trays_out` is int64[racks], of which a rack's backplane has lost so many
+    switches; what that takes of the chips' bandwidth is in `share` already. `cut_links` are pairs
+    of the system's chips whose own links are gone, where two chips have links of their own.
     """
 
     share: Float64s
+    switch_trays_out: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    cut_links: frozenset[tuple[int, int]] = frozenset()
 
     @classmethod
     def whole(cls, system: SystemSpec) -> "LinkHealth":
@@ -47,10 +51,17 @@ class LinkHealth:
     def of(cls, health: Health, system: SystemSpec, partition: Partition) -> "LinkHealth":
         """The links as `health` leaves them; chips outside the partition count as whole.
 
-        Raises ConfigError for a chip whose lanes are not known.
+        Of a chip whose lanes are not known no lanes can be cut; without a switch tray its backplane
+        has so much less, as nothing is known to be redundant.
         """
         own = partition.first_chip + np.arange(len(health.lost))  # [chips] of the system
         share = np.ones((system.chips.count, len(Tier)))
+        if system.chip.name not in LANES_BY_CHIP:
+            trays = system.switch_trays_per_rack.count
+            out = health.switch_trays_out[rack_of(system, own)] / max(trays, 1)
+            share[own, Tier.BACKPLANE] = 1.0 - out
+            share[own[~health.in_service]] = 0.0
+            return cls(share=share, switch_trays_out=health.switch_trays_out)
         lanes = lanes_of(system.chip)
         for column, tier in enumerate(TIERS):
             there: Int64s = np.full(len(own), lanes[tier].lanes.count)
@@ -59,7 +70,12 @@ class LinkHealth:
             up = np.clip(there - health.lanes_down[:, column], 0, lanes[tier].active.count)
             share[own, TIER_OF_LINK[tier]] = up / lanes[tier].active.count
         share[own[~health.in_service]] = 0.0
-        return cls(share=share)
+        return cls(share=share, switch_trays_out=health.switch_trays_out)
+
+    @property
+    def is_whole(self) -> bool:
+        """True when nothing has failed."""
+        return not self.cut_links and bool((self.share == 1.0).all())
 
     def bytes_per_s(self, system: SystemSpec, tier: Tier) -> Float64s:
         """Bytes per second and direction of every chip's lanes of a tier, float64[chips]."""

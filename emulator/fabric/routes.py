@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.fabric.link_health import LinkHealth
-from emulator.fabric.tiers import Tier, tier_hops, tiers_of, tray_of
+from emulator.fabric.tiers import Tier, tier_latency_ns, tiers_of, tiers_there, tray_of
 from emulator.specs.seating import VACANT
 from emulator.specs.system import SystemSpec
 
@@ -47,8 +47,10 @@ class Routes:
         Infinite where there is no way, 0 for a chip and itself. Every leg of a detour is a transfer
         of its own: the chip on the way receives, then sends.
         """
-        hops = np.array([tier_hops(system, tier) for tier in Tier])
-        leg_ns = system.chip.dma_start_ns.value + hops[self.direct] * system.hop_ns.value
+        tier_ns = np.zeros(len(Tier))
+        for tier in tiers_there(system):
+            tier_ns[tier] = tier_latency_ns(system, tier)
+        leg_ns = tier_ns[self.direct]
         total_ns = np.where(self.legs == 1, leg_ns, 0.0)
         total_ns[~self.reachable()] = np.inf
         sender, receiver = self.detoured()
@@ -80,8 +82,11 @@ class Routes:
 def find_routes(system: SystemSpec, physical: Int64s, links: LinkHealth) -> Routes:
     """The ways between the chips `physical` of a system, int64[nodes]; VACANT is no chip.
 
-    Chips that are not named pass nothing on.
+    Chips that are not named pass nothing on. Raises ValueError for links of two chips that are cut:
+    switches join the chips here, and a chip's lanes lead to those.
     """
+    if links.cut_links:
+        raise ValueError(f"{system.name} has no links of two chips, as {sorted(links.cut_links)}")
     direct = _direct_tiers(system, physical, links)
     legs = _fewest_legs(direct != Tier.SELF)
     nodes = len(physical)
@@ -108,6 +113,7 @@ def _direct_tiers(system: SystemSpec, physical: Int64s, links: LinkHealth) -> In
     tiers = np.zeros((len(physical), len(physical)), dtype=np.int64)
     tiers[np.ix_(seated, seated)] = tiers_of(system, physical[seated])
     up = (links.share[physical] > 0) & there[:, None]  # [nodes, tiers]
+    up[:, [tier for tier in Tier if tier not in tiers_there(system)]] = False
     both_up = up[:, None, :] & up  # [nodes, nodes, tiers]
     by_backplane = (tiers == Tier.TRAY) & ~both_up[:, :, Tier.TRAY]
     tiers[by_backplane] = Tier.BACKPLANE

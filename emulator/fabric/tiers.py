@@ -1,7 +1,8 @@
 """Which NeuronLink lanes join two chips: a tier of the fabric, told from their numbers.
 
-Chips of one tray talk over the board, chips of one rack over the backplane, others across racks. A
-chip has separate lanes for each tier.
+Chips of one tray talk over the board, chips of one rack over the backplane, others of one system
+across racks, and those of another system of a cluster over network cards. A chip has separate lanes
+for each tier.
 """
 
 from enum import IntEnum
@@ -21,6 +22,7 @@ class Tier(IntEnum):
     TRAY = 1
     BACKPLANE = 2
     CROSS_RACK = 3
+    SCALE_OUT = 4
 
 
 def tiers_between(system: SystemSpec, chips: int) -> Int64s:
@@ -36,7 +38,9 @@ def tiers_of(system: SystemSpec, physical: Int64s) -> Int64s:
     if physical.size and not (physical.min() >= 0 and physical.max() < system.chips.count):
         raise ValueError(f"{system.name} has chips 0 to {system.chips.count - 1}, not {physical}")
     tray, rack = tray_of(system, physical), rack_of(system, physical)
-    tiers = np.full((len(physical), len(physical)), Tier.CROSS_RACK, dtype=np.int64)
+    unit = physical // (system.chips.count // system.units)
+    tiers = np.full((len(physical), len(physical)), Tier.SCALE_OUT, dtype=np.int64)
+    tiers[unit[:, None] == unit] = Tier.CROSS_RACK
     tiers[rack[:, None] == rack] = Tier.BACKPLANE
     tiers[tray[:, None] == tray] = Tier.TRAY
     np.fill_diagonal(tiers, Tier.SELF)
@@ -54,15 +58,21 @@ def rack_of(system: SystemSpec, physical: Int64s) -> Int64s:
 
 
 def tier_bytes_per_s(system: SystemSpec, tier: Tier) -> float:
-    """Bytes per second and direction of one chip's lanes of a tier; SELF raises ValueError."""
-    match tier:
-        case Tier.TRAY:
-            return system.chip.link_tray_bytes_per_s.value
-        case Tier.BACKPLANE:
-            return system.chip.link_backplane_bytes_per_s.value
-        case Tier.CROSS_RACK:
-            return system.chip.link_cross_rack_bytes_per_s.value
-    raise ValueError("a chip has no link to itself")
+    """Bytes per second and direction of one chip's lanes of a tier.
+
+    Raises ValueError for SELF, and for a tier that the chip has no links of.
+    """
+    chip = system.chip
+    rates = {
+        Tier.TRAY: chip.link_tray_bytes_per_s,
+        Tier.BACKPLANE: chip.link_backplane_bytes_per_s,
+        Tier.CROSS_RACK: chip.link_cross_rack_bytes_per_s,
+        Tier.SCALE_OUT: chip.scale_out_bytes_per_s,
+    }
+    rate = rates.get(tier)
+    if rate is None:
+        raise ValueError(f"{chip.name} has no links of tier {tier.name}")
+    return rate.value
 
 
 def tier_hops(system: SystemSpec, tier: Tier) -> int:
@@ -75,3 +85,29 @@ def tier_hops(system: SystemSpec, tier: Tier) -> int:
         case Tier.CROSS_RACK:
             return system.cross_rack_hops.count
     return 0
+
+
+def tier_latency_ns(system: SystemSpec, tier: Tier) -> float:
+    """From the start of a transfer over a tier to its first byte's arrival.
+
+    A DMA's start-up and the hops; over network cards what the system says of a whole way. Raises
+    ValueError for a system that has no such network.
+    """
+    if tier is Tier.SCALE_OUT:
+        if system.scale_out_start_ns is None:
+            raise ValueError(f"{system.name} has no links of tier {tier.name}")
+        return system.scale_out_start_ns.value
+    return system.chip.dma_start_ns.value + tier_hops(system, tier) * system.hop_ns.value
+
+
+def tiers_there(system: SystemSpec) -> tuple[Tier, ...]:
+    """The tiers that the system's chips have links of, nearest first."""
+    chip = system.chip
+    there = {
+        Tier.TRAY: True,
+        Tier.BACKPLANE: chip.link_backplane_bytes_per_s is not None,
+        Tier.CROSS_RACK: chip.link_cross_rack_bytes_per_s is not None,
+        Tier.SCALE_OUT: chip.scale_out_bytes_per_s is not None
+        and system.scale_out_start_ns is not None,
+    }
+    return tuple(tier for tier, has in there.items() if has)

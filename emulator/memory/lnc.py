@@ -72,10 +72,9 @@ def core_map(chip: ChipSpec, lnc: int) -> CoreMap:
             value=lnc,
             expected=f"a logical core of {sizes} physical cores, which {chip.name} supports",
         )
-    physical, stacks = chip.neuron_cores.count, chip.hbm_stacks.count
-    cores_per_stack = physical // stacks
+    physical, stacks = chip.cores.count, chip.hbm_stacks.count
     made_of = [tuple(range(first, first + lnc)) for first in range(0, physical, lnc)]
-    seen = [tuple(sorted({core // cores_per_stack for core in cores})) for cores in made_of]
+    seen = [tuple(sorted({core * stacks // physical for core in cores})) for cores in made_of]
     return CoreMap(
         lnc=lnc,
         cores=tuple(

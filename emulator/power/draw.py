@@ -1,8 +1,9 @@
 """The watts that a chip draws while its engines are busy some share of the time.
 
-Between an idle floor and the chip's budget, in proportion to activity: a weighted sum of engines'
-busy shares. It stops at one: a chip busy everywhere draws its budget and no more. That a real chip
-slows down at that point is not modelled.
+Idle watts, and for each engine the energy of its work: rate x busy share x joules a piece. A chip
+that would draw more than its budget is held back to it: it clocks down and takes longer, and
+`throttle_factor` says how much. Energy a piece stays the same then (assumed: a lower voltage would
+save some, so the factor is an upper bound). Averages over a step: a peak inside one is not seen.
 """
 
 from collections.abc import Mapping
@@ -11,40 +12,82 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
+from emulator.specs.work_energy import PICO, work_energy_of
+from emulator.units import BITS_PER_BYTE
 
 Float64s = NDArray[np.float64]
 
-# Each engine's share of the watts between floor and budget when it alone runs at full rate. All are
-# assumed: nobody has published a power curve. Their reasons, for the 800 W of Trainium3:
-ACTIVITY_WEIGHTS: Final[Mapping[str, float]] = {
-    # 560 W: 629 BF16 TFLOPS x 0.9 pJ/FLOP; prefill then draws most of the budget, as on GPUs,
-    # where the prompt phase sets the peak (POLCA, arXiv 2308.12908).
-    "tensor": 0.70,
-    # 240 W: 4.9 TB/s x 8 bit x about 6 pJ/bit, HBM and the way to SBUF; decode then draws a little
-    # under half of the budget (an H200 draws 137-300 of 700 W, arXiv 2605.11999).
-    "dma": 0.30,
-    # 80 W each: FP32 arithmetic and SBUF traffic of 8 cores.
-    "vector": 0.10,
-    "scalar": 0.10,
-    # 40 W: the links' lanes are always on, and so in the floor; this is for moving data.
-    "collectives": 0.05,
-}
+FORMATS: Final = ("fp32", "bf16", "fp8", "fp4")
+_TENSOR: Final = frozenset({"tensor", *(f"tensor_{dtype}" for dtype in FORMATS)})
+_OTHERS: Final = frozenset({"vector", "scalar", "dma", "collectives"})
+_OPTIONAL: Final = frozenset({"gpsimd"})
 
 
-def activity(busy_share: Mapping[str, Float64s]) -> Float64s:
-    """Sums engines' busy shares, each [chips] in [0, 1], to one activity [chips] in [0, 1].
+def full_rate_watts(chip: ChipSpec) -> dict[str, float]:
+    """Watts above idle of each engine alone at its full rate, by name.
 
-    Raises ValueError when an engine is missing or unknown.
+    `tensor` does not say which format it multiplies; it counts as the chip's hungriest of 16 bits
+    or fewer. `collectives` counts as all of the chip's scale-up lanes, one way.
     """
-    if busy_share.keys() != ACTIVITY_WEIGHTS.keys():
-        raise ValueError(f"engines are {sorted(ACTIVITY_WEIGHTS)}, not {sorted(busy_share)}")
-    weighted = np.array([weight * busy_share[name] for name, weight in ACTIVITY_WEIGHTS.items()])
-    capped: Float64s = np.minimum(weighted.sum(axis=0), 1.0)
-    return capped
+    energy = work_energy_of(chip)
+    formats = {
+        f"tensor_{dtype}": chip.tensor_flops_per_s(dtype) * energy.tensor_joules(dtype)
+        for dtype in FORMATS
+    }
+    links = (
+        chip.link_tray_bytes_per_s,
+        chip.link_backplane_bytes_per_s,
+        chip.link_cross_rack_bytes_per_s,
+    )
+    link_bits_per_s = BITS_PER_BYTE * sum(link.value for link in links if link is not None)
+    gpsimd_ops_per_s = 0.0 if chip.gpsimd_ops_per_s is None else chip.gpsimd_ops_per_s.value
+    return {
+        "tensor": max(formats[f"tensor_{dtype}"] for dtype in FORMATS if dtype != "fp32"),
+        **formats,
+        "vector": chip.vector_flops_per_s.value * energy.vector.value * PICO,
+        "scalar": chip.scalar_ops_per_s.value * energy.scalar.value * PICO,
+        "gpsimd": gpsimd_ops_per_s * energy.gpsimd.value * PICO,
+        "dma": BITS_PER_BYTE * chip.memory_bytes_per_s * energy.hbm.value * PICO,
+        "collectives": link_bits_per_s * energy.link.value * PICO,
+    }
+
+
+def wanted_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s:
+    """What each chip would draw without a budget, [chips], from engines' busy shares in [0, 1].
+
+    Keys: `vector`, `scalar`, `dma`, `collectives`; `tensor`, or `tensor_bf16` and so on where the
+    format is known; `gpsimd` if it is counted. Raises ValueError for a missing or an unknown one.
+    """
+    engines = busy_share.keys()
+    unknown = engines - _TENSOR - _OTHERS - _OPTIONAL
+    if unknown or not engines & _TENSOR or not engines >= _OTHERS:
+        known = sorted(_TENSOR | _OTHERS | _OPTIONAL)
+        raise ValueError(f"engines are {known}, not {sorted(engines)}")
+    watts_of = full_rate_watts(chip)
+    dynamic = (watts_of[engine] * share for engine, share in busy_share.items())
+    return np.asarray(chip.idle_watts.value + sum(dynamic), dtype=np.float64)
 
 
 def chip_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s:
-    """Average watts of each chip, [chips], from its engines' busy shares."""
+    """Average watts of each chip, [chips]: `wanted_watts`, at most its budget."""
+    held: Float64s = np.minimum(wanted_watts(chip, busy_share), chip.budget_watts.value)
+    return held
+
+
+def throttle_factor(
+    chip: ChipSpec, wanted: Float64s, *, cap_watts: float | None = None
+) -> Float64s:
+    """How many times longer each chip takes, at least 1: [chips] wanted watts -> [chips].
+
+    `cap_watts` is what a chip may draw: its budget, or less where its rack allows less (see
+    `SystemPower.chip_cap_watts`). Raises ConfigError for a cap at which the chip cannot work.
+    """
     idle = chip.idle_watts.value
-    return idle + (chip.budget_watts.value - idle) * activity(busy_share)
+    budget = chip.budget_watts.value
+    cap = budget if cap_watts is None else min(cap_watts, budget)
+    if cap <= idle:
+        raise ConfigError(field="cap_watts", value=cap, expected=f"above {idle:g}, its idle watts")
+    factor: Float64s = np.maximum((wanted - idle) / (cap - idle), 1.0)
+    return factor

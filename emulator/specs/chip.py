@@ -1,46 +1,73 @@
 """The shape of a chip: what time, memory and power need to know of one accelerator.
 
 All rates are per chip, dense, and ceilings: a roofline divides work by them. Catalog data fills
-this shape, one file per chip; nothing here knows of a particular chip.
+this shape, one file per chip; nothing here knows of a particular chip. What a chip does not have,
+or nobody has published, is None.
 """
 
 from dataclasses import dataclass, fields
 
 from emulator.errors import ConfigError
 from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.matrix_engine import MatrixEngine
+from emulator.specs.readings import Switch, apply_reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipSpec:
-    """One chip; NeuronLink rates are per direction, one per tier of the system's fabric."""
+    """One chip; link rates are per direction, one per tier of the system's fabric.
+
+    Attributes:
+        announced: its maker has told of it and does not deliver it yet.
+        cores: NeuronCores; a GPU's multiprocessors, which together are one logical core.
+        lnc_sizes: physical cores that may form one logical core.
+        dma_engines: none in a GPU, whose cores load from HBM themselves.
+        launch_ns: to start a kernel after the one before it, or a compiled graph.
+        tensor_sparse_flops_per_s: 16-bit products with structured sparsity.
+        sbuf_bytes: memory beside the engines; a GPU's L2 and shared memory.
+        psum_bytes: memory that the matrix engine's results are summed in, where it is separate.
+        switches: conflicts between sources, and how they may be read.
+    """
 
     name: str
-    neuron_cores: Figure
-    lnc_sizes: tuple[int, ...]  # physical cores that may form one logical core
+    maker: str
+    announced: bool = False
+    cores: Figure
+    lnc_sizes: tuple[int, ...]
     default_lnc: Figure
     hbm_stacks: Figure
     hbm_stack_bytes: Figure
     hbm_bytes_per_s: Figure
     dma_bytes_per_s: Figure
     dma_start_ns: Figure
+    dma_saturating_bytes: Figure
+    dma_engines: Figure | None = None
+    launch_ns: Figure
+    matrix: MatrixEngine
     tensor_fp32_flops_per_s: Figure
     tensor_bf16_flops_per_s: Figure
-    tensor_mxfp8_flops_per_s: Figure
-    tensor_mxfp4_flops_per_s: Figure
+    tensor_fp8_flops_per_s: Figure | None = None
+    tensor_fp4_flops_per_s: Figure | None = None
+    tensor_sparse_flops_per_s: Figure | None = None
     vector_flops_per_s: Figure
     scalar_ops_per_s: Figure
+    gpsimd_ops_per_s: Figure | None = None
+    collective_cores: Figure | None = None
     sbuf_bytes: Figure
+    psum_bytes: Figure | None = None
     link_tray_bytes_per_s: Figure
-    link_backplane_bytes_per_s: Figure
-    link_cross_rack_bytes_per_s: Figure
-    scale_out_bytes_per_s: Figure
+    link_backplane_bytes_per_s: Figure | None = None
+    link_cross_rack_bytes_per_s: Figure | None = None
+    scale_out_bytes_per_s: Figure | None = None
     microcode_bytes_per_core: Figure
     idle_watts: Figure
     budget_watts: Figure
+    switches: tuple[Switch, ...] = ()
 
     def __post_init__(self) -> None:
+        may_be_zero = {label for label, _ in self.matrix.figures()} | {"microcode_bytes_per_core"}
         for label, figure in self.figures():
-            if figure.value <= 0:
+            if figure.value <= 0 and label not in may_be_zero:
                 raise ConfigError(field=f"{self.name}.{label}", value=figure.value, expected="> 0")
         if self.idle_watts.value > self.budget_watts.value:
             raise ConfigError(
@@ -54,7 +81,8 @@ class ChipSpec:
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
         own = tuple((name, value) for name, value in named if isinstance(value, Figure))
         stacks = "arithmetic: hbm_stacks x hbm_stack_bytes"
-        return (*own, ("hbm_bytes", Figure(value=self.hbm_bytes, unit="bytes", source=stacks)))
+        total = ("hbm_bytes", Figure(value=self.hbm_bytes, unit="bytes", source=stacks))
+        return (*own, *self.matrix.figures(), total)
 
     @property
     def hbm_bytes(self) -> int:
@@ -71,16 +99,31 @@ class ChipSpec:
         if lnc not in self.lnc_sizes:
             sizes = ", ".join(map(str, self.lnc_sizes))
             raise ConfigError(field="lnc", value=lnc, expected=f"one of {sizes} on {self.name}")
-        return self.neuron_cores.count // lnc
+        return self.cores.count // lnc
 
     def tensor_flops_per_s(self, dtype: str) -> float:
-        """Dense TensorE ceiling of the chip for "fp32" or "bf16"; raises ConfigError otherwise.
+        """Dense ceiling of the matrix engine for "fp32", "bf16", "fp8" or "fp4".
 
-        Products of MXFP8 and MXFP4 weights have a ceiling of their own (see timing).
+        A format that the engine does not multiply is turned into the next wider one first: FP4
+        into FP8, FP8 into BF16. Raises ConfigError for another dtype.
         """
         match dtype:
             case "fp32":
                 return self.tensor_fp32_flops_per_s.value
             case "bf16":
                 return self.tensor_bf16_flops_per_s.value
-        raise ConfigError(field="dtype", value=dtype, expected="fp32 or bf16")
+            case "fp8":
+                fp8 = self.tensor_fp8_flops_per_s
+                return self.tensor_flops_per_s("bf16") if fp8 is None else fp8.value
+            case "fp4":
+                fp4 = self.tensor_fp4_flops_per_s
+                return self.tensor_flops_per_s("fp8") if fp4 is None else fp4.value
+        raise ConfigError(field="dtype", value=dtype, expected="fp32, bf16, fp8 or fp4")
+
+    def read_as(self, name: str, reading: str) -> "ChipSpec":
+        """The chip with one of its switches turned; raises ConfigError that lists what there is."""
+        for switch in self.switches:
+            if switch.name == name:
+                return apply_reading(self, switch.reading(reading))
+        names = ", ".join(switch.name for switch in self.switches) or "none"
+        raise ConfigError(field="reading", value=name, expected=f"a switch of {self.name}: {names}")

@@ -1,4 +1,4 @@
-"""The NeuronLink lanes of a chip: how many it has of each tier, and how many carry traffic at once.
+"""The lanes of a chip: how many it has of each tier, and how many carry traffic at once.
 
 A tier's bandwidth, in the chip's own figures, is that of its active lanes; those beyond stand in
 for lanes that fail.
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.blackwell import B200, B300, GB200, GB300
+from emulator.specs.catalog.hopper import H100, H200, H800
 from emulator.specs.chip import ChipSpec
 from emulator.specs.fault import LinkTier
 from emulator.specs.figure import Figure
@@ -43,6 +45,11 @@ def _tier(lanes: int, active: int, source: str) -> TierLanes:
     )
 
 
+def _nvlinks(chip: ChipSpec, links: int, gb_per_s: int) -> ChipLanes:
+    source = f"NVIDIA, NVLink: {links} links of {gb_per_s} GB/s per direction on {chip.name}"
+    return {LinkTier.TRAY: _tier(links, links, source)}
+
+
 LANES_BY_CHIP: Final[Mapping[str, ChipLanes]] = {
     TRAINIUM3.name: {
         LinkTier.TRAY: _tier(64, 64, f"{_SEMIANALYSIS}: 64 board lanes"),
@@ -50,7 +57,14 @@ LANES_BY_CHIP: Final[Mapping[str, ChipLanes]] = {
             80, 64, f"{_SEMIANALYSIS}: 80 backplane lanes, 16 of them redundant"
         ),
         LinkTier.CROSS_RACK: _tier(16, 16, f"{_SEMIANALYSIS}: 16 lanes to the other rack"),
-    }
+    },
+    H100.name: _nvlinks(H100, 18, 25),
+    H800.name: _nvlinks(H800, 8, 25),
+    H200.name: _nvlinks(H200, 18, 25),
+    B200.name: _nvlinks(B200, 18, 50),
+    GB200.name: _nvlinks(GB200, 18, 50),
+    B300.name: _nvlinks(B300, 18, 50),
+    GB300.name: _nvlinks(GB300, 18, 50),
 }
 
 

@@ -7,7 +7,7 @@ not part of it: it is neither stored nor timed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
 from emulator.errors import ConfigError
@@ -16,6 +16,7 @@ from emulator.specs.figure import NamedFigures
 from emulator.specs.hf_config import qwen3_moe_fields
 from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model_figures import model_figures
+from emulator.specs.sparsity import Sparsity
 from emulator.specs.tensor_group import TensorGroup
 from emulator.specs.weight_format import WeightFormat
 
@@ -47,6 +48,7 @@ class ModelSpec:
         stored_projection_format: of attention's matrices, dense and shared feed-forward networks;
             None for unquantised. Embedding, LM head, norms and routers always are.
         stored_expert_format: of routed experts, likewise.
+        sparsity: of 16-bit weights.
     """
 
     name: str
@@ -76,6 +78,7 @@ class ModelSpec:
     stored_projection_format: WeightFormat | None = None
     stored_expert_format: WeightFormat | None = None
     kv_bytes_per_element: int = 2
+    sparsity: Sparsity = Sparsity.DENSE
     source: str
 
     def __post_init__(self) -> None:
@@ -132,6 +135,42 @@ class ModelSpec:
         see `qwen3_moe_fields`.
         """
         return cls(name=name, source=source, **qwen3_moe_fields(config))
+
+    def at_precision(
+        self, precision: str, *, kv_bytes_per_element: int | None = None
+    ) -> "ModelSpec":
+        """The model with its weights stored otherwise; as published without a change.
+
+        "bf16" stores everything so; "fp8" all that may be quantised in blocks of 128; "mxfp4" and
+        "nvfp4" routed experts, while attention and what every token uses stay as they are (as the
+        public FP4 checkpoints of DeepSeek-R1 and gpt-oss do), or all of a dense model's matrices.
+        The cache changes where `kv_bytes_per_element` is given. Raises ConfigError for another
+        precision.
+        """
+        formats = {
+            "bf16": WeightFormat.BF16,
+            "fp8": WeightFormat.FP8_BLOCK128,
+            "mxfp4": WeightFormat.MXFP4,
+            "nvfp4": WeightFormat.NVFP4,
+        }
+        if precision not in formats:
+            raise ConfigError(
+                field="precision", value=precision, expected=f"one of {', '.join(formats)}"
+            )
+        storage = formats[precision]
+        cache = self.kv_bytes_per_element if kv_bytes_per_element is None else kv_bytes_per_element
+        keeps_projections = storage.bits_per_element < 8 and self.experts > 0
+        plain = 2 if storage is WeightFormat.BF16 else self.weight_bytes_per_param
+        quantised = None if storage is WeightFormat.BF16 else storage
+        return replace(
+            self,
+            weight_bytes_per_param=plain,
+            stored_projection_format=self.stored_projection_format
+            if keeps_projections
+            else quantised,
+            stored_expert_format=quantised if self.experts else None,
+            kv_bytes_per_element=cache,
+        )
 
     @property
     def plain_format(self) -> WeightFormat:

@@ -55,7 +55,11 @@ def _storage(model: ModelSpec) -> Iterator[tuple[str, Figure]]:
     if model.expert_format is WeightFormat.FP8_BLOCK128:
         expert_rate += " (assumed: its scales are turned into MXFP8's when it is loaded)"
     quantised = (
-        ("projection", model.projection_format, "multiplied in BF16"),
+        (
+            "projection",
+            model.projection_format,
+            "multiplied at the FP8 rate where the chip has one, else in BF16",
+        ),
         ("expert", model.expert_format, expert_rate),
     )
     for name, storage, rate in quantised:

@@ -17,7 +17,8 @@ class Partition:
     """`chips` chips from `first_chip` on, in ranks of `tp` and expert-parallel groups of `ep`.
 
     Rank r has chips [r * tp, (r + 1) * tp) of the partition; so has expert group g with ep.
-    `spares` more chips of the system stand by.
+    `spares` more chips of the system stand by. Where `expert_tp` chips divide each expert's columns
+    between them, a group has ep x expert_tp chips; chips that serve tokens have 1.
 
     Raises ConfigError, which says the rule and what would fit.
     """
@@ -25,6 +26,7 @@ class Partition:
     chips: int
     tp: int = 1
     ep: int
+    expert_tp: int = 1
     lnc: int = 2
     first_chip: int = 0
     spares: int = 0
@@ -32,13 +34,16 @@ class Partition:
     def __post_init__(self) -> None:
         if self.chips < 1:
             raise ConfigError(field="chips", value=self.chips, expected="at least 1")
-        for name, least in (("first_chip", 0), ("spares", 0)):
+        for name, least in (("expert_tp", 1), ("first_chip", 0), ("spares", 0)):
             if getattr(self, name) < least:
-                raise ConfigError(field=name, value=getattr(self, name), expected="at least 0")
+                raise ConfigError(
+                    field=name, value=getattr(self, name), expected=f"at least {least}"
+                )
         divisors = [size for size in range(1, self.chips + 1) if self.chips % size == 0]
         for name, what in (
             ("tp", "chips = tp x dp, so tp divides"),
             ("ep", "experts lie on whole groups of ep chips, so ep divides"),
+            ("expert_group", "experts lie on whole groups of ep x expert_tp chips, which divides"),
         ):
             value = getattr(self, name)
             if value not in divisors:
@@ -48,6 +53,11 @@ class Partition:
                     value=value,
                     expected=f"{what} the {self.chips} chips: {fitting} would fit",
                 )
+
+    @property
+    def expert_group(self) -> int:
+        """Chips that together hold all experts once."""
+        return self.ep * self.expert_tp
 
     @property
     def ranks(self) -> int:

@@ -1,21 +1,53 @@
 """The shape of a system: how chips stand in trays and racks, and what power the whole is given.
 
-A chip's place follows from its number: trays are filled one after the other, then racks.
+A chip's place follows from its number: trays are filled one after the other, then racks, then
+units of a cluster. In a torus the chips of a tray fill its first dimensions.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from math import prod
+from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.rack_power import RackPower
+from emulator.specs.readings import Switch, apply_reading
+
+
+class Topology(StrEnum):
+    """SWITCHED: chips of a tier reach each other through switches. MESH: a link for every two
+    chips of a tray. TORUS: a link to both neighbours in each dimension.
+    """
+
+    SWITCHED = "switched"
+    MESH = "mesh"
+    TORUS = "torus"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSpec:
-    """One UltraServer; hops count NeuronSwitches on the way between two chips of a tier."""
+    """One scale-up domain, or several joined by network cards.
+
+    Hops count switches, or direct links, on the way between two chips of a tier.
+
+    Attributes:
+        topology: how the chips of a unit are joined.
+        torus: chips in each dimension, the ones inside a tray first; empty without a torus.
+        switch_generation: which switches join the chips, in words; empty where none do.
+        units: scale-up domains, joined by the chips' network cards.
+        scale_out_start_ns: from a send over the network cards to its first byte's arrival.
+        all_in_watts_per_chip: the utility power that InferenceX takes for this machine.
+        variants: switches of the system that may be turned, and what each reading sets.
+    """
 
     name: str
     chip: ChipSpec
+    topology: Topology = Topology.SWITCHED
+    torus: tuple[int, ...] = ()
+    switch_generation: str = ""
+    units: int = 1
     racks: Figure
     trays_per_rack: Figure
     chips_per_tray: Figure
@@ -26,16 +58,28 @@ class SystemSpec:
     backplane_hops: Figure
     cross_rack_hops: Figure
     hop_ns: Figure
+    scale_out_start_ns: Figure | None = None
     provisioned_watts: Figure
     pue: Figure
+    power: RackPower | None = None
+    all_in_watts_per_chip: Figure | None = None
+    variants: tuple[Switch, ...] = ()
 
     def __post_init__(self) -> None:
-        placed = self.racks.count * self.chips_per_rack
+        placed = self.units * self.racks.count * self.chips_per_rack
         if placed != self.chips.count:
             raise ConfigError(
                 field=f"{self.name}.chips",
                 value=self.chips.count,
-                expected=f"racks x trays x chips per tray = {placed}",
+                expected=f"units x racks x trays x chips per tray = {placed}",
+            )
+        if self.torus and prod(self.torus) * self.units != self.chips.count:
+            raise ConfigError(
+                field=f"{self.name}.torus", value=self.torus, expected=f"{self.chips.count} chips"
+            )
+        if (self.topology is Topology.TORUS) != bool(self.torus):
+            raise ConfigError(
+                field=f"{self.name}.torus", value=self.torus, expected="dimensions, for a torus"
             )
         if self.overhead_watts_per_chip.value < 0:
             raise ConfigError(
@@ -50,7 +94,32 @@ class SystemSpec:
         """Every figure of the system itself by its name, derived ones last; not its chip's."""
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
         own = tuple((name, value) for name, value in named if isinstance(value, Figure))
-        return (*own, ("overhead_watts_per_chip", self.overhead_watts_per_chip))
+        power = self.power.figures() if self.power else ()
+        overhead = ("overhead_watts_per_chip", self.overhead_watts_per_chip)
+        return (*own, *power, overhead, *self.totals())
+
+    def totals(self) -> NamedFigures:
+        """What all chips have together: HBM, and the dense rates that their engines have."""
+        chips, chip = self.chips.count, self.chip
+        parts = {
+            "hbm_bytes": Figure(value=chip.hbm_bytes, unit="bytes", source="the chip's"),
+            "hbm_bytes_per_s": chip.hbm_bytes_per_s,
+            "bf16_flops_per_s": chip.tensor_bf16_flops_per_s,
+            "fp8_flops_per_s": chip.tensor_fp8_flops_per_s,
+            "fp4_flops_per_s": chip.tensor_fp4_flops_per_s,
+        }
+        return tuple(
+            (
+                f"total_{label}",
+                Figure(
+                    value=chips * part.value,
+                    unit=part.unit,
+                    source=f"arithmetic: {chips} x {chip.name}'s {label}",
+                ),
+            )
+            for label, part in parts.items()
+            if part is not None
+        )
 
     @property
     def chips_per_rack(self) -> int:
@@ -68,3 +137,64 @@ class SystemSpec:
             source=f"arithmetic: {self.provisioned_watts.value:,.0f} W / {self.chips.count} chips "
             f"- {budget:,.0f} W",
         )
+
+    def cluster(self, units: int) -> "SystemSpec":
+        """`units` of this system, joined by their chips' network cards.
+
+        Raises ConfigError for less than one, or for chips without a network card.
+        """
+        if units < 1:
+            raise ConfigError(field="units", value=units, expected="at least 1")
+        if units > 1 and (self.chip.scale_out_bytes_per_s is None):
+            raise ConfigError(
+                field="units", value=units, expected=f"1: {self.name} has no scale-out network"
+            )
+        if units == 1:
+            return self
+
+        return replace(
+            self,
+            name=f"{units} x {self.name}",
+            units=units * self.units,
+            chips=_times(units, self.chips),
+            cpus=_times(units, self.cpus),
+            provisioned_watts=_times(units, self.provisioned_watts),
+            variants=tuple(_variant_of_cluster(units, variant) for variant in self.variants),
+        )
+
+    def read_as(self, name: str, reading: str) -> "SystemSpec":
+        """The system with one switch of its own or its chip's turned.
+
+        Raises ConfigError that lists the switches.
+        """
+        for switch in self.variants:
+            if switch.name == name:
+                return apply_reading(self, switch.reading(reading))
+        if any(switch.name == name for switch in self.chip.switches):
+            return replace(self, chip=self.chip.read_as(name, reading))
+        names = ", ".join(switch.name for switch in (*self.variants, *self.chip.switches))
+        raise ConfigError(
+            field="reading", value=name, expected=f"a switch of {self.name}: {names or 'none'}"
+        )
+
+
+_OF_ALL_UNITS: Final = ("chips", "cpus", "provisioned_watts")
+
+
+def _times(units: int, figure: Figure) -> Figure:
+    source = f"arithmetic: {units} x {figure.value:g} ({figure.source})"
+    return replace(figure, value=units * figure.value, source=source)
+
+
+def _variant_of_cluster(units: int, switch: Switch) -> Switch:
+    """The same switch, with what counts over all units as often as there are units."""
+    readings = []
+    for reading in switch.readings:
+        figures = {
+            field: _times(units, value)
+            if field in _OF_ALL_UNITS and isinstance(value, Figure)
+            else value
+            for field, value in reading.figures.items()
+        }
+        readings.append(replace(reading, figures=figures))
+    return replace(switch, readings=tuple(readings))

@@ -1,37 +1,69 @@
 """Trainium3: the chip's figures and where each comes from.
 
-Where sources disagree the figure says which reading it takes and names the other. Nobody has
-published a thermal design power, idle power, or per-hop latency.
+Where sources disagree the figure says which reading it takes, and a switch takes another. Nobody
+has published a thermal design power, idle power, or per-hop latency.
 """
 
+from dataclasses import replace
 from typing import Final
 
+from emulator.specs.catalog.neuron_core import (
+    DMA_START,
+    LAUNCH,
+    MICROCODE,
+    SATURATING,
+    SDK,
+    SPARSE,
+    array,
+    array_rate,
+    dma_rate,
+    elementwise_rate,
+)
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-from emulator.units import BITS_PER_BYTE, GB, GIB, MB, MIB
+from emulator.specs.readings import Reading, switch_from
+from emulator.units import BITS_PER_BYTE, GB, GIB, MIB
 
-_ARCH: Final = "AWS Neuron SDK docs, neuron-hardware/trainium3.rst"
-_CORE: Final = "AWS Neuron SDK docs, neuron-hardware/neuron-core-v4.rst"
-_NKI: Final = "AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst"
-_DMA: Final = "AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst"
+_ARCH: Final = f"{SDK}, neuron-hardware/trainium3.rst"
+_CORE: Final = f"{SDK}, neuron-hardware/neuron-core-v4.rst"
+_NKI: Final = f"{SDK}, nki/guides/architecture/trainium3_arch.rst"
+_SERVERS: Final = f"{SDK}, neuron-hardware/trn3-arch.rst"
 _SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"
 
 _CORES: Final = 8
 _TENSOR_HZ: Final = 2.4e9
 _ELEMENTWISE_HZ: Final = 1.2e9
-_FLOPS_PER_MAC: Final = 2
-_BF16_FLOPS_PER_S: Final = _CORES * 128 * 128 * _FLOPS_PER_MAC * _TENSOR_HZ
 _LANE_BYTES_PER_S: Final = 8 * GB  # PCIe 6, 64 Gb/s each way
 
-TRAINIUM3: Final = ChipSpec(
+
+def _link(lanes: int, words: str) -> Figure:
+    return Figure(
+        value=lanes * _LANE_BYTES_PER_S,
+        unit="bytes/s",
+        source=f"arithmetic: {lanes} {words} ({_SEMIANALYSIS}) x 8 GB/s per direction",
+    )
+
+
+def _in_text(gb_per_s: int) -> Figure:
+    return Figure(
+        value=gb_per_s * GB, unit="bytes/s", source=f"{_SERVERS}: {gb_per_s} GB/s in its text"
+    )
+
+
+def _printed(tflops: float) -> Figure:
+    return Figure(value=tflops * 1e12, unit="FLOP/s", source=f"{_ARCH}: {tflops:,.0f} TFLOPS")
+
+
+_BASE: Final = ChipSpec(
     name="trainium3",
-    neuron_cores=Figure(value=_CORES, unit="cores", source=_ARCH),
+    maker="AWS",
+    cores=Figure(value=_CORES, unit="cores", source=_ARCH),
     lnc_sizes=(1, 2, 8),
     default_lnc=Figure(
         value=2,
         unit="cores per logical core",
-        source="AWS Neuron SDK docs, logical-neuroncore-config.rst (1 and 2 are supported; 8 is "
-        "announced, not released)",
+        source=f"{SDK}, logical-neuroncore-config.rst (1 and 2 are supported; 8 is announced, not "
+        "released)",
     ),
     hbm_stacks=Figure(value=4, unit="stacks", source=_ARCH),
     hbm_stack_bytes=Figure(
@@ -44,70 +76,55 @@ TRAINIUM3: Final = ChipSpec(
         unit="bytes/s",
         source=f"{_ARCH} (4 x 1,024 bit x 9.6 Gb/s); trainium3_arch.rst says 4.7 TB/s (9.2 Gb/s)",
     ),
-    dma_bytes_per_s=Figure(
-        value=_CORES * 16 * 33 * GB,
-        unit="bytes/s",
-        source=f"{_DMA}: 33 B/ns achievable x 16 engines x 8 cores; below the HBM figure",
+    dma_bytes_per_s=dma_rate(_CORES, 33),
+    dma_start_ns=DMA_START,
+    dma_saturating_bytes=SATURATING,
+    dma_engines=Figure(value=128, unit="engines", source=f"{_NKI}: 16 per core"),
+    launch_ns=LAUNCH,
+    matrix=array(
+        clock_hz=_TENSOR_HZ,
+        mx_rows=512,
+        mx_source=f"{_NKI}: presents 512 x 128 for MX",
+        source=_NKI,
+        ramps=True,
     ),
-    dma_start_ns=Figure(value=1_300, unit="ns", source=f"{_DMA}: semaphore to start of transfer"),
-    tensor_fp32_flops_per_s=Figure(
-        value=_BF16_FLOPS_PER_S / 4,
-        unit="FLOP/s",
-        source=f"arithmetic: a quarter of the BF16 rate ({_NKI}); the spec page says 183 TFLOPS",
+    tensor_fp32_flops_per_s=array_rate(
+        _CORES, _TENSOR_HZ, 1 / 4, f"a quarter of BF16 ({_NKI}); the spec page says 183 TFLOPS"
     ),
-    tensor_bf16_flops_per_s=Figure(
-        value=_BF16_FLOPS_PER_S,
-        unit="FLOP/s",
-        source=f"arithmetic: 8 cores x 128 x 128 MAC x 2 x 2.4 GHz ({_NKI}); the spec page says "
-        "671 TFLOPS",
+    tensor_bf16_flops_per_s=array_rate(
+        _CORES, _TENSOR_HZ, 1, f"({_NKI}); the spec page says 671 TFLOPS"
     ),
-    tensor_mxfp8_flops_per_s=Figure(
-        value=_BF16_FLOPS_PER_S * 4,
-        unit="FLOP/s",
-        source=f"arithmetic: four times the BF16 rate ({_NKI})",
+    tensor_fp8_flops_per_s=array_rate(_CORES, _TENSOR_HZ, 4, f"MXFP8, four times BF16 ({_NKI})"),
+    tensor_fp4_flops_per_s=array_rate(
+        _CORES, _TENSOR_HZ, 4, f"MXFP4 is turned into MXFP8 before the array ({_ARCH})"
     ),
-    tensor_mxfp4_flops_per_s=Figure(
-        value=_BF16_FLOPS_PER_S * 4,
-        unit="FLOP/s",
-        source=f"{_ARCH}: MXFP4 is turned into MXFP8 before the array",
+    tensor_sparse_flops_per_s=array_rate(
+        _CORES,
+        _TENSOR_HZ,
+        4,
+        f"{SPARSE} ({_NKI}); SemiAnalysis' sparse MXFP8 is not in AWS's docs",
     ),
     vector_flops_per_s=Figure(
         value=_CORES * 1.2e12, unit="FLOP/s", source=f"{_CORE}: 1.2 FP32 TFLOPS x 8 cores"
     ),
-    scalar_ops_per_s=Figure(
-        value=_CORES * 128 * _ELEMENTWISE_HZ,
-        unit="op/s",
-        source=f"arithmetic: 8 cores x 128 FP32 elements per cycle x 1.2 GHz ({_NKI})",
+    scalar_ops_per_s=elementwise_rate(_CORES, _ELEMENTWISE_HZ, _NKI),
+    gpsimd_ops_per_s=elementwise_rate(_CORES, _ELEMENTWISE_HZ, _NKI),
+    collective_cores=Figure(
+        value=16, unit="cores", source=f"{_ARCH} and driver; {_NKI.rsplit('/', 1)[-1]} says 20"
     ),
     sbuf_bytes=Figure(value=256 * MIB, unit="bytes", source=f"{_NKI}: 32 MiB x 8 cores"),
-    link_tray_bytes_per_s=Figure(
-        value=64 * _LANE_BYTES_PER_S,
-        unit="bytes/s",
-        source=f"arithmetic: 64 board lanes ({_SEMIANALYSIS}) x 8 GB/s per direction; "
-        "trn3-arch.rst's text says 256 GB/s",
-    ),
-    link_backplane_bytes_per_s=Figure(
-        value=64 * _LANE_BYTES_PER_S,
-        unit="bytes/s",
-        source=f"arithmetic: 64 active of 80 backplane lanes ({_SEMIANALYSIS}) x 8 GB/s per "
-        "direction; trn3-arch.rst's text says 320 GB/s",
-    ),
-    link_cross_rack_bytes_per_s=Figure(
-        value=16 * _LANE_BYTES_PER_S,
-        unit="bytes/s",
-        source=f"arithmetic: 16 lanes ({_SEMIANALYSIS}) x 8 GB/s per direction; trn3-arch.rst "
-        "agrees: 128 GB/s",
+    psum_bytes=Figure(value=16 * MIB, unit="bytes", source=f"{_NKI}: 2 MiB x 8 cores"),
+    link_tray_bytes_per_s=_link(64, "board lanes"),
+    link_backplane_bytes_per_s=_link(64, "active of 80 backplane lanes"),
+    link_cross_rack_bytes_per_s=_link(
+        16, "lanes to the other rack, in its text less than 10 % of a rack's,"
     ),
     scale_out_bytes_per_s=Figure(
         value=200 * GB / BITS_PER_BYTE,
         unit="bytes/s",
-        source="arithmetic: 28,800 Gb/s of EFA over 144 chips (AWS Neuron SDK docs, trn3-arch.rst)",
+        source=f"arithmetic: 28,800 Gb/s of EFA over 144 chips, 12,800 over 64 ({_SERVERS})",
     ),
-    microcode_bytes_per_core=Figure(
-        value=96 * MB,
-        unit="bytes",
-        source="AWS Neuron SDK docs, neuron-runtime/explore/device-memory.rst, per physical core",
-    ),
+    microcode_bytes_per_core=MICROCODE,
     idle_watts=Figure(
         value=200,
         unit="W",
@@ -118,5 +135,132 @@ TRAINIUM3: Final = ChipSpec(
         value=1_000,
         unit="W",
         source=f"{_SEMIANALYSIS}: about 1,000 W; AWS publishes none, Epoch AI says 700 W",
+    ),
+)
+
+_AS_IN_TEXT: Final = Reading(
+    name="aws_text",
+    why=f"{_SERVERS} in its text: 32, 40 and 16 lanes, half of those that others count",
+    figures={
+        "link_tray_bytes_per_s": _in_text(256),
+        "link_backplane_bytes_per_s": _in_text(320),
+        "link_cross_rack_bytes_per_s": _in_text(128),
+    },
+)
+_ALL_LANES: Final = Reading(
+    name="headline",
+    why="2,560 GB/s both ways: the lanes to spare carry traffic too",
+    figures={
+        "link_tray_bytes_per_s": _link(64, "board lanes"),
+        "link_backplane_bytes_per_s": _link(80, "backplane lanes, with the 16 to spare"),
+        "link_cross_rack_bytes_per_s": _link(16, "lanes to the other rack"),
+    },
+)
+_SPEC_PAGE: Final = Reading(
+    name="spec",
+    why=f"{_ARCH}: more than eight of its own cores have",
+    figures={
+        "tensor_fp32_flops_per_s": _printed(183),
+        "tensor_bf16_flops_per_s": _printed(671),
+        "tensor_fp8_flops_per_s": _printed(2_517),
+        "tensor_fp4_flops_per_s": _printed(2_517),
+        "tensor_sparse_flops_per_s": _printed(2_517),
+    },
+)
+
+TRAINIUM3: Final = replace(
+    _BASE,
+    switches=(
+        switch_from(
+            _BASE,
+            name="links",
+            default="lanes",
+            why="144 active PCIe 6 lanes; the 128 of a rack make the 2,048 GB/s of AWS's table",
+            others=(_AS_IN_TEXT, _ALL_LANES),
+        ),
+        switch_from(
+            _BASE,
+            name="hbm",
+            default="spec",
+            why="9.6 Gb/s a pin",
+            others=(
+                Reading(
+                    name="nki",
+                    why="9.2 Gb/s a pin",
+                    figures={
+                        "hbm_bytes_per_s": Figure(value=4.7e12, unit="bytes/s", source=_NKI),
+                    },
+                ),
+            ),
+        ),
+        switch_from(
+            _BASE,
+            name="dma",
+            default="achievable",
+            why="what the engines reach; slower than HBM, so it bounds what streams",
+            others=(
+                Reading(
+                    name="spec",
+                    why="as fast as HBM",
+                    figures={
+                        "dma_bytes_per_s": Figure(
+                            value=4.9e12, unit="bytes/s", source=f"{_ARCH}: 4.9 TB/s of DMA"
+                        ),
+                    },
+                ),
+            ),
+        ),
+        switch_from(
+            _BASE,
+            name="tensor",
+            default="array",
+            why="the arithmetic of the array at its clock",
+            others=(_SPEC_PAGE,),
+        ),
+        switch_from(
+            _BASE,
+            name="collective-cores",
+            default="16",
+            why="the architecture page and the driver",
+            others=(
+                Reading(
+                    name="20",
+                    why="the NKI guide",
+                    figures={"collective_cores": Figure(value=20, unit="cores", source=_NKI)},
+                ),
+            ),
+        ),
+        switch_from(
+            _BASE,
+            name="network",
+            default="200",
+            why="one network card of 2 x 200 Gb/s for two chips, as nearly everywhere",
+            others=(
+                Reading(
+                    name="400",
+                    why="the other way to build it: a card for each chip",
+                    figures={
+                        "scale_out_bytes_per_s": Figure(
+                            value=400 * GB / BITS_PER_BYTE,
+                            unit="bytes/s",
+                            source=f"{_SEMIANALYSIS}: 400 Gb/s a chip",
+                        )
+                    },
+                ),
+            ),
+        ),
+        switch_from(
+            _BASE,
+            name="budget",
+            default="semianalysis",
+            why="about 1,000 W",
+            others=(
+                Reading(
+                    name="epoch",
+                    why="700 W, which fits the launch talk's rack better",
+                    figures={"budget_watts": Figure(value=700, unit="W", source="Epoch AI")},
+                ),
+            ),
+        ),
     ),
 )

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 _FP8_BLOCK = 128
 _MX_BLOCK = 32
+_NVFP4_BLOCK = 16
 _FP32_BYTES = 4
 
 
@@ -16,13 +17,16 @@ class WeightFormat(StrEnum):
 
     FP8_BLOCK128: one byte each, with an FP32 scale for every block of 128 x 128 (DeepSeek-V3's
     checkpoints). MXFP4: four bits each, with an E8M0 scale of one byte for every 32 elements of a
-    row (OCP Microscaling; gpt-oss's experts), so 4.25 bits together.
+    row (OCP Microscaling; gpt-oss's experts), so 4.25 bits together. NVFP4: four bits each, with an
+    E4M3 scale of one byte for every 16 elements of a row (NVIDIA, "Introducing NVFP4"), so 4.5
+    bits together; the one FP32 scale of a whole tensor is left out.
     """
 
     FP32 = "fp32"
     BF16 = "bf16"
     FP8_BLOCK128 = "fp8-block128"
     MXFP4 = "mxfp4"
+    NVFP4 = "nvfp4"
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Bytes of a matrix with its scales; a partial block has a whole scale."""
@@ -35,12 +39,20 @@ class WeightFormat(StrEnum):
             case WeightFormat.FP8_BLOCK128:
                 blocks = -(-rows // _FP8_BLOCK) * -(-columns // _FP8_BLOCK)
                 return elements + _FP32_BYTES * blocks
-        return rows * (-(-columns // 2) + -(-columns // _MX_BLOCK))
+        block = _NVFP4_BLOCK if self is WeightFormat.NVFP4 else _MX_BLOCK
+        return rows * (-(-columns // 2) + -(-columns // block))
+
+    @property
+    def bits_per_element(self) -> int:
+        """Bits of one weight without its scales."""
+        return {WeightFormat.FP32: 32, WeightFormat.BF16: 16, WeightFormat.FP8_BLOCK128: 8}.get(
+            self, 4
+        )
 
     @property
     def is_low_precision(self) -> bool:
         """Whether the format is timed only: the emulator computes no numbers in it."""
-        return self in (WeightFormat.FP8_BLOCK128, WeightFormat.MXFP4)
+        return self.bits_per_element < 16
 
     @property
     def described(self) -> str:
@@ -50,4 +62,5 @@ class WeightFormat(StrEnum):
             WeightFormat.BF16: "BF16",
             WeightFormat.FP8_BLOCK128: "FP8 (E4M3) with an FP32 scale per block of 128 x 128",
             WeightFormat.MXFP4: "MXFP4 (E2M1) with an E8M0 scale per 32 elements",
+            WeightFormat.NVFP4: "NVFP4 (E2M1) with an E4M3 scale per 16 elements",
         }[self]

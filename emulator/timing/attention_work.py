@@ -2,38 +2,40 @@
 
 from emulator.specs.model import ModelSpec
 from emulator.timing.head_split import HeadSplit
+from emulator.timing.issue_shape import IssueShape
 from emulator.timing.layer_weights import layer_weights
+from emulator.timing.matrix_time import moving_rows
+from emulator.timing.product_rate import ProductRate
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.work import (
     BIAS_FLOPS,
     FLOPS_PER_MAC,
     NORM_FLOPS,
+    QUANTIZE_FLOPS,
     RESIDUAL_FLOPS,
     ROPE_FLOPS,
     SOFTMAX_FLOPS,
+    Float64s,
     Work,
     is_busy,
 )
 
 
-def attention_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, *, window: bool) -> Work:
+def attention_work(
+    model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape, *, window: bool
+) -> Work:
     """One layer of each rank, on each of its chips: fields are [ranks].
 
     Each rank works for its own tokens. Heads are divided; the norm of the hidden row and the
     residual are done on every chip of the rank, and so are a latent's down-projections. `window`
-    is for a layer that attends to the model's window only.
+    is for a layer that attends to the model's window only. Scores and weighted sums run in the
+    model's dtype, in whatever format the cache lies, and so does a latent's up-projection.
     """
     weights = layer_weights(model)
     tokens = totals.tokens
     attended = totals.window_attended if window else totals.attended
-    head_macs = totals.window_head_macs if window else totals.head_macs
-    read_tokens = (totals.window_context_tokens if window else totals.context_tokens) + tokens
+    context_tokens = totals.window_context_tokens if window else totals.context_tokens
     heads = model.heads * split.query_share
-    projection_macs = (
-        split.query_share * (weights.query.macs - weights.kv_up_macs)
-        + split.kv_share * weights.kv.macs
-        + weights.latent.macs
-    )
     scores = heads * attended
     stored_bytes = (
         split.query_share * weights.query.stored_bytes
@@ -42,16 +44,40 @@ def attention_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, *, wi
         + weights.norms.stored_bytes
     )
     cache_bytes = split.cache_share * model.kv_bytes_per_token_layer
+    projected = (
+        split.query_share * (weights.query.macs - weights.kv_up_macs)
+        + split.kv_share * weights.kv.macs
+        + weights.latent.macs
+    ) * tokens
+    issued = (shape.query.macs + shape.kv.macs + shape.latent.macs) * moving_rows(
+        shape.engine, tokens
+    )
+    head_macs = totals.window_head_macs if window else totals.head_macs
+    issued_head_macs = totals.window_issued_head_macs if window else totals.issued_head_macs
     return Work.of(
-        tensor_flops=FLOPS_PER_MAC * (projection_macs * tokens + heads * head_macs),
-        vector_flops=_vector_flops_per_token(model, split) * tokens + SOFTMAX_FLOPS * scores,
+        flops=_by_rate(shape.query.rate, projected, heads * head_macs),
+        issued_flops=_by_rate(shape.query.rate, issued, heads * issued_head_macs),
+        vector_flops=_vector_flops_per_token(model, split, shape) * tokens + SOFTMAX_FLOPS * scores,
         scalar_ops=scores + (model.heads * split.query_share if model.sinks else 0) * tokens,
-        hbm_bytes=stored_bytes * is_busy(tokens) + cache_bytes * read_tokens,
+        hbm_bytes=stored_bytes * is_busy(tokens) + cache_bytes * (context_tokens + tokens),
+        lost_bytes=cache_bytes
+        * (shape.cache_read_lost * context_tokens + shape.cache_write_lost * tokens),
     )
 
 
-def _vector_flops_per_token(model: ModelSpec, split: HeadSplit) -> float:
-    """Norms, rotations, biases, sinks and the residual of one token."""
+def _by_rate(
+    projection: ProductRate, projected: Float64s, own: Float64s
+) -> dict[ProductRate, Float64s]:
+    """Flops of MACs by rate: projections, and every head's own products in the model's dtype."""
+    flops = {ProductRate.PLAIN: FLOPS_PER_MAC * own}
+    flops[projection] = flops.get(projection, 0.0) + FLOPS_PER_MAC * projected
+    return flops
+
+
+def _vector_flops_per_token(model: ModelSpec, split: HeadSplit, shape: IssueShape) -> float:
+    """Norms, rotations, biases, sinks and the residual of one token, and quantising what is
+    projected.
+    """
     latent, weights = model.latent, layer_weights(model)
     if latent is None:
         rotated = split.query_share * model.query_width + split.kv_share * model.kv_width
@@ -66,10 +92,14 @@ def _vector_flops_per_token(model: ModelSpec, split: HeadSplit) -> float:
     )
     # A sink is one more score of each head, which no value belongs to.
     sinks = SOFTMAX_FLOPS * model.heads * split.query_share if model.sinks else 0.0
+    values = split.query_share * model.heads * model.head_dim
+    downs = model.latent.query_rank if model.latent else 0
+    quantised = model.hidden + downs + values if shape.query.rate.quantised else 0.0
     return (
         NORM_FLOPS * (model.hidden + normed)
         + ROPE_FLOPS * rotated
         + BIAS_FLOPS * biases
         + RESIDUAL_FLOPS * model.hidden
+        + QUANTIZE_FLOPS * quantised
         + sinks
     )

@@ -1,20 +1,28 @@
 """The work after attention: dense networks, routers, shared and routed experts, and the ends.
 
 A network that all tokens of a rank use is divided by columns over the rank's chips. Routed experts
-lie whole on chips and work for the tokens of all ranks of their group.
+lie on chips whole, or divided by columns over `expert_tp` of them, and work for the tokens of all
+ranks of their group.
 """
+
+import numpy as np
 
 from emulator.specs.model import ModelSpec
 from emulator.timing.head_split import HeadSplit
+from emulator.timing.issue_shape import IssueShape, WeightProduct
 from emulator.timing.layer_weights import Weights, layer_weights
+from emulator.timing.matrix_time import moving_rows
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.work import (
     BIAS_FLOPS,
     FLOPS_PER_MAC,
     LOGIT_BYTES,
     NORM_FLOPS,
+    PERMUTE_OPS,
+    PICK_OPS,
     QUANTIZE_FLOPS,
     RESIDUAL_FLOPS,
+    SAMPLE_OPS,
     SOFTMAX_FLOPS,
     SWIGLU_FLOPS,
     TOP_K_FLOPS,
@@ -24,7 +32,7 @@ from emulator.timing.work import (
 )
 
 
-def router_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> Work:
+def router_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
     """One layer with experts, on each chip of each rank: norm, router, shared experts, residual.
 
     Norm, router and residual are done on every chip of a rank. The weighted sum of the routed
@@ -37,72 +45,122 @@ def router_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> Work:
         + BIAS_FLOPS * weights.router.bias_elements
         + split.column_share * FLOPS_PER_MAC * model.experts_per_token * model.hidden
     )
+    rows = moving_rows(shape.engine, tokens)
     router = Work.of(
-        tensor_flops=FLOPS_PER_MAC * weights.router.macs * tokens,
+        flops={shape.router.rate: FLOPS_PER_MAC * weights.router.macs * tokens},
+        issued_flops={shape.router.rate: FLOPS_PER_MAC * shape.router.macs * rows},
         vector_flops=vector_flops_per_token * tokens,
         scalar_ops=model.experts * tokens,
+        gpsimd_ops=PICK_OPS * model.experts_per_token * tokens,
         hbm_bytes=weights.router.stored_bytes * is_busy(totals.tokens),
     )
+    if not model.shared_experts:
+        return router
     width = model.shared_experts * model.expert_intermediate
-    return router + _columns_work(weights.shared, width, tokens, split)
+    return router + _columns_work(model, weights.shared, width, tokens, split, shape, shape.shared)
 
 
-def dense_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> Work:
+def dense_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
     """One layer without experts, on each chip of each rank: norm, network, residual."""
     weights, tokens = layer_weights(model), totals.tokens
     norm = Work.of(vector_flops=(NORM_FLOPS + RESIDUAL_FLOPS) * model.hidden * tokens)
-    return norm + _columns_work(weights.dense, model.dense_intermediate, tokens, split)
+    width = model.dense_intermediate
+    return norm + _columns_work(model, weights.dense, width, tokens, split, shape, shape.dense)
 
 
-def _columns_work(weights: Weights, width: int, tokens: Float64s, split: HeadSplit) -> Work:
+def _columns_work(
+    model: ModelSpec,
+    weights: Weights,
+    width: int,
+    tokens: Float64s,
+    split: HeadSplit,
+    shape: IssueShape,
+    product: WeightProduct,
+) -> Work:
     share = split.column_share
     activated = share * width * tokens
+    quantised = model.hidden * tokens + activated if product.rate.quantised else 0.0
+    rows = moving_rows(shape.engine, tokens)
     return Work.of(
-        tensor_flops=FLOPS_PER_MAC * share * weights.macs * tokens,
-        vector_flops=SWIGLU_FLOPS * activated,
+        flops={product.rate: FLOPS_PER_MAC * share * weights.macs * tokens},
+        issued_flops={product.rate: FLOPS_PER_MAC * product.macs * rows},
+        vector_flops=SWIGLU_FLOPS * activated + QUANTIZE_FLOPS * quantised,
         scalar_ops=activated,
         hbm_bytes=share * weights.stored_bytes * is_busy(tokens),
     )
 
 
-def expert_work(model: ModelSpec, pairs: Float64s, distinct: Float64s) -> Work:
+def expert_work(
+    model: ModelSpec, pairs: Float64s, distinct: Float64s, shape: IssueShape, *, expert_tp: int = 1
+) -> Work:
     """Routed experts of one layer: `pairs` (token, expert) pairs on `distinct` experts of a chip.
 
-    Both of one shape, as the result's fields. Weights stored in low precision are multiplied in
-    MXFP8 with activations that are quantised for it; MXFP4 is turned into MXFP8 before the array,
-    and FP8 in blocks of 128 when it is loaded (assumed).
+    Both of one shape, as the result's fields; of each expert a chip has one part of `expert_tp`.
+    Rows are gathered into their expert's order first. Pairs are taken to be spread evenly over the
+    distinct experts, so that an expert with fewer rows than an issue takes counts as a full issue
+    only as far as all do on average.
     """
-    weights = layer_weights(model).expert
-    flops = FLOPS_PER_MAC * weights.macs * pairs
-    activated = model.expert_intermediate * pairs
-    low = model.expert_format.is_low_precision
-    quantised = (model.hidden + model.expert_intermediate) * pairs if low else 0.0
+    weights, product = layer_weights(model).expert, shape.expert
+    share = 1 / expert_tp
+    activated = share * model.expert_intermediate * pairs
+    quantised = model.hidden * pairs + activated if product.rate.quantised else 0.0
+    rows = np.maximum(pairs, shape.engine.moving_rows_min.value * distinct)
     return Work.of(
-        tensor_flops=0.0 if low else flops,
-        mx_flops=flops if low else 0.0,
+        flops={product.rate: FLOPS_PER_MAC * share * weights.macs * pairs},
+        issued_flops={product.rate: FLOPS_PER_MAC * product.macs * rows},
         vector_flops=SWIGLU_FLOPS * activated
-        + BIAS_FLOPS * weights.bias_elements * pairs
+        + BIAS_FLOPS * share * weights.bias_elements * pairs
         + QUANTIZE_FLOPS * quantised,
         scalar_ops=activated,
-        hbm_bytes=weights.stored_bytes * distinct,
+        gpsimd_ops=PERMUTE_OPS * model.hidden * pairs,
+        hbm_bytes=share * weights.stored_bytes * distinct,
     )
 
 
-def ends_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> Work:
-    """What each chip of each rank does once per step: embedding, last norm, LM head, sampling.
+def lm_head_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
+    """What each chip of each rank does once per step: embedding, last norm, LM head.
 
-    The vocabulary is divided over the rank's chips. Sampling is counted as one softmax over each
-    row of logits.
+    The vocabulary is divided over the rank's chips.
     """
     rows, share = totals.logit_rows, split.column_share
     logits = share * rows * model.vocab
     row_bytes = model.hidden * model.weight_bytes_per_param
     head_bytes = share * model.vocab * row_bytes
+    moving = moving_rows(shape.engine, rows)
     return Work.of(
-        tensor_flops=FLOPS_PER_MAC * model.hidden * logits,
-        vector_flops=NORM_FLOPS * model.hidden * rows + SOFTMAX_FLOPS * logits,
-        scalar_ops=logits,
+        flops={shape.lm_head.rate: FLOPS_PER_MAC * model.hidden * logits},
+        issued_flops={shape.lm_head.rate: FLOPS_PER_MAC * shape.lm_head.macs * moving},
+        vector_flops=NORM_FLOPS * model.hidden * rows,
         hbm_bytes=share * row_bytes * totals.tokens
         + (head_bytes + row_bytes) * is_busy(rows)  # the last norm's weights are one row
         + LOGIT_BYTES * logits,
+    )
+
+
+def joining_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
+    """A draft module's own projection: two normed rows, of the model's last layer and of the next
+    token's embedding, make one; in the model's dtype, divided by columns over the rank's chips.
+    """
+    share, tokens = split.column_share, totals.tokens
+    macs = share * 2 * model.hidden * model.hidden
+    rows = moving_rows(shape.engine, tokens)
+    return Work.of(
+        flops={shape.joining.rate: FLOPS_PER_MAC * macs * tokens},
+        issued_flops={shape.joining.rate: FLOPS_PER_MAC * shape.joining.macs * rows},
+        vector_flops=2 * NORM_FLOPS * model.hidden * tokens,
+        hbm_bytes=macs * model.weight_bytes_per_param * is_busy(tokens),
+    )
+
+
+def sampling_work(model: ModelSpec, totals: RankTotals) -> Work:
+    """Drawing a token from each row of logits, on each chip of each rank, which all have the rows.
+
+    Counted as one softmax over the row, and one pass that finds the drawn token's index.
+    """
+    logits = totals.logit_rows * model.vocab
+    return Work.of(
+        vector_flops=SOFTMAX_FLOPS * logits,
+        scalar_ops=logits,
+        gpsimd_ops=SAMPLE_OPS * logits,
+        hbm_bytes=LOGIT_BYTES * logits,
     )

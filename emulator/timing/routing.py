@@ -20,7 +20,8 @@ class ExpectedRouting:
     """Expected values of one distribution on one placement.
 
     Layers that are alike (the same odds, the same slots) are worked out once: arrays are [kinds,
-    ...], and `layers_of_kind` says how many layers each kind stands for. The tokens that a chip's
+    ...], `layers_of_kind` says how many layers each kind stands for, and `kind_of_layer` [layers]
+    which kind each layer is. The tokens that a chip's
     experts see are those of its expert-parallel group, given as float64[chips].
 
     Raises ValueError when distribution and placement are of different layers or experts.
@@ -31,7 +32,8 @@ class ExpectedRouting:
         if distribution.odds.shape != shape:
             raise ValueError(f"a distribution over {distribution.odds.shape} on {shape}")
         slots = placement.expert_of_slot
-        first, self.layers_of_kind = _kinds(distribution.odds, slots)
+        first, self.kind_of_layer = _kinds(distribution.odds, slots)
+        self.layers_of_kind = np.bincount(self.kind_of_layer, minlength=len(first))
         kinds = ExpertPlacement(
             experts=placement.experts, ep=placement.ep, expert_of_slot=slots[first]
         )
@@ -68,16 +70,17 @@ class ExpectedRouting:
 
 
 def _kinds(odds: Float64s, slots: Int64s) -> tuple[Int64s, Int64s]:
-    """The first layer of each kind, and how many layers are of it: both [kinds], in order."""
-    first_of: dict[bytes, int] = {}
-    count: dict[bytes, int] = {}
+    """The first layer of each kind [kinds], in order, and the kind of each layer [layers]."""
+    first: list[int] = []
+    kind_of: dict[bytes, int] = {}
+    kinds: list[int] = []
     for layer in range(len(odds)):
         key = odds[layer].tobytes() + slots[layer].tobytes()
-        first_of.setdefault(key, layer)
-        count[key] = count.get(key, 0) + 1
-    return np.array(list(first_of.values()), dtype=np.int64), np.array(
-        list(count.values()), dtype=np.int64
-    )
+        if key not in kind_of:
+            kind_of[key] = len(first)
+            first.append(layer)
+        kinds.append(kind_of[key])
+    return np.array(first, dtype=np.int64), np.array(kinds, dtype=np.int64)
 
 
 def _slot_shares(placement: ExpertPlacement) -> Float64s:

@@ -4,15 +4,18 @@ A multiply-accumulate is two flops. Nothing here is a time: rates belong to the 
 
 What is taken to move through HBM: weights once per step, by a chip that uses them; the cached keys
 and values of a request once per step and layer; new keys and values, written; embedding rows;
-logits, written. Activations stay in SBUF (assumed: a chunk of 8,192 tokens x 2,048 x 2 bytes is
-34 MB of the chip's 268; wider models run shorter chunks).
+logits, written and read for sampling. Activations stay in SBUF (assumed: a chunk of 8,192 tokens x
+2,048 x 2 bytes is 34 MB of Trainium3's 268; wider models run shorter chunks).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from emulator.timing.product_rate import ProductRate
 
 Float64s = NDArray[np.float64]
 
@@ -27,40 +30,63 @@ RESIDUAL_FLOPS: Final = 1  # per element of the hidden row, after attention and 
 # Per activation that is turned into MXFP8: VectorE's quantize_mx takes 4 elements a cycle and
 # partition (AWS Neuron SDK docs, trainium3_arch.rst), half of the 8 flops it does at its peak.
 QUANTIZE_FLOPS: Final = 2
+PERMUTE_OPS: Final = 1  # per element of a row that is gathered into its expert's order
+PICK_OPS: Final = 1  # per picked expert: its index is written beside its weight
+SAMPLE_OPS: Final = 1  # per logit: one pass finds the index of the token that is drawn
 LOGIT_BYTES: Final = 4  # FP32
+
+
+Products = Mapping[ProductRate, Float64s | float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """Work by the resource that does it; all of one shape, or broadcast to it.
 
-    `tensor_flops` run at the rate of the model's dtype, `mx_flops` at the MXFP8 rate.
+    `flops` [rates, ...] are the products' own, by the rate they run at; `issued_flops` what the
+    matrix engine is occupied for, tiles and rows that are not full taken as full. `lost_bytes` is
+    the bytes' time that transfers lose by being small.
     """
 
-    tensor_flops: Float64s
-    mx_flops: Float64s
+    flops: Float64s
+    issued_flops: Float64s
     vector_flops: Float64s
     scalar_ops: Float64s
+    gpsimd_ops: Float64s
     hbm_bytes: Float64s
+    lost_bytes: Float64s
 
     @classmethod
     def of(
         cls,
         *,
-        tensor_flops: Float64s | float = 0.0,
-        mx_flops: Float64s | float = 0.0,
+        flops: Products | None = None,
+        issued_flops: Products | None = None,
         vector_flops: Float64s | float = 0.0,
         scalar_ops: Float64s | float = 0.0,
+        gpsimd_ops: Float64s | float = 0.0,
         hbm_bytes: Float64s | float = 0.0,
+        lost_bytes: Float64s | float = 0.0,
     ) -> Self:
-        """Work with none of what is not given."""
+        """Work with none of what is not given; products are issued as they are, without another
+        number.
+        """
+        done = flops or {}
         return cls(
-            tensor_flops=np.asarray(tensor_flops, dtype=np.float64),
-            mx_flops=np.asarray(mx_flops, dtype=np.float64),
+            flops=_by_rate(done),
+            issued_flops=_by_rate(done if issued_flops is None else issued_flops),
             vector_flops=np.asarray(vector_flops, dtype=np.float64),
             scalar_ops=np.asarray(scalar_ops, dtype=np.float64),
+            gpsimd_ops=np.asarray(gpsimd_ops, dtype=np.float64),
             hbm_bytes=np.asarray(hbm_bytes, dtype=np.float64),
+            lost_bytes=np.asarray(lost_bytes, dtype=np.float64),
         )
+
+    @property
+    def tensor_flops(self) -> Float64s:
+        """The products' flops at all rates together."""
+        total: Float64s = self.flops.sum(axis=0)
+        return total
 
     def __add__(self, other: "Work") -> "Work":
         return Work(
@@ -69,6 +95,15 @@ class Work:
                 for field in fields(self)
             }
         )
+
+
+def _by_rate(products: Products) -> Float64s:
+    """[rates, ...], at least [rates, 1]; nothing at rates that are not given."""
+    shape = np.broadcast_shapes((1,), *(np.shape(each) for each in products.values()))
+    flops = np.zeros((len(ProductRate), *shape))
+    for rate, each in products.items():
+        flops[rate] += each
+    return flops
 
 
 def is_busy(amount: Float64s) -> Float64s:

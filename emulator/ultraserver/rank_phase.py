@@ -17,23 +17,28 @@ from emulator.fabric.core_all_reduce import CoreAllReduce
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
+from emulator.timing import matrix_time
 from emulator.timing.attention_work import attention_work
-from emulator.timing.feed_forward_work import dense_work, ends_work, router_work
-from emulator.timing.head_split import head_split
-from emulator.timing.rank_totals import RankTotals
-from emulator.timing.roofline import (
-    ENGINES,
-    busy_ns,
-    engine_rates,
-    exposed_start_ns,
-    overlapped_ns,
+from emulator.timing.clock_ramp import ramp_loss_ns
+from emulator.timing.dma_time import exposed_start_ns
+from emulator.timing.feed_forward_work import (
+    dense_work,
+    joining_work,
+    lm_head_work,
+    router_work,
+    sampling_work,
 )
-from emulator.timing.work import LOGIT_BYTES
+from emulator.timing.head_split import head_split
+from emulator.timing.issue_shape import IssueShape
+from emulator.timing.launch import kernel_launch_ns
+from emulator.timing.rank_totals import RankTotals
+from emulator.timing.roofline import TENSOR, busy_ns, engine_rates
+from emulator.timing.work import LOGIT_BYTES, Work, is_busy
+from emulator.ultraserver.step_terms import PhaseTerms
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
-_DMA: Final = ENGINES.index("dma")
 HIDDEN_BYTES_PER_ELEMENT: Final = 2  # assumed: hidden rows travel in BF16, whatever the dtype
 
 
@@ -53,42 +58,12 @@ class Segment:
     layers: tuple[tuple[LayerKind, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Phase:
-    """Of each rank: its time, how long its chips' engines are busy, and how long their links."""
-
-    duration_ns: Float64s  # [ranks]
-    busy_ns: Float64s  # [engines, ranks]
-    link_ns: Float64s  # [ranks]
-
-    def __add__(self, other: "Phase") -> "Phase":
-        return Phase(
-            duration_ns=self.duration_ns + other.duration_ns,
-            busy_ns=self.busy_ns + other.busy_ns,
-            link_ns=self.link_ns + other.link_ns,
-        )
-
-    def times(self, count: int) -> "Phase":
-        """The same `count` times, one after the other."""
-        return Phase(
-            duration_ns=count * self.duration_ns,
-            busy_ns=count * self.busy_ns,
-            link_ns=count * self.link_ns,
-        )
-
-
 def segments_of(model: ModelSpec) -> tuple[tuple[Segment, ...], Segment]:
     """The segments that end in an exchange, and what comes after the last one.
 
     Dense layers come before the first exchange; a dense model has none and ends with all layers.
     """
-    kinds = [
-        LayerKind(
-            window=(layer + 1) % model.full_attention_every != 0,
-            routed=layer >= model.dense_layers,
-        )
-        for layer in range(model.layers)
-    ]
+    kinds = _layer_kinds(model)
     if not model.moe_layers:
         return (), Segment(times=1, layers=tuple(Counter(kinds).items()))
     first, rest = kinds[: model.dense_layers + 1], kinds[model.dense_layers + 1 :]
@@ -99,8 +74,74 @@ def segments_of(model: ModelSpec) -> tuple[tuple[Segment, ...], Segment]:
     return (opening, *alike), Segment(times=1, layers=())
 
 
+def segment_of_layer(model: ModelSpec) -> Int64s:
+    """Which of `segments_of` each MoE layer ends, in the layers' order: [MoE layers]."""
+    if not model.moe_layers:
+        return np.zeros(0, dtype=np.int64)
+    rest = _layer_kinds(model)[model.dense_layers + 1 :]
+    place = {kind: 1 + index for index, kind in enumerate(Counter(rest))}
+    return np.array([0, *(place[kind] for kind in rest)], dtype=np.int64)
+
+
+def _layer_kinds(model: ModelSpec) -> list[LayerKind]:
+    return [
+        LayerKind(
+            window=(layer + 1) % model.full_attention_every != 0,
+            routed=layer >= model.dense_layers,
+        )
+        for layer in range(model.layers)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowKind:
+    """A row of a rank's terms; which layers it is part of."""
+
+    part: str
+    window: bool = False
+
+    def count_in(self, segment: Segment) -> int:
+        """How often one run of `segment` has the row."""
+        match self.part:
+            case "attention":
+                fits = [kind.window == self.window for kind, _ in segment.layers]
+            case "dense":
+                fits = [not kind.routed for kind, _ in segment.layers]
+            case "router":
+                fits = [kind.routed for kind, _ in segment.layers]
+            case _:
+                return 0
+        return sum(count for (_, count), fit in zip(segment.layers, fits, strict=True) if fit)
+
+
+def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
+    """The rows that a step of `model` has; the ends come last.
+
+    A `draft` module joins its token's embedding with the model's hidden row first.
+    """
+    rows = [RowKind(part="attention", window=window) for window in (False, True)]
+    rows += [RowKind(part="dense"), RowKind(part="router")]
+    segments, tail = segments_of(model)
+    used = [row for row in rows if any(row.count_in(segment) for segment in (*segments, tail))]
+    ends = (*(["joining"] if draft else []), "lm_head", "sampling")
+    return (*used, *(RowKind(part=part) for part in ends))
+
+
+def times_of(model: ModelSpec, rows: tuple[RowKind, ...]) -> Float64s:
+    """How often one run of each segment, the tail last, has each row: [segments, rows].
+
+    The ends are part of the tail.
+    """
+    segments, tail = segments_of(model)
+    times = np.array(
+        [[row.count_in(segment) for row in rows] for segment in (*segments, tail)], dtype=np.float64
+    )
+    times[-1, [row.part in ("joining", "lm_head", "sampling") for row in rows]] = 1.0
+    return times
+
+
 class RankPhases:
-    """The phases of every rank of one partition.
+    """The terms of every rank of one partition.
 
     `physical` are its chips' numbers in the system, int64[chips], and `all_to_all` their links.
     """
@@ -112,75 +153,178 @@ class RankPhases:
         partition: Partition,
         physical: Int64s,
         all_to_all: AllToAll,
+        *,
+        draft: bool = False,
     ) -> None:
         self._model = model
+        self._tp = partition.tp
         self._cores = CoreAllReduce(system.chip, partition.lnc)
         self._chips = RankAllReduce(
             system, tp=partition.tp, physical=physical, all_to_all=all_to_all
         )
-        self.split = head_split(model, tp=partition.tp, cores=self._cores.cores)
+        cores = self._cores.cores
+        self.split = head_split(model, tp=partition.tp, cores=cores)
+        self.shape = IssueShape.of(
+            model, system.chip, tp=partition.tp, cores=cores, expert_tp=partition.expert_tp
+        )
+        self._matrix = system.chip.matrix
         self._rates = engine_rates(system.chip, model.dtype)
         self._start_ns = exposed_start_ns(system.chip)
+        self._launch_ns = kernel_launch_ns(system.chip)
+        self._sums_experts = sums_experts_in_rank(partition)
+        self.rows = rows_of(model, draft=draft)
+        self.times = times_of(model, self.rows)
 
-    def layer(self, kind: LayerKind, totals: RankTotals, slow: Float64s) -> Phase:
-        """One layer; `slow` [ranks] is how many times as long each rank's slowest chip takes.
+    def terms(self, totals: RankTotals) -> PhaseTerms:
+        """All rows of a step, once each: [rows, ranks]."""
+        return PhaseTerms.stacked([self._row(row, totals) for row in self.rows])
 
-        The engines' busy times are those of a chip that is not slow.
-        """
-        model, split = self._model, self.split
-        work = attention_work(model, totals, split, window=kind.window)
-        hidden_bytes = totals.tokens * model.hidden * HIDDEN_BYTES_PER_ELEMENT
-        sums = 1  # of partial rows, over the logical cores
-        link_ns = 2 * self._chips.moving_ns(hidden_bytes)
-        chips_ns = self._chips.all_reduce_ns(hidden_bytes)
-        if kind.routed:
-            work = work + router_work(model, totals, split)
-            # What the experts answer is gathered over the rank's chips, each of which got it for
-            # its part of the tokens; with shared experts, their partial sums are added up on the
-            # way.
-            phases = 2 if model.shared_experts else 1
-            sums += 1 if model.shared_experts else 0
-        else:
-            work = work + dense_work(model, totals, split)
-            phases = 2
-            sums += 1
-        link_ns = link_ns + phases * self._chips.moving_ns(hidden_bytes)
-        chips_ns = chips_ns + phases * self._chips.all_gather_ns(hidden_bytes)
-        busy = busy_ns(work, self._rates)
-        core_ns = sums * self._cores.duration_ns(hidden_bytes)
-        duration_ns = slow * (overlapped_ns(busy) + core_ns) + chips_ns
-        busy[_DMA] += sums * self._cores.moving_ns(hidden_bytes)
-        started_ns = self._start_ns * (totals.tokens > 0)
-        return Phase(duration_ns=duration_ns + started_ns, busy_ns=busy, link_ns=link_ns)
+    def _row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
+        model, split, shape = self._model, self.split, self.shape
+        match row.part:
+            case "attention":
+                work = attention_work(model, totals, split, shape, window=row.window)
+                sequences = (
+                    matrix_time.LATENT_SEQUENCES
+                    if model.latent
+                    else matrix_time.ATTENTION_SEQUENCES
+                )
+                return self._phase(work, totals, sequences, reduces=1, sums=1, starts=1)
+            case "dense":
+                work = dense_work(model, totals, split, shape)
+                sequences = matrix_time.FEED_FORWARD_SEQUENCES
+                return self._phase(work, totals, sequences, reduces=1, sums=1)
+            case "router":
+                return self._router(totals)
+            case "joining":
+                return self._phase(joining_work(model, totals, split, shape), totals, 1, reduces=1)
+            case "lm_head":
+                return self._lm_head(totals)
+        return self._phase(sampling_work(model, totals), totals, 0)
 
-    def segment(self, segment: Segment, totals: RankTotals, slow: Float64s) -> Phase:
-        """The layers of a segment, once."""
-        phase = self.nothing(len(totals.tokens))
-        for kind, count in segment.layers:
-            phase = phase + self.layer(kind, totals, slow).times(count)
-        return phase
-
-    def ends(self, totals: RankTotals, slow: Float64s) -> Phase:
-        """Embedding, LM head and sampling, once per step.
-
-        Embedded rows are added up, and logits gathered, over the chips that divide the vocabulary.
+    def _router(self, totals: RankTotals) -> PhaseTerms:
+        """What experts answer is gathered over the rank's chips, each of which got it for its part
+        of the tokens; partial sums, of shared experts or of experts that a rank's chips have each
+        a part of, are added up on the way.
         """
         model = self._model
-        busy = busy_ns(ends_work(model, totals, self.split), self._rates)
-        hidden_bytes = totals.tokens * model.hidden * HIDDEN_BYTES_PER_ELEMENT
-        logit_bytes = totals.logit_rows * model.vocab * LOGIT_BYTES
-        return Phase(
-            duration_ns=slow * overlapped_ns(busy)
-            + self._chips.all_reduce_ns(hidden_bytes)
-            + self._chips.all_gather_ns(logit_bytes),
-            busy_ns=busy,
-            link_ns=2 * self._chips.moving_ns(hidden_bytes) + self._chips.moving_ns(logit_bytes),
+        shared = model.shared_experts > 0
+        sequences = matrix_time.ROUTER_SEQUENCES
+        sequences += matrix_time.FEED_FORWARD_SEQUENCES if shared else 0
+        reduces = shared or self._sums_experts
+        return self._phase(
+            router_work(model, totals, self.split, self.shape),
+            totals,
+            sequences,
+            reduces=1 if reduces else 0,
+            gathers=0 if reduces else 1,
+            sums=1 if shared else 0,
         )
 
-    def nothing(self, ranks: int) -> Phase:
-        """A phase of no work."""
-        return Phase(
-            duration_ns=np.zeros(ranks),
-            busy_ns=np.zeros((len(ENGINES), ranks)),
-            link_ns=np.zeros(ranks),
+    def _lm_head(self, totals: RankTotals) -> PhaseTerms:
+        """Embedded rows are added up, and logits gathered, over the chips that divide the
+        vocabulary.
+        """
+        model = self._model
+        logit_bytes = totals.logit_rows * model.vocab * LOGIT_BYTES
+        work = lm_head_work(model, totals, self.split, self.shape)
+        return self._phase(
+            work, totals, matrix_time.LM_HEAD_SEQUENCES, reduces=1, gathered_bytes=logit_bytes
         )
+
+    def _phase(
+        self,
+        work: Work,
+        totals: RankTotals,
+        sequences: int,
+        *,
+        reduces: int = 0,
+        gathers: int = 0,
+        sums: int = 0,
+        starts: int = 0,
+        gathered_bytes: Float64s | None = None,
+    ) -> PhaseTerms:
+        """One row: `work`, and collectives of the hidden rows over chips and logical cores."""
+        ranks = totals.tokens.shape
+        busy = busy_ns(work, self._rates)
+        engine_ns = np.broadcast_to(busy.reshape(len(busy), -1), (len(busy), *ranks))
+        present = is_busy(totals.tokens)
+        hidden_bytes = totals.tokens * self._model.hidden * HIDDEN_BYTES_PER_ELEMENT
+        talk = _Talk.none(ranks)
+        if self._tp > 1:
+            if reduces or gathers:
+                talk = talk + self._hidden_talk(hidden_bytes, reduces=reduces, gathers=gathers)
+            if gathered_bytes is not None:
+                talk = talk + self._gather_talk(gathered_bytes)
+        return PhaseTerms(
+            engine_ns=engine_ns[:, None],
+            ramp_ns=ramp_loss_ns(self._matrix, engine_ns[TENSOR])[None],
+            core_ns=(sums * self._cores.duration_ns(hidden_bytes))[None],
+            core_moving_ns=(sums * self._cores.moving_ns(hidden_bytes))[None],
+            fill_drain_ns=sequences * self._matrix.fill_drain_ns.value * present[None],
+            dma_start_ns=starts * self._start_ns * present[None],
+            launch_ns=sequences * self._launch_ns * present[None],
+            link_ns=talk.link_ns[None],
+            latency_ns=(talk.total_ns - talk.link_ns)[None],
+            collectives=talk.collectives[None],
+            flops=np.broadcast_to(work.flops, (len(work.flops), *ranks))[:, None],
+            hbm_bytes=np.broadcast_to(work.hbm_bytes, ranks)[None],
+            link_bytes=(talk.payload_bytes * ((self._tp - 1) / self._tp))[None],
+        )
+
+    def _hidden_talk(self, hidden_bytes: Float64s, *, reduces: int, gathers: int) -> "_Talk":
+        """All-reduces, each a reduce-scatter and an all-gather for the links, and all-gathers."""
+        phases = 2 * reduces + gathers
+        total_ns = np.zeros_like(hidden_bytes)
+        if reduces:
+            total_ns = total_ns + reduces * self._chips.all_reduce_ns(hidden_bytes)
+        if gathers:
+            total_ns = total_ns + gathers * self._chips.all_gather_ns(hidden_bytes)
+        return _Talk(
+            link_ns=np.minimum(phases * self._chips.moving_ns(hidden_bytes), total_ns),
+            total_ns=total_ns,
+            payload_bytes=phases * hidden_bytes,
+            collectives=(reduces + gathers) * is_busy(hidden_bytes),
+        )
+
+    def _gather_talk(self, payload_bytes: Float64s) -> "_Talk":
+        total_ns = self._chips.all_gather_ns(payload_bytes)
+        return _Talk(
+            link_ns=np.minimum(self._chips.moving_ns(payload_bytes), total_ns),
+            total_ns=total_ns,
+            payload_bytes=payload_bytes,
+            collectives=is_busy(payload_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Talk:
+    """Collectives of each rank's chips, all [ranks]."""
+
+    link_ns: Float64s
+    total_ns: Float64s
+    payload_bytes: Float64s
+    collectives: Float64s
+
+    @classmethod
+    def none(cls, ranks: tuple[int, ...]) -> "_Talk":
+        """No collective."""
+        nothing = np.zeros(ranks)
+        return cls(link_ns=nothing, total_ns=nothing, payload_bytes=nothing, collectives=nothing)
+
+    def __add__(self, other: "_Talk") -> "_Talk":
+        return _Talk(
+            link_ns=self.link_ns + other.link_ns,
+            total_ns=self.total_ns + other.total_ns,
+            payload_bytes=self.payload_bytes + other.payload_bytes,
+            collectives=self.collectives + other.collectives,
+        )
+
+
+def sums_experts_in_rank(partition: Partition) -> bool:
+    """Whether a rank's chips have parts of a group's experts, and the rank's rows already.
+
+    Nothing is dispatched then: each chip computes its experts on all rows, and the partial answers
+    are added up by one all-reduce (as TensorRT-LLM and SGLang do with tensor-parallel attention).
+    """
+    return partition.expert_group > 1 and partition.tp % partition.expert_group == 0

@@ -1,34 +1,36 @@
 """What one step costs: its nanoseconds, its busy engines, its watts and joules.
 
 The one place where counted work, the roofline, the fabric and power meet. Pure: the same batch
-costs the same, and no clock is read.
-
-Chips that exchange tokens meet at every layer with routed experts. Such a layer lasts as long as
-attention on its slowest rank, then dispatch, then the chip with the most expert work, then combine.
-Expert-parallel groups do not wait for each other before the step's end. A rank without requests in
-a group that has some runs one dummy token through attention, so that the group's collectives
-complete (vLLM's data-parallel ranks do so too); its token goes to no expert and makes no logits.
+costs the same, and no clock is read. `step_counter` counts a batch, `step_time` times what was
+counted.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.power.draw import chip_watts
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import CEILING, Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.model import ModelSpec
+from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.timing.rank_totals import RankTotals, rank_totals
+from emulator.timing.product_rate import ProductRate, check_formats, flops_per_ns
+from emulator.timing.rank_totals import prefill_requests
 from emulator.timing.roofline import ENGINES
-from emulator.ultraserver.expert_phase import ExpertPhaseModel, ExpertPhases
-from emulator.ultraserver.rank_phase import RankPhases, segments_of
+from emulator.timing.speculation import draft_module, draft_passes, verified
+from emulator.ultraserver.step_counter import StepCounter
+from emulator.ultraserver.step_terms import StepTerms
+from emulator.ultraserver.step_time import StepTime, combine
+from emulator.ultraserver.step_work import StepWork, step_work
 from emulator.units import NS_PER_S
 
 Bools = NDArray[np.bool_]
@@ -36,6 +38,7 @@ Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 COLLECTIVES: Final = "collectives"
+DRAFT_TOKENS_MAX: Final = 16  # no stack drafts more in one line of guesses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,7 +47,9 @@ class StepCost:
 
     `rank_ns` is what each rank needs when nobody but the experts of its group keeps it waiting;
     `engine_ns` how long each engine of each chip is busy in the step, by name; `chip_watts` the
-    average over the step.
+    average over the step. `parts_ns` are the parts of the slowest group, which sum to the duration
+    but for its rounding; `bound` names the engine that each part with engines waits for. `flops`
+    are those of matrix products, bytes those that HBM and links really move.
     """
 
     duration_ns: int
@@ -52,25 +57,35 @@ class StepCost:
     engine_ns: dict[str, Int64s]  # each [chips]
     chip_watts: Float64s  # [chips]
     chip_joules: float
+    parts_ns: dict[str, float]
+    bound: dict[str, str]
+    flops: Float64s  # [chips]
+    hbm_bytes: Float64s  # [chips]
+    link_bytes: Float64s  # [chips]
 
 
 class StepCostModel:
     """The cost of steps of one model on one partition of a system.
 
     Args:
-        placement: of the model's experts; spread evenly and in order without it.
+        placement: of the model's experts; spread evenly and in order without it. Where experts are
+            divided by columns, of blocks of `expert_tp` chips.
         distribution: of tokens over experts, where no loads were counted; uniform without it.
         all_to_all: the fabric with its faults; whole without it.
         chips_up: bool[chips], which chips take part; a rank with a chip that does not is not there,
             and runs no dummy token. Every chip goes on drawing power.
         physical: int64[chips], the system's chip at each position, where spares have moved in;
             `first_chip` and those after it without it. A negative number is a vacant position.
+        calibration: shares of peak rates, and overheads; none without it.
+        overlap: how far communication hides behind computing.
+        draft_tokens: guesses that each decoding request brings to a step, and drafts in it.
 
     Immutable: `with_placement` and `with_machine` make another one. Raises ConfigError for a
-    partition that does not fit the system or the model's heads.
+    partition that does not fit the system or the model's heads, weights that the chip cannot hold
+    in their format, or more guesses than anybody makes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
         self,
         system: SystemSpec,
         model: ModelSpec,
@@ -81,29 +96,73 @@ class StepCostModel:
         all_to_all: AllToAll | None = None,
         chips_up: Bools | None = None,
         physical: Int64s | None = None,
+        calibration: Calibration = CEILING,
+        overlap: Overlap = Overlap.NONE,
+        draft_tokens: int = 0,
     ) -> None:
         check_partition(partition, system, {model.name: (model.heads, model.heads)})
+        check_formats(model, system.chip)
+        if not 0 <= draft_tokens <= DRAFT_TOKENS_MAX:
+            raise ConfigError(
+                field="draft_tokens", value=draft_tokens, expected=f"from 0 to {DRAFT_TOKENS_MAX}"
+            )
         self.system = system
         self.model = model
         self.partition = partition
+        self.calibration = calibration
+        self.overlap = overlap
+        self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip
         self.placement = placement or ExpertPlacement.even(
-            layers=model.moe_layers, experts=model.experts, chips=chips, ep=partition.ep
+            layers=model.moe_layers,
+            experts=model.experts,
+            chips=chips // partition.expert_tp,
+            ep=partition.ep,
         )
         self.distribution = distribution or ExpertDistribution.uniform(model)
         self._all_to_all = all_to_all or AllToAll(system, chips, first_chip=first)
         self._chips_up = np.ones(chips, dtype=np.bool_) if chips_up is None else chips_up
         home = first + np.arange(chips, dtype=np.int64)
         self._physical = home if physical is None else np.where(physical < 0, home, physical)
-        self._phases = RankPhases(system, model, partition, self._physical, self._all_to_all)
-        self._segments, self._tail = segments_of(model)
-        self._experts = (
-            ExpertPhaseModel(
-                system, model, partition, self.placement, self.distribution, self._all_to_all
-            )
-            if model.moe_layers
-            else None
+        self._rates = flops_per_ns(system.chip, model.dtype)
+        self._counter = self._counter_of(model, self.placement, self.distribution)
+        self._draft_counter = self._counter_of_drafts() if draft_tokens else None
+
+    def _counter_of(
+        self,
+        model: ModelSpec,
+        placement: ExpertPlacement,
+        distribution: ExpertDistribution,
+        *,
+        draft: bool = False,
+    ) -> StepCounter:
+        return StepCounter(
+            self.system,
+            model,
+            self.partition,
+            placement=placement,
+            distribution=distribution,
+            all_to_all=self._all_to_all,
+            chips_up=self._chips_up,
+            physical=self._physical,
+            draft=draft,
         )
+
+    def _counter_of_drafts(self) -> StepCounter:
+        """The draft module's experts lie and are picked as those of the model's last layer."""
+        placement, distribution = self.placement, self.distribution
+        last = ExpertPlacement(
+            experts=placement.experts,
+            ep=placement.ep,
+            expert_of_slot=placement.expert_of_slot[-1:],
+        )
+        picked = ExpertDistribution(
+            name=distribution.name,
+            experts_per_token=distribution.experts_per_token,
+            probability=distribution.probability[-1:],
+            odds=distribution.odds[-1:],
+        )
+        return self._counter_of(draft_module(self.model), last, picked, draft=True)
 
     @property
     def routing(self) -> str:
@@ -138,6 +197,9 @@ class StepCostModel:
             all_to_all=all_to_all,
             chips_up=chips_up,
             physical=physical,
+            calibration=self.calibration,
+            overlap=self.overlap,
+            draft_tokens=self.draft_tokens,
         )
 
     def cost(
@@ -152,127 +214,100 @@ class StepCostModel:
         how many times as long each chip's engines take. Raises ValueError when batch, loads or
         factors were made for another number of ranks, chips or layers.
         """
+        terms = self.terms(batch, loads, slow_factor)
+        if terms is None:
+            return self._idle_cost()
+        time = combine(terms, self.calibration, self.overlap)
+        return self._finished(time, step_work(terms), terms.slow)
+
+    def terms(
+        self,
+        batch: StepBatch,
+        loads: ExpertLoads | None = None,
+        slow_factor: Float64s | None = None,
+    ) -> StepTerms | None:
+        """What `cost` times, for `step_time`; None for a step without requests.
+
+        Arguments and errors are those of `cost`. Half batches are counted where the model's overlap
+        is of two batches.
+        """
         partition = self.partition
         if batch.ranks != partition.ranks:
             raise ValueError(f"{batch.ranks} ranks in a batch for {partition.ranks}")
         slow = np.ones(partition.chips) if slow_factor is None else slow_factor
         if slow.shape != (partition.chips,):
             raise ValueError(f"{slow.shape} slow factors for {partition.chips} chips")
-        tokens = batch.tokens_by_rank()
-        if not tokens.any():
-            return self._idle_cost()
-        totals = rank_totals(batch, self.model, dummy=self._dummy_tokens(tokens))
-        rank_slow = slow.reshape(-1, partition.tp).max(axis=1)
-        if self._experts is None:
-            experts = None
-        elif loads is not None:
-            experts = self._experts.counted(loads, slow)
-        else:
-            experts = self._experts.expected(self._by_chip(tokens / partition.tp), slow)
-        return self._together(totals, experts, slow=slow, rank_slow=rank_slow)
-
-    def _dummy_tokens(self, tokens: Int64s) -> Int64s:
-        """One for each rank that is there, has no request, and shares experts with one that has."""
-        if self._experts is None:
-            return np.zeros_like(tokens)
-        rank_is_up = self._chips_up.reshape(-1, self.partition.tp).all(axis=1)
-        domain_tokens = tokens.reshape(-1, self._ranks_per_domain).sum(axis=1)
-        busy_domain = np.repeat(domain_tokens > 0, self._ranks_per_domain)  # [ranks]
-        dummy: Int64s = (rank_is_up & (tokens == 0) & busy_domain).astype(np.int64)
-        return dummy
-
-    @property
-    def _ranks_per_domain(self) -> int:
-        """Ranks that wait for each other in every layer: those that share an expert group."""
-        ep, tp = self.partition.ep, self.partition.tp
-        if ep % tp == 0:
-            return ep // tp
-        return 1 if tp % ep == 0 else self.partition.ranks
-
-    def _by_chip(self, by_rank: Float64s) -> Float64s:
-        """[..., ranks] -> [..., chips]."""
-        return np.repeat(by_rank, self.partition.tp, axis=-1)
-
-    def _together(
-        self,
-        totals: RankTotals,
-        experts: ExpertPhases | None,
-        *,
-        slow: Float64s,
-        rank_slow: Float64s,
-    ) -> StepCost:
-        """Puts the phases of a step one after the other, and waits where chips meet."""
-        ends = self._phases.ends(totals, rank_slow)
-        tail = self._phases.segment(self._tail, totals, rank_slow) + ends
-        alone = tail
-        domain_ns = self._slowest(tail.duration_ns)  # [domains]
-        for segment in self._segments:
-            phase = self._phases.segment(segment, totals, rank_slow)
-            alone = alone + phase.times(segment.times)
-            domain_ns = domain_ns + segment.times * self._slowest(phase.duration_ns)
-        busy_ns = slow * self._by_chip(alone.busy_ns)  # [engines, chips]
-        link_ns = self._by_chip(alone.link_ns)
-        rank_ns = alone.duration_ns
-        if experts is not None:
-            shared_ns = self._shared_ns(experts)
-            domain_ns = domain_ns + shared_ns
-            rank_ns = rank_ns + np.repeat(shared_ns, self._ranks_per_domain)
-            busy_ns, link_ns = busy_ns + experts.busy_ns, link_ns + experts.link_ns
-        return self._finished(
-            duration_ns=float(domain_ns.max()),
-            rank_ns=rank_ns,
-            engine_busy_ns=busy_ns,
-            link_busy_ns=link_ns,
-            slow=slow,
+        if not len(batch.rank):
+            return None
+        two_batch = self.overlap is Overlap.TWO_BATCH
+        if self._draft_counter is None:
+            return self._counter.terms(batch, loads, slow, two_batch=two_batch)
+        drafts = tuple(
+            self._draft_counter.terms(each, None, slow, two_batch=two_batch)
+            for each in draft_passes(batch, self.draft_tokens)
         )
+        checked = verified(batch, self.draft_tokens)
+        terms = self._counter.terms(checked, loads, slow, drafts=drafts, two_batch=two_batch)
+        return replace(terms, prefills=prefill_requests(batch))  # a decode's guesses are none
 
-    def _slowest(self, by_rank: Float64s) -> Float64s:
-        """The longest of each domain's ranks: [ranks] -> [domains]."""
-        longest: Float64s = by_rank.reshape(-1, self._ranks_per_domain).max(axis=1)
-        return longest
-
-    def _shared_ns(self, experts: ExpertPhases) -> Float64s:
-        """Exchanges and each domain's slowest chip, all layers together: [domains]."""
-        chips_per_domain = self._ranks_per_domain * self.partition.tp
-        slowest = experts.expert_ns.reshape(len(experts.layers), -1, chips_per_domain).max(axis=2)
-        layer_ns: Float64s = experts.exchange_ns[:, None] + slowest  # [kinds, domains]
-        return experts.layers @ layer_ns
-
-    def _finished(
-        self,
-        *,
-        duration_ns: float,
-        rank_ns: Float64s,
-        engine_busy_ns: Float64s,
-        link_busy_ns: Float64s,
-        slow: Float64s,
-    ) -> StepCost:
+    def _finished(self, time: StepTime, work: StepWork, slow: Float64s) -> StepCost:
         """Adds power and rounds: times up to whole ns, busy times down.
 
         A slow chip draws for the work that it does, not for how long it takes (assumed: it is held
         back, as a throttled chip is, and does each operation once).
         """
-        whole_ns = int(np.ceil(duration_ns))
-        busy = {**dict(zip(ENGINES, engine_busy_ns, strict=True)), COLLECTIVES: link_busy_ns}
-        at_full_rate = dict(zip(ENGINES, engine_busy_ns / slow, strict=True))
-        shares = {**at_full_rate, COLLECTIVES: link_busy_ns}
-        watts = chip_watts(self.system.chip, {name: ns / whole_ns for name, ns in shares.items()})
+        whole_ns = int(np.ceil(time.duration_ns))
+        busy = dict(zip(ENGINES, slow * work.engine_ns, strict=True))
+        busy[COLLECTIVES] = work.link_ns
+        watts = chip_watts(self.system.chip, self._busy_shares(work, whole_ns))
         return StepCost(
             duration_ns=whole_ns,
-            rank_ns=np.ceil(rank_ns).astype(np.int64),
+            rank_ns=np.ceil(time.rank_ns).astype(np.int64),
             engine_ns={name: ns.astype(np.int64) for name, ns in busy.items()},
             chip_watts=watts,
             chip_joules=float(watts.sum()) * whole_ns / NS_PER_S,
+            parts_ns=time.parts_ns,
+            bound=time.bound,
+            flops=work.flops.sum(axis=0),
+            hbm_bytes=work.hbm_bytes,
+            link_bytes=work.link_bytes,
         )
+
+    def _busy_shares(self, work: StepWork, duration_ns: int) -> dict[str, Float64s]:
+        """What draws power: engines' shares of the step at full rate, each [chips].
+
+        The matrix engine's are of the flops that are done, by format: rows and tiles that are not
+        full draw nothing (assumed: their multipliers get zeros).
+        """
+        formats = {
+            ProductRate.PLAIN: self.model.dtype,
+            ProductRate.SPARSE: "bf16",
+            ProductRate.FP8: "fp8",
+            ProductRate.FP4: "fp4",
+        }
+        shares = dict(zip(ENGINES, work.engine_ns / duration_ns, strict=True))
+        del shares["tensor"]
+        for rate, dtype in formats.items():
+            name = f"tensor_{dtype}"
+            share = work.flops[rate] / self._rates[rate] / duration_ns
+            shares[name] = shares[name] + share if name in shares else share
+        shares[COLLECTIVES] = work.link_ns / duration_ns
+        return shares
 
     def _idle_cost(self) -> StepCost:
         chips = self.partition.chips
+        nothing = np.zeros(chips)
         return StepCost(
             duration_ns=0,
             rank_ns=np.zeros(self.partition.ranks, dtype=np.int64),
             engine_ns={name: np.zeros(chips, dtype=np.int64) for name in (*ENGINES, COLLECTIVES)},
             chip_watts=np.full(chips, self.idle_chip_watts),
             chip_joules=0.0,
+            parts_ns={},
+            bound={},
+            flops=nothing,
+            hbm_bytes=nothing,
+            link_bytes=nothing,
         )
 
     @property

@@ -12,8 +12,9 @@ from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_messages import ENGINE_GONE, from_message, to_message
-from serving.metrics.control_call import FaultReport, HealReport
+from serving.metrics.control_call import FaultReport, HealReport, RecordingState
 from serving.metrics.machine_state import MachineState
+from serving.metrics.step_recording import StepPage, StepRelief
 
 RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
@@ -60,6 +61,26 @@ class ControlClient:
         """Repair one chip, one rack, or everything."""
         request = pb.HealRequest(chip=chip, rack=rack)
         return from_message(self._call(self._stub.Heal, request), HealReport)
+
+    def record(self, *, ends: int | None = None, steps_max: int | None = None) -> RecordingState:
+        """Begin to record steps, or end the recording `ends`."""
+        request = pb.RecordStepsRequest(ends=ends, steps_max=steps_max)
+        return from_message(self._call(self._stub.RecordSteps, request), RecordingState)
+
+    def recording(self, recording: int) -> RecordingState:
+        """How far a recording is."""
+        request = pb.GetRecordingRequest(recording=recording)
+        return from_message(self._call(self._stub.GetRecording, request), RecordingState)
+
+    def steps(self, recording: int, first_step: int) -> StepPage:
+        """Records from `first_step` on, as many as one message holds; none at the end."""
+        request = pb.GetStepsRequest(recording=recording, first_step=first_step)
+        return from_message(self._call(self._stub.GetSteps, request), StepPage)
+
+    def relief(self, recording: int, sample: int, *, factor: float) -> StepRelief:
+        """A sampled step with things that are `factor` times as fast."""
+        request = pb.GetReliefRequest(recording=recording, sample=sample, factor=factor)
+        return from_message(self._call(self._stub.GetRelief, request), StepRelief)
 
     def _call(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
         try:

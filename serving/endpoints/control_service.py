@@ -6,11 +6,12 @@ steps, and the engine's line becomes the answer or a gRPC status.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
@@ -26,10 +27,17 @@ from serving.metrics.control_call import (
     HealReport,
     HealRequest,
     InjectRequest,
+    RecordingRequest,
+    RecordingState,
+    RecordRequest,
     Refusal,
     RefusalCode,
+    ReliefReply,
+    ReliefRequest,
     StateReply,
     StateRequest,
+    StepsReply,
+    StepsRequest,
 )
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -80,7 +88,7 @@ class EngineFailed(Exception):
 
 
 class ControlService(pb_grpc.ControlServicer):
-    """Answers the three calls with what the engine says."""
+    """Answers each call with what the engine says."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -108,15 +116,42 @@ class ControlService(pb_grpc.ControlServicer):
         self, request: pb.HealRequest, context: "Context[Any, Any]"
     ) -> pb.HealReport:
         """Repair one chip, one rack, or everything."""
-        given = {
-            name: getattr(request, name) for name in ("chip", "rack") if request.HasField(name)
-        }
-        for name, value in given.items():
-            if value < 0:
-                error = ConfigError(field=name, value=value, expected="at least 0")
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        given = await _counts(request, ("chip", "rack"), context)
         reply = await self._answer(HealRequest(**given), HealReport, context)
         return to_message(reply, pb.HealReport)
+
+    async def RecordSteps(  # noqa: N802  the name that the contract gives
+        self, request: pb.RecordStepsRequest, context: "Context[Any, Any]"
+    ) -> pb.RecordingState:
+        """Begin to record steps, or end it."""
+        given = await _counts(request, ("ends", "steps_max"), context)
+        reply = await self._answer(RecordRequest(**given), RecordingState, context)
+        return to_message(reply, pb.RecordingState)
+
+    async def GetRecording(  # noqa: N802  the name that the contract gives
+        self, request: pb.GetRecordingRequest, context: "Context[Any, Any]"
+    ) -> pb.RecordingState:
+        """Say how far a recording is."""
+        given = await _counts(request, ("recording",), context)
+        reply = await self._answer(RecordingRequest(**given), RecordingState, context)
+        return to_message(reply, pb.RecordingState)
+
+    async def GetSteps(  # noqa: N802  the name that the contract gives
+        self, request: pb.GetStepsRequest, context: "Context[Any, Any]"
+    ) -> pb.StepPage:
+        """Show some of a recording's steps."""
+        given = await _counts(request, ("recording", "first_step"), context)
+        reply = await self._answer(StepsRequest(**given), StepsReply, context)
+        return to_message(reply.page, pb.StepPage)
+
+    async def GetRelief(  # noqa: N802  the name that the contract gives
+        self, request: pb.GetReliefRequest, context: "Context[Any, Any]"
+    ) -> pb.StepRelief:
+        """Cost a sampled step again with things that are faster."""
+        given = await _counts(request, ("recording", "sample"), context)
+        asked = ReliefRequest(**given, factor=request.factor)
+        reply = await self._answer(asked, ReliefReply, context)
+        return to_message(reply.relief, pb.StepRelief)
 
     async def _answer(
         self, request: ControlRequest, kind: type[ReplyT], context: "Context[Any, Any]"
@@ -132,6 +167,23 @@ class ControlService(pb_grpc.ControlServicer):
             await context.abort(_STATUS[reply.code], reply.message)
         assert isinstance(reply, kind), reply
         return reply
+
+
+async def _counts(
+    request: Message, names: Sequence[str], context: "Context[Any, Any]"
+) -> dict[str, int]:
+    """Those of the numbers that the request has; one below 0 ends the call."""
+    optional = request.DESCRIPTOR.fields_by_name
+    given = {
+        name: int(getattr(request, name))
+        for name in names
+        if not optional[name].has_presence or request.HasField(name)
+    }
+    for name, value in given.items():
+        if value < 0:
+            error = ConfigError(field=name, value=value, expected="at least 0")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    return given
 
 
 async def ask(engine: Engine, request: ControlRequest) -> ControlReply:

@@ -10,8 +10,10 @@ from typing import Final
 
 import msgspec
 
+from emulator.model import Ceilings
 from emulator.specs.fault import Fault
 from serving.metrics.machine_state import Count, MachineState, Plain
+from serving.metrics.step_recording import StepPage, StepRelief
 
 METHOD: Final = "ultraserve_control"
 """The executor's method, to vLLM's `collective_rpc`; its one argument is a request's JSON."""
@@ -35,7 +37,43 @@ class HealRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="hea
     rack: Count | None = None
 
 
-ControlRequest = StateRequest | InjectRequest | HealRequest
+class RecordRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="record"):
+    """Begins to record steps, in place of the recording before; ends the recording `ends`."""
+
+    ends: Count | None = None
+    steps_max: int | None = None
+
+
+class RecordingRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="recording"):
+    """Asks how far a recording is."""
+
+    recording: Count
+
+
+class StepsRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="steps"):
+    """Asks for a page of records."""
+
+    recording: Count
+    first_step: Count
+
+
+class ReliefRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="relief"):
+    """Asks for a sampled step with things that are `factor` times as fast."""
+
+    recording: Count
+    sample: int
+    factor: float
+
+
+ControlRequest = (
+    StateRequest
+    | InjectRequest
+    | HealRequest
+    | RecordRequest
+    | RecordingRequest
+    | StepsRequest
+    | ReliefRequest
+)
 
 
 class StateReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="state"):
@@ -65,6 +103,39 @@ class HealReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="heale
     healed: tuple[Count, ...]
 
 
+class RecordingState(Plain, frozen=True, kw_only=True, tag_field="reply", tag="recording"):
+    """Answers RecordRequest and RecordingRequest.
+
+    Attributes:
+        recording: its number; counts the engine's recordings from 1.
+        steps: since it began; the first `dropped` of them are not kept.
+        samples: steps of which a relief can be asked.
+        begin_ns: the emulated time at which it began; `now_ns` is when it ended, or now.
+        ceilings: of each chip, for shares of what it could do.
+    """
+
+    recording: Count
+    on: bool
+    steps: Count
+    dropped: Count
+    samples: Count
+    begin_ns: Count
+    now_ns: Count
+    ceilings: Ceilings
+
+
+class StepsReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="steps"):
+    """Answers StepsRequest."""
+
+    page: StepPage
+
+
+class ReliefReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="relief"):
+    """Answers ReliefRequest."""
+
+    relief: StepRelief
+
+
 class RefusalCode(StrEnum):
     """INVALID: no such chip, stack, ... on this machine. PRECONDITION: it cannot happen now."""
 
@@ -79,7 +150,9 @@ class Refusal(Plain, frozen=True, kw_only=True, tag_field="reply", tag="refused"
     message: str
 
 
-ControlReply = StateReply | FaultReport | HealReport | Refusal
+ControlReply = (
+    StateReply | FaultReport | HealReport | RecordingState | StepsReply | ReliefReply | Refusal
+)
 
 _request_decoder: Final = msgspec.json.Decoder[ControlRequest](ControlRequest)
 _reply_decoder: Final = msgspec.json.Decoder[ControlReply](ControlReply)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine, StepCost
+from emulator.model import Machine, StepCost, ceilings_of
 from emulator.sim.clock import Clock
 from emulator.specs.step import RankOutput, RankStep
 from serving.metrics.control_call import (
@@ -22,10 +22,14 @@ from serving.metrics.control_call import (
     HealReport,
     HealRequest,
     InjectRequest,
+    RecordingRequest,
+    RecordRequest,
     Refusal,
     RefusalCode,
+    ReliefRequest,
     StateReply,
     StateRequest,
+    StepsRequest,
     request_from_json,
     to_json,
 )
@@ -34,6 +38,7 @@ from serving.plugin.deployment import Deployment
 from serving.plugin.engine_time import EngineTime, MachineTotals
 from serving.plugin.expert_moves import ExpertMoves
 from serving.plugin.live_machine import LiveMachine
+from serving.plugin.live_recording import LiveRecording
 from serving.plugin.machine_report import machine_state
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.step_report import StepReport
@@ -91,6 +96,7 @@ class LiveEngine:
             on_change=self._chips_changed,
         )
         self._experts = ExpertMoves(deployment, self._live)
+        self._recording = LiveRecording(lambda: self._time.now_ns, ceilings_of(machine.cost_model))
         self._last_cost: StepCost | None = None
         self._held_until_ns = 0
         self._heard = self._counted = LockstepOutput.make_empty()
@@ -121,12 +127,18 @@ class LiveEngine:
         # An attempt that broke off is charged as whole: where in it the chip was lost is not known.
         again_ns = live.repeats * cost.duration_ns
         held_ns = max(0, self._held_until_ns - begin_ns)
-        self._time.finish(
-            begin_ns,
+        pause_ns = held_ns + live.pause_ns + again_ns
+        self._recording.add(
             cost,
-            pause_ns=held_ns + live.pause_ns + again_ns,
-            compute_wall_s=compute_wall_s,
+            batch,
+            costing=live.costing,
+            loads=counted,
+            begin_ns=begin_ns + pause_ns,
+            pause_ns=pause_ns,
+            chips=live.seating.chip_of_position,
+            queues=self._heard.rank_states,
         )
+        self._time.finish(begin_ns, cost, pause_ns=pause_ns, compute_wall_s=compute_wall_s)
         return outputs, self.report(live.lost_ranks)
 
     def hear(self, output: LockstepOutput) -> None:
@@ -204,3 +216,5 @@ class LiveEngine:
                 healed = self._live.heal(request.chip, request.rack)
                 self._experts.bring_home()
                 return HealReport(healed=healed)
+            case RecordRequest() | RecordingRequest() | StepsRequest() | ReliefRequest():
+                return self._recording.answer(request)

@@ -30,13 +30,14 @@ _TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
 class LiveStep:
     """A step, what it took beside its own time, and the ranks whose requests must move.
 
-    `costing` is of the machine that computed it, before anything that was noticed after it;
-    `repeats` counts the attempts that broke off before.
+    `costing` and `seating` are of the machine that computed it, before anything that was noticed
+    after it; `repeats` counts the attempts that broke off before.
     `lost_ranks` have lost their KV, whether or not a spare has brought them back.
     """
 
     result: StepResult
     costing: StepCosting
+    seating: Seating
     pause_ns: int
     repeats: int
     lost_ranks: tuple[int, ...]
@@ -86,15 +87,16 @@ class LiveMachine:
         if isinstance(self.tokens, MadeUpTokens):
             self.settle_pending()  # there is no process to miss
             up = [step for step in steps if step.rank not in self._lost_ranks]
-            result, costing = self.tokens.step(up, bitmasks), self.machine.costing()
+            result, machine = self.tokens.step(up, bitmasks), self._machine_now()
         else:
-            result, costing = self._compute(self.tokens, steps, bitmasks)
+            result, machine = self._compute(self.tokens, steps, bitmasks)
         self.settle_pending()  # of a chip that this step did not need any more
         lost, self._lost_ranks = self._lost_ranks, set()
         repeats, self._repeats = self._repeats, 0
         return LiveStep(
             result=result,
-            costing=costing,
+            costing=machine[0],
+            seating=machine[1],
             pause_ns=self.take_pause(),
             repeats=repeats,
             lost_ranks=tuple(sorted(lost)),
@@ -105,22 +107,26 @@ class LiveMachine:
         fleet: Fleet,
         steps: Sequence[RankStep],
         bitmasks: Mapping[int, NDArray[np.int32]],
-    ) -> tuple[StepResult, StepCosting]:
-        """The step, and what steps cost on the machine that the step's loads are of."""
+    ) -> tuple[StepResult, tuple[StepCosting, Seating]]:
+        """The step, and the machine that the step's loads are of."""
         wanted = [step for step in steps if step.rank not in self._lost_ranks]
-        costing = self.machine.costing()
+        machine = self._machine_now()
         try:
-            return fleet.step(wanted, bitmasks), costing
+            return fleet.step(wanted, bitmasks), machine
         except ChipLost as loss:
             self.meet(loss.chips)
         while True:
             self._repeats += 1
             if not fleet.has_loads:
-                costing = self.machine.costing()
+                machine = self._machine_now()
             try:
-                return fleet.resume(self._lost_ranks), costing
+                return fleet.resume(self._lost_ranks), machine
             except ChipLost as loss:
                 self.meet(loss.chips)
+
+    def _machine_now(self) -> tuple[StepCosting, Seating]:
+        """What steps cost, and who sits where."""
+        return self.machine.costing(), self.machine.seating
 
     def inject(self, fault: Fault, *, dry_run: bool = False) -> tuple[int | None, Recovery]:
         """Let `fault` happen; returns its number and what it will lead to.

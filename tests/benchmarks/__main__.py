@@ -14,6 +14,7 @@ NAMES = (
     "client_overhead",
     "expert_balance",
     "prefill_throttling",
+    "collectives_vs_torus",
 )
 
 

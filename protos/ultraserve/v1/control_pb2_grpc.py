@@ -49,6 +49,26 @@ class ControlStub:
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.HealRequest.SerializeToString,
                 response_deserializer=ultraserve_dot_v1_dot_control__pb2.HealReport.FromString,
                 _registered_method=True)
+        self.RecordSteps = channel.unary_unary(
+                '/ultraserve.v1.Control/RecordSteps',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.RecordStepsRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.RecordingState.FromString,
+                _registered_method=True)
+        self.GetRecording = channel.unary_unary(
+                '/ultraserve.v1.Control/GetRecording',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetRecordingRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.RecordingState.FromString,
+                _registered_method=True)
+        self.GetSteps = channel.unary_unary(
+                '/ultraserve.v1.Control/GetSteps',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.StepPage.FromString,
+                _registered_method=True)
+        self.GetRelief = channel.unary_unary(
+                '/ultraserve.v1.Control/GetRelief',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.StepRelief.FromString,
+                _registered_method=True)
 
 
 class ControlServicer:
@@ -76,6 +96,36 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordSteps(self, request, context):
+        """Begins to record steps, or ends it. A recording that begins replaces the one before it.
+        INVALID_ARGUMENT: a ring that is too large. The engine keeps what was recorded until then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRecording(self, request, context):
+        """How far a recording is. INVALID_ARGUMENT, here and below: there is none of that number, or
+        another has replaced it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSteps(self, request, context):
+        """Some of a recording's steps: as many as fit into one bounded message, none at the end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRelief(self, request, context):
+        """One of the recording's sampled steps, costed again with things that are faster.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +143,26 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Heal,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.HealRequest.FromString,
                     response_serializer=ultraserve_dot_v1_dot_control__pb2.HealReport.SerializeToString,
+            ),
+            'RecordSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordSteps,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.RecordStepsRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.RecordingState.SerializeToString,
+            ),
+            'GetRecording': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRecording,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetRecordingRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.RecordingState.SerializeToString,
+            ),
+            'GetSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSteps,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.StepPage.SerializeToString,
+            ),
+            'GetRelief': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRelief,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.StepRelief.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +246,114 @@ class Control:
             '/ultraserve.v1.Control/Heal',
             ultraserve_dot_v1_dot_control__pb2.HealRequest.SerializeToString,
             ultraserve_dot_v1_dot_control__pb2.HealReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/RecordSteps',
+            ultraserve_dot_v1_dot_control__pb2.RecordStepsRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.RecordingState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRecording(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/GetRecording',
+            ultraserve_dot_v1_dot_control__pb2.GetRecordingRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.RecordingState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/GetSteps',
+            ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.StepPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRelief(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/GetRelief',
+            ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.StepRelief.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -6,6 +8,7 @@ from emulator.fabric.tiers import Tier
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
 from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 WHOLE_MACHINE = Partition(chips=144, ep=144)
@@ -79,3 +82,23 @@ def test_chips_are_counted_from_the_partitions_first_and_its_spares_after_them()
 
     assert left[12] == 256
     assert np.delete(left, 12).tolist() == [512] * 143
+
+
+def test_a_chip_of_unknown_lanes_has_all_of_them_until_it_is_lost() -> None:
+    system = system_by_name("trn2-ultraserver")
+    partition = Partition(chips=4, ep=4)
+    health = Health.whole(system, partition)
+    assert LinkHealth.of(health, system, partition).is_whole
+
+    lost = health.after(Fault(kind=FaultKind.LOSE_CHIP, chip=2), system, partition)
+    links = LinkHealth.of(lost, system, partition)
+
+    assert links.share.min(axis=1)[:5].tolist() == [1, 1, 0, 1, 1]
+    assert not links.is_whole
+
+
+def test_a_cut_cable_leaves_no_fabric_whole() -> None:
+    links = LinkHealth.whole(TRN3_NL72X2)
+
+    assert links.is_whole
+    assert not replace(links, cut_links=frozenset({(0, 1)})).is_whole

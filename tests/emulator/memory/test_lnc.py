@@ -4,6 +4,7 @@ import pytest
 
 from emulator.errors import ConfigError, NeuronError
 from emulator.memory.lnc import LogicalCore, core_map
+from emulator.specs.catalog.hopper import H100
 from emulator.specs.trainium3 import TRAINIUM3
 from emulator.units import GIB
 
@@ -69,3 +70,10 @@ def test_another_lnc_is_refused_as_the_compiler_does(lnc: int) -> None:
         core_map(TRAINIUM3, lnc)
 
     assert isinstance(got.value, ConfigError)
+
+
+def test_the_one_logical_core_of_a_gpu_sees_all_stacks_however_its_cores_divide() -> None:
+    mapped = core_map(H100, 132)  # five stacks
+
+    assert mapped.cores[0].stacks == (0, 1, 2, 3, 4)
+    assert mapped.region_bytes == H100.hbm_bytes

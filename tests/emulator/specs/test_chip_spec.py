@@ -3,6 +3,8 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.hopper import H100
+from emulator.specs.catalog.trainium1 import TRAINIUM1
 from emulator.specs.figure import Figure
 from emulator.specs.trainium3 import TRAINIUM3
 
@@ -10,15 +12,15 @@ from emulator.specs.trainium3 import TRAINIUM3
 def test_trainium3_has_the_figures_of_its_fact_sheet() -> None:
     chip = TRAINIUM3
 
-    assert chip.neuron_cores.value == 8
+    assert chip.cores.value == 8
     assert chip.hbm_bytes == 154_618_822_656  # what neuron-ls calls memory_size
     assert chip.hbm_bytes_per_s.value == 4.9e12
     assert chip.dma_bytes_per_s.value == pytest.approx(4.224e12)
     assert chip.dma_start_ns.value == 1_300
     assert chip.tensor_bf16_flops_per_s.value == pytest.approx(629.1e12, rel=1e-3)
     assert chip.tensor_fp32_flops_per_s.value == pytest.approx(157.3e12, rel=1e-3)
-    assert chip.tensor_mxfp8_flops_per_s.value == pytest.approx(2_516.6e12, rel=1e-3)
-    assert chip.tensor_mxfp4_flops_per_s.value == chip.tensor_mxfp8_flops_per_s.value
+    assert chip.tensor_fp8_flops_per_s.value == pytest.approx(2_516.6e12, rel=1e-3)
+    assert chip.tensor_fp4_flops_per_s.value == chip.tensor_fp8_flops_per_s.value
     assert chip.vector_flops_per_s.value == pytest.approx(9.6e12)
     assert chip.scalar_ops_per_s.value == pytest.approx(1.2288e12)
     assert chip.link_tray_bytes_per_s.value == 512e9
@@ -27,12 +29,18 @@ def test_trainium3_has_the_figures_of_its_fact_sheet() -> None:
     assert chip.scale_out_bytes_per_s.value == 25e9
     assert chip.microcode_bytes_per_core.value == 96e6
     assert chip.budget_watts.value == 1_000
+    assert chip.tensor_sparse_flops_per_s is not None
+    assert chip.tensor_sparse_flops_per_s.value == 4 * chip.tensor_flops_per_s("bf16")
+    array = chip.matrix
+    assert (array.tile_rows.value, array.tile_columns.value) == (128, 128)
+    assert (array.mx_tile_rows.value, array.sub_arrays.value) == (512, 4)
+    assert array.fill_drain_ns.value == pytest.approx(256 / 2.4)  # cycles at 2.4 GHz
 
 
 def test_what_nobody_published_is_marked_as_assumed() -> None:
     assumed = [name for name, figure in TRAINIUM3.figures() if figure.assumed]
 
-    assert assumed == ["idle_watts"]
+    assert assumed == ["launch_ns", "idle_watts"]
 
 
 def test_engines_stream_no_faster_than_the_slower_of_hbm_and_dma() -> None:
@@ -52,9 +60,16 @@ def test_an_lnc_that_the_chip_does_not_have_is_refused_with_those_it_has() -> No
         TRAINIUM3.logical_cores(4)
 
 
-def test_only_types_whose_numerics_exist_have_a_rate_for_time() -> None:
+def test_a_format_that_the_engine_does_not_multiply_runs_as_the_next_wider_one() -> None:
     assert TRAINIUM3.tensor_flops_per_s("bf16") == 4 * TRAINIUM3.tensor_flops_per_s("fp32")
-    with pytest.raises(ConfigError, match="dtype=mxfp8: expected fp32 or bf16"):
+    assert H100.tensor_flops_per_s("fp4") == H100.tensor_flops_per_s("fp8") == 1_979e12
+    only_bf16 = replace(TRAINIUM1, tensor_fp8_flops_per_s=None)
+    assert only_bf16.tensor_flops_per_s("fp4") == only_bf16.tensor_flops_per_s("bf16")
+    assert TRAINIUM3.tensor_flops_per_s("fp4") == TRAINIUM3.tensor_fp4_flops_per_s.value
+
+
+def test_a_rate_of_no_known_format_is_refused_with_the_formats() -> None:
+    with pytest.raises(ConfigError, match="dtype=mxfp8: expected fp32, bf16, fp8 or fp4"):
         TRAINIUM3.tensor_flops_per_s("mxfp8")
 
 

@@ -3,6 +3,9 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.blackwell import B200, GB300
+from emulator.specs.catalog.hopper import H100, H800
+from emulator.specs.chip import ChipSpec
 from emulator.specs.fault import LinkTier
 from emulator.specs.figure import Figure
 from emulator.specs.link_lanes import TierLanes, lanes_of
@@ -29,6 +32,13 @@ def test_active_lanes_at_eight_gb_per_s_are_the_chips_bandwidth() -> None:
         (LinkTier.CROSS_RACK, TRAINIUM3.link_cross_rack_bytes_per_s),
     ):
         assert lanes[tier].active.value * 8e9 == rate.value
+
+
+@pytest.mark.parametrize(("chip", "gb_per_s"), [(H100, 25), (H800, 25), (B200, 50), (GB300, 50)])
+def test_nvlinks_together_are_the_chips_bandwidth(chip: ChipSpec, gb_per_s: int) -> None:
+    (tier,) = lanes_of(chip).values()
+
+    assert tier.active.value * gb_per_s * 1e9 == chip.link_tray_bytes_per_s.value
 
 
 def test_a_chip_whose_lanes_are_not_known_is_refused() -> None:

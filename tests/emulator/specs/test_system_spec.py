@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.neuron_instances import INF2_48XLARGE
 from emulator.specs.figure import Figure
 from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
@@ -43,3 +44,36 @@ def test_a_system_that_contradicts_itself_is_refused() -> None:
         replace(TRN3_NL72X2, provisioned_watts=a_figure(143_999))
     with pytest.raises(ConfigError, match="pue"):
         replace(TRN3_NL72X2, pue=a_figure(0.99))
+
+
+def test_a_cluster_has_each_total_as_often_as_it_has_units() -> None:
+    cluster = TRN3_NL72X2.cluster(3)
+
+    assert (cluster.units, cluster.chips.value, cluster.cpus.value) == (3, 432, 108)
+    assert cluster.provisioned_watts.value == 3 * 163_339
+    assert cluster.overhead_watts_per_chip.value == TRN3_NL72X2.overhead_watts_per_chip.value
+    assert (cluster.racks, cluster.chips_per_rack) == (TRN3_NL72X2.racks, 72)
+
+
+def test_a_reading_and_a_cluster_come_to_the_same_in_either_order() -> None:
+    first = TRN3_NL72X2.read_as("power", "rack").cluster(2)
+    last = TRN3_NL72X2.cluster(2).read_as("power", "rack")
+
+    assert first.provisioned_watts.value == last.provisioned_watts.value == 4 * 163_339
+    back = last.read_as("power", "system")
+    assert back == TRN3_NL72X2.cluster(2)
+
+
+def test_a_cluster_of_chips_without_network_cards_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"units=2: expected 1: inf2.48xlarge has no scale-out"):
+        INF2_48XLARGE.cluster(2)
+    with pytest.raises(ConfigError, match="units=0"):
+        TRN3_NL72X2.cluster(0)
+    assert INF2_48XLARGE.cluster(1) is INF2_48XLARGE
+
+
+def test_a_torus_has_dimensions_that_multiply_to_its_chips() -> None:
+    with pytest.raises(ConfigError, match="torus"):
+        replace(INF2_48XLARGE, torus=(3, 3))
+    with pytest.raises(ConfigError, match="dimensions, for a torus"):
+        replace(TRN3_NL72X2, torus=(12, 12))

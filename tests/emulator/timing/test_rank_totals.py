@@ -7,10 +7,19 @@ from hypothesis import strategies as st
 from emulator.specs.batch import StepBatch
 from emulator.specs.deepseek_v3 import DEEPSEEK_V3
 from emulator.specs.gpt_oss import GPT_OSS_120B
+from emulator.specs.model import ModelSpec
 from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
-from emulator.timing.rank_totals import rank_totals
+from emulator.specs.trainium3 import TRAINIUM3
+from emulator.timing.issue_shape import IssueShape
+from emulator.timing.rank_totals import Int64s, RankTotals
+from emulator.timing.rank_totals import rank_totals as rank_totals_of
 
 SMALL_WINDOW = replace(GPT_OSS_120B, window_tokens=7)
+
+
+def rank_totals(batch: StepBatch, model: ModelSpec, *, dummy: Int64s | None = None) -> RankTotals:
+    shape = IssueShape.of(model, TRAINIUM3, tp=1, cores=1)
+    return rank_totals_of(batch, model, shape, dummy=dummy)
 
 
 def batch_of(ranks: int, rows: list[tuple[int, int, int]]) -> StepBatch:

@@ -4,22 +4,19 @@ import numpy as np
 import pytest
 
 from emulator.specs.trainium3 import TRAINIUM3
-from emulator.timing.roofline import (
-    ENGINES,
-    busy_ns,
-    engine_rates,
-    exposed_start_ns,
-    overlapped_ns,
-)
+from emulator.timing.product_rate import ProductRate
+from emulator.timing.roofline import ENGINES, busy_ns, engine_rates, overlapped_ns
 from emulator.timing.work import Work
 
 
 def test_each_engine_is_busy_for_its_work_over_its_peak_rate() -> None:
     work = Work.of(
-        tensor_flops=np.array([629_145.6, 0.0]),
+        flops={ProductRate.PLAIN: np.array([629_145.6, 0.0])},
         vector_flops=np.array([0.0, 9_600.0 * 3]),
         scalar_ops=np.array([1_228.8 * 2, 0.0]),
-        hbm_bytes=np.array([4_224.0 * 5, 4_224.0]),
+        gpsimd_ops=np.array([0.0, 1_228.8 * 4]),
+        hbm_bytes=np.array([4_224.0 * 4, 4_224.0]),
+        lost_bytes=np.array([4_224.0, 0.0]),
     )
 
     busy = busy_ns(work, engine_rates(TRAINIUM3, "bf16"))
@@ -28,8 +25,26 @@ def test_each_engine_is_busy_for_its_work_over_its_peak_rate() -> None:
         "tensor": pytest.approx([1, 0]),
         "vector": pytest.approx([0, 3]),
         "scalar": pytest.approx([2, 0]),
+        "gpsimd": pytest.approx([0, 4]),
         "dma": pytest.approx([5, 1]),
     }
+
+
+def test_the_matrix_engine_is_occupied_for_what_is_issued_and_not_for_what_is_done() -> None:
+    work = Work.of(
+        flops={ProductRate.PLAIN: 629_145.6}, issued_flops={ProductRate.PLAIN: 3 * 629_145.6}
+    )
+
+    assert busy_ns(work, engine_rates(TRAINIUM3, "bf16"))[0].tolist() == pytest.approx([3])
+
+
+def test_a_chip_without_gpsimd_engines_gathers_on_its_vector_engines() -> None:
+    chip = replace(TRAINIUM3, gpsimd_ops_per_s=None)
+    work = Work.of(vector_flops=9_600.0, gpsimd_ops=19_200.0)
+
+    busy = busy_ns(work, engine_rates(chip, "bf16"))
+
+    assert busy[:, 0].tolist() == pytest.approx([0, 3, 0, 0, 0])
 
 
 def test_overlapped_engines_take_as_long_as_the_busiest() -> None:
@@ -41,16 +56,21 @@ def test_overlapped_engines_take_as_long_as_the_busiest() -> None:
 def test_fp32_runs_the_tensor_engine_at_a_quarter_of_bf16_and_nothing_else_slower() -> None:
     bf16, fp32 = engine_rates(TRAINIUM3, "bf16"), engine_rates(TRAINIUM3, "fp32")
 
-    assert bf16 == replace(fp32, tensor_flops=4 * fp32.tensor_flops)
+    plain = ProductRate.PLAIN
+    assert bf16.flops[plain] == 4 * fp32.flops[plain]
+    assert bf16.flops[ProductRate.FP8 :].tolist() == fp32.flops[ProductRate.FP8 :].tolist()
+    assert bf16.hbm_bytes == fp32.hbm_bytes
 
 
 def test_low_precision_products_run_four_times_as_fast_as_bf16_and_add_to_the_same_engine() -> None:
-    work = Work.of(tensor_flops=629_145.6, mx_flops=4 * 629_145.6)
+    work = Work.of(
+        flops={
+            ProductRate.PLAIN: 629_145.6,
+            ProductRate.FP8: 4 * 629_145.6,
+            ProductRate.FP4: 4 * 629_145.6,
+        }
+    )
 
     busy = busy_ns(work, engine_rates(TRAINIUM3, "bf16"))
 
-    assert busy.tolist() == pytest.approx([2, 0, 0, 0])
-
-
-def test_one_dma_start_of_a_layer_is_exposed() -> None:
-    assert exposed_start_ns(TRAINIUM3) == 1_300
+    assert busy[:, 0].tolist() == pytest.approx([3, 0, 0, 0, 0])

@@ -7,11 +7,21 @@ from hypothesis import strategies as st
 from emulator.specs.batch import StepBatch
 from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model import ModelSpec
+from emulator.specs.trainium3 import TRAINIUM3
 from emulator.specs.weight_format import WeightFormat
 from emulator.timing.attention_work import attention_work
-from emulator.timing.feed_forward_work import dense_work, ends_work, expert_work, router_work
+from emulator.timing.feed_forward_work import (
+    dense_work,
+    expert_work,
+    lm_head_work,
+    router_work,
+    sampling_work,
+)
 from emulator.timing.head_split import HeadSplit, head_split
-from emulator.timing.rank_totals import rank_totals
+from emulator.timing.issue_shape import IssueShape
+from emulator.timing.product_rate import ProductRate
+from emulator.timing.rank_totals import RankTotals
+from emulator.timing.rank_totals import rank_totals as rank_totals_of
 from emulator.timing.work import Work
 from tests.emulator.specs.tiny_model import TINY
 
@@ -52,6 +62,18 @@ WHOLE = HeadSplit(query_share=1, kv_share=1, cache_share=1, column_share=1)
 Row = tuple[int, int, int]  # rank, new tokens, context tokens
 
 
+def shape_of(model: ModelSpec, *, tp: int = 1, cores: int = 1) -> IssueShape:
+    return IssueShape.of(model, TRAINIUM3, tp=tp, cores=cores)
+
+
+def rank_totals(batch: StepBatch, model: ModelSpec) -> RankTotals:
+    return rank_totals_of(batch, model, shape_of(model))
+
+
+def ends_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> Work:
+    return lm_head_work(model, totals, split, shape_of(model)) + sampling_work(model, totals)
+
+
 def batch_of(ranks: int, rows: list[Row], logit_rows: list[int] | None = None) -> StepBatch:
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
     last_tokens = np.bincount(columns[:, 0], minlength=ranks)
@@ -77,6 +99,7 @@ class Tally:
     vector: int = 0
     scalar: int = 0
     hbm: int = 0
+    gpsimd: int = 0
 
     def matmul(self, rows: int, columns: int) -> None:
         self.tensor += sum(2 for _ in range(rows) for _ in range(columns))
@@ -89,9 +112,18 @@ class Tally:
         self.scalar += scores
 
     def same_as(self, work: Work, rank: int) -> bool:
-        mine = (self.tensor, self.vector, self.scalar, self.hbm)
-        theirs = (work.tensor_flops, work.vector_flops, work.scalar_ops, work.hbm_bytes)
-        return mine == tuple(float(array[rank]) for array in theirs)
+        mine = (self.tensor, self.vector, self.scalar, self.gpsimd, self.hbm)
+        theirs = (
+            work.tensor_flops,
+            work.vector_flops,
+            work.scalar_ops,
+            work.gpsimd_ops,
+            work.hbm_bytes,
+        )
+        one = tuple(
+            float(np.broadcast_to(array, work.tensor_flops.shape)[rank]) for array in theirs
+        )
+        return mine == one
 
 
 def slow_layer(model: ModelSpec, rows: list[Row], rank: int, *, window: bool) -> Tally:
@@ -127,6 +159,7 @@ def slow_layer(model: ModelSpec, rows: list[Row], rank: int, *, window: bool) ->
             tally.vector += 0 if model.router_bias is None else model.experts
             tally.softmax(model.experts)
             tally.vector += model.experts  # top k
+            tally.gpsimd += model.experts_per_token  # indices of those picked
             tally.vector += 2 * model.experts_per_token * model.hidden  # weighted sum of answers
             tally.vector += model.hidden  # residual
             for _ in range(model.shared_experts):
@@ -154,7 +187,8 @@ def slow_ends(model: ModelSpec, rows: list[Row], rank: int, logit_rows: int) -> 
         tally.norm(model.hidden)
         tally.matmul(model.hidden, model.vocab)
         tally.softmax(model.vocab)
-        tally.hbm += 4 * model.vocab
+        tally.hbm += 2 * 4 * model.vocab  # written, and read for sampling
+        tally.gpsimd += model.vocab
     if logit_rows:
         tally.hbm += row_bytes + model.vocab * row_bytes
     return tally
@@ -164,8 +198,8 @@ def layer_work(
     model: ModelSpec, batch: StepBatch, split: HeadSplit = WHOLE, *, window: bool = False
 ) -> Work:
     totals = rank_totals(batch, model)
-    attention = attention_work(model, totals, split, window=window)
-    return attention + router_work(model, totals, split)
+    attention = attention_work(model, totals, split, shape_of(model), window=window)
+    return attention + router_work(model, totals, split, shape_of(model))
 
 
 def test_one_decode_token_over_three_cached_ones_by_hand() -> None:
@@ -186,8 +220,8 @@ def test_one_of_four_chips_does_its_heads_and_all_of_the_router_by_hand() -> Non
     split = head_split(model, tp=4, cores=1)  # one query head, and one key head that two chips have
     totals = rank_totals(batch_of(1, [(0, 1, 3)]), model)
 
-    attention = attention_work(model, totals, split, window=False)
-    router = router_work(model, totals, split)
+    attention = attention_work(model, totals, split, shape_of(model), window=False)
+    router = router_work(model, totals, split, shape_of(model))
 
     # query and output 2 x 4 x 2, key and value 2 x 4 x 2; 4 keys x 2 elements, scores and values
     assert attention.tensor_flops.tolist() == [2 * (16 + 16) + 2 * 2 * (4 * 2)]
@@ -211,7 +245,11 @@ def test_a_latent_is_folded_in_decode_and_unfolded_in_prefill_by_hand() -> None:
 
 def test_a_decode_token_of_a_latent_model_by_hand() -> None:
     work = attention_work(
-        LATENT, rank_totals(batch_of(1, [(0, 1, 99)]), LATENT), WHOLE, window=False
+        LATENT,
+        rank_totals(batch_of(1, [(0, 1, 99)]), LATENT),
+        WHOLE,
+        shape_of(LATENT),
+        window=False,
     )
 
     down, up_queries, up_latent, out = 5 * 4 + 8 * 4, 4 * 5 * 5, 4 * 6 * 6, 4 * 3 * 4
@@ -226,18 +264,22 @@ def test_a_decode_token_of_a_latent_model_by_hand() -> None:
 
 def test_every_core_reads_the_whole_latent_and_its_own_heads() -> None:
     totals = rank_totals(batch_of(1, [(0, 1, 99)]), LATENT)
-    one = attention_work(LATENT, totals, head_split(LATENT, tp=1, cores=1), window=False)
-    four = attention_work(LATENT, totals, head_split(LATENT, tp=1, cores=4), window=False)
+    one = attention_work(
+        LATENT, totals, head_split(LATENT, tp=1, cores=1), shape_of(LATENT), window=False
+    )
+    four = attention_work(
+        LATENT, totals, head_split(LATENT, tp=1, cores=4), shape_of(LATENT), window=False
+    )
 
     assert four.hbm_bytes[0] - one.hbm_bytes[0] == 3 * 100 * 8 * 2
     assert four.tensor_flops[0] == one.tensor_flops[0]
 
 
 def test_experts_of_one_token_on_one_chip_by_hand() -> None:
-    work = expert_work(TINY, np.array([2.0]), np.array([2.0]))
+    work = expert_work(TINY, np.array([2.0]), np.array([2.0]), shape_of(TINY))
 
     assert work.tensor_flops.tolist() == [2 * 2 * 36]  # two experts of 3 x 4 x 3 weights
-    assert work.mx_flops.tolist() == 0
+    assert work.gpsimd_ops.tolist() == [2 * 4]  # two rows of 4 elements are gathered
     assert work.vector_flops.tolist() == [2 * 2 * 3]
     assert work.scalar_ops.tolist() == [2 * 3]
     assert work.hbm_bytes.tolist() == [2 * 36 * 2]
@@ -246,10 +288,11 @@ def test_experts_of_one_token_on_one_chip_by_hand() -> None:
 def test_experts_in_four_bits_run_at_the_mx_rate_on_quantised_activations_by_hand() -> None:
     model = replace(TINY, stored_expert_format=WeightFormat.MXFP4, expert_bias=True)
 
-    work = expert_work(model, np.array([5.0]), np.array([2.0]))
+    work = expert_work(model, np.array([5.0]), np.array([2.0]), shape_of(model))
 
-    assert work.tensor_flops.tolist() == 0
-    assert work.mx_flops.tolist() == [2 * 5 * 36]
+    by_rate = {rate: flops.tolist() for rate, flops in zip(ProductRate, work.flops, strict=True)}
+    assert by_rate.pop(ProductRate.FP4) == [2 * 5 * 36]
+    assert all(flops == [0] for flops in by_rate.values())
     # SwiGLU 2 x 3, biases 3 + 3 + 4, quantised 2 x (4 + 3)
     assert work.vector_flops.tolist() == [5 * (6 + 10 + 14)]
     # 3 rows of 4 elements twice and 4 rows of 3, each row with one scale; biases in BF16
@@ -262,7 +305,7 @@ def test_a_dense_network_is_divided_by_columns_by_hand() -> None:
     )
     totals = rank_totals(batch_of(1, [(0, 5, 0)]), model)
 
-    work = dense_work(model, totals, replace(WHOLE, column_share=0.5))
+    work = dense_work(model, totals, replace(WHOLE, column_share=0.5), shape_of(model))
 
     assert work.tensor_flops.tolist() == [2 * 5 * 3 * 4 * 3]
     assert work.vector_flops.tolist() == [5 * (4 * 4 + 4) + 2 * 5 * 3]
@@ -276,15 +319,18 @@ def test_the_ends_of_a_prefill_with_one_row_of_logits_by_hand() -> None:
     assert work.tensor_flops.tolist() == [2 * 4 * 10]
     assert work.vector_flops.tolist() == [4 * 4 + 4 * 10]
     assert work.scalar_ops.tolist() == [10]
-    assert work.hbm_bytes.tolist() == [5 * 8 + 8 + 80 + 4 * 10]
+    # an embedding row each, the last norm, the LM head, and logits that are written and read
+    assert work.hbm_bytes.tolist() == [5 * 8 + 8 + 80 + 2 * 4 * 10]
+    assert work.gpsimd_ops.tolist() == [10]
 
 
-def test_a_vocabulary_over_two_chips_halves_all_but_the_last_norm() -> None:
+def test_a_vocabulary_over_two_chips_halves_all_but_the_last_norm_and_sampling() -> None:
     totals = rank_totals(batch_of(1, [(0, 5, 0)]), TINY)
     work = ends_work(TINY, totals, replace(WHOLE, column_share=0.5))
 
+    # each chip has all logits when it samples
     assert work.tensor_flops.tolist() == [4 * 10]
-    assert work.hbm_bytes.tolist() == [(5 * 8 + 80 + 4 * 10) / 2 + 8]
+    assert work.hbm_bytes.tolist() == [(5 * 8 + 80 + 4 * 10) / 2 + 8 + 4 * 10]
 
 
 @given(rows=rows_strategy, model=st.sampled_from([TINY, OTHER, WINDOWED]), window=st.booleans())
@@ -313,10 +359,21 @@ def test_a_rank_among_others_works_as_it_does_alone(rows: list[Row], model: Mode
 
 
 def test_work_adds_by_resource() -> None:
-    first = Work.of(tensor_flops=1, mx_flops=2, vector_flops=3, scalar_ops=4, hbm_bytes=5)
+    first = Work.of(
+        flops={ProductRate.PLAIN: 1, ProductRate.FP8: 2},
+        issued_flops={ProductRate.FP8: 8},
+        vector_flops=3,
+        scalar_ops=4,
+        gpsimd_ops=5,
+        hbm_bytes=6,
+        lost_bytes=7,
+    )
     both = first + first
 
-    assert [float(getattr(both, name)) for name in first.__slots__] == [2, 4, 6, 8, 10]
+    assert both.flops.tolist() == [[2], [0], [4], [0]]
+    assert both.issued_flops.tolist() == [[0], [0], [16], [0]]
+    rest = ("vector_flops", "scalar_ops", "gpsimd_ops", "hbm_bytes", "lost_bytes")
+    assert [float(getattr(both, name)) for name in rest] == [6, 8, 10, 12, 14]
 
 
 def test_an_idle_rank_reads_nothing() -> None:

@@ -12,8 +12,10 @@ from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from tests.emulator.ultraserver.tiny_steps import (
+    LAUNCH_NS,
     SLOW_MEMORY,
     TINY,
+    TINY_ENDS_BYTES,
     batch_of,
     cost_model,
     same_on_each,
@@ -75,12 +77,12 @@ def test_counted_loads_move_the_tokens_that_were_sent() -> None:
 
 
 def test_the_chips_of_a_rank_dispatch_equal_parts_of_its_tokens_by_hand() -> None:
-    costs = cost_model(2, replace(TINY, hidden=4_096), tp=2)
-    batch = batch_of(1, [(0, 100, 0)])
-    # each chip has two of four experts: it computes half of 200 pairs, hits both of its experts,
-    # and is needed by all of the other's 50 tokens but the sixth that picks the other two experts
-    sent = np.array([[[25.0, 50 * 5 / 6], [50 * 5 / 6, 25.0]]] * 2)
-    loads = ExpertLoads(pairs=np.full((2, 2), 100), distinct=np.full((2, 2), 2), sent=sent)
+    costs = cost_model(4, replace(TINY, hidden=4_096), tp=2)
+    batch = batch_of(2, [(0, 100, 0)])
+    # each chip has one of four experts: it computes a quarter of 200 pairs, and half of the 50
+    # tokens of each of the rank's chips need it
+    sent = np.array([[[25.0] * 4, [25.0] * 4, [0.0] * 4, [0.0] * 4]] * 2)
+    loads = ExpertLoads(pairs=np.full((2, 4), 50), distinct=np.ones((2, 4)), sent=sent)
 
     expected, counted = costs.cost(batch), costs.cost(batch, loads)
 
@@ -103,10 +105,10 @@ def test_a_slow_chip_takes_so_many_times_as_long_by_hand() -> None:
 
     cost = costs.cost(batch, slow_factor=np.array([1.0, 3.0]))
 
-    work_ns = 2 * 328 + 136
-    assert cost.rank_ns.tolist() == [work_ns + 2_600, 3 * work_ns + 2_600]
+    work_ns, starts_ns = 2 * 328 + TINY_ENDS_BYTES, 2 * 1_300 + LAUNCH_NS
+    assert cost.rank_ns.tolist() == [work_ns + starts_ns, 3 * work_ns + starts_ns]
     assert cost.engine_ns["dma"].tolist() == [work_ns, 3 * work_ns]
-    assert cost.duration_ns == 3 * work_ns + 2_600
+    assert cost.duration_ns == 3 * work_ns + starts_ns
 
 
 def test_one_slow_chip_of_a_rank_holds_up_the_others() -> None:
@@ -177,7 +179,7 @@ def test_a_rank_whose_chip_is_gone_runs_no_dummy_token() -> None:
 
     cost = without.cost(batch_of(2, [(0, 1, 3)]))
 
-    assert cost.engine_ns["dma"].tolist() == [2 * 328 + 136, 0]
+    assert cost.engine_ns["dma"].tolist() == [2 * 328 + TINY_ENDS_BYTES, 0]
     assert whole.placement is not without.placement is placement
 
 

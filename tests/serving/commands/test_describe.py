@@ -1,9 +1,11 @@
 import argparse
 import json
+import subprocess
+import sys
 
 import pytest
 
-from emulator.model import MODELS
+from emulator.model import CHIPS, DATA_SHEETS, MODELS, SYSTEMS
 from serving.commands import describe
 
 
@@ -15,15 +17,31 @@ def run(*arguments: str) -> int:
     return code
 
 
-def test_without_a_name_it_prints_the_chip_and_the_system(
+def test_without_a_name_it_prints_every_chip_and_system_in_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run() == 0
 
     text = capsys.readouterr().out
-    assert text.startswith("chip trainium3\n")
-    assert "\n\nsystem trn3-nl72x2\n" in text
+    first_words = [line.split()[0] for line in text.splitlines() if line]
+    for name in (*CHIPS, *DATA_SHEETS, *SYSTEMS):
+        assert first_words.count(name) == 1
     assert "qwen3" not in text
+
+
+def test_a_line_has_the_main_figures_and_marks_what_is_assumed_or_unpublished(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run() == 0
+
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert lines["h200"][1:5] == ["NVIDIA", "989", "1,979", "-"]
+    assert lines["h200"][5:10] == ["141", "4.80", "450", "50.0", "700"]
+    assert lines["trainium1"][9] == "244*"
+    assert lines["trainium4"][2] == "?"
+    assert lines["trainium4"][-4:] == ["announced,", "cannot", "be", "timed"]
+    assert lines["trn2-ultraserver"][1:5] == ["64", "trainium2", "torus", "4x4x4"]
+    assert lines["trn3-nl72x2"][-2:] == ["switch-generation,", "power"]
 
 
 def test_each_line_of_the_table_has_value_unit_and_source_in_aligned_columns(
@@ -32,7 +50,7 @@ def test_each_line_of_the_table_has_value_unit_and_source_in_aligned_columns(
     assert run("trainium3") == 0
 
     table, *_ = capsys.readouterr().out.split("\n\n")
-    header, *rows = table.splitlines()[1:]
+    header, *rows = table.splitlines()[2:]
     source_column, unit_column = header.index("source"), header.index("unit")
     assert len(rows) > 20
     for row in rows:
@@ -51,17 +69,132 @@ def test_json_has_value_unit_and_source_of_every_figure_in_base_units(
 ) -> None:
     assert run("--json") == 0
 
-    chip, system = json.loads(capsys.readouterr().out)
-    assert (chip["kind"], chip["name"]) == ("chip", "trainium3")
-    assert (system["kind"], system["name"]) == ("system", "trn3-nl72x2")
-    for section in (chip, system):
+    sections = {section["name"]: section for section in json.loads(capsys.readouterr().out)}
+    assert sections.keys() == {*CHIPS, *DATA_SHEETS, *SYSTEMS}
+    for section in sections.values():
+        assert {"kind", "name", "announced", "figures", "unknown", "switches"} <= section.keys()
         for figure in section["figures"].values():
             assert figure.keys() == {"value", "unit", "source", "assumed"}
             assert figure["unit"]
             assert figure["source"]
+    chip, system = sections["trainium3"], sections["trn3-nl72x2"]
+    assert (chip["kind"], system["kind"]) == ("chip", "system")
     assert chip["figures"]["hbm_bytes_per_s"]["value"] == 4.9e12
     assert chip["figures"]["idle_watts"]["assumed"] is True
     assert system["figures"]["provisioned_watts"]["value"] == 163_339
+
+
+@pytest.mark.parametrize("name", [*CHIPS, *DATA_SHEETS, *SYSTEMS])
+def test_every_name_is_described_as_text_and_as_json(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(name) == 0
+    text = capsys.readouterr().out
+    assert run(name, "--json") == 0
+    first, *chip = json.loads(capsys.readouterr().out)
+
+    assert first["name"] == name
+    assert text.startswith(f"{first['kind']} {name}\n")
+    for section in (first, *chip):
+        for label in (*section["figures"], *section["unknown"]):
+            assert f"\n  {label} " in text
+        for switch in section["switches"]:
+            assert f"\n  switch {switch['name']}\n" in text
+    assert [section["kind"] for section in chip] == ["chip"] * (name in SYSTEMS)
+
+
+def test_a_system_shows_the_figures_of_the_readings_that_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    readings = ("--reading", "switch-generation=v2-320-lane", "--reading", "links=aws_text")
+    assert run("trn3-nl72x2", *readings, "--json") == 0
+
+    system, chip = json.loads(capsys.readouterr().out)
+    assert system["about"] == "144 x trainium3, switched, v2-320-lane"
+    assert system["figures"]["backplane_hops"]["value"] == 2
+    assert system["figures"]["backplane_hops"]["assumed"] is True
+    assert chip["figures"]["link_tray_bytes_per_s"]["value"] == 256e9
+    on = {switch["name"]: switch["on"] for switch in (*system["switches"], *chip["switches"])}
+    assert on["switch-generation"] == "v2-320-lane"
+    assert (on["power"], on["links"], on["hbm"]) == ("system", "aws_text", "spec")
+
+
+def test_each_switch_lists_its_readings_what_they_set_and_which_is_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("trainium3", "--reading", "hbm=nki") == 0
+
+    text = capsys.readouterr().out
+    _, after = text.split("\n  switch hbm\n")
+    spec, spec_sets, nki, nki_sets, *_ = after.splitlines()
+    assert spec == "    hbm=spec: 9.6 Gb/s a pin"
+    assert nki == "    hbm=nki (on): 9.2 Gb/s a pin"
+    assert spec_sets.split() == ["hbm_bytes_per_s", "4.90", "TB/s"]
+    assert nki_sets.split() == ["hbm_bytes_per_s", "4.70", "TB/s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("trn3-nl72x2", "--reading", "links"), "reading=links: expected SWITCH=READING"),
+        (("trainium3", "--reading", "hbm=5"), "reading hbm=5: expected one of spec, nki"),
+        (("h100", "--reading", "hbm=5"), "reading=hbm: expected a switch of h100: none"),
+        (("trainium4", "--reading", "hbm=5"), "expected nothing: trainium4 has no switches"),
+        (("mixtral-8x7b", "--reading", "hbm=5"), "expected nothing: mixtral-8x7b has no switches"),
+        (("--reading", "hbm=nki"), "expected the NAME of a chip or a system"),
+    ],
+)
+def test_a_wrong_reading_is_one_line_on_stderr_and_exit_code_2(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_what_cannot_be_timed_says_so_and_lists_what_is_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("trainium4", "--json") == 0
+    (sheet,) = json.loads(capsys.readouterr().out)
+    assert run("trainium4") == 0
+    title, maker, status, *rows = capsys.readouterr().out.splitlines()
+
+    assert sheet["announced"] is True
+    assert "budget_watts" in sheet["unknown"]
+    assert (title, maker) == ("chip trainium4", "  AWS")
+    assert status.startswith("  announced, cannot be timed: cores, ")
+    assert any(row.split() == ["budget_watts", "unknown", "unpublished"] for row in rows)
+
+
+def test_another_name_of_a_chip_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("mi450x") == 0
+
+    assert capsys.readouterr().out.startswith("chip mi455x\n")
+
+
+def test_a_gpu_has_no_logical_cores_to_map(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("h200", "--json") == 0
+
+    (chip,) = json.loads(capsys.readouterr().out)
+    assert "logical_cores" not in chip
+
+
+def test_it_starts_without_an_engine() -> None:
+    script = (
+        "import sys; from serving.main import main; code = main(['describe']); "
+        "heavy = {'vllm', 'torch', 'ray', 'grpc'} & set(sys.modules); "
+        "sys.exit(code or (f'imported {heavy}' if heavy else 0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("chip ")
 
 
 def test_a_model_is_described_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,12 +235,13 @@ def test_every_model_is_described_with_a_source_for_each_figure(
 def test_an_unknown_name_is_one_line_on_stderr_with_the_names_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run("h100") == 2
+    assert run("h1000") == 2
 
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert "name=h100: expected one of trainium3, trn3-nl72x2, qwen3-30b-a3b" in err
+    assert "name=h1000: expected one of inferentia2, trainium1, " in err
+    assert ", qwen3-30b-a3b" in err
 
 
 def test_a_chip_shows_its_logical_cores_and_the_hbm_that_each_sees(
@@ -115,7 +249,7 @@ def test_a_chip_shows_its_logical_cores_and_the_hbm_that_each_sees(
 ) -> None:
     assert run("trainium3") == 0
 
-    _, one, two, eight = capsys.readouterr().out.rstrip("\n").split("\n\n")
+    *_, one, two, eight = capsys.readouterr().out.rstrip("\n").split("\n\n")
     assert one.splitlines()[0] == "  LNC=1: 8 logical cores"
     assert one.splitlines()[4] == ("    NC 3: physical 3, HBM stack 1, 36 GiB, shared with NC 2")
     assert two.splitlines()[2] == "    NC 1: physical 2-3, HBM stack 1, 36 GiB"

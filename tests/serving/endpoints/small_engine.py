@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 import uvloop
 
 from emulator.errors import ConfigError
+from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_service import ControlServer
@@ -24,14 +26,20 @@ from serving.metrics.control_call import (
     HealReport,
     HealRequest,
     InjectRequest,
+    RecordingRequest,
+    RecordRequest,
     Refusal,
     RefusalCode,
+    ReliefRequest,
     StateReply,
+    StepsRequest,
     request_from_json,
     to_json,
 )
 from serving.metrics.machine_state import ChipHealth, FaultRecord, FaultStage, Recovery
+from serving.plugin.live_recording import LiveRecording
 from tests.serving.metrics.machine_states import a_state
+from tests.serving.metrics.recorded_steps import DECODE, PREFILL, a_cost_model, costing, queues
 
 _HEALTH = {
     FaultKind.LOSE_CHIP: ChipHealth.LOST,
@@ -43,10 +51,15 @@ _HEALTH = {
 class SmallEngine:
     """Two chips and a spare; a fault is recovered from when the state is asked for once more.
 
+    It takes a decode step and a prefill after each question about its recording; `steps` of them.
+
     Set `errored` to end it, `silent` to leave calls without an answer, `failure` to fail in them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, steps: int = 4) -> None:
+        self.steps_left = steps
+        self._now_ns = 7_000_000
+        self._recording = LiveRecording(lambda: self._now_ns, ceilings_of(a_cost_model()))
         self.state = msgspec.structs.replace(a_state(), faults=())
         self.errored = False
         self.silent = False
@@ -81,11 +94,33 @@ class SmallEngine:
                 return self._inject(request)
             if isinstance(request, HealRequest):
                 return self._heal(request)
+            if isinstance(request, RecordRequest | RecordingRequest | StepsRequest | ReliefRequest):
+                recorded = self._recording.answer(request)
+                self._step()
+                return recorded
         except ConfigError as error:
             return Refusal(code=RefusalCode.INVALID, message=str(error))
         reply = StateReply(state=self.state)
         self._recover()
         return reply
+
+    def _step(self) -> None:
+        if not self.steps_left:
+            return
+        work = PREFILL if self.steps_left % 2 else DECODE
+        cost = a_cost_model().cost(work)
+        self._recording.add(
+            cost,
+            work,
+            costing=costing(),
+            loads=None,
+            begin_ns=self._now_ns,
+            pause_ns=0,
+            chips=np.arange(2),
+            queues=queues(),
+        )
+        self.steps_left -= 1
+        self._now_ns += cost.duration_ns
 
     def _inject(self, request: InjectRequest) -> ControlReply:
         fault = request.fault

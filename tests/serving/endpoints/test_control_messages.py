@@ -14,7 +14,7 @@ from emulator.specs.fault import Fault, FaultKind, LinkTier
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.endpoints import control_messages
 from serving.endpoints.control_messages import fault_from_message, from_message, to_message
-from serving.metrics.control_call import FaultReport, HealReport
+from serving.metrics.control_call import FaultReport, HealReport, RecordingState
 from serving.metrics.machine_state import (
     ChipHealth,
     CutLink,
@@ -24,6 +24,8 @@ from serving.metrics.machine_state import (
     Plain,
     RankState,
 )
+from serving.metrics.step_record import StepPhase
+from serving.metrics.step_recording import StepPage, StepRelief
 from tests.serving.metrics.machine_states import a_broken_chip, a_state, anything_of, faults
 
 
@@ -47,15 +49,20 @@ ALL = [
     *pairs(MachineState, pb.MachineState.DESCRIPTOR),
     *pairs(FaultReport, pb.FaultReport.DESCRIPTOR),
     *pairs(HealReport, pb.HealReport.DESCRIPTOR),
+    *pairs(RecordingState, pb.RecordingState.DESCRIPTOR),
+    *pairs(StepPage, pb.StepPage.DESCRIPTOR),
+    *pairs(StepRelief, pb.StepRelief.DESCRIPTOR),
 ]
 
 
 def test_every_message_is_reached() -> None:
     reached = {descriptor.name for _, descriptor in ALL}
     file = pb.DESCRIPTOR
-    requests = {"GetStateRequest", "InjectFaultRequest", "HealRequest"}
+    answered = {name for name in file.message_types_by_name if not name.endswith("Request")}
+    asked = {method.input_type.name for method in file.services_by_name["Control"].methods}
 
-    assert reached == {*file.message_types_by_name, *file.enum_types_by_name} - requests
+    assert reached == {*answered, *file.enum_types_by_name}
+    assert asked == {*file.message_types_by_name} - answered
 
 
 @pytest.mark.parametrize(("kind", "descriptor"), ALL, ids=[kind.__name__ for kind, _ in ALL])
@@ -136,6 +143,13 @@ def test_any_state_survives_the_wire(state: MachineState) -> None:
     assert from_message(pb.MachineState.FromString(wire), MachineState) == state
 
 
+@given(anything_of(StepPage))
+@settings(max_examples=25, deadline=None)
+def test_any_page_of_steps_survives_the_wire(page: StepPage) -> None:
+    wire = to_message(page, pb.StepPage).SerializeToString()
+    assert from_message(pb.StepPage.FromString(wire), StepPage) == page
+
+
 @given(faults())
 def test_any_fault_survives_the_wire(fault: Fault) -> None:
     wire = to_message(fault, pb.Fault).SerializeToString()
@@ -194,6 +208,7 @@ def test_the_enums_are_the_ones_of_the_contract() -> None:
         LinkTier,
         ChipHealth,
         FaultStage,
+        StepPhase,
     }
 
 

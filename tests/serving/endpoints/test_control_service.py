@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
@@ -19,6 +20,7 @@ from serving.errors import PortInUse
 from serving.metrics.control_call import ControlReply, HealReport
 from serving.metrics.machine_state import ChipHealth, FaultStage
 from tests.serving.endpoints.small_engine import SmallEngine, free_port
+from tests.serving.metrics.recorded_steps import a_cost_model
 
 LOSE = Fault(kind=FaultKind.LOSE_CHIP, chip=1)
 
@@ -256,3 +258,59 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end_s, "it did not happen"
         time.sleep(0.005)
+
+
+def test_a_recording_begins_goes_on_and_ends(engine: SmallEngine, client: ControlClient) -> None:
+    begun = client.record(steps_max=3)
+    going = client.recording(begun.recording)
+    ended = client.record(ends=begun.recording)
+
+    assert (begun.recording, begun.on, begun.steps, begun.samples) == (1, True, 0, 0)
+    assert (begun.begin_ns, begun.now_ns) == (7_000_000, 7_000_000)
+    assert (going.on, going.steps) == (True, 1)
+    assert going.now_ns > going.begin_ns
+    assert (ended.on, ended.steps, ended.dropped, ended.samples) == (False, 2, 0, 2)
+    assert ended.ceilings == ceilings_of(a_cost_model())
+    # Steps that come later are no part of it, and its end stays where it was.
+    assert client.recording(begun.recording) == ended
+
+
+def test_steps_come_in_pages_and_samples_are_costed_again(client: ControlClient) -> None:
+    number = client.record().recording
+    for _ in range(3):
+        client.recording(number)
+    client.record(ends=number)
+
+    page = client.steps(number, 0)
+    assert [step.step for step in page.steps] == [0, 1, 2, 3]
+    assert client.steps(number, page.next_step).steps == ()
+    assert client.steps(number, 2).steps == page.steps[2:]
+    durations = {step.step: step.duration_ns for step in page.steps}
+    for sample in range(4):
+        relief = client.relief(number, sample, factor=2.0)
+        assert relief.duration_ns == durations[relief.step]
+        assert min(relief.relieved_ns.values()) < relief.duration_ns
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda client: client.recording(1), "recording=1: expected a recording that has begun"),
+        (lambda client: client.record(steps_max=0), "steps=0: expected 1 to 50,000"),
+        (lambda client: client.record(ends=-1), "ends=-1: expected at least 0"),
+        (lambda client: client.steps(1, -1), "first_step=-1: expected at least 0"),
+    ],
+)
+def test_a_recording_that_is_not_there_is_refused(
+    ask: Callable[[ControlClient], object], words: str, client: ControlClient
+) -> None:
+    with pytest.raises(RefusedByServer, match=f"^{words}"):
+        ask(client)
+
+
+def test_who_records_anew_takes_over_and_the_other_is_told(client: ControlClient) -> None:
+    first, second = client.record().recording, client.record().recording
+
+    with pytest.raises(RefusedByServer, match=r"recording=1: expected 2, which has replaced"):
+        client.steps(first, 0)
+    assert client.recording(second).on

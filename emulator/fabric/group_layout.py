@@ -1,0 +1,115 @@
+"""How the chips of a collective lie to each other: its levels, its hypercube, and its rings.
+
+A level is what chips differ in while all else is the same: their place in the tray, the tray, the
+rack, the unit; in a torus one dimension each. Levels are what a hierarchical collective goes
+through, one phase each; recursive doubling does so with levels of two chips.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fabric.tiers import rack_of, tray_of
+from emulator.fabric.torus import neighbours, places
+from emulator.specs.system import SystemSpec, Topology
+
+Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+def levels(system: SystemSpec, group: Int64s) -> Int64s | None:
+    """Where each chip of a group is on each level, the nearest first: int64[chips, levels].
+
+    Levels in which no two chips differ are left out. None when the chips do not fill all their
+    levels, such as three of one tray and two of another.
+    """
+    per_unit = system.chips.count // system.units
+    if system.topology is Topology.TORUS:
+        inside = places(system)[group % per_unit]
+    else:
+        tray, rack = tray_of(system, group), rack_of(system, group)
+        inside = np.stack(
+            [group % system.chips_per_tray.count, tray % system.trays_per_rack.count, rack], axis=1
+        )
+        inside[:, 2] %= system.racks.count
+    raw = np.concatenate([inside, (group // per_unit)[:, None]], axis=1)
+    columns = [np.unique(column, return_inverse=True)[1] for column in raw.T]
+    dense = np.stack([column for column in columns if column.max() > 0] or columns[:1], axis=1)
+    full = int(np.prod(dense.max(axis=0) + 1)) == len(group)
+    return dense if full and len(np.unique(dense, axis=0)) == len(group) else None
+
+
+def hypercube(system: SystemSpec, group: Int64s) -> Int64s | None:
+    """Levels of two chips each, int64[chips, log2(chips)]; None for no power of two.
+
+    In a torus the two are neighbours: a dimension of 4 is a square of two levels (Gray code).
+    """
+    count = len(group)
+    if count & (count - 1):
+        return None
+    dense = levels(system, group)
+    if dense is None or ((sizes := dense.max(axis=0) + 1) & (sizes - 1)).any():
+        dense, sizes = np.arange(count)[:, None], np.array([count])
+    bits = []
+    for column, size in zip(dense.T, sizes.tolist(), strict=True):
+        code = column ^ (column >> 1) if system.topology is Topology.TORUS else column
+        bits += [(code >> bit) & 1 for bit in range(size.bit_length() - 1)]
+    return np.stack(bits, axis=1)
+
+
+def level_peers(coordinates: Int64s) -> Bools:
+    """Who differs from whom in one level alone: bool[levels, chips, chips]."""
+    same = coordinates[:, None, :] == coordinates[None, :, :]  # [chips, chips, levels]
+    others = same.sum(axis=2) == coordinates.shape[1] - 1
+    peers: Bools = np.moveaxis(others[:, :, None] & ~same, 2, 0)
+    return peers
+
+
+def ring_shares(system: SystemSpec, group: Int64s) -> Float64s:
+    """What of a chip's bytes goes to each other on the rings: float64[chips, chips], rows add to 1.
+
+    All of a torus, or of a tray whose chips have a link each: as many rings as there are links,
+    each in both directions, none over the same wires (the vendor runs so many on a 4 x 4 torus; a
+    torus of any dimensions can be divided so). Otherwise one ring through all chips, both ways.
+    """
+    count = len(group)
+    joined = np.zeros((count, count))
+    if system.topology is Topology.MESH and len(set(tray_of(system, group).tolist())) == 1:
+        joined[:] = 1.0
+    elif system.topology is Topology.TORUS and _whole_torus(system, group):
+        for dimension, size in enumerate(system.torus):
+            if size > 1:
+                ways = neighbours(system, dimension)[group % count]
+                position = np.argsort(group)
+                np.add.at(joined, (np.arange(count)[:, None], position[ways]), 1.0)
+    else:
+        order = _snake(system, group)
+        for way in (1, -1):
+            joined[order, np.roll(order, way)] += 1.0
+    np.fill_diagonal(joined, 0.0)
+    shares: Float64s = joined / joined.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _whole_torus(system: SystemSpec, group: Int64s) -> bool:
+    per_unit = system.chips.count // system.units
+    return len(group) == per_unit and len(set((group // per_unit).tolist())) == 1
+
+
+def _snake(system: SystemSpec, group: Int64s) -> Int64s:
+    """An order in which each chip is near the next: the group's own, or back and forth in a torus.
+
+    int64[chips] of positions.
+    """
+    if system.topology is not Topology.TORUS:
+        return np.arange(len(group))
+    per_unit = system.chips.count // system.units
+    place = places(system)[group % per_unit]
+    keys = [group // per_unit]
+    turns = np.zeros(len(group), dtype=np.int64)
+    for dimension in reversed(range(len(system.torus))):
+        along = place[:, dimension]
+        keys.append(np.where(turns % 2, -along, along))
+        turns += along
+    order: Int64s = np.lexsort(keys[::-1])
+    return order

@@ -1,0 +1,125 @@
+"""The ways of the graph: every pair's bytes over all of its shortest ways at once.
+
+A way's length is its latency; of two equally long ones that over nearer tiers is shorter. Bytes are
+spread evenly over all shortest ways, as packets are whose ways are drawn by a hash, so a way back
+is as busy as the way there. Scales by the links: one destination at a time.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import shortest_path  # type: ignore[import-untyped]
+
+from emulator.fabric.graph import FabricGraph
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# A tier's part in a link's length: below any difference of latency, which is of whole nanoseconds.
+_LENGTHS_PER_NS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ways:
+    """How the bytes of every pair of `ends` load the graph's links.
+
+    `share` is float64[links, ends * ends], sparse: the part of what sender s has for receiver r
+    that a link carries, in column s * ends + r. `latency_ns` is that of the longest of a pair's
+    ways, infinite where there is none, 0 to oneself.
+    """
+
+    graph: FabricGraph
+    ends: Int64s  # [ends]: chips
+    share: csr_array
+    latency_ns: Float64s  # [ends, ends]
+
+    def reachable(self) -> Bools:
+        """Which ends can exchange bytes, bool[ends, ends]; each reaches itself."""
+        joined: Bools = np.isfinite(self.latency_ns)
+        return joined
+
+    def link_bytes(self, payload_bytes: Float64s) -> Float64s:
+        """What every link carries: payload_bytes[..., ends, ends] -> [..., links]."""
+        flat = payload_bytes.reshape(-1, len(self.ends) ** 2)
+        carried: Float64s = (self.share @ flat.T).T
+        return carried.reshape(*payload_bytes.shape[:-2], self.graph.links)
+
+
+def find_ways(graph: FabricGraph, ends: Int64s) -> Ways:
+    """The shortest ways between the chips `ends` of a graph, over all its nodes."""
+    length: Float64s = np.rint(graph.latency_ns * _LENGTHS_PER_NS) + graph.tier
+    matrix = csr_array((length, (graph.source, graph.target)), shape=(graph.nodes, graph.nodes))
+    left = shortest_path(matrix.T.tocsr(), indices=ends)  # [ends, nodes]: from each node to the end
+    parts = [_to_one_end(graph, length, left[end], ends) for end in range(len(ends))]
+    links, pairs, shares = (
+        np.concatenate([np.zeros(0), *(part[of] for part in parts)]) for of in range(3)
+    )
+    # _to_one_end numbers senders; a pair is sender * ends + receiver
+    counts = [len(part[0]) for part in parts]
+    receiver = np.repeat(np.arange(len(ends)), counts)
+    columns = pairs.astype(np.int64) * len(ends) + receiver
+    share = csr_array(
+        (shares, (links.astype(np.int64), columns)), shape=(graph.links, len(ends) ** 2)
+    )
+    latency_ns = np.stack([_latencies(graph, length, left[e], ends) for e in range(len(ends))], 1)
+    return Ways(graph=graph, ends=ends, share=share, latency_ns=latency_ns)
+
+
+def _onward(graph: FabricGraph, length: Float64s, left: Float64s) -> Int64s:
+    """The links on shortest ways to the node that `left`, float64[nodes], counts to: [onward].
+
+    Those that leave the farthest nodes come first.
+    """
+    reached = np.isfinite(left[graph.source]) & np.isfinite(left[graph.target])
+    onward = np.flatnonzero(reached)
+    onward = onward[left[graph.source[onward]] == length[onward] + left[graph.target[onward]]]
+    order: Int64s = onward[np.argsort(-left[graph.source[onward]], kind="stable")]
+    return order
+
+
+def _levels(graph: FabricGraph, links: Int64s, left: Float64s) -> list[Int64s]:
+    """`links` in groups that leave equally far nodes, the farthest first."""
+    far = left[graph.source[links]]
+    return np.split(links, np.flatnonzero(np.diff(far)) + 1) if len(links) else []
+
+
+def _to_one_end(
+    graph: FabricGraph, length: Float64s, left: Float64s, senders: Int64s
+) -> tuple[Int64s, Int64s, Float64s]:
+    """What each link carries of each sender's bytes for one receiver: (links, senders, shares)."""
+    onward = _onward(graph, length, left)
+    levels = _levels(graph, onward, left)
+    ways_on = np.where(left == 0, 1.0, 0.0)  # [nodes]: shortest ways from each to the receiver
+    for level in reversed(levels):
+        np.add.at(ways_on, graph.source[level], ways_on[graph.target[level]])
+    at = np.zeros((graph.nodes, len(senders)))  # what passes each node of each sender's bytes
+    at[senders, np.arange(len(senders))] = 1.0
+    found: list[tuple[Int64s, Int64s, Float64s]] = []
+    for level in levels:
+        source, target = graph.source[level], graph.target[level]
+        # [links of the level, senders]
+        flow = at[source] * (ways_on[target] / ways_on[source])[:, None]
+        np.add.at(at, target, flow)
+        link, sender = np.nonzero(flow)
+        found.append((level[link], sender, flow[link, sender]))
+    nothing = np.zeros(0, dtype=np.int64)
+    links, pairs, shares = (
+        np.concatenate([nothing, *(part[of] for part in found)]) for of in range(3)
+    )
+    return links, pairs, shares
+
+
+def _latencies(graph: FabricGraph, length: Float64s, left: Float64s, senders: Int64s) -> Float64s:
+    """Latency of each sender's ways to one receiver, [senders]: all are as long as the shortest."""
+    latency_ns = np.where(left == 0, 0.0, np.inf)  # [nodes]
+    for level in reversed(_levels(graph, _onward(graph, length, left), left)):
+        over = graph.latency_ns[level] + latency_ns[graph.target[level]]
+        longest = np.full(graph.nodes, -np.inf)
+        np.maximum.at(longest, graph.source[level], over)
+        seen = np.isfinite(longest)
+        latency_ns[seen] = longest[seen]
+    found: Float64s = latency_ns[senders]
+    return found

@@ -1,0 +1,86 @@
+"""Pairs that talk over the lanes of their tier: what each chip's lanes carry, and how long.
+
+Where switches join the chips, a chip's lanes of a tier are all that can be short: it sends what it
+has for others one after the other on each tier's lanes, and receives in the same way; tiers, and
+the two directions, are separate lanes and run side by side. Switches are taken not to block (the
+vendor says full bisection), and traffic across racks to use the direct links alone. A tier that is
+gone is gone around, and those bytes load every chip that they pass.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fabric.link_health import LinkHealth
+from emulator.fabric.routes import Routes, find_routes
+from emulator.fabric.tiers import Tier
+from emulator.specs.system import SystemSpec
+from emulator.units import NS_PER_S
+
+Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+_NOBODY = np.zeros(0, dtype=np.int64)
+
+
+class TierPaths:
+    """The ways between `chips` positions, of the chips `nodes` of a system: relays come last."""
+
+    def __init__(self, system: SystemSpec, nodes: Int64s, chips: int, links: LinkHealth) -> None:
+        self._chips = chips
+        routes = find_routes(system, nodes, links)
+        self.reachable: Bools = routes.reachable()[:chips, :chips]
+        self.latency_ns: Float64s = routes.latency_ns(system)[:chips, :chips]
+        direct = routes.direct
+        self._tiers = [Tier(tier) for tier in np.unique(direct) if tier != Tier.SELF]
+        # [tiers, sending position, receiving position]: one where a pair talks over the tier
+        self._uses = np.array([direct[:chips, :chips] == tier for tier in self._tiers], np.float64)
+        rates = [links.bytes_per_s(system, tier)[nodes] for tier in self._tiers]
+        self._ns_per_byte = np.zeros((len(rates), len(nodes)))  # [tiers, nodes]
+        for row, rate in zip(self._ns_per_byte, rates, strict=True):
+            np.divide(NS_PER_S, rate, out=row, where=rate > 0)
+        self._detours = _Detours(routes, chips, self._tiers)
+
+    def busy_ns(self, payload_bytes: Float64s) -> Float64s:
+        """How long each chip's busiest tier and direction moves bytes: [layers, nodes].
+
+        Of payload_bytes[layer, sender, receiver] between positions that reach each other.
+        """
+        layers = len(payload_bytes)
+        if not self._tiers:
+            return np.zeros((layers, self._ns_per_byte.shape[1]))
+        egress = np.zeros((layers, *self._ns_per_byte.shape))  # [layers, tiers, nodes]
+        ingress = np.zeros_like(egress)
+        # einsum, no product of matrices: a layer's sums have the same bits alone and among others
+        egress[:, :, : self._chips] = np.einsum("lsr,tsr->lts", payload_bytes, self._uses)
+        ingress[:, :, : self._chips] = np.einsum("lsr,tsr->ltr", payload_bytes, self._uses)
+        self._detours.add(payload_bytes, egress=egress, ingress=ingress)
+        busy_ns: Float64s = (np.maximum(egress, ingress) * self._ns_per_byte).max(axis=1)
+        return busy_ns
+
+
+class _Detours:
+    """The legs of all pairs that do not talk directly: what each pair's bytes load on their way."""
+
+    def __init__(self, routes: Routes, chips: int, tiers: list[Tier]) -> None:
+        sender, receiver = routes.detoured()
+        ends = (sender < chips) & (receiver < chips)  # a relay has nothing to say itself
+        self._sender, self._receiver = sender[ends], receiver[ends]
+        walked = routes.walk(self._sender, self._receiver)
+        leg_sender, leg_receiver, pair = (
+            np.concatenate([_NOBODY, *(leg[part] for leg in walked)]) for part in range(3)
+        )
+        row_of_tier = np.zeros(len(Tier), dtype=np.int64)
+        row_of_tier[tiers] = np.arange(len(tiers))
+        self._pair = pair
+        self._leg_tier = row_of_tier[routes.direct[leg_sender, leg_receiver]]
+        self._leg_sender, self._leg_receiver = leg_sender, leg_receiver
+
+    def add(self, payload_bytes: Float64s, *, egress: Float64s, ingress: Float64s) -> None:
+        """Adds the detoured bytes to egress and ingress[layers, tiers, nodes], in place."""
+        if not len(self._pair):
+            return
+        moved = payload_bytes[:, self._sender, self._receiver][:, self._pair]  # [layers, legs]
+        for layer in range(len(moved)):
+            np.add.at(egress[layer], (self._leg_tier, self._leg_sender), moved[layer])
+            np.add.at(ingress[layer], (self._leg_tier, self._leg_receiver), moved[layer])

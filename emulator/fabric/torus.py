@@ -1,0 +1,55 @@
+"""Places and neighbours in a torus: every chip has one neighbour in both directions per dimension.
+
+A unit's chips fill the first dimension first. The dimensions inside a tray come first too, so chips
+of one tray have the same place in all others.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.specs.system import SystemSpec
+
+Int64s = NDArray[np.int64]
+
+
+def places(system: SystemSpec) -> Int64s:
+    """The place of each chip of a unit, int64[chips of a unit, dimensions]."""
+    chips = system.chips.count // system.units
+    place: Int64s = np.stack(np.unravel_index(np.arange(chips), system.torus, order="F"), axis=1)
+    return place
+
+
+def tray_dimensions(system: SystemSpec) -> int:
+    """How many dimensions, the first ones, lie inside a tray.
+
+    Raises ConfigError when the chips of a tray are not whole dimensions.
+    """
+    inside: list[int] = np.cumprod(system.torus).tolist()
+    chips = system.chips_per_tray.count
+    if chips not in inside:
+        raise ConfigError(
+            field=f"{system.name}.torus",
+            value=system.torus,
+            expected=f"first dimensions that make the {chips} chips of a tray",
+        )
+    return inside.index(chips) + 1
+
+
+def neighbours(system: SystemSpec, dimension: int) -> Int64s:
+    """Each chip's neighbours in a dimension, upwards and downwards: int64[chips of a unit, 2].
+
+    In a dimension of 2 they are the same chip, over two links; in one of 1 the chip itself.
+    """
+    place = places(system)
+    size = system.torus[dimension]
+    both = np.repeat(place[:, None], 2, axis=1)  # [chips, 2, dimensions]
+    both[:, 0, dimension] = (place[:, dimension] + 1) % size
+    both[:, 1, dimension] = (place[:, dimension] - 1) % size
+    found: Int64s = np.ravel_multi_index(tuple(np.moveaxis(both, 2, 0)), system.torus, order="F")
+    return found
+
+
+def links_in(system: SystemSpec, dimensions: range) -> int:
+    """Links of a chip in some of the dimensions, one for each direction."""
+    return 2 * sum(system.torus[dimension] > 1 for dimension in dimensions)

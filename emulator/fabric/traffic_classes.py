@@ -1,0 +1,89 @@
+"""Several transfers over the same links: who goes first, and when each of them is done.
+
+Trainium3's DMA engines shape traffic by four classes of strict priority: a class moves what the
+ones above it leave (AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst). Transfers of
+one class, and all of them on chips without classes, share a link fairly: each that is not yet done
+gets an equal part. No link idles while bytes wait for it, so the last transfer of a link is done at
+the same time either way; what differs is which one that is.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.specs.chip import ChipSpec
+from emulator.specs.figure import Figure
+
+Float64s = NDArray[np.float64]
+
+
+class TrafficClass(IntEnum):
+    """The most urgent first: a step waits for COLLECTIVE, a request for KV_TRANSFER, nobody for the
+    rest.
+    """
+
+    COLLECTIVE = 0
+    KV_TRANSFER = 1
+    EXPERT_MOVE = 2
+    CHECKPOINT = 3
+
+
+_CLASSES: Final = {
+    "trainium3": Figure(
+        value=4,
+        unit="classes",
+        source="AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst: 4-class DMA "
+        "traffic shaping",
+    )
+}
+
+
+def traffic_classes(chip: ChipSpec) -> int:
+    """How many classes a chip's DMA engines tell apart; 1 without the feature."""
+    figure = _CLASSES.get(chip.name)
+    return 1 if figure is None else figure.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transfer:
+    """Bytes that a transfer moves over each link, float64[links], and its start and hops."""
+
+    traffic: TrafficClass
+    link_bytes: Float64s
+    latency_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.link_bytes < 0).any() or self.latency_ns < 0:
+            raise ConfigError(
+                field="transfer", value=self.traffic.name, expected="bytes and latency from 0 on"
+            )
+
+
+def completion_ns(
+    transfers: list[Transfer], ns_per_byte: Float64s, *, classes: int = len(TrafficClass)
+) -> Float64s:
+    """When each transfer is done that starts now with the others, float64[transfers].
+
+    `ns_per_byte` is float64[links]. Of `classes` the last takes in those below it. A transfer is
+    done with its slowest link, and its latency later; one without bytes takes no time. Raises
+    ConfigError for less than one class.
+    """
+    if classes < 1:
+        raise ConfigError(field="classes", value=classes, expected="at least 1")
+    if not transfers:
+        return np.zeros(0)
+    moved_ns = np.stack([each.link_bytes for each in transfers]) * ns_per_byte  # [transfers, links]
+    rank = np.minimum([int(each.traffic) for each in transfers], classes - 1)
+    above = rank[:, None] > rank  # [transfers, transfers]: the second goes before the first
+    same = rank[:, None] == rank
+    # Of its own class a transfer waits for as much of each other's bytes as it has itself.
+    shared_ns = np.minimum(moved_ns[:, None], moved_ns[None])  # [transfers, transfers, links]
+    done_ns = np.einsum("ij,jl->il", above.astype(float), moved_ns)
+    done_ns += np.einsum("ij,ijl->il", same.astype(float), shared_ns)
+    last_ns = np.where(moved_ns > 0, done_ns, 0.0).max(axis=1, initial=0.0)
+    latency_ns = np.array([each.latency_ns for each in transfers])
+    return np.where(last_ns > 0, last_ns + latency_ns, 0.0)

@@ -1,0 +1,178 @@
+"""Builds the graph of a system: who is wired to whom, how wide, and how far.
+
+Switched: a tray's chips meet at the tray's switch; a chip's backplane lanes are spread evenly over
+the switch trays of its rack, and traffic over those (the vendor speaks of hash spraying); chips of
+one position in two racks have a link of their own; network cards meet in a network. Switches are
+taken not to block (the vendor says full bisection), and what lies inside one, such as a backplane's
+further stages, to be so many hops and no bandwidth. Mesh: a link for every two chips of a tray.
+Torus: a link to both neighbours per dimension, of which a chip's tier is the sum.
+
+A hop's latency is spent on the links into a switch, and on direct links.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fabric.graph import FabricGraph, GraphDraft, NodeKind
+from emulator.fabric.link_health import TIER_OF_LINK, LinkHealth
+from emulator.fabric.tiers import Tier, rack_of, tier_hops, tiers_there, tray_of
+from emulator.fabric.torus import links_in, neighbours, tray_dimensions
+from emulator.specs.link_lanes import LANES_BY_CHIP
+from emulator.specs.system import SystemSpec, Topology
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+def fabric_graph(system: SystemSpec, links: LinkHealth | None = None) -> FabricGraph:
+    """The graph of all chips of `system` with what `links` leaves; whole without it.
+
+    Raises ConfigError for a torus whose trays are not whole dimensions.
+    """
+    links = links or LinkHealth.whole(system)
+    draft = GraphDraft(system.chips.count)
+    match system.topology:
+        case Topology.SWITCHED:
+            _add_trays(draft, system, links)
+            _add_backplanes(draft, system, links)
+            _add_rack_links(draft, system, links)
+        case Topology.MESH:
+            _add_mesh(draft, system, links)
+        case Topology.TORUS:
+            _add_torus(draft, system, links)
+    _add_network(draft, system, links)
+    return draft.frozen()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Star:
+    """Links of chips to a node and back; `in_ns` is the whole way through the node."""
+
+    tier: Tier
+    in_ns: float
+    lanes: float
+
+    def add(self, draft: GraphDraft, chips: Int64s, node: int, rate: Float64s) -> None:
+        for ends, latency_ns in (((chips, node), self.in_ns), ((node, chips), 0.0)):
+            draft.add_links(
+                *ends, bytes_per_s=rate, latency_ns=latency_ns, tier=self.tier, lanes=self.lanes
+            )
+
+
+def _add_trays(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
+    chips = np.arange(system.chips.count)
+    rate = links.bytes_per_s(system, Tier.TRAY)
+    in_ns = tier_hops(system, Tier.TRAY) * system.hop_ns.value
+    star = _Star(tier=Tier.TRAY, in_ns=in_ns, lanes=_lanes(system, Tier.TRAY))
+    tray = tray_of(system, chips)
+    for number in range(int(tray[-1]) + 1):
+        node = draft.add_node(f"tray switch {number}", NodeKind.SWITCH)
+        own = chips[tray == number]
+        star.add(draft, own, node, rate[own])
+
+
+def _add_backplanes(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
+    """A switch for every switch tray that is in, and each chip's lanes spread over those."""
+    if Tier.BACKPLANE not in tiers_there(system) or system.trays_per_rack.count == 1:
+        return
+    chips = np.arange(system.chips.count)
+    rate = links.bytes_per_s(system, Tier.BACKPLANE)
+    in_ns = tier_hops(system, Tier.BACKPLANE) * system.hop_ns.value
+    rack = rack_of(system, chips)
+    trays = max(system.switch_trays_per_rack.count, 1)
+    star = _Star(tier=Tier.BACKPLANE, in_ns=in_ns, lanes=_lanes(system, Tier.BACKPLANE) / trays)
+    for number in range(int(rack[-1]) + 1):
+        out = int(links.switch_trays_out[number]) if number < len(links.switch_trays_out) else 0
+        own = chips[rack == number]
+        for tray in range(out, trays):
+            node = draft.add_node(f"rack {number} switch tray {tray}", NodeKind.SWITCH)
+            star.add(draft, own, node, rate[own] / (trays - out))
+
+
+def _add_rack_links(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
+    """A link each way between chips of one position in two racks of a unit."""
+    racks = system.racks.count
+    if racks == 1 or Tier.CROSS_RACK not in tiers_there(system):
+        return
+    rate = links.bytes_per_s(system, Tier.CROSS_RACK) / (racks - 1)
+    hops = tier_hops(system, Tier.CROSS_RACK) - tier_hops(system, Tier.BACKPLANE)
+    chips = np.arange(system.chips.count).reshape(system.units, racks, system.chips_per_rack)
+    for one in range(racks):
+        for other in range(racks):
+            if one == other:
+                continue
+            source, target = chips[:, one].ravel(), chips[:, other].ravel()
+            _direct(draft, system, links, (source, target), rate, Tier.CROSS_RACK, max(hops, 1))
+
+
+def _add_mesh(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
+    per_tray = system.chips_per_tray.count
+    rate = links.bytes_per_s(system, Tier.TRAY) / max(per_tray - 1, 1)
+    trays = np.arange(system.chips.count).reshape(-1, per_tray)
+    for one in range(per_tray):
+        for other in range(per_tray):
+            if one != other:
+                ends = trays[:, one], trays[:, other]
+                _direct(draft, system, links, ends, rate, Tier.TRAY, 1)
+
+
+def _add_torus(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
+    inside = tray_dimensions(system)
+    dimensions = len(system.torus)
+    first = np.arange(0, system.chips.count, system.chips.count // system.units)
+    for dimension, size in enumerate(system.torus):
+        if size == 1:
+            continue
+        own = range(inside) if dimension < inside else range(inside, dimensions)
+        tier = Tier.TRAY if dimension < inside else Tier.CROSS_RACK
+        rate = links.bytes_per_s(system, tier) / links_in(system, own)
+        for way in neighbours(system, dimension).T:
+            source = (first[:, None] + np.arange(len(way))).ravel()
+            target = (first[:, None] + way).ravel()
+            _direct(draft, system, links, (source, target), rate, tier, 1)
+
+
+def _direct(
+    draft: GraphDraft,
+    system: SystemSpec,
+    links: LinkHealth,
+    ends: tuple[Int64s, Int64s],
+    rate: Float64s,
+    tier: Tier,
+    hops: int,
+) -> None:
+    """Links between chips, as wide as the narrower end, without those that are cut."""
+    source, target = ends
+    cut = links.cut_links | {(b, a) for a, b in links.cut_links}
+    left = np.array(
+        [pair not in cut for pair in zip(source.tolist(), target.tolist(), strict=True)]
+    )
+    draft.add_links(
+        source,
+        target,
+        bytes_per_s=np.minimum(rate[source], rate[target]) * left,
+        latency_ns=hops * system.hop_ns.value,
+        tier=tier,
+        lanes=_lanes(system, tier),
+    )
+
+
+def _add_network(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
+    """Network cards of every chip, when there is more than one unit to join."""
+    if system.units == 1 or system.scale_out_start_ns is None:
+        return
+    node = draft.add_node("scale-out network", NodeKind.NETWORK)
+    rate = links.bytes_per_s(system, Tier.SCALE_OUT)
+    chips = np.arange(system.chips.count)
+    # What a whole way over the network takes, without the DMA's start, which every way has.
+    in_ns = max(system.scale_out_start_ns.value - system.chip.dma_start_ns.value, 0.0)
+    _Star(tier=Tier.SCALE_OUT, in_ns=in_ns, lanes=1).add(draft, chips, node, rate)
+
+
+def _lanes(system: SystemSpec, tier: Tier) -> int:
+    """Lanes of a chip's tier, those to spare among them; 1 where nobody says how many."""
+    known = LANES_BY_CHIP.get(system.chip.name, {})
+    links = [link for link, same in TIER_OF_LINK.items() if same is tier and link in known]
+    return known[links[0]].lanes.count if links else 1

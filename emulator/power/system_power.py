@@ -1,0 +1,222 @@
+"""A system's watts from its chips' watts: hosts, trays, switches, fans, pumps, conversion, cooling.
+
+The parts follow the chips: each stands at its idle share while the chips idle and at its full watts
+when they draw their budget, in proportion between (assumed: hosts and network cards work when the
+chips do). So a rack's input is a straight line over its chips' watts, and where the line crosses
+the rack's budget is read off exactly. A system without `RackPower` has one unsplit overhead, the
+rest of its provisioned power, which never changes.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.specs.rack_power import Cooling, RackPower, Season
+from emulator.specs.system import SystemSpec
+
+Float64s = NDArray[np.float64]
+
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FacilityWatts:
+    """Where the watts of some chips of a system go; the parts sum to `total_watts`.
+
+    `overhead_watts` stands for hosts to conversion where those are not known one by one.
+    `provisioned_watts` is the chips' share of the racks' budget, which holds `it_watts`; cooling is
+    the site's.
+    """
+
+    chip_watts: float
+    cpu_watts: float
+    tray_watts: float
+    switch_watts: float
+    fan_watts: float
+    pump_watts: float
+    conversion_watts: float
+    overhead_watts: float
+    cooling_watts: float
+    provisioned_watts: float
+
+    def parts(self) -> tuple[tuple[str, float], ...]:
+        """Every part that is drawn by its name, chips first, cooling last."""
+        named = tuple((field.name, getattr(self, field.name)) for field in fields(self))
+        return tuple((name, watts) for name, watts in named if name != "provisioned_watts")
+
+    @property
+    def total_watts(self) -> float:
+        """At the utility's meter."""
+        return self.it_watts + self.cooling_watts
+
+    @property
+    def it_watts(self) -> float:
+        """At the racks' input."""
+        return sum(watts for _, watts in self.parts()[:-1])
+
+    @property
+    def over_budget(self) -> bool:
+        """True where the racks' input is more than they are given (beyond rounding)."""
+        return self.it_watts > self.provisioned_watts * (1 + _ROUNDING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Boards:
+    """Watts behind the conversion, chips left out."""
+
+    cpus: float
+    trays: float
+    switches: float
+    fans: float
+    pumps: float
+
+    def total(self) -> float:
+        return self.cpus + self.trays + self.switches + self.fans + self.pumps
+
+
+class SystemPower:
+    """The power of one system.
+
+    Raises ConfigError for a rack that would be over its budget even with idle chips.
+    """
+
+    def __init__(self, system: SystemSpec) -> None:
+        self.system = system
+        self._power = system.power
+        self._idle = system.chip.idle_watts.value
+        self._budget = system.chip.budget_watts.value
+        self._racks = system.racks.count * system.units
+        self.rack_budget_watts = system.provisioned_watts.value / self._racks
+        if self._rack_line(self._idle) > self.rack_budget_watts * (1 + _ROUNDING):
+            raise ConfigError(
+                field=f"{system.name}.provisioned_watts",
+                value=system.provisioned_watts.value,
+                expected=f"at least {self._racks * self._rack_line(self._idle):,.0f}, what its "
+                "racks draw with idle chips",
+            )
+
+    def pue(self, season: Season = Season.PEAK) -> float:
+        """Facility watts per IT watt; the peak's all year round where seasons are not known."""
+        overhead = self.system.pue.value - 1
+        return 1 + overhead * (self._power.overhead_in(season).value if self._power else 1.0)
+
+    def facility_watts(
+        self, chip_watts_sum: float, *, chips: int, season: Season = Season.PEAK
+    ) -> FacilityWatts:
+        """Everything that `chips` chips, which together draw `chip_watts_sum`, make the site draw.
+
+        Hosts, switches and pumps are counted by the chips' share of the system. Raises ConfigError
+        for more chips than there are, or negative watts.
+        """
+        total = self.system.chips.count
+        if not 1 <= chips <= total:
+            raise ConfigError(field="chips", value=chips, expected=f"1 to {total}")
+        if not chip_watts_sum >= 0:
+            raise ConfigError(field="chip_watts_sum", value=chip_watts_sum, expected="at least 0")
+        each = chip_watts_sum / chips
+        boards, conversion, overhead = self._parts(each)
+        it_watts = chip_watts_sum + chips * (boards.total() + conversion + overhead)
+        return FacilityWatts(
+            chip_watts=chip_watts_sum,
+            cpu_watts=chips * boards.cpus,
+            tray_watts=chips * boards.trays,
+            switch_watts=chips * boards.switches,
+            fan_watts=chips * boards.fans,
+            pump_watts=chips * boards.pumps,
+            conversion_watts=chips * conversion,
+            overhead_watts=chips * overhead,
+            cooling_watts=it_watts * (self.pue(season) - 1),
+            provisioned_watts=self.provisioned_watts(chips),
+        )
+
+    def provisioned_watts(self, chips: int) -> float:
+        """The share of `chips` chips in what the racks are given; no PUE."""
+        return self.system.provisioned_watts.value * chips / self.system.chips.count
+
+    def all_in_watts(self, chips: int) -> tuple[float, bool]:
+        """Utility watts that `chips` chips must be planned for, and whether that is published.
+
+        InferenceX's figure where it has one; otherwise the provisioned watts at the peak's PUE.
+        """
+        published = self.system.all_in_watts_per_chip
+        if published is not None:
+            return published.value * chips, True
+        return self.provisioned_watts(chips) * self.pue(Season.PEAK), False
+
+    def rack_watts(self, chip_watts: Float64s) -> Float64s:
+        """Each rack's input, [racks], from the watts of all chips of the system, [chips]."""
+        return np.array([self._rack_line(float(mean)) for mean in self._rack_means(chip_watts)])
+
+    def over_budget(self, chip_watts: Float64s) -> NDArray[np.bool_]:
+        """Which racks, [racks], would draw more than they are given; see `rack_watts`."""
+        return self.rack_watts(chip_watts) > self.rack_budget_watts * (1 + _ROUNDING)
+
+    def rack_cap_factor(self, chip_watts: Float64s) -> Float64s:
+        """How many times longer each rack's chips must take to stay in its budget, [racks].
+
+        At least 1. The watts above idle are work, and the same work in more time draws less.
+        """
+        headroom = self.chip_cap_watts - self._idle
+        above_idle = self._rack_means(chip_watts) - self._idle  # [racks]
+        if headroom <= 0:  # a chip that always draws the same cannot be held back
+            return np.ones(self._racks)
+        factor: Float64s = np.maximum(above_idle / headroom, 1.0)
+        return factor
+
+    @property
+    def chip_cap_watts(self) -> float:
+        """What each chip may draw when all chips of its rack draw the same; at most its budget."""
+        low, high = self._rack_line(self._idle), self._rack_line(self._budget)
+        if high <= self.rack_budget_watts:
+            return self._budget
+        within = (self.rack_budget_watts - low) / (high - low)
+        return self._idle + within * (self._budget - self._idle)
+
+    def _rack_means(self, chip_watts: Float64s) -> Float64s:
+        """The mean of each rack's chips, [chips] -> [racks]."""
+        chips = self.system.chips.count
+        if chip_watts.shape != (chips,):
+            raise ValueError(f"watts of {chips} chips, not of shape {chip_watts.shape}")
+        means: Float64s = chip_watts.reshape(self._racks, -1).mean(axis=1)
+        return means
+
+    def _rack_line(self, each_watts: float) -> float:
+        """A rack's input when each of its chips draws `each_watts`."""
+        boards, conversion, overhead = self._parts(each_watts)
+        per_chip = each_watts + boards.total() + conversion + overhead
+        return per_chip * self.system.chips.count / self._racks
+
+    def _parts(self, each_watts: float) -> tuple[_Boards, float, float]:
+        """Per chip that draws `each_watts`: boards, conversion loss, unsplit overhead."""
+        power = self._power
+        if power is None:
+            nothing = _Boards(cpus=0, trays=0, switches=0, fans=0, pumps=0)
+            return nothing, 0.0, self.system.overhead_watts_per_chip.value
+        boards = self._boards(power, each_watts)
+        behind = each_watts + boards.total()
+        return boards, behind / power.conversion_efficiency.value - behind, 0.0
+
+    def _boards(self, power: RackPower, each_watts: float) -> _Boards:
+        chips = self.system.chips.count
+        units = self.system.units
+        span = self._budget - self._idle
+        load = min(max((each_watts - self._idle) / span, 0.0), 1.0) if span else 1.0
+
+        def drawn(full_watts: float, idle_share: float) -> float:
+            return full_watts / chips * (idle_share + (1 - idle_share) * load)
+
+        cpus = drawn(power.cpu_watts.value * self.system.cpus.value, power.cpu_idle_share.value)
+        trays = drawn(power.tray_watts.value * units, power.tray_idle_share.value)
+        switches = drawn(power.switch_watts.value * units, power.switch_idle_share.value)
+        on_plates = 0.0 if power.cooling is Cooling.AIR else each_watts + cpus + switches
+        in_air = each_watts + cpus + trays + switches - on_plates
+        return _Boards(
+            cpus=cpus,
+            trays=trays,
+            switches=switches,
+            fans=power.fan_share.value * in_air,
+            pumps=power.pump_watts.value * units / chips,
+        )

@@ -1,0 +1,93 @@
+"""Tokens per second and megawatt, in the three ways that people divide by power.
+
+PROVISIONED: the racks' power budget, before cooling; what a hall is filled by. DRAWN: what the
+utility's meter shows while the tokens are made. ALL_IN: the utility power that has to be planned
+for the machine, cooling included, as InferenceX divides; published for some machines, otherwise the
+provisioned watts at the worst day's PUE, and then it says so.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.power.system_power import SystemPower
+
+WATTS_PER_MEGAWATT: Final = 1e6
+
+
+class PowerBasis(StrEnum):
+    """Which watts tokens are divided by; see the module."""
+
+    PROVISIONED = "provisioned"
+    DRAWN = "drawn"
+    ALL_IN = "all-in"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRates:
+    """Tokens per second of some chips together; raises ConfigError for a negative one."""
+
+    output_tokens_per_s: float
+    input_tokens_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("output_tokens_per_s", "input_tokens_per_s"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ConfigError(field=name, value=value, expected="at least 0")
+
+    @property
+    def total_tokens_per_s(self) -> float:
+        """Input and output."""
+        return self.output_tokens_per_s + self.input_tokens_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensPerMegawatt:
+    """Tokens/s/MW of each kind over one basis; `watts` is what was divided by, `why` where from."""
+
+    basis: PowerBasis
+    watts: float
+    why: str
+    output: float
+    input: float
+    total: float
+
+
+def tokens_per_megawatt(
+    power: SystemPower, rates: TokenRates, *, chips: int, drawn_watts: float
+) -> tuple[TokensPerMegawatt, ...]:
+    """All three bases, in the order of `PowerBasis`, for `chips` chips that make `rates` together.
+
+    `drawn_watts` is at the utility's meter (`FacilityWatts.total_watts`). Raises ConfigError for
+    chips that the system has not, or watts that are not positive.
+    """
+    system = power.system
+    if not 1 <= chips <= system.chips.count:
+        raise ConfigError(field="chips", value=chips, expected=f"1 to {system.chips.count}")
+    if not 0 < drawn_watts < float("inf"):
+        raise ConfigError(field="drawn_watts", value=drawn_watts, expected="above 0")
+    all_in_watts, published = power.all_in_watts(chips)
+    bases = (
+        (PowerBasis.PROVISIONED, power.provisioned_watts(chips), "racks' budget, no cooling"),
+        (PowerBasis.DRAWN, drawn_watts, "at the utility's meter, cooling included"),
+        (
+            PowerBasis.ALL_IN,
+            all_in_watts,
+            "published for this machine"
+            if published
+            else f"computed: provisioned x peak PUE {power.pue():g}",
+        ),
+    )
+    return tuple(
+        TokensPerMegawatt(
+            basis=basis,
+            watts=watts,
+            why=why,
+            output=rates.output_tokens_per_s / watts * WATTS_PER_MEGAWATT,
+            input=rates.input_tokens_per_s / watts * WATTS_PER_MEGAWATT,
+            total=rates.total_tokens_per_s / watts * WATTS_PER_MEGAWATT,
+        )
+        for basis, watts, why in bases
+    )

@@ -1,0 +1,87 @@
+"""What real stacks add to a roofline: named efficiencies and overheads, each with its source.
+
+A ceiling divides work by peak rates. A calibration says how much of each rate is reached, and what
+a step, a layer, a collective and a request cost beside their work. `CEILING` adds nothing.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.specs.figure import Figure, NamedFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Shares of peak rates in (0, 1], and overheads of at least zero; raises ConfigError otherwise.
+
+    Attributes:
+        tensor_share: of the matrix engine's rate, in large products.
+        memory_share: of the HBM rate, when weights and KV stream.
+        link_share: of the links' rate.
+        collective_ns: each collective (an all-reduce, a dispatch, a combine) beside its hops and
+            bytes: launching and synchronising it.
+        step_ns: each engine step: scheduling, preparing inputs, sampling, handing out.
+        layer_ns: each layer: launches and small operations between the products.
+        expert_layer_ns: each layer with routed experts, beside `layer_ns`: gating, permuting.
+        request_ns: each running request in each step.
+        prefill_step_ns: each step that computes prompt tokens, beside `step_ns`.
+        front_end_token_ns: each token on its way through the server to the client; it delays no
+            step.
+    """
+
+    name: str
+    tensor_share: Figure
+    memory_share: Figure
+    link_share: Figure
+    collective_ns: Figure
+    step_ns: Figure
+    layer_ns: Figure
+    expert_layer_ns: Figure
+    request_ns: Figure
+    prefill_step_ns: Figure
+    front_end_token_ns: Figure
+
+    def __post_init__(self) -> None:
+        for label, figure in self.figures():
+            if label.endswith("_share") and not 0 < figure.value <= 1:
+                raise ConfigError(
+                    field=f"{self.name}.{label}", value=figure.value, expected="above 0, at most 1"
+                )
+            if label.endswith("_ns") and figure.value < 0:
+                raise ConfigError(
+                    field=f"{self.name}.{label}", value=figure.value, expected="at least 0"
+                )
+
+    def figures(self) -> NamedFigures:
+        """Every figure by its name."""
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return tuple((name, value) for name, value in named if isinstance(value, Figure))
+
+
+_NOT_COUNTED: Final = "a ceiling counts none"
+_PEAK: Final = "a ceiling reaches the peak"
+
+
+def _share() -> Figure:
+    return Figure(value=1.0, unit="of peak", source=_PEAK)
+
+
+def _none() -> Figure:
+    return Figure(value=0.0, unit="ns", source=_NOT_COUNTED)
+
+
+CEILING: Final = Calibration(
+    name="ceiling",
+    tensor_share=_share(),
+    memory_share=_share(),
+    link_share=_share(),
+    collective_ns=_none(),
+    step_ns=_none(),
+    layer_ns=_none(),
+    expert_layer_ns=_none(),
+    request_ns=_none(),
+    prefill_step_ns=_none(),
+    front_end_token_ns=_none(),
+)
+"""The roofline alone: what no stack can beat."""

@@ -1,0 +1,1 @@
+"""Data of chips and systems, one file per family, each figure with its source."""

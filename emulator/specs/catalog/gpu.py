@@ -1,0 +1,94 @@
+"""What GPUs share as chips of the catalog: what they lack, and what nobody publishes of them.
+
+A GPU's multiprocessors are one logical core: a kernel spreads over all of them, and every one sees
+the whole memory. It has no DMA engines between memory and arithmetic, so its DMA rate is that of
+its HBM.
+"""
+
+from typing import Final
+
+from emulator.specs.figure import Figure
+from emulator.specs.matrix_engine import MatrixEngine
+from emulator.units import GB, MB
+
+DMA_START: Final = Figure(
+    value=500,
+    unit="ns",
+    source="assumed: between an HBM load on H100, 478 cycles or 0.27 us (arXiv 2402.13499), and "
+    "about 1 us for a load over a link",
+)
+SATURATING: Final = Figure(
+    value=128, unit="bytes", source="CUDA C++ Programming Guide: one cache line for a warp's access"
+)
+LAUNCH: Final = Figure(
+    value=1_500,
+    unit="ns",
+    source="assumed: between two dependent kernels of one captured graph, 1 to 2 us; a launch from "
+    "the host takes about 5 us",
+)
+MICROCODE: Final = Figure(
+    value=8 * MB,
+    unit="bytes",
+    source="assumed: a runtime context and library workspaces of about 1 GB a GPU, spread over its "
+    "multiprocessors",
+)
+
+NETWORK_START: Final = Figure(
+    value=5_000,
+    unit="ns",
+    source="assumed: ib_write_lat between hosts is about 2 us; a GPU starts the transfer, and the "
+    "first byte lands in another's memory",
+)
+SWITCH_HOP: Final = Figure(
+    value=300, unit="ns", source="assumed: NVIDIA publishes no latency of an NVSwitch"
+)
+LINK_HOP: Final = Figure(
+    value=300, unit="ns", source="assumed: AMD publishes no latency of a link between two GPUs"
+)
+
+
+def tiles(*, rows: int, mx_rows: int, columns: int, moving_rows: int, source: str) -> MatrixEngine:
+    """A GPU's matrix unit by its instruction's shape; it has no ramp, and fills in no time here."""
+    unmodelled = "assumed: not modelled for GPUs, whose instructions overlap"
+    return MatrixEngine(
+        tile_rows=Figure(value=rows, unit="rows", source=source),
+        mx_tile_rows=Figure(value=mx_rows, unit="rows", source=source),
+        tile_columns=Figure(value=columns, unit="columns", source=source),
+        moving_rows_min=Figure(value=moving_rows, unit="rows", source=source),
+        sub_arrays=Figure(value=1, unit="sub-arrays", source="none: an instruction uses the unit"),
+        fill_drain_ns=Figure(value=0, unit="ns", source=unmodelled),
+        ramp_share=Figure(value=1, unit="of peak", source=unmodelled),
+        ramp_ns=Figure(value=0, unit="ns", source=unmodelled),
+    )
+
+
+def tflops(value: float, source: str) -> Figure:
+    """A rate given in TFLOPS, dense."""
+    return Figure(value=value * 1e12, unit="FLOP/s", source=source)
+
+
+def stack_bytes(total_gb: float, stacks: int, source: str) -> Figure:
+    """One of `stacks` equal parts of a memory given in GB, read as 10^9."""
+    return Figure(
+        value=round(total_gb * GB) // stacks,
+        unit="bytes",
+        source=f"arithmetic: {total_gb:g} GB, read as 10^9, / {stacks} stacks ({source})",
+    )
+
+
+def one_logical_core(multiprocessors: int) -> Figure:
+    """How many multiprocessors a kernel of the GPU spreads over: all."""
+    return Figure(
+        value=multiprocessors,
+        unit="cores per logical core",
+        source="by definition: a kernel spreads over all multiprocessors",
+    )
+
+
+def loads(hbm_bytes_per_s: float) -> Figure:
+    """The DMA rate of a chip whose cores load from HBM themselves."""
+    return Figure(
+        value=hbm_bytes_per_s,
+        unit="bytes/s",
+        source="arithmetic: the HBM rate; loads need no DMA engine",
+    )

@@ -1,0 +1,112 @@
+"""NVIDIA Hopper: H100, H800 and H200, the SXM modules.
+
+One die in three products: H800 has fewer NVLinks, H200 more and faster memory.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from emulator.specs.catalog.gpu import (
+    DMA_START,
+    LAUNCH,
+    MICROCODE,
+    SATURATING,
+    loads,
+    one_logical_core,
+    stack_bytes,
+    tflops,
+    tiles,
+)
+from emulator.specs.chip import ChipSpec
+from emulator.specs.figure import Figure
+from emulator.units import BITS_PER_BYTE, GB, KIB, MIB
+
+_H100: Final = "NVIDIA H100 datasheet, SXM"
+_H200: Final = "NVIDIA H200 datasheet, SXM"
+_WHITEPAPER: Final = "NVIDIA H100 Tensor Core GPU Architecture whitepaper"
+_IDLE_H200: Final = "measured idle, 80.3 W (serialalice.pt, GPU Energy Benchmark)"
+_MULTIPROCESSORS: Final = 132
+_FP32_TFLOPS: Final = 67
+
+_FP32_H100: Final = tflops(
+    _FP32_TFLOPS,
+    f"{_H100}: FP32 outside the tensor cores, as a product in full FP32; TF32 has 495 TFLOPS",
+)
+H100: Final = ChipSpec(
+    name="h100",
+    maker="NVIDIA",
+    cores=Figure(value=_MULTIPROCESSORS, unit="cores", source=_WHITEPAPER),
+    lnc_sizes=(_MULTIPROCESSORS,),
+    default_lnc=one_logical_core(_MULTIPROCESSORS),
+    dma_bytes_per_s=loads(3.35e12),
+    dma_start_ns=DMA_START,
+    dma_saturating_bytes=SATURATING,
+    launch_ns=LAUNCH,
+    microcode_bytes_per_core=MICROCODE,
+    matrix=tiles(
+        rows=16,
+        mx_rows=32,
+        columns=64,
+        moving_rows=64,
+        source="PTX ISA, wgmma.m64nNk16 (k32 in FP8): 64 outputs by N rows; the peak needs N of 64 "
+        "or more (arXiv 2402.13499)",
+    ),
+    hbm_stacks=Figure(value=5, unit="stacks", source=_WHITEPAPER),
+    hbm_stack_bytes=stack_bytes(80, 5, _H100),
+    hbm_bytes_per_s=Figure(value=3.35e12, unit="bytes/s", source=_H100),
+    tensor_bf16_flops_per_s=tflops(989, f"{_H100}, halved: printed with sparsity"),
+    tensor_fp8_flops_per_s=tflops(1_979, f"{_H100}, halved: printed with sparsity"),
+    tensor_sparse_flops_per_s=tflops(1_979, f"{_H100}: 2:4 sparsity in 16 bit"),
+    tensor_fp32_flops_per_s=_FP32_H100,
+    vector_flops_per_s=_FP32_H100,
+    scalar_ops_per_s=Figure(
+        value=_FP32_TFLOPS * 1e12 / 16,
+        unit="op/s",
+        source="arithmetic: 16 special functions a cycle beside 128 FMAs (CUDA C++ Programming "
+        "Guide, arithmetic throughput), so FP32 FLOP/s / 16",
+    ),
+    sbuf_bytes=Figure(
+        value=50 * MIB + _MULTIPROCESSORS * 228 * KIB,
+        unit="bytes",
+        source=f"arithmetic: 50 MB of L2 + 132 x 228 KB of shared memory ({_WHITEPAPER})",
+    ),
+    link_tray_bytes_per_s=Figure(
+        value=450 * GB, unit="bytes/s", source=f"arithmetic: NVLink, 900 GB/s / 2 ({_H100})"
+    ),
+    scale_out_bytes_per_s=Figure(
+        value=400 * GB / BITS_PER_BYTE,
+        unit="bytes/s",
+        source="DGX H100 user guide: one ConnectX-7 of 400 Gb/s per GPU",
+    ),
+    idle_watts=Figure(
+        value=80.3, unit="W", source=f"assumed: no datasheet says; as on H200, {_IDLE_H200}"
+    ),
+    budget_watts=Figure(value=700, unit="W", source=_H100),
+)
+
+H800: Final = replace(
+    H100,
+    name="h800",
+    link_tray_bytes_per_s=Figure(
+        value=200 * GB,
+        unit="bytes/s",
+        source="arithmetic: NVLink, 400 GB/s / 2 (philisun.com on H800); DeepSeek-V3 technical "
+        "report: 160 GB/s reached",
+    ),
+    budget_watts=Figure(
+        value=700, unit="W", source="as H100, whose die it is; a third-party 550 W is not credible"
+    ),
+)
+
+H200: Final = replace(
+    H100,
+    name="h200",
+    hbm_stacks=Figure(
+        value=6, unit="stacks", source="NVIDIA H200 product pictures; 141 GB of 6 x 24 GB"
+    ),
+    hbm_stack_bytes=stack_bytes(141, 6, _H200),
+    hbm_bytes_per_s=Figure(value=4.8e12, unit="bytes/s", source=_H200),
+    dma_bytes_per_s=loads(4.8e12),
+    idle_watts=Figure(value=80.3, unit="W", source=f"H200, {_IDLE_H200}"),
+    budget_watts=Figure(value=700, unit="W", source=_H200),
+)

@@ -1,0 +1,82 @@
+"""The generations of NeuronSwitch in Trn3 UltraServers, and the two readings of their power.
+
+Hops count switches between two chips of a tray, of a rack, and of two racks.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from emulator.specs.figure import Figure
+from emulator.specs.readings import Reading, switch_from
+from emulator.specs.system import SystemSpec
+
+SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"
+V1: Final = "v1-160-lane"
+_V2: Final = "v2-320-lane"
+_V3: Final = "v3-ualink"
+_ONE_MORE: Final = "assumed: unpublished; one more than in a rack, as with the first generation"
+_WHY: Final = {
+    V1: "Scorpio X, 160 lanes and 20 ports; what is delivered first",
+    _V2: "320 lanes and 40 ports",
+    _V3: "UALink, 72 ports or more",
+}
+
+
+def hops(value: int, source: str) -> Figure:
+    """Switches on a way."""
+    return Figure(value=value, unit="hops", source=source)
+
+
+def cross_rack_hops_after(backplane: Figure) -> Figure:
+    """Hops to the other rack where only those in a rack are published, or assumed."""
+    return hops(backplane.count + 1, _ONE_MORE)
+
+
+def _generation(name: str, backplane: Figure) -> Reading:
+    return Reading(
+        name=name,
+        why=_WHY[name],
+        figures={
+            "switch_generation": name,
+            "tray_hops": hops(1, SEMIANALYSIS),
+            "backplane_hops": backplane,
+            "cross_rack_hops": cross_rack_hops_after(backplane),
+        },
+    )
+
+
+def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure) -> SystemSpec:
+    """`system`, of the first generation, with switches for the others and for its power."""
+    watts = system.provisioned_watts.value
+    as_rack = Reading(
+        name="rack",
+        why="the talk's own words are a single rack; for 32 chips in air it is hard to believe",
+        figures={
+            "provisioned_watts": Figure(
+                value=2 * watts,
+                unit="W",
+                source=f"launch talk's transcript, unconfirmed, read as one rack: 2 x {watts:,.0f}",
+            )
+        },
+    )
+    generations = (_generation(_V2, v2_in_rack), _generation(_V3, v3_in_rack))
+    return replace(
+        system,
+        variants=(
+            switch_from(
+                system,
+                name="switch-generation",
+                default=V1,
+                why=_WHY[V1],
+                others=generations,
+            ),
+            switch_from(
+                system,
+                name="power",
+                default="system",
+                why="of both racks; per chip it then is about the same in both UltraServers, as "
+                "SemiAnalysis says",
+                others=(as_rack,),
+            ),
+        ),
+    )

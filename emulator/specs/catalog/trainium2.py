@@ -1,0 +1,190 @@
+"""Trainium2: eight NeuronCore-v3, with links for a torus of two dimensions or three.
+
+Its rates are the arrays' own, as Trainium3's are, so that the two compare; a switch takes those of
+the chip's page, which the published totals of its systems are made of.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from emulator.specs.catalog.neuron_core import (
+    DMA_START,
+    LAUNCH,
+    MICROCODE,
+    SATURATING,
+    SDK,
+    SPARSE,
+    array,
+    array_rate,
+    dma_rate,
+    elementwise_rate,
+)
+from emulator.specs.chip import ChipSpec
+from emulator.specs.figure import Figure
+from emulator.specs.readings import Reading, switch_from
+from emulator.units import BITS_PER_BYTE, GB, GIB, MIB
+
+_ARCH: Final = f"{SDK}, neuron-hardware/trainium2.rst"
+_CORE: Final = f"{SDK}, neuron-hardware/neuron-core-v3.rst"
+_NKI: Final = f"{SDK}, nki/guides/architecture/trainium2_arch.rst"
+_SERVERS: Final = f"{SDK}, neuron-hardware/trn2-arch.rst"
+
+_CORES: Final = 8
+_TENSOR_HZ: Final = 2.4e9
+_ELEMENTWISE_HZ: Final = 1.2e9
+
+
+def _printed(tflops: float) -> Figure:
+    return Figure(value=tflops * 1e12, unit="FLOP/s", source=f"{_ARCH}: {tflops:,.0f} TFLOPS")
+
+
+_BASE: Final = ChipSpec(
+    name="trainium2",
+    maker="AWS",
+    cores=Figure(value=_CORES, unit="cores", source=_ARCH),
+    lnc_sizes=(1, 2),
+    default_lnc=Figure(
+        value=2,
+        unit="cores per logical core",
+        source=f"{SDK}, logical-neuroncore-config.rst (1 and 2 are supported)",
+    ),
+    hbm_stacks=Figure(value=4, unit="stacks", source=_NKI),
+    hbm_stack_bytes=Figure(value=24 * GIB, unit="bytes", source=f"{_ARCH}: 96 GiB / 4"),
+    hbm_bytes_per_s=Figure(
+        value=2.9e12, unit="bytes/s", source=f"{_ARCH}; trainium2_arch.rst says 3 TB/s"
+    ),
+    dma_bytes_per_s=dma_rate(_CORES, 23),
+    dma_start_ns=DMA_START,
+    dma_saturating_bytes=SATURATING,
+    dma_engines=Figure(value=128, unit="engines", source=f"{_NKI}: 16 per core"),
+    launch_ns=LAUNCH,
+    matrix=array(
+        clock_hz=_TENSOR_HZ,
+        mx_rows=256,
+        mx_source=f"{_NKI}: presents 256 x 128 for FP8 at twice the rate; it has no "
+        "block-scaled format",
+        source=_NKI,
+        ramps=True,
+    ),
+    tensor_fp32_flops_per_s=array_rate(
+        _CORES, _TENSOR_HZ, 1 / 4, f"a quarter of BF16 ({_NKI}); the spec page says 181 TFLOPS"
+    ),
+    tensor_bf16_flops_per_s=array_rate(
+        _CORES, _TENSOR_HZ, 1, f"79 TFLOPS a core ({_CORE}); the spec page says 667 TFLOPS"
+    ),
+    tensor_fp8_flops_per_s=array_rate(
+        _CORES, _TENSOR_HZ, 2, f"158 TFLOPS a core ({_CORE}); the spec page says 1,299 TFLOPS"
+    ),
+    tensor_sparse_flops_per_s=array_rate(
+        _CORES, _TENSOR_HZ, 4, f"FP8 and {SPARSE} ({_CORE}); the spec page says 2,563 TFLOPS"
+    ),
+    vector_flops_per_s=Figure(
+        value=_CORES * 1.2e12 * 0.96 / 1.2,
+        unit="FLOP/s",
+        source="arithmetic: NeuronCore-v4's 1.2 FP32 TFLOPS at 1.2 GHz, at this one's 0.96 GHz "
+        f"({_NKI}) x 8 cores",
+    ),
+    scalar_ops_per_s=elementwise_rate(_CORES, _ELEMENTWISE_HZ, _NKI),
+    gpsimd_ops_per_s=elementwise_rate(_CORES, _ELEMENTWISE_HZ, _NKI),
+    collective_cores=Figure(
+        value=16, unit="cores", source=f"{_ARCH}; {_NKI.rsplit('/', 1)[-1]} says 20"
+    ),
+    sbuf_bytes=Figure(value=224 * MIB, unit="bytes", source=f"{_ARCH}: 28 MiB x 8 cores"),
+    psum_bytes=Figure(value=16 * MIB, unit="bytes", source=f"{_NKI}: 2 MiB x 8 cores"),
+    link_tray_bytes_per_s=Figure(
+        value=512 * GB,
+        unit="bytes/s",
+        source="arithmetic: 1,024 GB/s of the 4 links inside an instance / 2 directions "
+        f"({_SERVERS})",
+    ),
+    link_cross_rack_bytes_per_s=Figure(
+        value=128 * GB,
+        unit="bytes/s",
+        source="arithmetic: 256 GB/s of the 2 links to other instances / 2 directions "
+        f"({_SERVERS})",
+    ),
+    scale_out_bytes_per_s=Figure(
+        value=200 * GB / BITS_PER_BYTE,
+        unit="bytes/s",
+        source=f"arithmetic: 3,200 Gb/s of EFA over 16 chips ({_SERVERS})",
+    ),
+    microcode_bytes_per_core=MICROCODE,
+    idle_watts=Figure(
+        value=110,
+        unit="W",
+        source="assumed: unpublished; a tenth of the budget for leakage and HBM refresh, plus "
+        "1,280 GB/s of always-on lanes at about 5 pJ/bit = 51 W",
+    ),
+    budget_watts=Figure(
+        value=500, unit="W", source="SemiAnalysis, Trainium2, and Epoch AI: about 500 W"
+    ),
+)
+
+_SPEC_PAGE: Final = Reading(
+    name="spec",
+    why=f"{_ARCH}: more than eight of its own cores have",
+    figures={
+        "tensor_fp32_flops_per_s": _printed(181),
+        "tensor_bf16_flops_per_s": _printed(667),
+        "tensor_fp8_flops_per_s": _printed(1_299),
+        "tensor_sparse_flops_per_s": _printed(2_563),
+    },
+)
+
+TRAINIUM2: Final = replace(
+    _BASE,
+    switches=(
+        switch_from(
+            _BASE,
+            name="tensor",
+            default="array",
+            why="the arithmetic of the array at its clock",
+            others=(_SPEC_PAGE,),
+        ),
+        switch_from(
+            _BASE,
+            name="hbm",
+            default="spec",
+            why="the architecture page",
+            others=(
+                Reading(
+                    name="nki",
+                    why="the NKI guide",
+                    figures={
+                        "hbm_bytes_per_s": Figure(value=3.0e12, unit="bytes/s", source=_NKI),
+                    },
+                ),
+            ),
+        ),
+        switch_from(
+            _BASE,
+            name="dma",
+            default="achievable",
+            why="what the engines reach",
+            others=(
+                Reading(
+                    name="spec",
+                    why="more than HBM delivers",
+                    figures={
+                        "dma_bytes_per_s": Figure(
+                            value=3.5e12, unit="bytes/s", source=f"{_ARCH}: 3.5 TB/s of DMA"
+                        ),
+                    },
+                ),
+            ),
+        ),
+        switch_from(
+            _BASE,
+            name="collective-cores",
+            default="16",
+            why="the architecture page",
+            others=(
+                Reading(
+                    name="20",
+                    why="the NKI guide",
+                    figures={"collective_cores": Figure(value=20, unit="cores", source=_NKI)},
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,59 @@
+"""The Trn3 UltraServer of the first generation, NL32x2: 64 Trainium3 chips in two racks, in air.
+
+A tray is a board of two chips; AWS counts 16 chips, or eight boards and a CPU tray, as a server.
+"""
+
+from typing import Final
+
+from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
+from emulator.specs.catalog.neuron_switches import SEMIANALYSIS, V1, hops, with_variants
+from emulator.specs.catalog.peak_pue import AIR
+from emulator.specs.figure import Figure
+from emulator.specs.rack_powers import rack_power_of
+from emulator.specs.system import SystemSpec
+from emulator.specs.trainium3 import TRAINIUM3
+
+_ARCH: Final = f"{SDK}, neuron-hardware/trn3-arch.rst"
+_HOPS: Final = f"{SEMIANALYSIS}: NL32x2 with its first generation of switches"
+
+_FIRST_GENERATION: Final = SystemSpec(
+    name="trn3-nl32x2",
+    chip=TRAINIUM3,
+    switch_generation=V1,
+    racks=Figure(value=2, unit="racks", source=SEMIANALYSIS),
+    trays_per_rack=Figure(value=16, unit="trays", source=f"{SEMIANALYSIS}: boards of two chips"),
+    chips_per_tray=Figure(value=2, unit="chips", source=SEMIANALYSIS),
+    switch_trays_per_rack=Figure(
+        value=4, unit="trays", source=f"{SEMIANALYSIS}; 5 where they can be swapped hot"
+    ),
+    chips=Figure(
+        value=64,
+        unit="chips",
+        source=f"{_ARCH}: 4 servers of 16 chips; text for both generations says 4 chips a server",
+    ),
+    cpus=Figure(
+        value=8,
+        unit="CPUs",
+        source=f"assumed: two x86 sockets in each of the 4 CPU trays ({SEMIANALYSIS}), for 768 "
+        f"vCPUs ({_ARCH})",
+    ),
+    tray_hops=hops(1, f"{_HOPS}: same plane; the board's own lanes go straight"),
+    backplane_hops=hops(2, f"{_HOPS}, to the other plane"),
+    cross_rack_hops=hops(3, f"{_HOPS}, to the other plane and rack"),
+    hop_ns=HOP,
+    scale_out_start_ns=NETWORK_START,
+    provisioned_watts=Figure(
+        value=67_293,
+        unit="W",
+        source="launch talk's transcript, unconfirmed, read as the two-rack system (1,051 W a "
+        "chip); read as one rack it would be 2,103 W a chip",
+    ),
+    power=rack_power_of("trn3-nl32x2"),
+    pue=AIR,
+)
+
+TRN3_NL32X2: Final = with_variants(
+    _FIRST_GENERATION,
+    v2_in_rack=hops(1, f"{SEMIANALYSIS}: NL32x2 with the second generation, any to any in a rack"),
+    v3_in_rack=hops(1, f"{SEMIANALYSIS}: NL32x2 with the third generation"),
+)

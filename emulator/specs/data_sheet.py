@@ -1,0 +1,45 @@
+"""A data sheet: what is public of a chip of which too little is public to time it."""
+
+from dataclasses import dataclass
+
+from emulator.errors import ConfigError
+from emulator.specs.figure import NamedFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSheet:
+    """Figures by the names of a chip's fields, and the names of those that nobody has published.
+
+    Raises ConfigError when nothing is unknown, as it would be a chip then, or a figure is said to
+    be known and unknown.
+
+    Attributes:
+        announced: its maker has told of it and does not deliver it yet.
+        aliases: other names of the same chip.
+    """
+
+    name: str
+    maker: str
+    announced: bool = False
+    known: NamedFigures
+    unknown: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.unknown:
+            raise ConfigError(field=f"{self.name}.unknown", value="()", expected="unknown figures")
+        both = {label for label, _ in self.known} & set(self.unknown)
+        if both:
+            raise ConfigError(
+                field=f"{self.name}.unknown", value=sorted(both), expected="figures not known"
+            )
+
+    def figures(self) -> NamedFigures:
+        """Every known figure by its name."""
+        return self.known
+
+    @property
+    def status(self) -> str:
+        """One line: what is missing before it could be timed."""
+        state = "announced, " if self.announced else ""
+        return f"{state}cannot be timed: {', '.join(self.unknown)} unpublished"

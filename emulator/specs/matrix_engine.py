@@ -1,0 +1,58 @@
+"""The shape of a matrix engine: what a product costs beside its flops.
+
+A product keeps a tile of weights still and streams rows of activations past it. Few rows cost as
+much as `moving_rows_min`, a tile that is not full as much as a full one.
+"""
+
+from dataclasses import dataclass
+
+from emulator.errors import ConfigError
+from emulator.specs.figure import Figure, NamedFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixEngine:
+    """Of one core; raises ConfigError for a figure of the wrong sign.
+
+    Attributes:
+        tile_rows: contraction elements of one weight tile; `mx_tile_rows` in block-scaled formats.
+        tile_columns: outputs of one weight tile.
+        moving_rows_min: rows of activations that an issue costs at least.
+        sub_arrays: parts of the array that can hold tiles of their own when a product is narrow.
+        fill_drain_ns: from a product's first row to its first result, and again until it is empty.
+        ramp_share: of the peak rate, what the engine starts with after an idle spell; it reaches
+            the whole after `ramp_ns`.
+    """
+
+    tile_rows: Figure
+    mx_tile_rows: Figure
+    tile_columns: Figure
+    moving_rows_min: Figure
+    sub_arrays: Figure
+    fill_drain_ns: Figure
+    ramp_share: Figure
+    ramp_ns: Figure
+
+    def __post_init__(self) -> None:
+        may_be_zero = ("fill_drain_ns", "ramp_ns")
+        for label, figure in self.figures():
+            if figure.value < 0 or (figure.value == 0 and label not in may_be_zero):
+                least = ">= 0" if label in may_be_zero else "> 0"
+                raise ConfigError(field=label, value=figure.value, expected=least)
+        if self.ramp_share.value > 1:
+            raise ConfigError(
+                field="ramp_share", value=self.ramp_share.value, expected="above 0, at most 1"
+            )
+
+    def figures(self) -> NamedFigures:
+        """Every figure by its name."""
+        return (
+            ("tile_rows", self.tile_rows),
+            ("mx_tile_rows", self.mx_tile_rows),
+            ("tile_columns", self.tile_columns),
+            ("moving_rows_min", self.moving_rows_min),
+            ("sub_arrays", self.sub_arrays),
+            ("fill_drain_ns", self.fill_drain_ns),
+            ("ramp_share", self.ramp_share),
+            ("ramp_ns", self.ramp_ns),
+        )

@@ -1,0 +1,91 @@
+"""The shape of a system's power beside its chips: hosts, switches, cooling, conversion, season.
+
+What a rack may draw is the system's `provisioned_watts` divided over its racks, and the site's PUE
+on its worst day the system's `pue`; both can be read in several ways, so they stand there, once.
+"""
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from emulator.errors import ConfigError
+from emulator.specs.figure import Figure, NamedFigures
+
+
+class Cooling(StrEnum):
+    """How heat leaves a rack. LIQUID: cold plates on chips, host CPUs and switches; fans for the
+    rest. AIR: fans for all of it.
+    """
+
+    AIR = "air"
+    LIQUID = "liquid"
+
+
+class Season(StrEnum):
+    """PUE follows the weather; PEAK is the design day that power is provisioned for."""
+
+    PEAK = "peak"
+    SUMMER = "summer"
+    SPRING_AUTUMN = "spring-autumn"
+    WINTER = "winter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RackPower:
+    """Watts beside the chips of one scale-up domain; raises ConfigError for what cannot be.
+
+    Each part draws between its idle share, when the chips are idle, and all of its watts, when they
+    draw their budget.
+
+    Attributes:
+        cpu_watts: one host CPU with its memory.
+        tray_watts: network cards, retimers and disks of all compute trays.
+        switch_watts: all scale-up switches, on switch trays and on the compute trays' boards.
+        fan_share: fans, of the watts that air carries away.
+        pump_watts: coolant pumps of all racks, whatever the chips draw.
+        conversion_efficiency: from the racks' input to their boards.
+        season_overhead: of the peak's PUE - 1, what is left in each season.
+    """
+
+    cooling: Cooling
+    cpu_watts: Figure
+    cpu_idle_share: Figure
+    tray_watts: Figure
+    tray_idle_share: Figure
+    switch_watts: Figure
+    switch_idle_share: Figure
+    fan_share: Figure
+    pump_watts: Figure
+    conversion_efficiency: Figure
+    season_overhead: tuple[tuple[Season, Figure], ...]
+
+    def __post_init__(self) -> None:
+        for label, figure in self.figures():
+            if figure.value < 0:
+                raise ConfigError(field=label, value=figure.value, expected="at least 0")
+            if figure.value > 1 and label.endswith(("share", "efficiency", "overhead")):
+                raise ConfigError(field=label, value=figure.value, expected="at most 1")
+        if self.conversion_efficiency.value == 0:
+            raise ConfigError(field="conversion_efficiency", value=0, expected="above 0")
+        seasons = [season for season, _ in self.season_overhead]
+        if sorted(seasons) != sorted(Season):
+            raise ConfigError(field="season_overhead", value=seasons, expected="each season once")
+        if self.overhead_in(Season.PEAK).value != 1:
+            raise ConfigError(
+                field="season_overhead",
+                value=self.overhead_in(Season.PEAK).value,
+                expected="1 at the peak, which the others are a part of",
+            )
+
+    def overhead_in(self, season: Season) -> Figure:
+        """The part of the peak's PUE - 1 that is left in `season`."""
+        return dict(self.season_overhead)[season]
+
+    def figures(self) -> NamedFigures:
+        """Every figure by its name."""
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
+        own = tuple((name, value) for name, value in named if isinstance(value, Figure))
+        seasons = (
+            (f"{season.replace('-', '_')}_overhead", figure)
+            for season, figure in self.season_overhead
+        )
+        return (*own, *seasons)

@@ -1,0 +1,129 @@
+"""How a model's products lie on one chip's matrix engines: their rates, and the tiles they fill.
+
+What divides a rank's weights (chips, logical cores) leaves each core narrower products, whose last
+tiles are not full. Everything here is fixed for a model on a partition, and worked out once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from emulator.specs import model_tensors
+from emulator.specs.chip import ChipSpec
+from emulator.specs.matrix_engine import MatrixEngine
+from emulator.specs.model import ModelSpec
+from emulator.specs.model_tensors import Tensor
+from emulator.specs.weight_format import WeightFormat
+from emulator.timing.dma_time import PAGE_TOKENS, lost_share
+from emulator.timing.matrix_time import tile_macs
+from emulator.timing.product_rate import ProductRate, product_rate
+
+_DIVIDED_BY_CONTRACTION = ("output", "down")  # the others are divided by their outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightProduct:
+    """Products with some weights on one chip: `macs` that a moving row is charged, at `rate`."""
+
+    rate: ProductRate
+    macs: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueShape:
+    """A model's products on each chip of a rank, and the transfers of its cache.
+
+    `kv_up_macs` are charged per row of one head. `cache_read_lost` and `cache_write_lost` are the
+    bytes' time that a byte loses in a page of the cache, and in one new token's keys.
+    """
+
+    engine: MatrixEngine
+    query: WeightProduct
+    kv: WeightProduct
+    kv_up_macs: float
+    latent: WeightProduct
+    router: WeightProduct
+    dense: WeightProduct
+    shared: WeightProduct
+    expert: WeightProduct
+    lm_head: WeightProduct
+    joining: WeightProduct
+    query_group: int
+    cache_read_lost: float
+    cache_write_lost: float
+
+    @classmethod
+    def of(
+        cls, model: ModelSpec, chip: ChipSpec, *, tp: int, cores: int, expert_tp: int = 1
+    ) -> Self:
+        """On one of `tp` chips with `cores` logical cores, and experts over `expert_tp` chips."""
+        on = _Placing(model=model, chip=chip, cores=cores)
+        parts = tp * cores
+        query_heads = _per_part(model.heads, parts)
+        kv_heads = _per_part(model.kv_heads, parts)
+        token_bytes = model.kv_bytes_per_element * (
+            kv_heads * model.head_dim if model.latent is None else model.latent.cached_width
+        )
+        projections, plain = model.projection_format, model.plain_format
+        queries = [
+            tensor for tensor in model_tensors.query_tensors(model) if tensor.name != "kv_up"
+        ]
+        head_parts, kv_parts = model.heads / query_heads, model.kv_heads / kv_heads
+        experts = model_tensors.expert_tensors(model)
+        head = (Tensor(name="lm_head", rows=model.vocab, columns=model.hidden, storage=plain),)
+        joined = (Tensor(name="join", rows=model.hidden, columns=2 * model.hidden, storage=plain),)
+        return cls(
+            engine=chip.matrix,
+            query=on.product(queries, head_parts, projections),
+            kv=on.product(model_tensors.kv_tensors(model), kv_parts, projections),
+            kv_up_macs=_kv_up_macs(model, chip.matrix),
+            latent=on.product(model_tensors.latent_tensors(model), cores, projections),
+            router=on.product(model_tensors.router_tensors(model), cores, plain),
+            dense=on.product(model_tensors.dense_tensors(model), parts, projections),
+            shared=on.product(model_tensors.shared_tensors(model), parts, projections),
+            expert=on.product(experts, expert_tp * cores, model.expert_format),
+            lm_head=on.product(head, parts, plain),
+            joining=on.product(joined, parts, plain),
+            query_group=query_heads if model.latent else max(1, query_heads // kv_heads),
+            cache_read_lost=lost_share(chip, PAGE_TOKENS * token_bytes),
+            cache_write_lost=lost_share(chip, token_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placing:
+    model: ModelSpec
+    chip: ChipSpec
+    cores: int
+
+    def product(
+        self, tensors: Iterable[Tensor], parts: float, storage: WeightFormat
+    ) -> WeightProduct:
+        """Of matrices that are divided into `parts`, one on each of a chip's cores."""
+        rate = product_rate(storage, self.chip, self.model.sparsity)
+        macs = 0.0
+        for tensor in tensors:
+            if tensor.rows == 1:
+                continue
+            contracted = tensor.name in _DIVIDED_BY_CONTRACTION
+            macs += tile_macs(
+                self.chip.matrix,
+                contraction=tensor.columns / (parts if contracted else 1),
+                outputs=tensor.rows / (1 if contracted else parts),
+                mx=rate.quantised,
+            )
+        return WeightProduct(rate=rate, macs=self.cores * macs)
+
+
+def _kv_up_macs(model: ModelSpec, engine: MatrixEngine) -> float:
+    """Of one head and row: keys and values made from a latent, or queries and values folded."""
+    latent = model.latent
+    if latent is None:
+        return 0.0
+    into = tile_macs(engine, contraction=latent.nope_dim, outputs=latent.kv_rank)
+    out = tile_macs(engine, contraction=latent.kv_rank, outputs=latent.value_dim)
+    return into + out
+
+
+def _per_part(heads: int, parts: int) -> int:
+    return -(-heads // parts)

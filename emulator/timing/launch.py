@@ -1,0 +1,21 @@
+"""What starting work on a chip costs: kernels one after the other, or one compiled graph a step."""
+
+from typing import Final
+
+from emulator.specs.chip import ChipSpec
+
+_BY_KERNEL: Final = ("NVIDIA", "AMD")  # the others run a graph that was compiled as a whole
+
+
+def kernel_launch_ns(chip: ChipSpec) -> float:
+    """Between two kernels of which the second waits for the first; 0 inside a compiled graph.
+
+    Products that wait for each other are counted as a kernel each, and what lies between them as
+    part of one (fused): the fewest that a stack could launch.
+    """
+    return chip.launch_ns.value if chip.maker in _BY_KERNEL else 0.0
+
+
+def step_launch_ns(chip: ChipSpec) -> float:
+    """Once per step: to start a compiled graph, or the first kernel."""
+    return chip.launch_ns.value

@@ -1,0 +1,81 @@
+"""At which of its rates a matrix engine multiplies: told by how the weights are stored.
+
+Weights in FP8 or FP4 are multiplied as they are, with activations quantised for it, by an engine
+that can; else in the next wider format that it can. FP4 on Trainium3 is turned into MXFP8 before
+the array (AWS Neuron SDK docs, trainium3_arch.rst), so both run at one rate there, and 4-bit
+weights with 8-bit activations are the intended way to decode (SemiAnalysis, AWS Trainium3 Deep
+Dive).
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.specs.chip import ChipSpec
+from emulator.specs.model import ModelSpec
+from emulator.specs.sparsity import Sparsity
+from emulator.specs.weight_format import WeightFormat
+from emulator.units import NS_PER_S
+
+Float64s = NDArray[np.float64]
+
+
+class ProductRate(IntEnum):
+    """PLAIN: the model's dtype. SPARSE: 16 bits with structured sparsity."""
+
+    PLAIN = 0
+    SPARSE = 1
+    FP8 = 2
+    FP4 = 3
+
+    @property
+    def quantised(self) -> bool:
+        """Whether activations are turned into a narrower format first."""
+        return self in (ProductRate.FP8, ProductRate.FP4)
+
+
+def product_rate(storage: WeightFormat, chip: ChipSpec, sparsity: Sparsity) -> ProductRate:
+    """The rate of products with weights in `storage`."""
+    if storage.bits_per_element <= 4 and chip.tensor_fp4_flops_per_s is not None:
+        return ProductRate.FP4
+    if storage.is_low_precision and chip.tensor_fp8_flops_per_s is not None:
+        return ProductRate.FP8
+    if sparsity is Sparsity.STRUCTURED and storage is WeightFormat.BF16:
+        return ProductRate.SPARSE
+    return ProductRate.PLAIN
+
+
+def flops_per_ns(chip: ChipSpec, dtype: str) -> Float64s:
+    """Each rate of `chip`, [rates], with plain products in `dtype`; a sparse one that it has not
+    is the plain one.
+    """
+    sparse = chip.tensor_sparse_flops_per_s
+    plain = chip.tensor_flops_per_s(dtype)
+    rates = (
+        plain,
+        plain if sparse is None else sparse.value,
+        chip.tensor_flops_per_s("fp8"),
+        chip.tensor_flops_per_s("fp4"),
+    )
+    return np.array(rates) / NS_PER_S
+
+
+def check_formats(model: ModelSpec, chip: ChipSpec) -> None:
+    """Raises ConfigError for weights that `chip` cannot hold in their format.
+
+    NVFP4 is NVIDIA's: other engines neither multiply nor convert it. A sparse rate is for 16-bit
+    products, on chips that publish one.
+    """
+    for storage in (model.projection_format, model.expert_format):
+        if storage is WeightFormat.NVFP4 and chip.maker != "NVIDIA":
+            raise ConfigError(
+                field="precision",
+                value=storage.value,
+                expected=f"mxfp4, fp8 or bf16 on {chip.name}",
+            )
+    if model.sparsity is Sparsity.STRUCTURED and chip.tensor_sparse_flops_per_s is None:
+        raise ConfigError(
+            field="sparsity", value=model.sparsity.value, expected=f"dense on {chip.name}"
+        )

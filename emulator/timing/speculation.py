@@ -1,0 +1,84 @@
+"""Speculative decoding: what a step verifies, what its draft passes compute, and what it yields.
+
+A decoding request brings `draft_tokens` guesses, and the step computes them beside the token that
+is certain. Then the draft module runs once over all of the step's tokens, and once more for each
+further guess. The module is one layer of the model with its own norm and the model's LM head: as
+DeepSeek-V3's multi-token prediction, one layer with experts (arXiv 2412.19437). For models that
+publish none it is assumed to be such a layer too, as EAGLE's is (arXiv 2401.15077).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.specs.batch import StepBatch
+from emulator.specs.model import ModelSpec
+
+
+def expected_accepted(draft_tokens: int, acceptance: float) -> float:
+    """Guesses of a step that turn out right, when each does with `acceptance` after a right one.
+
+    a + a^2 + ... + a^k; a step yields one token more. Raises ConfigError for no chance in [0, 1].
+    """
+    if not 0 <= acceptance <= 1:
+        raise ConfigError(field="acceptance", value=acceptance, expected="from 0 to 1")
+    return float(sum(acceptance**place for place in range(1, draft_tokens + 1)))
+
+
+def draft_module(model: ModelSpec) -> ModelSpec:
+    """The model of one draft pass: the last layer alone, attending to everything."""
+    return replace(
+        model,
+        name=f"{model.name} (draft)",
+        layers=1,
+        first_dense_layers=0,
+        dense_intermediate=0 if model.experts else model.dense_intermediate,
+        window_tokens=0,
+        full_attention_every=1,
+    )
+
+
+def verified(batch: StepBatch, draft_tokens: int) -> StepBatch:
+    """The batch with `draft_tokens` guesses on every decoding request, each with its logits.
+
+    A request decodes that has context and one new token.
+    """
+    decodes = _decodes(batch)
+    return replace(
+        batch,
+        new_tokens=batch.new_tokens + draft_tokens * decodes,
+        logit_rows=batch.logit_rows
+        + draft_tokens * np.bincount(batch.rank[decodes], minlength=batch.ranks),
+    )
+
+
+def draft_passes(batch: StepBatch, draft_tokens: int) -> tuple[StepBatch, ...]:
+    """The draft module's batches of a step: over everything verified, then a token a guess.
+
+    Prompts run through its first pass, since it has a cache of its own.
+    """
+    if not draft_tokens:
+        return ()
+    whole = replace(verified(batch, draft_tokens), logit_rows=batch.logit_rows)
+    decodes = _decodes(batch)
+    rank = batch.rank[decodes]
+    if not len(rank):
+        return (whole,)
+    further = (
+        StepBatch(
+            ranks=batch.ranks,
+            rank=rank,
+            new_tokens=np.ones_like(rank),
+            context_tokens=batch.context_tokens[decodes] + draft_tokens + 1 + place,
+            logit_rows=np.bincount(rank, minlength=batch.ranks),
+        )
+        for place in range(draft_tokens - 1)
+    )
+    return (whole, *further)
+
+
+def _decodes(batch: StepBatch) -> NDArray[np.bool_]:
+    decodes: NDArray[np.bool_] = (batch.new_tokens == 1) & (batch.context_tokens > 0)
+    return decodes

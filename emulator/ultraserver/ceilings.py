@@ -1,0 +1,43 @@
+"""What one chip could do at most: the denominators of utilisation."""
+
+from dataclasses import dataclass
+
+from emulator.timing.product_rate import product_rate
+from emulator.timing.roofline import engine_rates
+from emulator.ultraserver.step_cost import StepCostModel
+from emulator.units import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """Of one chip.
+
+    Attributes:
+        flops_format: the format in which its matrix engine multiplies fastest of those that the
+            model's matrices are multiplied in; `flops_per_s` is its rate then.
+        hbm_bytes_per_s: what engines can stream from HBM.
+        idle_watts: what it draws when it does nothing.
+    """
+
+    flops_format: str
+    flops_per_s: float
+    hbm_bytes_per_s: float
+    idle_watts: float
+
+
+def ceilings_of(cost_model: StepCostModel) -> Ceilings:
+    """The ceilings of a model's steps on a chip of its partition."""
+    model, chip = cost_model.model, cost_model.system.chip
+    rates = engine_rates(chip, model.dtype)
+    used = {
+        product_rate(storage, chip, model.sparsity)
+        for storage in (model.projection_format, model.expert_format)
+    }
+    fastest = max(used, key=lambda rate: float(rates.flops[rate]))
+    name = fastest.name.lower()
+    return Ceilings(
+        flops_format=model.dtype if name == "plain" else name,
+        flops_per_s=float(rates.flops[fastest]) * NS_PER_S,
+        hbm_bytes_per_s=rates.hbm_bytes * NS_PER_S,
+        idle_watts=cost_model.idle_chip_watts,
+    )

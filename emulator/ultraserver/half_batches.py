@@ -1,0 +1,46 @@
+"""A step's requests in two half batches, which take turns at computing and at exchanging."""
+
+import numpy as np
+
+from emulator.specs.batch import StepBatch
+from emulator.specs.expert_loads import ExpertLoads
+
+REQUESTS_MIN = 2  # of every rank that has any: with one, a half would be idle
+
+
+def half_batches(batch: StepBatch) -> tuple[StepBatch, StepBatch] | None:
+    """Every second request of each rank, the longest first; None where a rank has only one.
+
+    Each half has its part of a rank's rows of logits, the first the odd one.
+    """
+    requests = np.bincount(batch.rank, minlength=batch.ranks)
+    if ((requests > 0) & (requests < REQUESTS_MIN)).any() or not len(batch.rank):
+        return None
+    order = np.lexsort((-batch.new_tokens, batch.rank))
+    first = np.cumsum(requests) - requests
+    place = np.arange(len(order)) - first[batch.rank[order]]  # within its rank
+    halves = []
+    for half in (0, 1):
+        mine = order[place % 2 == half]
+        tokens = np.bincount(
+            batch.rank[mine], weights=batch.new_tokens[mine], minlength=batch.ranks
+        )
+        logits = (batch.logit_rows + 1 - half) // 2
+        halves.append(
+            StepBatch(
+                ranks=batch.ranks,
+                rank=batch.rank[mine],
+                new_tokens=batch.new_tokens[mine],
+                context_tokens=batch.context_tokens[mine],
+                logit_rows=np.minimum(logits, tokens.astype(np.int64)),
+            )
+        )
+    return halves[0], halves[1]
+
+
+def half_loads(loads: ExpertLoads) -> ExpertLoads:
+    """Half of what was counted; it hits as many experts as it has pairs for (assumed: counts do not
+    say which tokens hit which).
+    """
+    pairs = loads.pairs / 2
+    return ExpertLoads(pairs=pairs, distinct=np.minimum(loads.distinct, pairs), sent=loads.sent / 2)

@@ -1,0 +1,140 @@
+"""How long a step would take if one thing of the machine or of its stack were faster.
+
+The step is counted once; the time of one thing is then divided everywhere it stands, and the step
+put together again. So a relief is what the cost model says, with all that hides behind it or waits
+for it, and not a share of time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from math import ceil
+from typing import Final
+
+import numpy as np
+
+from emulator.errors import ConfigError
+from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import Calibration
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.timing.roofline import ENGINES
+from emulator.ultraserver.machine import StepCosting
+from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
+from emulator.ultraserver.step_time import combine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thing:
+    """What can be faster: engines, other times of a phase, and terms of a calibration."""
+
+    engines: tuple[str, ...] = ()
+    times: tuple[str, ...] = ()
+    calibrated: tuple[str, ...] = ()
+    launches: bool = False
+
+
+THINGS: Final[Mapping[str, Thing]] = {
+    # The matrix engine with what it loses to its clock and to filling and draining.
+    "tensor": Thing(engines=("tensor",), times=("ramp_ns", "fill_drain_ns")),
+    "vector": Thing(engines=("vector",)),
+    "scalar": Thing(engines=("scalar",)),
+    "gpsimd": Thing(engines=("gpsimd",)),
+    # HBM and the DMAs that stream from it, by bytes.
+    "memory": Thing(engines=("dma",)),
+    # The links between chips, by bytes; then what a collective takes before its first byte.
+    "links": Thing(times=("link_ns",)),
+    "collective starts": Thing(times=("latency_ns",), calibrated=("collective_ns",)),
+    # Sums over the logical cores of a chip.
+    "core collectives": Thing(times=("core_ns",)),
+    "launches": Thing(times=("dma_start_ns",), launches=True),
+    "layer overheads": Thing(calibrated=("layer_ns", "expert_layer_ns")),
+    "step overheads": Thing(calibrated=("step_ns", "prefill_step_ns", "request_ns")),
+}
+
+EVEN_EXPERTS: Final = "even experts"
+"""No speed, but the same work with every chip's share of it alike."""
+
+
+def relieved_ns(
+    costing: StepCosting, batch: StepBatch, loads: ExpertLoads | None = None, *, factor: float
+) -> dict[str, int]:
+    """The duration of the step that runs `batch` with each of `THINGS` `factor` times as fast.
+
+    For a model with experts also with `EVEN_EXPERTS`: every chip of a group that exchanges tokens
+    has the mean chip's expert work, which is as far as moving and copying experts can lead.
+
+    Raises ConfigError for a factor that is not above 1, ValueError as `StepCostModel.cost` does.
+    """
+    if not 1 < factor < float("inf"):
+        raise ConfigError(field="factor", value=factor, expected="a number above 1")
+    model = costing.model
+    terms = model.terms(batch, loads, costing.slow_factor)
+    if terms is None:
+        return dict.fromkeys(THINGS, 0)
+    relieved = {
+        name: ceil(
+            combine(
+                faster_terms(terms, thing, factor),
+                faster_calibration(model.calibration, thing, factor),
+                model.overlap,
+            ).duration_ns
+        )
+        for name, thing in THINGS.items()
+    }
+    if terms.experts is not None:
+        even = combine(even_experts(terms), model.calibration, model.overlap)
+        relieved[EVEN_EXPERTS] = ceil(even.duration_ns)
+    return relieved
+
+
+def faster_terms(terms: StepTerms, thing: Thing, factor: float) -> StepTerms:
+    """The terms with `thing` so many times as fast."""
+    return replace(
+        terms,
+        rank=_faster_phase(terms.rank, thing, factor),
+        experts=None if terms.experts is None else _faster_phase(terms.experts, thing, factor),
+        launch_ns=terms.launch_ns / factor if thing.launches else terms.launch_ns,
+        halves=None
+        if terms.halves is None
+        else (
+            faster_terms(terms.halves[0], thing, factor),
+            faster_terms(terms.halves[1], thing, factor),
+        ),
+        drafts=tuple(faster_terms(draft, thing, factor) for draft in terms.drafts),
+    )
+
+
+def even_experts(terms: StepTerms) -> StepTerms:
+    """The terms with the experts' work of each domain spread evenly over its chips."""
+    assert terms.experts is not None
+    width = terms.ranks_per_domain * terms.tp
+    even = {}
+    for field in fields(PhaseTerms):
+        array = getattr(terms.experts, field.name)  # [..., chips]
+        mean = array.reshape(*array.shape[:-1], -1, width).mean(axis=-1)
+        even[field.name] = np.repeat(mean, width, axis=-1)
+    return replace(
+        terms,
+        experts=PhaseTerms(**even),
+        halves=None
+        if terms.halves is None
+        else (even_experts(terms.halves[0]), even_experts(terms.halves[1])),
+    )
+
+
+def _faster_phase(phase: PhaseTerms, thing: Thing, factor: float) -> PhaseTerms:
+    engine_ns = phase.engine_ns
+    if thing.engines:
+        engine_ns = engine_ns.copy()
+        engine_ns[[ENGINES.index(engine) for engine in thing.engines]] /= factor
+    times = {name: getattr(phase, name) / factor for name in thing.times}
+    return replace(phase, engine_ns=engine_ns, **times)
+
+
+def faster_calibration(calibration: Calibration, thing: Thing, factor: float) -> Calibration:
+    """The calibration with the terms of `thing` divided by `factor`."""
+    changed = {}
+    for name in thing.calibrated:
+        figure = getattr(calibration, name)
+        source = f"{figure.source}; divided by {factor:g} to see what it is worth"
+        changed[name] = replace(figure, value=figure.value / factor, source=source)
+    return replace(calibration, **changed)

@@ -1,0 +1,125 @@
+"""A step's duration by named part: who is waited for in each segment, and what it does then.
+
+Parts sum to the duration of the slowest domain, because each segment is told from the rank that its
+domain waits for, and each layer's experts from the chip.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.timing.roofline import ENGINES
+from emulator.ultraserver.step_rows import HOST_OVERHEADS, OWN_OVERHEADS, TimedStep
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+Parts = dict[str, float]
+
+EXPERTS: Final = "experts"
+DISPATCH_COMBINE: Final = "dispatch_combine"
+TP_COLLECTIVES: Final = "tp_collectives"
+COLLECTIVE_LAUNCH: Final = "collective_launch"
+BOTH_WAYS: Final = 2  # dispatch and combine
+
+
+class CriticalPath:
+    """What the slowest of `domain` does; `segment_ns` [segments, ranks] says who that is.
+
+    `runs` [segments] counts the segments, and so leaves out those of 0; `experts` the layers'
+    experts.
+    """
+
+    def __init__(
+        self,
+        timed: TimedStep,
+        segment_ns: Float64s,
+        domain: int,
+        *,
+        runs: Float64s,
+        experts: bool = True,
+    ) -> None:
+        terms = timed.terms
+        self._timed = timed
+        first = domain * terms.ranks_per_domain
+        own = segment_ns[:, first : first + terms.ranks_per_domain]
+        self._ranks: Int64s = first + own.argmax(axis=1)  # [segments]
+        self._runs = runs
+        self._weights = runs[:, None] * terms.times  # [segments, rows]
+        self._chips: Int64s | None = None
+        if experts and timed.experts is not None:
+            chips = timed.experts.compute_ns
+            width = chips.shape[1] // terms.domains
+            mine = chips[:, domain * width : (domain + 1) * width]
+            self._chips = domain * width + mine.argmax(axis=1)  # [kinds]
+
+    def compute_parts(self) -> Parts:
+        """Parts with engines, and named overheads; no communication."""
+        timed = self._timed
+        busiest = self._by_row(timed.rows.busiest_ns)  # [rows]
+        parts: Parts = {}
+        for name, row_ns in zip(timed.terms.parts, busiest.tolist(), strict=True):
+            parts[name] = parts.get(name, 0.0) + row_ns
+        overheads = [float(self._by_row(own).sum()) for own in timed.rows.own_ns]
+        if self._chips is not None and timed.experts is not None:
+            parts[EXPERTS] = self._on_chips(timed.experts.busiest_ns)
+            for place, own in enumerate(timed.experts.own_ns):
+                overheads[place] += self._on_chips(own)
+        parts.update(zip(OWN_OVERHEADS, overheads, strict=True))
+        host = timed.host_ns[:, self._ranks[-1]] * self._runs[-1]
+        parts.update(zip(HOST_OVERHEADS, host.tolist(), strict=True))
+        return parts
+
+    def collective_parts(self) -> Parts:
+        """Collectives of ranks of several chips."""
+        rows = self._timed.rows
+        return {
+            TP_COLLECTIVES: float(self._by_row(rows.link_ns).sum()),
+            COLLECTIVE_LAUNCH: float(self._by_row(rows.launch_ns).sum()),
+        }
+
+    def communication_parts(self) -> Parts:
+        """Those, and the exchanges of tokens."""
+        parts = self.collective_parts()
+        parts[DISPATCH_COMBINE] = 0.0
+        experts = self._timed.experts
+        if experts is not None:
+            runs = BOTH_WAYS * self._timed.terms.runs_of_kind
+            last = experts.communication_ns.argmax(axis=1)  # [kinds]
+            kinds = np.arange(len(last))
+            parts[DISPATCH_COMBINE] = float(runs @ experts.link_ns[kinds, last])
+            parts[COLLECTIVE_LAUNCH] += float(runs @ experts.launch_ns[kinds, last])
+        return parts
+
+    def bound(self) -> dict[str, str]:
+        """The engine that each part waits for, as long as it has work at all."""
+        timed = self._timed
+        rows = timed.rows.engine_ns[:, :, self._ranks]  # [engines, rows, segments]
+        by_row = np.einsum("ers,sr->er", rows, self._weights)
+        found: dict[str, Float64s] = {}
+        for place, name in enumerate(timed.terms.parts):
+            found[name] = found.get(name, 0.0) + by_row[:, place]
+        if self._chips is not None and timed.experts is not None:
+            kinds = np.arange(len(self._chips))
+            engines = timed.experts.engine_ns[:, kinds, self._chips]  # [engines, kinds]
+            found[EXPERTS] = engines @ timed.terms.runs_of_kind
+        return {name: ENGINES[int(ns.argmax())] for name, ns in found.items() if ns.any()}
+
+    def _by_row(self, row_ns: Float64s) -> Float64s:
+        """[rows, ranks] -> [rows]: of the ranks that are waited for, over all segments."""
+        total: Float64s = np.einsum("rs,sr->r", row_ns[:, self._ranks], self._weights)
+        return total
+
+    def _on_chips(self, kind_ns: Float64s) -> float:
+        """[kinds, chips] -> of the chips that are waited for, over all layers."""
+        assert self._chips is not None
+        kinds = np.arange(len(self._chips))
+        return float(self._timed.terms.runs_of_kind @ kind_ns[kinds, self._chips])
+
+
+def added(first: Parts, second: Parts) -> Parts:
+    """Both together, part by part."""
+    return {
+        name: first.get(name, 0.0) + second.get(name, 0.0)
+        for name in dict.fromkeys((*first, *second))
+    }

@@ -1,0 +1,105 @@
+"""A step counted but not yet timed: what each of its parts asks of each engine and link at peak.
+
+Counting is the expensive half of a step's cost. What stays the same whatever a calibration says is
+counted once, in these arrays; `step_time` puts them together, and may do so many times.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PhaseTerms:
+    """Pieces of a step, row by row, once each; columns are ranks or chips.
+
+    `engine_ns` is at peak rates, without the `ramp_ns` that the matrix engine loses to its clock.
+    The other times follow the engines': sums over a chip's logical cores (of which
+    `core_moving_ns` moves data), filling and draining the matrix engine, DMA starts that nothing
+    hides, and launches of kernels. `link_ns` and `latency_ns` are of all
+    `collectives` of the row. Flops, HBM bytes and link bytes are what is really done and moved.
+    """
+
+    engine_ns: Float64s  # [engines, rows, columns]
+    ramp_ns: Float64s  # [rows, columns], like all others
+    core_ns: Float64s
+    core_moving_ns: Float64s
+    fill_drain_ns: Float64s
+    dma_start_ns: Float64s
+    launch_ns: Float64s
+    link_ns: Float64s
+    latency_ns: Float64s
+    collectives: Float64s
+    flops: Float64s  # [rates, rows, columns]
+    hbm_bytes: Float64s
+    link_bytes: Float64s
+
+    @classmethod
+    def stacked(cls, rows: list["PhaseTerms"]) -> Self:
+        """Rows one below the other; each given one has a row of its own, [1, columns]."""
+        joined = {}
+        for field in fields(cls):
+            parts = [getattr(row, field.name) for row in rows]
+            joined[field.name] = np.concatenate(parts, axis=parts[0].ndim - 2)
+        return cls(**joined)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTerms:
+    """One step of all ranks, counted.
+
+    Ranks run segments: rows of `rank`, `times` of each in each segment, `runs` of each segment. All
+    but the last segment end in an exchange with the routed experts: MoE layer i runs the segment
+    `segment_of_layer[i]` and then row `kind_of_layer[i]` of `experts`, whose links are those of one
+    exchange and go both ways. Ranks of a domain wait for each other after every segment.
+
+    `layers` and `expert_layers` [rows] say which rows stand for a layer. `halves` are the step's
+    two half batches, where it can be run so; `drafts` the passes of a draft module after it.
+    """
+
+    parts: tuple[str, ...]  # [rows], a name each
+    rank: PhaseTerms  # columns are ranks
+    layers: Float64s
+    expert_layers: Float64s
+    times: Float64s  # [segments, rows]
+    runs: Float64s  # [segments]
+    segment_of_layer: Int64s  # [MoE layers]
+    kind_of_layer: Int64s  # [MoE layers]
+    experts: PhaseTerms | None  # rows are kinds of layers, columns are chips
+    slow: Float64s  # [chips]
+    tp: int
+    ranks_per_domain: int
+    requests: Float64s  # [ranks]
+    prefills: Float64s  # [ranks]
+    busy: Bools  # [ranks]
+    launch_ns: float
+    halves: "tuple[StepTerms, StepTerms] | None" = None
+    drafts: "tuple[StepTerms, ...]" = ()
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel replicas."""
+        return len(self.requests)
+
+    @property
+    def domains(self) -> int:
+        """Groups of ranks that wait for each other."""
+        return self.ranks // self.ranks_per_domain
+
+    @property
+    def rank_slow(self) -> Float64s:
+        """Of each rank's slowest chip: [ranks]."""
+        slowest: Float64s = self.slow.reshape(-1, self.tp).max(axis=1)
+        return slowest
+
+    @property
+    def runs_of_kind(self) -> Float64s:
+        """How many layers each row of `experts` stands for: [kinds]."""
+        rows = 0 if self.experts is None else self.experts.ramp_ns.shape[0]
+        return np.bincount(self.kind_of_layer, minlength=rows).astype(np.float64)

@@ -1,0 +1,161 @@
+"""How long a counted step takes: its terms, a calibration and an overlap policy put together.
+
+Pure and vectorised, and cheap enough to be called thousands of times over the same terms.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.overlap import Overlap
+from emulator.ultraserver.step_parts import BOTH_WAYS, DISPATCH_COMBINE, CriticalPath, Parts, added
+from emulator.ultraserver.step_rows import TimedStep
+from emulator.ultraserver.step_terms import StepTerms
+
+Float64s = NDArray[np.float64]
+
+DRAFT: Final = "draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTime:
+    """`rank_ns` is what each rank needs when nobody but the experts of its group keeps it waiting.
+
+    `parts_ns` are of the slowest domain and sum to `duration_ns`; of communication, what shows.
+    `bound` names the engine that each part with engines waits for.
+    """
+
+    duration_ns: float
+    rank_ns: Float64s  # [ranks]
+    parts_ns: Parts
+    bound: dict[str, str]
+
+
+def combine(
+    terms: StepTerms, calibration: Calibration = CEILING, overlap: Overlap = Overlap.NONE
+) -> StepTime:
+    """The step's duration; a step that cannot be run as two batches is run as one.
+
+    NONE: every exchange and collective waits, and is waited for. TWO_BATCH: while one half batch
+    computes, the other's exchange is under way; see `two_batch_ns`. FULL: the longer of all
+    computing and all communication. Collectives inside a rank hide in FULL alone.
+    """
+    timed = TimedStep(terms, calibration)
+    if overlap is Overlap.TWO_BATCH and terms.halves is not None:
+        halves = tuple(TimedStep(half, calibration) for half in terms.halves)
+        own = _two_batch(timed, (halves[0], halves[1]))
+    elif overlap is Overlap.FULL:
+        own = _fully_overlapped(timed)
+    else:
+        own = _one_after_the_other(timed)
+    if not terms.drafts:
+        return own
+    once = _without_host(calibration)
+    drafts = [combine(draft, once, overlap) for draft in terms.drafts]
+    drafts_ns = sum(draft.duration_ns for draft in drafts)
+    return StepTime(
+        duration_ns=own.duration_ns + drafts_ns,
+        rank_ns=own.rank_ns + np.sum([draft.rank_ns for draft in drafts], axis=0),
+        parts_ns={**own.parts_ns, DRAFT: drafts_ns},
+        bound=own.bound,
+    )
+
+
+def _without_host(calibration: Calibration) -> Calibration:
+    """For what an engine's step runs beside the model: the step's own overheads are counted once."""
+    return replace(
+        calibration,
+        step_ns=CEILING.step_ns,
+        request_ns=CEILING.request_ns,
+        prefill_step_ns=CEILING.prefill_step_ns,
+    )
+
+
+def _one_after_the_other(timed: TimedStep) -> StepTime:
+    terms = timed.terms
+    runs, kind_runs = terms.runs, terms.runs_of_kind
+    segment_ns = timed.compute_ns + timed.communication_ns  # [segments, ranks]
+    shared_ns = kind_runs @ (timed.expert_ns + BOTH_WAYS * timed.exchange_ns[:, None])  # [domains]
+    domain_ns = runs @ timed.slowest(segment_ns) + shared_ns
+    domain = int(domain_ns.argmax())
+    path = CriticalPath(timed, segment_ns, domain, runs=runs)
+    return StepTime(
+        duration_ns=float(domain_ns[domain]),
+        rank_ns=runs @ segment_ns + np.repeat(shared_ns, terms.ranks_per_domain),
+        parts_ns={**path.compute_parts(), **path.communication_parts()},
+        bound=path.bound(),
+    )
+
+
+def _fully_overlapped(timed: TimedStep) -> StepTime:
+    terms = timed.terms
+    runs, kind_runs = terms.runs, terms.runs_of_kind
+    experts_ns = kind_runs @ timed.expert_ns  # [domains]
+    exchanges_ns = float(BOTH_WAYS * kind_runs @ timed.exchange_ns)
+    computing_ns = runs @ timed.slowest(timed.compute_ns) + experts_ns
+    communicating_ns = runs @ timed.slowest(timed.communication_ns) + exchanges_ns
+    domain_ns = np.maximum(computing_ns, communicating_ns)
+    domain = int(domain_ns.argmax())
+    path = CriticalPath(timed, timed.compute_ns, domain, runs=runs)
+    talking = CriticalPath(timed, timed.communication_ns, domain, runs=runs)
+    hidden_ns = min(computing_ns[domain], communicating_ns[domain])
+    shown = 1 - hidden_ns / communicating_ns[domain] if communicating_ns[domain] else 0.0
+    exposed = {name: shown * ns for name, ns in talking.communication_parts().items()}
+    return StepTime(
+        duration_ns=float(domain_ns[domain]),
+        rank_ns=np.maximum(
+            runs @ timed.compute_ns + np.repeat(experts_ns, terms.ranks_per_domain),
+            runs @ timed.communication_ns + exchanges_ns,
+        ),
+        parts_ns={**path.compute_parts(), **exposed},
+        bound=path.bound(),
+    )
+
+
+def _two_batch(whole: TimedStep, halves: tuple[TimedStep, TimedStep]) -> StepTime:
+    """The layers of both half batches, then the tail and the host's part of the whole one."""
+    terms = whole.terms
+    whole_ns = whole.compute_ns + whole.communication_ns  # [segments, ranks]
+    segment_ns = [half.compute_ns + half.communication_ns for half in halves]
+    experts_ns = [half.expert_ns[half.terms.kind_of_layer] for half in halves]
+    exchange_ns = [half.exchange_ns[half.terms.kind_of_layer] for half in halves]
+    order = terms.segment_of_layer
+    by_domain = [half.slowest(ns)[order] for half, ns in zip(halves, segment_ns, strict=True)]
+    domain_ns = two_batch_ns(by_domain, experts_ns, exchange_ns) + whole.slowest(whole_ns)[-1]
+    rank_ns = whole_ns[-1] + two_batch_ns(
+        [ns[order] for ns in segment_ns],
+        [np.repeat(ns, terms.ranks_per_domain, axis=1) for ns in experts_ns],
+        exchange_ns,
+    )
+    domain = int(domain_ns.argmax())
+    tail = np.arange(len(terms.runs)) == len(terms.runs) - 1
+    path = CriticalPath(whole, whole_ns, domain, runs=terms.runs * tail, experts=False)
+    parts = added(path.compute_parts(), path.collective_parts())
+    for half, ns in zip(halves, segment_ns, strict=True):
+        path = CriticalPath(half, ns, domain, runs=terms.runs * ~tail)
+        parts = added(parts, added(path.compute_parts(), path.collective_parts()))
+    duration_ns = float(domain_ns[domain])
+    parts[DISPATCH_COMBINE] = duration_ns - sum(parts.values())
+    return StepTime(duration_ns=duration_ns, rank_ns=rank_ns, parts_ns=parts, bound=path.bound())
+
+
+def two_batch_ns(
+    own_ns: list[Float64s], experts_ns: list[Float64s], exchange_ns: list[Float64s]
+) -> Float64s:
+    """All MoE layers of two half batches A and B that take turns: -> [columns].
+
+    `own_ns` and `experts_ns` of each half are [MoE layers, columns], `exchange_ns` [MoE layers].
+    Four slots a layer, each as long as the longer of what computes and what communicates in it:
+    B attends while A dispatches; A's experts, B dispatches; B's experts, A combines; A attends in
+    the next layer, B combines. Nothing hides A's first attention and B's last combine.
+    """
+    (own_a, own_b), (experts_a, experts_b) = own_ns, experts_ns
+    moves_a, moves_b = exchange_ns[0][:, None], exchange_ns[1][:, None]
+    slots = np.maximum(own_b, moves_a) + np.maximum(experts_a, moves_b)
+    slots = slots + np.maximum(experts_b, moves_a)
+    between = np.maximum(own_a[1:], moves_b[:-1])
+    total: Float64s = own_a[0] + slots.sum(axis=0) + between.sum(axis=0) + moves_b[-1]
+    return total

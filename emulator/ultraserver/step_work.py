@@ -1,0 +1,79 @@
+"""What a counted step does on each chip: engines and links busy, flops done, bytes moved."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.timing.roofline import DMA, TENSOR
+from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
+
+Float64s = NDArray[np.float64]
+
+_BOTH_WAYS = 2  # dispatch and combine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepWork:
+    """Of every chip, at peak rates and on chips that are not slow.
+
+    The matrix engine is busy for what was issued to it and while its clock ramps, the DMA engines
+    with small transfers' overhead and with sums over logical cores; `flops` and bytes are those of
+    the products and transfers themselves.
+    """
+
+    engine_ns: Float64s  # [engines, chips]
+    link_ns: Float64s  # [chips], like all others
+    flops: Float64s  # [rates, chips]
+    hbm_bytes: Float64s
+    link_bytes: Float64s
+
+    def __add__(self, other: "StepWork") -> "StepWork":
+        return StepWork(
+            **{
+                field.name: getattr(self, field.name) + getattr(other, field.name)
+                for field in fields(self)
+            }
+        )
+
+
+def step_work(terms: StepTerms) -> StepWork:
+    """All of a step: its segments and experts, in halves where it has them, and its drafts."""
+    tail = np.arange(len(terms.runs)) == len(terms.runs) - 1
+    if terms.halves is None:
+        work = _work(terms, terms.runs, experts=True)
+    else:
+        work = _work(terms, terms.runs * tail, experts=False)
+        for half in terms.halves:
+            work = work + _work(half, terms.runs * ~tail, experts=True)
+    for draft in terms.drafts:
+        work = work + step_work(draft)
+    return work
+
+
+def _work(terms: StepTerms, runs: Float64s, *, experts: bool) -> StepWork:
+    """Of segments that run `runs` [segments] times each, and of the experts."""
+    work = _of_rows(terms.rank, runs @ terms.times)
+    by_chip = StepWork(
+        **{
+            field.name: np.repeat(getattr(work, field.name), terms.tp, axis=-1)
+            for field in fields(work)
+        }
+    )
+    if terms.experts is None or not experts:
+        return by_chip
+    return by_chip + _of_rows(terms.experts, terms.runs_of_kind, exchanges=_BOTH_WAYS)
+
+
+def _of_rows(terms: PhaseTerms, times: Float64s, *, exchanges: int = 1) -> StepWork:
+    """Rows `times` [rows] over, with `exchanges` of each row's links."""
+    engine_ns = np.einsum("erc,r->ec", terms.engine_ns, times)
+    engine_ns[TENSOR] += times @ terms.ramp_ns
+    engine_ns[DMA] += times @ terms.core_moving_ns
+    return StepWork(
+        engine_ns=engine_ns,
+        link_ns=exchanges * (times @ terms.link_ns),
+        flops=np.einsum("erc,r->ec", terms.flops, times),
+        hbm_bytes=times @ terms.hbm_bytes,
+        link_bytes=exchanges * (times @ terms.link_bytes),
+    )

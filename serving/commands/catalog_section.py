@@ -1,0 +1,133 @@
+"""One entry of the catalog as `ultraserve describe` shows it, whatever kind it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from emulator.model import (
+    CHIPS,
+    DATA_SHEETS,
+    MODELS,
+    SYSTEMS,
+    ChipSpec,
+    ConfigError,
+    CoreMap,
+    DataSheet,
+    NamedFigures,
+    Reading,
+    Switch,
+    SystemSpec,
+    core_map,
+    with_readings,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchShown:
+    """A switch, and which of its readings is on; None when none of them is."""
+
+    switch: Switch
+    on: Reading | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One entry of the catalog, to be printed.
+
+    Attributes:
+        about: what it is, in one line; empty where its figures say it all.
+        announced: its maker has told of it and does not deliver it yet.
+        unknown: names of figures that nobody has published.
+        status: why it cannot be timed; empty when it can.
+    """
+
+    kind: str
+    name: str
+    about: str = ""
+    announced: bool = False
+    figures: NamedFigures
+    core_maps: tuple[CoreMap, ...] = ()
+    switches: tuple[SwitchShown, ...] = ()
+    unknown: tuple[str, ...] = ()
+    status: str = ""
+
+
+def catalog_sections() -> tuple[Section, ...]:
+    """Every chip and system."""
+    return tuple(section for section in _catalog() if section.kind != "model")
+
+
+def sections_of(name: str, readings: Sequence[str] = ()) -> tuple[Section, ...]:
+    """The entry of that name with `readings` on, each "SWITCH=READING"; a system's chip after it.
+
+    Raises ConfigError for a name or a reading that there is not.
+    """
+    if name in SYSTEMS:
+        system = with_readings(SYSTEMS[name], readings)
+        return _of_system(system), _of_chip(system.chip)
+    if name in CHIPS:
+        return (_of_chip(with_readings(CHIPS[name], readings)),)
+    names = {name, *(sheet.name for sheet in DATA_SHEETS.values() if name in sheet.aliases)}
+    found = tuple(section for section in _catalog() if section.name in names)
+    if not found:
+        known = ", ".join(section.name for section in _catalog())
+        raise ConfigError(field="name", value=name, expected=f"one of {known}")
+    if readings:
+        raise ConfigError(
+            field="reading", value=readings[0], expected=f"nothing: {name} has no switches"
+        )
+    return found
+
+
+def _catalog() -> Iterator[Section]:
+    yield from map(_of_chip, CHIPS.values())
+    yield from map(_of_data_sheet, DATA_SHEETS.values())
+    yield from map(_of_system, SYSTEMS.values())
+    for model in MODELS.values():
+        yield Section(kind="model", name=model.name, figures=model.figures())
+
+
+def _of_chip(chip: ChipSpec) -> Section:
+    has_logical_cores = chip.lnc_sizes != (chip.cores.count,)
+    return Section(
+        kind="chip",
+        name=chip.name,
+        about=chip.maker,
+        announced=chip.announced,
+        figures=chip.figures(),
+        core_maps=tuple(core_map(chip, lnc) for lnc in chip.lnc_sizes if has_logical_cores),
+        switches=_shown(chip, chip.switches),
+    )
+
+
+def _of_data_sheet(sheet: DataSheet) -> Section:
+    return Section(
+        kind="chip",
+        name=sheet.name,
+        about=sheet.maker,
+        announced=sheet.announced,
+        figures=sheet.figures(),
+        unknown=sheet.unknown,
+        status=sheet.status,
+    )
+
+
+def _of_system(system: SystemSpec) -> Section:
+    parts = (f"{system.chips.count} x {system.chip.name}", joined(system), system.switch_generation)
+    return Section(
+        kind="system",
+        name=system.name,
+        about=", ".join(filter(None, parts)),
+        figures=system.figures(),
+        switches=_shown(system, system.variants),
+    )
+
+
+def joined(system: SystemSpec) -> str:
+    """How the chips are joined, with the dimensions of a torus."""
+    return " ".join(filter(None, (system.topology, "x".join(map(str, system.torus)))))
+
+
+def _shown(spec: ChipSpec | SystemSpec, switches: tuple[Switch, ...]) -> tuple[SwitchShown, ...]:
+    return tuple(SwitchShown(switch=switch, on=switch.reading_of(spec)) for switch in switches)

@@ -1,0 +1,208 @@
+"""`ultraserve collectives`: how long collectives take on the fabrics of one or more systems.
+
+A line for each size: the time, the algorithm that is the fastest there, and the bus bandwidth as
+nccom-test and nccl-tests print it; with two systems or more, how many times as long the first
+takes. It starts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from emulator.errors import ConfigError
+from emulator.model import CollectiveModel, Operation, SystemSpec, system_by_name, with_readings
+from serving.commands.json_text import json_text
+from serving.commands.text_table import table_lines
+
+_UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One collective of one size on one system; `times_as_long` is the first system's time over
+    this one's.
+    """
+
+    system: str
+    operation: str
+    ranks: int
+    size_bytes: int
+    duration_ns: float
+    algorithm: str
+    bus_bytes_per_s: float
+    times_as_long: float
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the `collectives` command and its arguments."""
+    what = "time collectives on the fabrics of systems, by size"
+    parser = subparsers.add_parser("collectives", help=what, description=f"{what.capitalize()}.")
+    parser.add_argument(
+        "--system",
+        default="trn2-ultraserver,trn3-nl72x2",
+        metavar="A,B[:SWITCH=READING]",
+        help="systems of the catalog, perhaps with other readings of their sources, as `describe` "
+        "lists them; all are held against the first (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--op",
+        default="all-gather,all-reduce",
+        metavar="OP,...",
+        help=f"of {', '.join(Operation)} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--sizes",
+        default="1KiB..1GiB",
+        metavar="SIZES",
+        help="A..B for every fourth power of two between them, or A,B,... (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--chips", type=int, metavar="N", help="first chips of each system (default: of the least)"
+    )
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="ranks, divided over the chips (default: one each)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, in base units")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the table; raises ConfigError for arguments that cannot be used."""
+    systems = [_system(text) for text in _names("system", args.system)]
+    operations = [_operation(name) for name in _names("op", args.op)]
+    sizes = parse_sizes(args.sizes)
+    chips = min(system.chips.count for system in systems) if args.chips is None else args.chips
+    ranks = chips if args.ranks is None else args.ranks
+    lines = [
+        line
+        for operation in operations
+        for line in collective_lines(systems, operation, sizes, chips=chips, ranks=ranks)
+    ]
+    if args.json:
+        print(json_text(lines))
+    else:
+        print("\n".join(_text(lines, len(systems))))
+    return 0
+
+
+def collective_lines(
+    systems: list[SystemSpec], operation: Operation, sizes: list[int], *, chips: int, ranks: int
+) -> list[Line]:
+    """One operation on the first `chips` chips of each system: sizes in order, systems within.
+
+    Raises ConfigError for chips that a system does not have, or ranks that do not divide over them.
+    """
+    least = min(systems, key=lambda system: system.chips.count)
+    if not 1 <= chips <= least.chips.count:
+        expected = f"1 to {least.chips.count}, the chips of {least.name}"
+        raise ConfigError(field="chips", value=chips, expected=expected)
+    if ranks < 2 or ranks % chips:
+        expected = f"at least 2 ranks, a multiple of the {chips} chips"
+        raise ConfigError(field="ranks", value=ranks, expected=expected)
+    size = np.array(sizes, dtype=np.float64)[:, None]  # [sizes, 1 group]
+    group = np.arange(chips)[None]
+    found: list[list[Line]] = [[] for _ in sizes]
+    first_ns: np.ndarray | None = None
+    for system in systems:
+        model = CollectiveModel(system, group, ranks_per_chip=ranks // chips)
+        time = model.time(operation, size)
+        first_ns = time.duration_ns if first_ns is None else first_ns
+        bus = model.bus_bytes_per_s(operation, size, time.duration_ns)
+        for row, size_bytes in enumerate(sizes):
+            duration_ns = float(time.duration_ns[row, 0])
+            found[row].append(
+                Line(
+                    system=system.name,
+                    operation=operation.value,
+                    ranks=ranks,
+                    size_bytes=size_bytes,
+                    duration_ns=duration_ns,
+                    algorithm=time.algorithm(row, 0).value,
+                    bus_bytes_per_s=float(bus[row, 0]),
+                    times_as_long=float(first_ns[row, 0]) / duration_ns,
+                )
+            )
+    return [line for lines in found for line in lines]
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Bytes of "1KiB..1GiB", each four times the one before, or of "1KiB,64KB"; ascending.
+
+    Raises ConfigError for what is no size, for sizes that go down, or for too many.
+    """
+    first, dots, last = text.partition("..")
+    if not dots:
+        return sorted({_bytes(part) for part in text.split(",")})
+    size, end = _bytes(first), _bytes(last)
+    sizes: list[int] = []
+    while size <= end and len(sizes) < _SIZES_MAX:
+        sizes.append(size)
+        size *= 4
+    if not sizes:
+        raise ConfigError(field="sizes", value=text, expected="from a size to a larger one")
+    return sizes
+
+
+def _bytes(text: str) -> int:
+    digits = text.strip().rstrip("bBgGiIkKmM")
+    unit = text.strip()[len(digits) :].upper() or "B"
+    if not digits.isdecimal() or unit not in _UNITS or int(digits) < 1:
+        raise ConfigError(field="sizes", value=text, expected="sizes such as 64KiB or 1MB")
+    return int(digits) * _UNITS[unit]
+
+
+def _names(field: str, text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(field=field, value=text, expected="at least one name")
+    return names
+
+
+def _system(text: str) -> SystemSpec:
+    """The system of "NAME:SWITCH=READING:...", whose name then is that text."""
+    name, *readings = text.split(":")
+    return replace(with_readings(system_by_name(name), readings), name=text)
+
+
+def _operation(name: str) -> Operation:
+    if name not in list(Operation):
+        raise ConfigError(field="op", value=name, expected=f"one of {', '.join(Operation)}")
+    return Operation(name)
+
+
+def _text(lines: list[Line], systems: int) -> Iterator[str]:
+    """A title and a table per operation, with the columns of each system side by side."""
+    by_operation: dict[str, list[Line]] = {}
+    for line in lines:
+        by_operation.setdefault(line.operation, []).append(line)
+    for number, (operation, own) in enumerate(by_operation.items()):
+        if number:
+            yield ""
+        names = [line.system for line in own[:systems]]
+        yield f"{operation}, {own[0].ranks} ranks: {' | '.join(names)}"
+        header = ["size"]
+        for index in range(systems):
+            header += ["us", "algorithm", "bus GB/s"] + (["x faster"] if index else [])
+        rows = [header]
+        for at in range(0, len(own), systems):
+            row = [_size(own[at].size_bytes)]
+            for index, line in enumerate(own[at : at + systems]):
+                row += [f"{line.duration_ns / 1e3:,.1f}", line.algorithm]
+                row += [f"{line.bus_bytes_per_s / 1e9:,.1f}"]
+                row += [f"{line.times_as_long:.2f}"] if index else []
+            rows.append(row)
+        words = {index for index, cell in enumerate(header) if cell == "algorithm"}
+        yield from table_lines(rows, right=frozenset(range(len(header))) - words)
+
+
+def _size(size_bytes: int) -> str:
+    """The largest binary unit that leaves a whole number."""
+    for name in ("GiB", "MiB", "KiB"):
+        if size_bytes % _UNITS[name.upper()] == 0:
+            return f"{size_bytes // _UNITS[name.upper()]} {name}"
+    return f"{size_bytes} B"

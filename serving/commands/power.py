@@ -1,0 +1,306 @@
+"""`ultraserve power`: where a system's watts go; tokens by the megawatt and by the dollar.
+
+It computes from the catalog and starts nothing. Prices are the user's; none is built in.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from emulator.errors import ConfigError
+from serving.commands.json_text import json_text
+from serving.commands.text_table import table_lines
+
+if TYPE_CHECKING:
+    from emulator.model import PowerState, Prices, SystemPower, TokenCost, TokensPerMegawatt
+
+_SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
+_LABELS: Final = {
+    "chip_watts": "chips",
+    "cpu_watts": "host CPUs",
+    "tray_watts": "trays",
+    "switch_watts": "switches",
+    "fan_watts": "fans",
+    "pump_watts": "pumps",
+    "conversion_watts": "conversion",
+    "overhead_watts": "beside the chips",
+    "cooling_watts": "cooling",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedFigure:
+    """One number behind the report, with where it comes from."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerReport:
+    """Everything that the command prints; `it_watts` and `total_watts` are the states' in order."""
+
+    system: str
+    cooling: str | None
+    chips: int
+    season: str
+    pue: float
+    provisioned_watts: float
+    chip_budget_watts: float
+    chip_cap_watts: float
+    states: tuple[PowerState, ...]
+    it_watts: tuple[float, ...]
+    total_watts: tuple[float, ...]
+    figures: tuple[SourcedFigure, ...]
+    tokens_per_megawatt: tuple[TokensPerMegawatt, ...] = ()
+    cost: TokenCost | None = None
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `power` command."""
+    parser = subparsers.add_parser(
+        "power",
+        help="print where a system's watts go, tokens/s/MW and dollars per million tokens",
+        description="Print where a system's watts go: chips, hosts, trays, switches, fans, pumps, "
+        "conversion and cooling, idle and busy. With tokens per second, print tokens/s/MW as "
+        "provisioned, as drawn and all-in; with prices, dollars per million tokens.",
+    )
+    parser.add_argument("system", metavar="SYSTEM", help="see `ultraserve describe`")
+    parser.add_argument(
+        "--chips", type=int, metavar="N", help="of the system, with their share (default: all)"
+    )
+    parser.add_argument(
+        "--season", choices=_SEASONS, default="peak", help="the weather (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--busy",
+        metavar="ENGINE=SHARE,...",
+        help="one state instead of the named ones, such as dma=0.8,tensor_fp8=0.2",
+    )
+    parser.add_argument(
+        "--reading",
+        action="append",
+        default=[],
+        metavar="SWITCH=READING",
+        help="read a figure as another source does; may be repeated",
+    )
+    parser.add_argument(
+        "--pue", type=float, metavar="RATIO", help="of your site on its worst day, at least 1"
+    )
+    parser.add_argument("--output-tokens-per-s", type=float, metavar="N", help="needs --busy")
+    parser.add_argument("--input-tokens-per-s", type=float, default=0.0, metavar="N")
+    parser.add_argument("--chip-hour", type=float, metavar="DOLLARS", help="price of a chip")
+    parser.add_argument("--system-hour", type=float, metavar="DOLLARS", help="or of the system")
+    parser.add_argument("--kwh", type=float, metavar="DOLLARS", help="price of energy")
+    parser.add_argument(
+        "--sources", action="store_true", help="print where each figure comes from too"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, in base units")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; returns 0. Raises ConfigError for a wrong argument."""
+    report = power_report(args)
+    lines = report_lines(report, sources=args.sources)
+    print(json_text(report) if args.json else "\n".join(lines))
+    return 0
+
+
+def power_report(args: argparse.Namespace) -> PowerReport:
+    """The figures that the arguments ask for; raises ConfigError."""
+    from emulator.model import (
+        NAMED_STATES,
+        Figure,
+        Season,
+        SystemPower,
+        power_state,
+        system_by_name,
+        with_readings,
+    )
+
+    system = with_readings(system_by_name(args.system), args.reading)
+    if args.pue is not None:
+        if not 1 <= args.pue < float("inf"):
+            raise ConfigError(field="pue", value=args.pue, expected="at least 1")
+        own = Figure(value=args.pue, unit=system.pue.unit, source="set by the user")
+        system = replace(system, pue=own)
+    power = SystemPower(system)
+    chips = power.system.chips.count if args.chips is None else args.chips
+    season = Season(args.season)
+    asked = NAMED_STATES if args.busy is None else {"given": parse_busy(args.busy)}
+    states = tuple(
+        power_state(power, busy, name=name, chips=chips, season=season)
+        for name, busy in asked.items()
+    )
+    tokens, cost = _tokens(args, power, chips, states)
+    return PowerReport(
+        system=power.system.name,
+        cooling=power.system.power.cooling.value if power.system.power else None,
+        chips=chips,
+        season=season.value,
+        pue=power.pue(season),
+        provisioned_watts=power.provisioned_watts(chips),
+        chip_budget_watts=power.system.chip.budget_watts.value,
+        chip_cap_watts=power.chip_cap_watts,
+        states=states,
+        it_watts=tuple(state.facility.it_watts for state in states),
+        total_watts=tuple(state.facility.total_watts for state in states),
+        figures=_figures(power),
+        tokens_per_megawatt=tokens,
+        cost=cost,
+    )
+
+
+def _figures(power: SystemPower) -> tuple[SourcedFigure, ...]:
+    """Joules of work on the chip, then what the system has beside its chips."""
+    from emulator.model import work_energy_of
+
+    system = power.system
+    chip, rack = system.chip, system.power
+    named = (
+        *((f"energy_{name}", figure) for name, figure in work_energy_of(chip).figures()),
+        ("idle_watts", chip.idle_watts),
+        ("budget_watts", chip.budget_watts),
+        ("provisioned_watts", system.provisioned_watts),
+        ("pue", system.pue),
+        *(rack.figures() if rack else ()),
+    )
+    return tuple(
+        SourcedFigure(name=name, value=figure.value, unit=figure.unit, source=figure.source)
+        for name, figure in named
+    )
+
+
+def parse_busy(text: str) -> Mapping[str, float]:
+    """Engines' busy shares from "ENGINE=SHARE,..."; raises ConfigError for another form."""
+    shares: dict[str, float] = {}
+    for item in text.split(","):
+        engine, _, share = item.strip().partition("=")
+        try:
+            value = float(share)
+        except ValueError:
+            expected = "ENGINE=SHARE, such as dma=0.8"
+            raise ConfigError(field="busy", value=item, expected=expected) from None
+        if engine in shares:
+            raise ConfigError(field="busy", value=engine, expected="each engine once")
+        shares[engine] = value
+    return shares
+
+
+def _tokens(
+    args: argparse.Namespace, power: SystemPower, chips: int, states: tuple[PowerState, ...]
+) -> tuple[tuple[TokensPerMegawatt, ...], TokenCost | None]:
+    """Yardsticks of the one state, where tokens are given; the cost, where prices are too."""
+    from emulator.model import TokenRates, token_cost, tokens_per_megawatt
+
+    prices = _prices(args)
+    if args.output_tokens_per_s is None:
+        if prices is not None or args.input_tokens_per_s:
+            raise ConfigError(
+                field="output-tokens-per-s", value="none", expected="tokens to divide by"
+            )
+        return (), None
+    if args.busy is None:
+        raise ConfigError(
+            field="busy", value="none", expected="how busy the engines are at that many tokens"
+        )
+    rates = TokenRates(
+        output_tokens_per_s=args.output_tokens_per_s, input_tokens_per_s=args.input_tokens_per_s
+    )
+    drawn = states[0].facility.total_watts
+    tokens = tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn)
+    if prices is None:
+        return tokens, None
+    return tokens, token_cost(prices, rates, system=power.system, chips=chips, drawn_watts=drawn)
+
+
+def _prices(args: argparse.Namespace) -> Prices | None:
+    from emulator.model import Prices
+
+    if args.chip_hour is None and args.system_hour is None and args.kwh is None:
+        return None
+    return Prices(
+        chip_hour_dollars=args.chip_hour,
+        system_hour_dollars=args.system_hour,
+        kwh_dollars=args.kwh,
+    )
+
+
+def report_lines(report: PowerReport, *, sources: bool = False) -> Iterator[str]:
+    """The report as text: the budget, a column for each state, tokens and dollars, sources."""
+    cooled = f", cooled by {report.cooling}" if report.cooling else ""
+    yield (
+        f"{report.system}, {report.chips} chips{cooled}, {report.season}: PUE {report.pue:.4g}, "
+        f"provisioned {report.provisioned_watts:,.0f} W before cooling"
+    )
+    if report.chip_cap_watts < report.chip_budget_watts:
+        yield (
+            f"a rack's budget holds {report.chip_cap_watts:,.0f} W a chip, not the "
+            f"{report.chip_budget_watts:,.0f} W that a chip may draw"
+        )
+    yield ""
+    rows = [("watts", *(state.name for state in report.states))]
+    for index, (name, _) in enumerate(report.states[0].facility.parts()):
+        drawn = [state.facility.parts()[index][1] for state in report.states]
+        if any(drawn):
+            rows.append((_LABELS[name], *(f"{watts:,.0f}" for watts in drawn)))
+    rows += [
+        ("total", *(f"{watts:,.0f}" for watts in report.total_watts)),
+        (
+            "racks' input, of provisioned",
+            *(f"{watts / report.provisioned_watts:.1%}" for watts in report.it_watts),
+        ),
+        ("each chip", *(f"{state.watts_per_chip:,.0f}" for state in report.states)),
+        ("each chip, unheld", *(f"{state.wanted_watts_per_chip:,.0f}" for state in report.states)),
+        ("time, times", *(f"{state.slow_factor:.2f}" for state in report.states)),
+    ]
+    yield from table_lines(rows, right=frozenset(range(1, len(rows[0]))))
+    yield from _token_lines(report)
+    if sources:
+        yield ""
+        figures = [("figure", "value", "unit", "source")]
+        figures += [
+            (each.name, _readable(each.value), each.unit, each.source) for each in report.figures
+        ]
+        yield from table_lines(figures, right=frozenset({1}))
+
+
+def _token_lines(report: PowerReport) -> Iterator[str]:
+    if report.tokens_per_megawatt:
+        yield ""
+        rows: list[tuple[str, ...]] = [("tokens/s/MW", "output", "input", "total", "watts", "")]
+        rows += [
+            (
+                each.basis.value,
+                *(f"{value:,.0f}" for value in (each.output, each.input, each.total, each.watts)),
+                each.why,
+            )
+            for each in report.tokens_per_megawatt
+        ]
+        yield from table_lines(rows, right=frozenset({1, 2, 3, 4}))
+    if report.cost is not None:
+        cost = report.cost
+        kinds = {
+            "output": cost.dollars_per_million_output,
+            "input": cost.dollars_per_million_input,
+            "total": cost.dollars_per_million_total,
+        }
+        yield ""
+        yield (
+            f"dollars an hour: {cost.machine_dollars_per_hour:,.2f} machines + "
+            f"{cost.energy_dollars_per_hour:,.2f} energy"
+        )
+        yield "dollars per million tokens: " + ", ".join(
+            f"{kind} {'-' if price is None else f'{price:,.4f}'}" for kind, price in kinds.items()
+        )
+
+
+def _readable(value: float) -> str:
+    """Whole from a thousand on, four digits below."""
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"

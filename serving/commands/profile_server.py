@@ -1,0 +1,94 @@
+"""Records a running server's steps by its control service."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from emulator.errors import ConfigError
+from emulator.units import NS_PER_S
+from serving.commands.control_connection import connect
+from serving.commands.profile import FACTOR
+from serving.planning.profiled_run import ProfiledRun, chips_of, moments_of
+
+if TYPE_CHECKING:
+    from emulator.model import Ceilings
+    from serving.endpoints.control_client import ControlClient
+    from serving.metrics.control_call import RecordingState
+    from serving.metrics.step_record import StepRecord
+    from serving.metrics.step_recording import StepRelief
+
+_SECONDS: Final = 10.0
+_POLL_S: Final = 0.2
+_STALLED_S: Final = 60.0
+"""Wall seconds without a step after which emulated time that only steps can bring does not come."""
+
+
+def profile_server(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
+    """Record for as long as was asked, and fetch what was recorded.
+
+    Raises:
+        ConfigError: a length of time that is none.
+        UltraServeError: a server that does not answer, or has begun another recording.
+    """
+    wall_s = _SECONDS if args.seconds is None else args.seconds
+    for name, value in (("seconds", wall_s), ("emulated-seconds", args.emulated_seconds)):
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(field=name, value=value, expected="a number above 0")
+    with connect(args) as client:
+        begun = client.record(steps_max=args.steps)
+        try:
+            if args.emulated_seconds is None:
+                print(f"recording for {wall_s:g} s", file=sys.stderr)
+                time.sleep(wall_s)
+            else:
+                print(f"recording for {args.emulated_seconds:g} emulated s", file=sys.stderr)
+                wait_emulated(client, begun, args.emulated_seconds)
+        finally:
+            ended = client.record(ends=begun.recording)
+        return fetch(client, ended), ended.ceilings
+
+
+def wait_emulated(client: ControlClient, begun: RecordingState, emulated_s: float) -> None:
+    """Wait until so much emulated time has gone by, or nothing moves any more."""
+    until_ns = begun.now_ns + round(emulated_s * NS_PER_S)
+    last, moved_s = begun, time.monotonic()
+    while last.now_ns < until_ns:
+        time.sleep(_POLL_S)  # polls another process
+        now = client.recording(begun.recording)
+        if now.now_ns > last.now_ns:
+            last, moved_s = now, time.monotonic()
+        elif time.monotonic() - moved_s > _STALLED_S:
+            passed_s = (last.now_ns - begun.now_ns) / NS_PER_S
+            print(f"the engine is idle after {passed_s:.3f} emulated s", file=sys.stderr)
+            return
+
+
+def fetch(client: ControlClient, ended: RecordingState) -> ProfiledRun:
+    """Everything of a recording that has ended."""
+    steps: list[StepRecord] = []
+    while (page := client.steps(ended.recording, steps[-1].step + 1 if steps else 0)).steps:
+        steps.extend(page.steps)
+    reliefs: list[StepRelief] = [
+        client.relief(ended.recording, sample, factor=FACTOR) for sample in range(ended.samples)
+    ]
+    state = client.state()
+    return ProfiledRun(
+        source="live",
+        system=state.system,
+        model=state.model,
+        weights=state.weights,
+        routing=state.routing,
+        tp=state.partition.tp,
+        begin_ns=ended.begin_ns,
+        end_ns=ended.now_ns,
+        chips=chips_of(state, ended.ceilings.idle_watts),
+        kv_blocks=tuple(rank.kv_blocks for rank in state.ranks),
+        steps=tuple(steps),
+        dropped=ended.dropped,
+        moments=moments_of(state.faults, ended.begin_ns, ended.now_ns),
+        expert_imbalance=state.expert_balance.imbalance,
+        reliefs=tuple(reliefs),
+    )

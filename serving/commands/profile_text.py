@@ -1,0 +1,129 @@
+"""A profile's sums as text: tables, and a sentence for each phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from serving.commands.text_table import table_lines
+
+if TYPE_CHECKING:
+    from serving.planning.profile_summary import (
+        EngineUse,
+        PartShare,
+        PhaseSummary,
+        ProfileSummary,
+        Relief,
+    )
+
+_PARTS_SHOWN: Final = 6
+_RELIEFS_SHOWN: Final = 3
+_LEAST_SHARE: Final = 0.0005  # less is 0.0 %
+
+_ENGINE_OF: Final = {"memory": "dma", "links": "collectives"}
+"""The engine whose busy time stands beside what could be faster, where their names differ."""
+
+
+def summary_lines(summary: ProfileSummary) -> Iterator[str]:
+    """The whole summary."""
+    ceilings = summary.ceilings
+    yield (
+        f"{summary.model} on {summary.chips} chips of {summary.system}, {summary.source} run: "
+        f"{summary.steps:,} steps"
+    )
+    idle_s = summary.window_s - summary.step_s - summary.pause_s
+    yield (
+        f"{summary.window_s:.3f} emulated s: {_share(summary.step_s / summary.window_s)} in steps, "
+        f"{_share(summary.pause_s / summary.window_s)} held up, "
+        f"{_share(max(0.0, idle_s) / summary.window_s)} idle"
+    )
+    per_s = (summary.prefill_tokens / summary.window_s, summary.decode_tokens / summary.window_s)
+    yield f"{per_s[0]:,.0f} prompt tokens/s, {per_s[1]:,.0f} decoded tokens/s"
+    intensity = summary.flops_per_hbm_byte
+    yield (
+        f"in steps: MFU {_share(summary.mfu)} of {ceilings.flops_per_s / 1e12:,.0f} TFLOP/s "
+        f"{ceilings.flops_format} a chip, MBU {_share(summary.mbu)} of "
+        f"{ceilings.hbm_bytes_per_s / 1e12:,.2f} TB/s"
+        + (f", {intensity:,.1f} FLOP per HBM byte" if intensity is not None else "")
+    )
+    if summary.chip_joules_per_token is not None:
+        yield (
+            f"chips' energy {summary.chip_joules:,.0f} J, {summary.chip_joules_per_token:.4g} J a "
+            "token, idle time and spares included"
+        )
+    if summary.work_imbalance is not None:
+        line = f"FLOPs of the busiest chip over the mean: {summary.work_imbalance:.3f}"
+        if summary.expert_imbalance is not None:
+            line += f"; tokens that reach its experts: {summary.expert_imbalance:.3f}"
+        yield line
+    yield ""
+    yield from _use_table(summary)
+    for phase in summary.phases:
+        yield ""
+        yield from phase_lines(phase)
+
+
+def _use_table(summary: ProfileSummary) -> list[str]:
+    """Busy shares: all steps, the busiest chip, then each phase's mean chip."""
+    header = (
+        "busy in steps",
+        "mean",
+        "busiest",
+        "chip",
+        *(str(one.phase) for one in summary.phases),
+    )
+    rows: list[Sequence[str]] = [header]
+    for index, use in enumerate(summary.engines):
+        by_phase = (_share(phase.engines[index].mean_share) for phase in summary.phases)
+        busiest = (_share(use.busiest_share), str(use.busiest_chip))
+        rows.append((use.engine, _share(use.mean_share), *busiest, *by_phase))
+    for name in ("mfu", "mbu"):
+        by_phase = (_share(getattr(phase, name)) for phase in summary.phases)
+        rows.append((name.upper(), _share(getattr(summary, name)), "", "", *by_phase))
+    return table_lines(rows, right=frozenset(range(1, len(header))))
+
+
+def phase_lines(phase: PhaseSummary) -> Iterator[str]:
+    """One phase: how much of the time, where it goes, what holds it up and what relieves it."""
+    tokens = (phase.prefill_tokens / phase.steps, phase.decode_tokens / phase.steps)
+    yield (
+        f"{phase.phase}: {phase.steps:,} steps, {_share(phase.time_share)} of step time, "
+        f"{phase.mean_ns / 1e6:.3f} ms each, {tokens[0]:,.0f} prompt and {tokens[1]:,.0f} decoded "
+        f"tokens a step, {phase.chip_joules_per_token:.4g} J a token"
+    )
+    parts = [part for part in phase.parts[:_PARTS_SHOWN] if part.share >= _LEAST_SHARE]
+    if parts:
+        yield f"  time goes to: {', '.join(map(_part, parts))}"
+    bottleneck = phase.bottleneck
+    if bottleneck is None:
+        yield "  bottleneck: none found" if phase.samples else "  bottleneck: no step was sampled"
+        return
+    yield f"  bottleneck: {bottleneck.what}{_busy(phase.engines, bottleneck.what)}"
+    helpful = [one for one in phase.reliefs[:_RELIEFS_SHOWN] if one.shorter_share >= _LEAST_SHARE]
+    yield (
+        f"  relief ({phase.samples} steps costed again): "
+        f"{'; '.join(map(_relief, helpful)) or 'nothing helps alone'}"
+    )
+
+
+def _busy(engines: Sequence[EngineUse], what: str) -> str:
+    """How busy the engine is that `what` stands for; nothing for what is no engine."""
+    name = _ENGINE_OF.get(what, what)
+    for use in engines:
+        if use.engine == name:
+            return f" ({name} busy {_share(use.mean_share)} of the time)"
+    return ""
+
+
+def _part(part: PartShare) -> str:
+    waits = "" if part.bound is None else f" (for {part.bound})"
+    return f"{part.part} {_share(part.share)}{waits}"
+
+
+def _relief(relief: Relief) -> str:
+    speed = "" if relief.factor is None else f" {relief.factor:g} x as fast"
+    return f"{relief.what}{speed}: {_share(relief.shorter_share)} shorter"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,63 @@
+"""The traffic, the machine and the limits that `ultraserve profile --model` is asked for."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from emulator.model import ExpertDistribution, Partition, model_by_name, system_by_name
+from serving.commands.profile import FACTOR
+from serving.metrics.step_recording import STEPS_DEFAULT
+from serving.planning.profile_traffic import SchedulerLimits, profile_traffic
+from serving.settings import Settings
+from serving.traffic.lengths import IndependentLengths, LognormalLength
+from serving.traffic.traffic import Traffic
+
+if TYPE_CHECKING:
+    from emulator.model import Ceilings
+    from serving.planning.profiled_run import ProfiledRun
+
+
+def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
+    """Simulate what the arguments say; raises ConfigError or HbmExhausted."""
+    system = system_by_name(_given(args.system, Settings().system))
+    model = model_by_name(args.model)
+    chips = _given(args.chips, Settings().chips)
+    partition = Partition(
+        chips=chips,
+        tp=_given(args.tp, 1),
+        ep=_given(args.ep, chips),
+        lnc=_given(args.lnc, system.chip.default_lnc.count),
+    )
+    return profile_traffic(
+        _traffic(args),
+        system,
+        model,
+        partition,
+        distribution=ExpertDistribution.parse(_given(args.routing, "uniform"), model, seed=0),
+        limits=SchedulerLimits(
+            max_num_seqs=_given(args.max_num_seqs, 64),
+            max_num_batched_tokens=_given(args.max_num_batched_tokens, 8_192),
+            prefill_policy=args.prefill_policy,
+        ),
+        steps_max=_given(args.steps, STEPS_DEFAULT),
+        factor=FACTOR,
+    )
+
+
+def _traffic(args: argparse.Namespace) -> Traffic:
+    spread = _given(args.spread, 0.5)
+    lengths = IndependentLengths(
+        prompt=LognormalLength(median_tokens=_given(args.prompt_tokens, 1_024), sigma=spread),
+        output=LognormalLength(median_tokens=_given(args.output_tokens, 128), sigma=spread),
+    )
+    return Traffic.poisson(
+        rate_per_s=_given(args.rate, 10.0),
+        lengths=lengths,
+        seed=_given(args.seed, 0),
+        requests=_given(args.requests, 200),
+    )
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

@@ -1,0 +1,117 @@
+"""The upper envelope of curves in a plane: what the best choice gives at each place.
+
+Both coordinates are the better the larger. A curve is one family of points, a partition with all
+its batches. Between two batches it is a straight line: with a step time that is affine in the
+batch, `a + b x batch`, the throughput batch / (a + b x batch) is (1 - a x interactivity) / b, a
+straight line in interactivity, and any batch between two can be run. Nothing lies between two
+partitions, so the envelope jumps from one curve to the next. A point that gives more than is asked for serves too:
+to the left of its first point a curve is flat; beyond its last point nothing serves.
+
+`UserEnvelope` swaps interactivity for the time per token, which is the straight one against users.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+Figures = Sequence[float] | Float64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Envelope:
+    """The highest of several curves, and the points that no other point beats.
+
+    `x` rises and `y` falls strictly, both float64[n]: the points that no other one beats in one
+    coordinate without losing in the other. `chosen` int64[n] numbers them among the points that
+    the envelope was made of. `curves` are the unbeaten points of each family, in the same form.
+    """
+
+    x: Float64s
+    y: Float64s
+    chosen: Int64s
+    curves: tuple[tuple[Float64s, Float64s], ...]
+
+    @classmethod
+    def of(cls, x: Figures, y: Figures, family: Sequence[Hashable] | None = None) -> "Envelope":
+        """Of the points (x[i], y[i]) of `family[i]`, or all of one; of equal points the first.
+
+        Raises ValueError without points, or for one that is not finite.
+        """
+        xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        if xs.ndim != 1 or xs.shape != ys.shape or not len(xs):
+            raise ValueError(f"an envelope is of points: {xs.shape}, {ys.shape}")
+        if not (np.isfinite(xs).all() and np.isfinite(ys).all()):
+            raise ValueError("an envelope is of finite points")
+        members: dict[Hashable, list[int]] = {}
+        for index, name in enumerate(family or [None] * len(xs)):
+            members.setdefault(name, []).append(index)
+        curves = []
+        for indices in members.values():
+            kept = np.array(indices)[_unbeaten(xs[indices], ys[indices])]
+            curves.append((xs[kept], ys[kept]))
+        chosen = _unbeaten(xs, ys)
+        return cls(x=xs[chosen], y=ys[chosen], chosen=chosen, curves=tuple(curves))
+
+    def at(self, x: Float64s) -> Float64s:
+        """The height at each x, NaN beyond the last point: [...] -> [...]."""
+        highest = np.full(np.shape(x), -np.inf)
+        for xs, ys in self.curves:
+            highest = np.maximum(highest, np.interp(x, xs, ys, left=ys[0], right=-np.inf))
+        height: Float64s = np.where(np.isfinite(highest), highest, np.nan)
+        return height
+
+    @property
+    def reach(self) -> float:
+        """The largest x that is served."""
+        return float(self.x[-1])
+
+
+def _unbeaten(x: Float64s, y: Float64s) -> Int64s:
+    """Numbers of the points that no other one beats, by rising x: [n] -> [unbeaten]."""
+    order = np.lexsort((np.arange(len(x)), -y, -x))  # from the right, higher ones first
+    highest = np.maximum.accumulate(y[order])
+    is_new = np.concatenate([[True], highest[1:] > highest[:-1]])
+    unbeaten: Int64s = order[is_new][::-1].astype(np.int64)
+    return unbeaten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UserEnvelope:
+    """The best interactivity that so many users can have at once, of points with both."""
+
+    time: Envelope
+
+    @classmethod
+    def of(
+        cls, users: Figures, interactivity: Figures, family: Sequence[Hashable] | None = None
+    ) -> "UserEnvelope":
+        """Of points with `interactivity` tokens/s for each of `users`."""
+        seconds = 1 / np.asarray(interactivity, dtype=np.float64)
+        return cls(time=Envelope.of(users, -seconds, family))
+
+    def at(self, users: Float64s) -> Float64s:
+        """Tokens/s that each of so many users gets, NaN where that many do not fit."""
+        interactivity: Float64s = -1 / self.time.at(users)
+        return interactivity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """From `low` to `high`, both included."""
+
+    low: float
+    high: float
+
+
+def intervals_where(holds: NDArray[np.bool_], x: Float64s) -> tuple[Interval, ...]:
+    """The runs of rising x[n] in which holds[n] is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], holds, [False]]).astype(np.int8)))
+    starts, ends = edges[::2], edges[1::2] - 1
+    return tuple(
+        Interval(low=float(x[start]), high=float(x[end]))
+        for start, end in zip(starts, ends, strict=True)
+    )

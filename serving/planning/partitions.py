@@ -1,0 +1,178 @@
+"""The partitions of a replica that a machine and a model allow, each once.
+
+A replica is one engine. Ranks that share no expert group do not wait for each other, so a partition
+of several blocks (the fewest chips that are whole ranks and whole expert groups) does what as many
+replicas of one block do: candidates have one block, and replicas fill the machine.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import lcm
+
+import numpy as np
+
+from emulator.model import (
+    ConfigError,
+    HbmTerms,
+    ModelSpec,
+    Partition,
+    SystemSpec,
+    core_map,
+    kv_room_tokens,
+    rack_of,
+    tray_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """`replicas` engines of `partition` each, one after the other from the machine's first chip.
+
+    `first_chip` is where the replica begins whose chips lie on the most racks, then on the most
+    trays: the slowest of them. `kv_room_tokens` is what the pool of each rank holds.
+    """
+
+    partition: Partition
+    replicas: int
+    first_chip: int
+    kv_room_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFilter:
+    """Which partitions are asked for: the values that each may have; empty asks for all.
+
+    `announced_lnc` also takes LNCs that the vendor has announced and not released, which naming
+    one does too.
+    """
+
+    chips: tuple[int, ...] = ()
+    tp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    lnc: tuple[int, ...] = ()
+    announced_lnc: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("chips", "tp", "ep", "lnc"):
+            for value in getattr(self, name):
+                if value < 1:
+                    raise ConfigError(field=name, value=value, expected="at least 1")
+
+
+def candidate_partitions(
+    system: SystemSpec,
+    model: ModelSpec,
+    *,
+    asked: PartitionFilter | None = None,
+    terms: HbmTerms | None = None,
+    least_kv_tokens: int = 1,
+    chips_max: int | None = None,
+) -> tuple[Candidate, ...]:
+    """Every partition with room for the weights and `least_kv_tokens` a rank, smallest first.
+
+    Heads divide over the chips of a rank; an expert group has no more chips than experts. Unless ep
+    is asked for, an expert group is left out when a smaller one gives its fullest chip as many
+    experts and uses at least as many chips of the machine: see `_group_sizes`. `chips_max` limits
+    the chips of a replica, by default to those of one unit of the system.
+
+    Raises ConfigError when nothing is left: for an LNC that the chip has not, for what was asked
+    for and does not divide, or for a model that does not fit.
+    """
+    asked = asked or PartitionFilter()
+    unit_chips = system.chips.count // system.units
+    available = min(unit_chips, chips_max or unit_chips)
+    shapes = list(_shapes(system, model, asked, available))
+    if not shapes:
+        raise ConfigError(
+            field="partition",
+            value=_in_words(asked),
+            expected=f"tp that divides the {model.heads} heads of {model.name}, ep up to its "
+            f"{max(1, model.experts)} experts, together at most {available} chips of {system.name}",
+        )
+    fitting = []
+    for partition in shapes:
+        room = kv_room_tokens(model, system, partition, terms=terms)
+        if room >= least_kv_tokens:
+            fitting.append(
+                Candidate(
+                    partition=partition,
+                    replicas=system.units * (unit_chips // partition.chips),
+                    first_chip=_farthest_apart(system, partition.chips),
+                    kv_room_tokens=room,
+                )
+            )
+    if not fitting:
+        raise ConfigError(
+            field="partition",
+            value=_in_words(asked),
+            expected=f"one with room for {model.name} and {least_kv_tokens:,} tokens of KV on each "
+            f"rank; none of {len(shapes)} on {system.name} has it",
+        )
+    return tuple(fitting)
+
+
+def _in_words(asked: PartitionFilter) -> str:
+    named = (
+        (name, getattr(asked, name))
+        for name in ("chips", "tp", "ep", "lnc")
+        if getattr(asked, name)
+    )
+    return " ".join(f"{name}={','.join(map(str, values))}" for name, values in named) or "any"
+
+
+def _shapes(
+    system: SystemSpec, model: ModelSpec, asked: PartitionFilter, available: int
+) -> Iterator[Partition]:
+    tps = [tp for tp in range(1, available + 1) if model.heads % tp == 0]
+    tps = [tp for tp in tps if not asked.tp or tp in asked.tp]
+    lncs = _logical_core_sizes(system, asked)
+    blocks = {
+        (lcm(tp, ep), tp, ep) for tp in tps for ep in _group_sizes(model, tp, asked, available)
+    }
+    for chips, tp, ep in sorted(blocks):
+        if asked.chips and chips not in asked.chips:
+            continue
+        for lnc in lncs:
+            yield Partition(chips=chips, tp=tp, ep=ep, lnc=lnc)
+
+
+def _logical_core_sizes(system: SystemSpec, asked: PartitionFilter) -> list[int]:
+    """Raises ConfigError for one that the chip has not."""
+    if asked.lnc:
+        return [lnc for lnc in asked.lnc if system.chip.logical_cores(lnc)]
+    sizes = system.chip.lnc_sizes
+    return [lnc for lnc in sizes if asked.announced_lnc or core_map(system.chip, lnc).released]
+
+
+def _group_sizes(
+    model: ModelSpec, tp: int, asked: PartitionFilter, available: int
+) -> Iterator[int]:
+    """Sizes of an expert group beside ranks of `tp`, whose block fits the chips available.
+
+    What matters of a group is how many experts its fullest chip holds, and how many chips of the
+    machine its replicas use. A larger group with as many experts on the fullest chip has that chip
+    serve more tokens, for all the others; it is worth a look only where it uses more chips.
+    """
+    used_at: dict[int, int] = {}  # by experts of the fullest chip, most chips that were used
+    for ep in range(1, min(max(1, model.experts), available) + 1):
+        block = lcm(tp, ep)
+        if block > available:
+            continue
+        if asked.ep:
+            if ep in asked.ep:
+                yield ep
+            continue
+        slots, used = -(-model.experts // ep), available // block * block
+        if asked.chips or used > used_at.get(slots, 0):
+            used_at[slots] = max(used, used_at.get(slots, 0))
+            yield ep
+
+
+def _farthest_apart(system: SystemSpec, chips: int) -> int:
+    """The first chip of the replica of `chips` that lies on the most racks, then most trays."""
+    unit_chips = system.chips.count // system.units
+    first = np.arange(0, unit_chips - chips + 1, chips)  # [replicas]
+    last = first + chips - 1
+    racks = rack_of(system, last) - rack_of(system, first)
+    trays = tray_of(system, last) - tray_of(system, first)
+    return int(first[np.lexsort((-trays, -racks))[0]])

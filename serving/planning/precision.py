@@ -1,0 +1,48 @@
+"""The formats that a model's weights may have on a chip, by the names that users give.
+
+`stored` is the checkpoint's own. A chip of AWS serves a format only if it multiplies it: Trainium2
+has no MXFP4, and its workers refuse such a checkpoint, so that weights are turned into FP8 or BF16
+before they are loaded. GPUs that do not multiply it unpack it in their kernels.
+"""
+
+from typing import Final
+
+from emulator.model import ChipSpec, ConfigError, ModelSpec
+from emulator.specs.weight_format import WeightFormat
+
+STORED: Final = "stored"
+
+
+def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
+    """The precisions in which `chip` can serve `model`, widest first.
+
+    Four bits are for routed experts here, as in the checkpoints that have them.
+    """
+    multiplies_fp4 = chip.tensor_fp4_flops_per_s is not None
+    names = ["bf16"]
+    if chip.tensor_fp8_flops_per_s is not None:
+        names.append("fp8")
+    if model.experts and (multiplies_fp4 or chip.maker != "AWS"):
+        names.append("mxfp4")
+    if model.experts and multiplies_fp4 and chip.maker == "NVIDIA":
+        names.append("nvfp4")
+    return tuple(names)
+
+
+def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
+    """`model` with its weights in `precision` on `chip`; see `ModelSpec.at_precision`.
+
+    The cache keeps its format. Raises ConfigError for a precision that there is not, or that the
+    chip has not.
+    """
+    supported = precisions_of(chip, model)
+    if precision in supported:
+        return model.at_precision(precision)
+    formats = (model.projection_format, model.expert_format)
+    if precision == STORED and (WeightFormat.MXFP4 not in formats or "mxfp4" in supported):
+        return model
+    raise ConfigError(
+        field="precision",
+        value=precision,
+        expected=f"one of {', '.join(supported)} for {model.name} on {chip.name}",
+    )

@@ -1,0 +1,61 @@
+"""The requests that a question of planning is about: how long they are, and how a step takes them.
+
+Lengths are means. A steady state is meant throughout: as many requests begin as end.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from emulator.model import ConfigError
+
+BATCHED_TOKENS_MAX: Final = 8_192
+"""New tokens of one rank in one step: what the reserve for activations is made for (HbmTerms)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestShape:
+    """Requests of `prompt_tokens` that make `output_tokens` each.
+
+    `prefill_chunk_tokens` is how many prompt tokens a rank computes in a step that computes any,
+    beside its decodes; None spreads prompts evenly over all steps, as a throttled prefill does.
+    `batched_tokens_max` limits the new tokens of a rank in a step.
+
+    Raises ConfigError for a number below one, or a chunk above the limit.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    prefill_chunk_tokens: int | None = None
+    batched_tokens_max: int = BATCHED_TOKENS_MAX
+
+    def __post_init__(self) -> None:
+        for name, flag in (("prompt_tokens", "isl"), ("output_tokens", "osl")):
+            value = getattr(self, name)
+            if value < 1:
+                raise ConfigError(field=flag, value=value, expected="at least 1")
+        if self.batched_tokens_max < 1:
+            raise ConfigError(
+                field="max-batched-tokens", value=self.batched_tokens_max, expected="at least 1"
+            )
+        chunk = self.prefill_chunk_tokens
+        if chunk is not None and not 1 <= chunk <= self.batched_tokens_max:
+            raise ConfigError(
+                field="prefill-chunk", value=chunk, expected=f"1 to {self.batched_tokens_max}"
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Of one request, from its first to its last."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def decode_context_tokens(self) -> int:
+        """What a decoding request has cached, averaged over its output."""
+        return self.prompt_tokens + self.output_tokens // 2
+
+    def prefill_per_step(self, batch: int) -> float:
+        """Prompt tokens that a rank with `batch` decoding requests computes in an average step.
+
+        Of `batch` requests one in `output_tokens` ends with each step, and another one begins.
+        """
+        return batch * self.prompt_tokens / self.output_tokens

@@ -1,0 +1,59 @@
+"""What is assumed of every step: how far exchanges hide, what stacks add to a roofline."""
+
+from dataclasses import dataclass, replace
+
+from emulator.model import (
+    ConfigError,
+    ExpertDistribution,
+    ModelSpec,
+    Partition,
+    StepCostModel,
+    SystemSpec,
+)
+from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.overlap import Overlap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAssumptions:
+    """Passed on to every cost model."""
+
+    overlap: Overlap = Overlap.NONE
+    calibration: Calibration = CEILING
+
+    @property
+    def overlap_name(self) -> str:
+        """As a user writes it."""
+        return self.overlap.value
+
+    @property
+    def calibration_name(self) -> str:
+        """As a user writes it."""
+        return self.calibration.name
+
+    def cost_model(
+        self,
+        system: SystemSpec,
+        model: ModelSpec,
+        partition: Partition,
+        *,
+        first_chip: int = 0,
+        distribution: ExpertDistribution | None = None,
+    ) -> StepCostModel:
+        """Steps of `model` on `partition`, moved to `first_chip`."""
+        return StepCostModel(
+            system,
+            model,
+            replace(partition, first_chip=first_chip),
+            distribution=distribution,
+            calibration=self.calibration,
+            overlap=self.overlap,
+        )
+
+
+def calibration_by_name(name: str) -> Calibration:
+    """The calibration of that name; raises ConfigError that lists the names."""
+    known = {CEILING.name: CEILING}
+    if name not in known:
+        raise ConfigError(field="calibration", value=name, expected=f"one of {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,297 @@
+"""Serves traffic in virtual time: vLLM's own schedulers decide each step, the cost model times it.
+
+Nothing else of an engine is there: no chips run, tokens are made up, and no host takes time, so a
+run is the emulated machine's alone and the same every time. Every step is scheduled, none is
+skipped. The clock counts whole ns; requests that arrive during a step wait for its end.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from vllm.sampling_params import SamplingParams
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from emulator.model import ConfigError, StepBatch, StepCost, StepCostModel
+from emulator.units import NS_PER_S
+from serving.plugin.lockstep_scheduler import LockstepScheduler
+from serving.plugin.merge import LockstepOutput, RankQueues
+from serving.plugin.virtual_engine_config import virtual_engine_config, virtual_kv_pool
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.service_level import ServiceLevel
+from serving.traffic.serving_run import Ending, ServingRun, missed_by
+from serving.traffic.traffic import Traffic
+
+Int64s = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+HOPE_STEPS = 32
+"""So many steps go by between two looks at whether a level can still be met."""
+
+EMPTY_STEPS_MAX = 3
+"""Steps without a token, one after another, after which nothing would ever change."""
+
+_PROMPT_TOKEN, _OUTPUT_TOKEN = 5, 7  # any will do: nothing computes them, and none ends a reply
+
+
+class StepObserver(Protocol):
+    """Is shown each step with tokens once it is costed, as `queues` stood when it was decided."""
+
+    def __call__(
+        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
+    ) -> None:
+        """Look at one step; nothing may be changed."""
+
+
+def simulate(
+    traffic: Traffic,
+    cost_model: StepCostModel,
+    limits: EngineLimits,
+    *,
+    levels: Sequence[ServiceLevel] = (),
+    among: Bools | None = None,
+    until_s: float = float("inf"),
+    on_step: StepObserver | None = None,
+) -> ServingRun:
+    """Serve `traffic` on the cost model's partition until every request has its tokens.
+
+    Ends before that when one of `levels` is certain to be missed, whatever comes, by all requests
+    or by those `among` them (a mask [requests]), or when no step begins before `until_s`; the
+    result says which. Levels change nothing else. `on_step` is shown every step.
+
+    Raises ConfigError for a request that is longer than the context or than a rank's KV, and for a
+    prefill policy that does not exist.
+    """
+    max_model_len = limits.max_model_len or cost_model.model.max_context_tokens
+    _refuse_what_never_fits(traffic, limits, max_model_len)
+    config = virtual_engine_config(
+        cost_model.partition,
+        limits,
+        max_model_len=max_model_len,
+        kv_blocks=min(limits.kv_blocks_per_rank, blocks_in_use_max(traffic, limits)),
+    )
+    scheduler = LockstepScheduler(
+        vllm_config=config,
+        kv_cache_config=virtual_kv_pool(config),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=limits.block_tokens,
+        hash_block_size=limits.block_tokens,
+    )
+    serving = _VirtualServing(traffic, cost_model, scheduler, on_step)
+    judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
+    try:
+        ending = serving.serve(levels, judged, until_ns=until_s * NS_PER_S)
+    finally:
+        scheduler.shutdown()
+    return serving.result(ending)
+
+
+def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
+    """KV blocks above which a rank behaves as with any number, vLLM's own block included.
+
+    Only the requests that run hold blocks, at most `max_num_seqs` of them, and at worst these are
+    the longest. The policy asks how much of what waits has KV, but only for as many requests as
+    have seats left; so it never sees the end of the pool either. Fewer objects are faster to make.
+    """
+    blocks = -(-(traffic.prompt_tokens + traffic.output_tokens) // limits.block_tokens)
+    longest = np.sort(blocks)[::-1][: limits.max_num_seqs]
+    return max(2, int(longest.sum()) + 1)
+
+
+def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_len: int) -> None:
+    """An engine refuses such requests or does not start; here they would wait for ever."""
+    if not len(traffic):
+        return
+    total_tokens = traffic.prompt_tokens + traffic.output_tokens  # [requests]
+    longest = int(total_tokens.argmax())
+    tokens = int(total_tokens[longest])
+    if tokens > max_model_len:
+        raise ConfigError(
+            field="max_model_len",
+            value=max_model_len,
+            expected=f"at least {tokens}, the tokens of request {longest} and its reply",
+        )
+    # The last token's keys and values are never written; one block is vLLM's own.
+    needed = -(-(tokens - 1) // limits.block_tokens) + 1
+    if needed > limits.kv_blocks_per_rank:
+        raise ConfigError(
+            field="kv_blocks_per_rank",
+            value=limits.kv_blocks_per_rank,
+            expected=f"at least {needed}, for the {tokens} tokens of request {longest}",
+        )
+
+
+class _VirtualServing:
+    """One run: the clock, what each request has got so far, and the requests that live."""
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        cost_model: StepCostModel,
+        scheduler: LockstepScheduler,
+        on_step: StepObserver | None,
+    ) -> None:
+        requests = len(traffic)
+        self._traffic = traffic
+        self._cost_model = cost_model
+        self._scheduler = scheduler
+        self._on_step = on_step
+        self._arrival_ns: list[int] = np.rint(traffic.arrival_s * NS_PER_S).astype(int).tolist()
+        self._coming = 0  # number of the next request to arrive
+        self._now_ns = 0
+        self._first_token_s = np.full(requests, np.nan)
+        self._last_token_s = np.full(requests, np.nan)
+        self._tokens_left = traffic.output_tokens.copy()
+        self._living: dict[int, Request] = {}
+        self._given: list[Int64s] = []  # by step, the requests that got a token
+        self._step_end_ns: list[int] = []
+        self._busy_ns = 0
+        self._idle_ns = 0
+        self._step_joules = 0.0
+        self._preemptions = 0
+        self._kv_blocks_used_max = 0
+        self._empty_steps = 0
+
+    def serve(self, levels: Sequence[ServiceLevel], judged: Bools, *, until_ns: float) -> Ending:
+        """Step until the end; levels are about the requests that are `judged`, [requests]."""
+        requests = len(self._traffic)
+        while self._coming < requests or self._living:
+            begin_ns = self._now_ns
+            if not self._living:
+                begin_ns = max(begin_ns, self._arrival_ns[self._coming])
+            if begin_ns >= until_ns:
+                return Ending.TIME_UP
+            self._idle_ns += begin_ns - self._now_ns
+            self._now_ns = begin_ns
+            self._admit()
+            self._step()
+            if len(self._step_end_ns) % HOPE_STEPS == 0 and self._is_hopeless(levels, judged):
+                return Ending.HOPELESS
+        return Ending.SERVED
+
+    def _admit(self) -> None:
+        """Hand the scheduler what has arrived by now."""
+        while self._coming < len(self._arrival_ns) and (
+            self._arrival_ns[self._coming] <= self._now_ns
+        ):
+            number = self._coming
+            request = Request(
+                str(number),
+                [_PROMPT_TOKEN] * int(self._traffic.prompt_tokens[number]),
+                SamplingParams(
+                    max_tokens=int(self._traffic.output_tokens[number]), ignore_eos=True
+                ),
+                None,
+                arrival_time=self._arrival_ns[number] / NS_PER_S,
+            )
+            self._scheduler.add_request(request)
+            self._living[number] = request
+            self._coming += 1
+
+    def _step(self) -> None:
+        """Schedule one lockstep, let it take its time, and give its tokens."""
+        output = self._scheduler.schedule()
+        batch, given = self._decided(output)
+        if not len(batch.rank):
+            self._empty_steps += 1
+            assert self._empty_steps < EMPTY_STEPS_MAX, "requests wait and no rank takes any"
+        else:
+            self._empty_steps = 0
+            cost = self._cost_model.cost(batch)
+            if self._on_step is not None:
+                self._on_step(cost, batch, begin_ns=self._now_ns, queues=output.rank_states)
+            self._now_ns += cost.duration_ns
+            self._busy_ns += cost.duration_ns
+            self._step_joules += cost.chip_joules
+            self._record(given)
+        used = max(rank.kv_blocks_used for rank in output.rank_states)
+        self._kv_blocks_used_max = max(self._kv_blocks_used_max, used)
+        self._scheduler.update_from_output(output, _made_up_tokens(output, given))
+        for number in given[self._tokens_left[given] == 0].tolist():
+            request = self._living.pop(number)
+            assert request.is_finished(), "the scheduler and this account agree on the end"
+            self._preemptions += request.num_preemptions
+
+    def _decided(self, output: LockstepOutput) -> tuple[StepBatch, Int64s]:
+        """The batch of a decision, and the requests that get a token by it: [tokens]."""
+        ranks = len(self._scheduler.ranks)
+        rows: list[tuple[int, int, int]] = []  # rank, new tokens, context tokens
+        given: list[int] = []
+        logit_rows = np.zeros(ranks, dtype=np.int64)
+        for number, (rank, part) in enumerate(
+            zip(self._scheduler.ranks, output.by_rank, strict=True)
+        ):
+            before = len(given)
+            for name, new_tokens in part.num_scheduled_tokens.items():
+                request = rank.requests[name]
+                # vLLM counts what it has just scheduled as computed.
+                rows.append((number, new_tokens, request.num_computed_tokens - new_tokens))
+                if not request.is_prefill_chunk:
+                    given.append(int(name))
+            logit_rows[number] = len(given) - before
+        rank_of_row, new, context = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        batch = StepBatch(
+            ranks=ranks,
+            rank=rank_of_row,
+            new_tokens=new,
+            context_tokens=context,
+            logit_rows=logit_rows,
+        )
+        return batch, np.array(given, dtype=np.int64)
+
+    def _record(self, given: Int64s) -> None:
+        """Write down the tokens that come with the end of a step, which is now."""
+        now_s = self._now_ns / NS_PER_S
+        self._step_end_ns.append(self._now_ns)
+        self._given.append(given)
+        self._first_token_s[given[np.isnan(self._first_token_s[given])]] = now_s
+        self._tokens_left[given] -= 1
+        self._last_token_s[given[self._tokens_left[given] == 0]] = now_s
+
+    def _is_hopeless(self, levels: Sequence[ServiceLevel], judged: Bools) -> bool:
+        """Whether more requests have missed a level than it allows, whatever comes."""
+        requests = int(judged.sum())
+        for level in levels:
+            missed = missed_by(
+                level,
+                self._traffic,
+                first_token_s=self._first_token_s,
+                last_token_s=self._last_token_s,
+                now_s=self._now_ns / NS_PER_S,
+            )
+            if requests and (requests - int(missed[judged].sum())) / requests < level.share:
+                return True
+        return False
+
+    def result(self, ending: Ending) -> ServingRun:
+        """The run so far."""
+        idle_watts = self._cost_model.idle_chip_watts * self._cost_model.partition.chips
+        return ServingRun(
+            traffic=self._traffic,
+            ending=ending,
+            first_token_s=self._first_token_s,
+            last_token_s=self._last_token_s,
+            token_request=np.concatenate([np.zeros(0, dtype=np.int64), *self._given]),
+            step_end_s=np.array(self._step_end_ns, dtype=np.int64) / NS_PER_S,
+            step_tokens=np.array([len(given) for given in self._given], dtype=np.int64),
+            busy_s=self._busy_ns / NS_PER_S,
+            joules=self._step_joules + idle_watts * self._idle_ns / NS_PER_S,
+            preemptions=self._preemptions
+            + sum(request.num_preemptions for request in self._living.values()),
+            kv_blocks_used_max=self._kv_blocks_used_max,
+            empty_rank_steps=int(self._scheduler.empty_steps.sum()),
+        )
+
+
+def _made_up_tokens(output: LockstepOutput, given: Int64s) -> ModelRunnerOutput:
+    """A token for each request in `given`, and none for what else was scheduled."""
+    names = list(output.num_scheduled_tokens)
+    gets_token = set(map(str, given.tolist()))
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: row for row, name in enumerate(names)},
+        sampled_token_ids=[[_OUTPUT_TOKEN] if name in gets_token else [] for name in names],
+    )

@@ -1,0 +1,46 @@
+"""What bounds one engine's schedulers: vLLM's own flags, and the KV that the HBM has room for."""
+
+from dataclasses import dataclass
+
+from emulator.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """Of each rank: tokens of a step, requests at once, and KV blocks; and how ranks prefill.
+
+    `kv_blocks_per_rank` counts as vLLM's `num_gpu_blocks` does, which keeps one block for itself.
+    `max_model_len` None is the model's own context; `prefill_policy` None the default one.
+
+    Raises ConfigError for a number below 1, fewer than 2 blocks, blocks whose tokens are not a
+    power of two, and a step with fewer tokens than requests, which vLLM refuses.
+    """
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    kv_blocks_per_rank: int
+    block_tokens: int
+    max_model_len: int | None = None
+    prefill_policy: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_num_batched_tokens", 1),
+            ("max_num_seqs", 1),
+            ("kv_blocks_per_rank", 2),
+            ("block_tokens", 1),
+            ("max_model_len", 1),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(field=name, value=value, expected=f"at least {least}")
+        if self.block_tokens & (self.block_tokens - 1):
+            raise ConfigError(
+                field="block_tokens", value=self.block_tokens, expected="a power of two"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                field="max_num_batched_tokens",
+                value=self.max_num_batched_tokens,
+                expected=f"at least max_num_seqs, {self.max_num_seqs}",
+            )

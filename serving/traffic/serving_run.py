@@ -1,0 +1,210 @@
+"""How a run of traffic went: when each request got its tokens, and what the steps took.
+
+All times are emulated and begin with the traffic's own. What was not seen is NaN, never a guess; a
+run that was stopped says so, and what can be said of it all the same is a bound.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.traffic.service_level import ServiceLevel
+from serving.traffic.traffic import Traffic
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Ending(StrEnum):
+    """Why a run was over."""
+
+    SERVED = "served"  # every request has its last token
+    HOPELESS = "hopeless"  # a level is missed whatever comes
+    TIME_UP = "time is up"  # the emulated time it was given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServingRun:
+    """What happened to each request of `traffic`, to each token and in each step.
+
+    `token_request` has the request of every token, in the order in which steps gave them; a step's
+    tokens come with its end. `joules` are those of the partition's chips until `emulated_s`, the
+    end of the last step, those between steps at idle included. `kv_blocks_used_max` is the most
+    that requests of one rank held after a scheduling; `empty_rank_steps` counts, over all steps,
+    the ranks that took part without a token of their own.
+
+    Raises ValueError for arrays that contradict each other.
+    """
+
+    traffic: Traffic
+    ending: Ending
+    first_token_s: Float64s  # [requests], NaN without one
+    last_token_s: Float64s  # [requests], NaN for what is not finished
+    token_request: Int64s  # [tokens]
+    step_end_s: Float64s  # [steps]
+    step_tokens: Int64s  # [steps]
+    busy_s: float
+    joules: float
+    preemptions: int
+    kv_blocks_used_max: int
+    empty_rank_steps: int
+
+    def __post_init__(self) -> None:
+        requests = (len(self.traffic),)
+        if self.first_token_s.shape != requests or self.last_token_s.shape != requests:
+            raise ValueError(f"a time of first and last token for each of {requests[0]} requests")
+        if self.step_end_s.shape != self.step_tokens.shape:
+            raise ValueError("an end and a count of tokens for each step")
+        if self.step_tokens.sum() != len(self.token_request):
+            raise ValueError("the steps give the tokens")
+        if (self.ending is Ending.SERVED) != bool(self.finished.all()):
+            raise ValueError(f"{self.ending} does not fit what is finished")
+
+    @property
+    def finished(self) -> Bools:
+        """Which requests have all their tokens, [requests]."""
+        finished: Bools = ~np.isnan(self.last_token_s)
+        return finished
+
+    @property
+    def steps(self) -> int:
+        """Locksteps that computed something."""
+        return len(self.step_end_s)
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens given."""
+        return len(self.token_request)
+
+    @property
+    def emulated_s(self) -> float:
+        """End of the last step; 0 without any."""
+        return float(self.step_end_s[-1]) if self.steps else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens over the whole run, idle times included; 0 for an empty run."""
+        return self.tokens / self.emulated_s if self.steps else 0.0
+
+    @property
+    def joules_per_token(self) -> float:
+        """Chips' energy per output token; NaN without tokens."""
+        return self.joules / self.tokens if self.tokens else float("nan")
+
+    @property
+    def ttft_s(self) -> Float64s:
+        """From arrival to first token, [requests]; NaN without one."""
+        ttft_s: Float64s = self.first_token_s - self.traffic.arrival_s
+        return ttft_s
+
+    @property
+    def tpot_s(self) -> Float64s:
+        """First to last token over the tokens after the first, [requests].
+
+        NaN for what is not finished, and for replies of one token.
+        """
+        gaps = self.traffic.output_tokens - 1
+        spans_s = self.last_token_s - self.first_token_s
+        tpot_s = np.full(len(gaps), np.nan)
+        np.divide(spans_s, gaps, out=tpot_s, where=gaps > 0)
+        return tpot_s
+
+    @property
+    def token_s(self) -> Float64s:
+        """When each of `token_request`'s tokens came, [tokens]."""
+        return np.repeat(self.step_end_s, self.step_tokens)
+
+    def itl_s(self) -> Float64s:
+        """Gaps between neighbouring tokens of a request, by request: [tokens - requests begun]."""
+        order = np.argsort(self.token_request, kind="stable")
+        request, token_s = self.token_request[order], self.token_s[order]
+        gaps_s: Float64s = np.diff(token_s)[request[1:] == request[:-1]]
+        return gaps_s
+
+    def ttft_percentile_s(self, q: float, among: Bools | None = None) -> float:
+        """The least time within which q percent of the requests got their first token.
+
+        `among` [requests] chooses some, say those after a warm-up. Raises ValueError when one of
+        them has none, because its time could be any.
+        """
+        chosen = slice(None) if among is None else among
+        return _percentile(self.ttft_s[chosen], q, "first token")
+
+    def tpot_percentile_s(self, q: float, among: Bools | None = None) -> float:
+        """The least TPOT that q percent of the requests with more than one token kept.
+
+        Raises ValueError when one of those is not finished.
+        """
+        several = self.traffic.output_tokens > 1
+        chosen = several if among is None else several & among
+        return _percentile(self.tpot_s[chosen], q, "last token")
+
+    def missed(self, level: ServiceLevel) -> Bools:
+        """Which requests have certainly missed a time of `level` by the end of the run, [requests].
+
+        One that waits for a token has waited until now at least; one that came after the end has
+        not missed anything yet. Of a run that served all these are those that missed, no others.
+        """
+        return missed_by(
+            level,
+            self.traffic,
+            first_token_s=self.first_token_s,
+            last_token_s=self.last_token_s,
+            now_s=self.emulated_s,
+        )
+
+    def attainment(self, level: ServiceLevel, among: Bools | None = None) -> float:
+        """Share of the requests (of `among`) that met both times; 1 of none.
+
+        Of a run that was stopped: the most that it could have come to.
+        """
+        missed = self.missed(level)
+        missed = missed if among is None else missed[among]
+        return (len(missed) - int(missed.sum())) / len(missed) if len(missed) else 1.0
+
+    def meets(self, level: ServiceLevel, among: Bools | None = None) -> bool | None:
+        """Whether enough requests met the level; None when a stopped run leaves it open."""
+        if self.attainment(level, among) < level.share:
+            return False
+        finished = self.finished if among is None else self.finished[among]
+        return True if finished.all() else None
+
+    def goodput_per_s(self, level: ServiceLevel) -> float:
+        """Finished requests that met the level, per second of the run; 0 for an empty run."""
+        good = self.finished & ~self.missed(level)
+        return float(good.sum() / self.emulated_s) if self.steps else 0.0
+
+
+def missed_by(
+    level: ServiceLevel,
+    traffic: Traffic,
+    *,
+    first_token_s: Float64s,
+    last_token_s: Float64s,
+    now_s: float,
+) -> Bools:
+    """Which requests have missed a time of `level` for certain at `now_s`: all [requests].
+
+    A token that has not come (NaN) comes no earlier than now.
+    """
+    first_s = np.where(np.isnan(first_token_s), now_s, first_token_s)
+    last_s = np.where(np.isnan(last_token_s), now_s, last_token_s)
+    gaps = np.maximum(traffic.output_tokens - 1, 1)
+    late = first_s - traffic.arrival_s > level.ttft_s
+    # Without a first token the first is as late as the last: the span is 0, and nothing is missed.
+    slow: Bools = (traffic.output_tokens > 1) & ((last_s - first_s) / gaps > level.tpot_s)
+    missed: Bools = late | slow
+    return missed
+
+
+def _percentile(samples: Float64s, q: float, what: str) -> float:
+    """The smallest sample that q percent of them do not exceed; NaN of none.
+
+    No value between two samples, so that a p99 within a limit and 99 % within it are the same.
+    """
+    if np.isnan(samples).any():
+        raise ValueError(f"{int(np.isnan(samples).sum())} requests have no {what} yet")
+    return float(np.percentile(samples, q, method="inverted_cdf")) if len(samples) else float("nan")

@@ -1,0 +1,243 @@
+"""Requests over time: when each arrives, and how many tokens it brings and asks for.
+
+Recorded or made up, traffic is three arrays; what is done to it makes another one. Lengths are all
+that is known of a prompt: no two share a prefix. This module must not know who serves it.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from serving.traffic.lengths import TOKENS_MAX, LengthPairs, ObservedLengths
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """Requests in the order of their arrival; time begins at 0. There may be none.
+
+    Raises ConfigError for arrays of another shape or dtype, arrivals that are not finite, before 0
+    or out of order, and token counts outside 1 to `TOKENS_MAX`.
+    """
+
+    arrival_s: Float64s  # [requests]
+    prompt_tokens: Int64s  # [requests]
+    output_tokens: Int64s  # [requests]
+
+    def __post_init__(self) -> None:
+        arrival_s = self.arrival_s
+        for name, dtype in (
+            ("arrival_s", np.float64),
+            ("prompt_tokens", np.int64),
+            ("output_tokens", np.int64),
+        ):
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != 1 or array.shape != arrival_s.shape:
+                expected = f"{np.dtype(dtype)}[requests], as many as there are arrivals"
+                raise ConfigError(
+                    field=name, value=f"{array.dtype}{array.shape}", expected=expected
+                )
+        bad = ~np.isfinite(arrival_s) | (arrival_s < 0) | (np.diff(arrival_s, prepend=0.0) < 0)
+        self._refuse("arrival_s", bad, "a finite time from 0 on, not before the request before")
+        for name in ("prompt_tokens", "output_tokens"):
+            tokens = getattr(self, name)
+            self._refuse(name, (tokens < 1) | (tokens > TOKENS_MAX), f"1 to {TOKENS_MAX:,} tokens")
+
+    def _refuse(self, name: str, bad: Bools, expected: str) -> None:
+        """Name the first request that is `bad`: [requests]."""
+        if bad.any():
+            request = int(bad.argmax())
+            raise ConfigError(
+                field=f"{name}[{request}]", value=getattr(self, name)[request], expected=expected
+            )
+
+    @classmethod
+    def poisson(
+        cls,
+        *,
+        rate_per_s: float,
+        lengths: LengthPairs,
+        seed: int,
+        requests: int | None = None,
+        duration_s: float | None = None,
+    ) -> Self:
+        """Make up requests that arrive independently of each other, `rate_per_s` on average.
+
+        So many `requests`, or those of `duration_s`. Gaps, and the lengths, come from streams of
+        their own under the seed: more requests or another rate leave the lengths as they are when
+        the lengths draw one number for each request. Raises ConfigError for a rate or an extent
+        that is not above 0, and for both extents or none.
+        """
+        _check_positive("rate_per_s", rate_per_s)
+        if (requests is None) == (duration_s is None):
+            raise ConfigError(
+                field="requests", value=requests, expected="requests or duration_s, one of them"
+            )
+        gaps_rng, lengths_rng = (
+            np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(2)
+        )
+        if requests is not None:
+            _check_positive("requests", requests)
+            arrival_s = np.cumsum(gaps_rng.exponential(1.0 / rate_per_s, requests))
+        else:
+            assert duration_s is not None
+            _check_positive("duration_s", duration_s)
+            arrival_s = _arrivals_within(gaps_rng, rate_per_s, duration_s)
+        prompt_tokens, output_tokens = lengths.draw_pairs(lengths_rng, len(arrival_s))
+        return cls(arrival_s=arrival_s, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def chosen(self, which: Bools | Int64s) -> Self:
+        """The chosen requests at their times: a mask [requests], or ascending numbers."""
+        return type(self)(
+            arrival_s=self.arrival_s[which],
+            prompt_tokens=self.prompt_tokens[which],
+            output_tokens=self.output_tokens[which],
+        )
+
+    def window(self, begin_s: float, end_s: float) -> Self:
+        """Requests that arrive from `begin_s` until before `end_s`, with `begin_s` as time 0."""
+        if not 0.0 <= begin_s < end_s:
+            raise ConfigError(
+                field="window", value=f"{begin_s} to {end_s} s", expected="0 <= begin < end"
+            )
+        first, last = np.searchsorted(self.arrival_s, [begin_s, end_s])
+        return type(self)(
+            arrival_s=self.arrival_s[first:last] - begin_s,
+            prompt_tokens=self.prompt_tokens[first:last],
+            output_tokens=self.output_tokens[first:last],
+        )
+
+    def sped_up(self, factor: float) -> Self:
+        """The same requests with all times divided by `factor`, so the rate is so many times."""
+        _check_positive("factor", factor)
+        return type(self)(
+            arrival_s=self.arrival_s / factor,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+        )
+
+    def scaled(self, rate_per_s: float) -> Self:
+        """Sped up or slowed down to this mean rate.
+
+        Raises ConfigError for traffic without a mean rate: fewer than two requests, or all at once.
+        """
+        _check_positive("rate_per_s", rate_per_s)
+        has_rate = 0.0 < self.mean_rate_per_s < np.inf
+        if not has_rate:
+            raise ConfigError(
+                field="rate_per_s",
+                value=rate_per_s,
+                expected=f"none: {len(self)} requests at one time have no rate to scale",
+            )
+        return self.sped_up(rate_per_s / self.mean_rate_per_s)
+
+    def thinned(self, share: float, *, seed: int) -> Self:
+        """Keep each request with probability `share`, at its time."""
+        if not 0.0 < share <= 1.0:
+            raise ConfigError(field="share", value=share, expected="above 0, at most 1")
+        return self.chosen(np.random.default_rng(seed).random(len(self)) < share)
+
+    def split_over(self, replicas: int, *, seed: int | None = None) -> tuple[Self, ...]:
+        """What each of equal replicas gets: dealt in turn, or at random with a seed.
+
+        A part has the gaps of what it is dealt: in turn they are more even than the whole's, at
+        random as uneven.
+        """
+        _check_positive("replicas", replicas)
+        if seed is None:
+            replica = np.arange(len(self)) % replicas
+        else:
+            replica = np.random.default_rng(seed).integers(replicas, size=len(self))
+        return tuple(self.chosen(replica == number) for number in range(replicas))
+
+    def within_context(self, context_tokens: int) -> Self:
+        """Without the requests whose prompt and reply together do not fit in the context."""
+        return self.chosen(self.prompt_tokens + self.output_tokens <= context_tokens)
+
+    @property
+    def lengths(self) -> ObservedLengths:
+        """The pairs of lengths, to make up more requests like these."""
+        return ObservedLengths(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds between the first and the last arrival; 0 for fewer than two requests."""
+        return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """One over the mean gap; 0 with fewer than two requests, inf when all arrive at once."""
+        if len(self) < 2:
+            return 0.0
+        return (len(self) - 1) / self.span_s if self.span_s else float("inf")
+
+    def peak_rate_per_s(self, window_s: float) -> float:
+        """The most requests that arrive in any `window_s`, per second."""
+        return float(self._within(window_s).max(initial=0) / window_s)
+
+    def busiest_begin_s(self, window_s: float) -> float:
+        """When the window that holds the most arrivals begins, the first of such; 0 without any."""
+        within = self._within(window_s)
+        return float(self.arrival_s[within.argmax()]) if len(self) else 0.0
+
+    def _within(self, window_s: float) -> Int64s:
+        """Requests from each arrival until before `window_s` later, [requests].
+
+        The fullest window can begin at an arrival.
+        """
+        _check_positive("window_s", window_s)
+        ends = np.searchsorted(self.arrival_s, self.arrival_s + window_s)
+        within: Int64s = ends - np.arange(len(self))
+        return within
+
+    def counts_by(self, bin_s: float) -> Int64s:
+        """Arrivals in each `bin_s` from 0 on, up to that of the last one: int64[bins]."""
+        _check_positive("bin_s", bin_s)
+        return np.bincount((self.arrival_s // bin_s).astype(np.int64))
+
+    @property
+    def gap_cv(self) -> float:
+        """Standard deviation of the gaps over their mean: 1 for Poisson, above 1 for bursts.
+
+        NaN for fewer than three requests or when all arrive at once.
+        """
+        gaps_s = np.diff(self.arrival_s)
+        if len(gaps_s) < 2 or not gaps_s.any():
+            return float("nan")
+        return float(gaps_s.std() / gaps_s.mean())
+
+    def prompt_percentile(self, q: float) -> float:
+        """Prompt tokens at the percentile, between neighbours in proportion; NaN without any."""
+        return _percentile(self.prompt_tokens, q)
+
+    def output_percentile(self, q: float) -> float:
+        """Output tokens at the percentile, between neighbours in proportion; NaN without any."""
+        return _percentile(self.output_tokens, q)
+
+
+def _arrivals_within(rng: np.random.Generator, rate_per_s: float, duration_s: float) -> Float64s:
+    """Arrivals before `duration_s`, in pieces until one goes past it."""
+    piece = max(16, int(rate_per_s * duration_s))
+    arrival_s: Float64s = np.cumsum(rng.exponential(1.0 / rate_per_s, piece))
+    while arrival_s[-1] < duration_s:
+        more = arrival_s[-1] + np.cumsum(rng.exponential(1.0 / rate_per_s, piece))
+        arrival_s = np.concatenate([arrival_s, more])
+    return arrival_s[arrival_s < duration_s]
+
+
+def _percentile(tokens: Int64s, q: float) -> float:
+    return float(np.percentile(tokens, q)) if len(tokens) else float("nan")
+
+
+def _check_positive(field: str, value: float) -> None:
+    if not 0 < value < np.inf:
+        raise ConfigError(field=field, value=value, expected="a finite number above 0")

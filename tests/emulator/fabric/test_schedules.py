@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.fabric.group_layout import hypercube, levels, ring_shares
+from emulator.fabric.schedules import Schedule, mesh, phases, ring
+from tests.emulator.fabric.tori import torus
+
+
+def grid(*sizes: int) -> np.ndarray:
+    """Coordinates of all chips of a box, int64[chips, levels]."""
+    return np.stack(np.unravel_index(np.arange(np.prod(sizes)), sizes, order="F"), axis=1)
+
+
+def received(schedule: Schedule) -> np.ndarray:
+    return np.einsum("s,sij->j", schedule.times.astype(float), schedule.moved)
+
+
+def gathered(coordinates: np.ndarray, order: list[int]) -> list[set[int]]:
+    """A slow gathering in sets: in each phase chips that differ in one level alone swap all."""
+    chips = len(coordinates)
+    have = [{chip} for chip in range(chips)]
+    for level in order:
+        before = [set(own) for own in have]
+        for one in range(chips):
+            for other in range(chips):
+                apart = coordinates[one] != coordinates[other]
+                if apart.sum() == 1 and apart[level]:
+                    have[one] |= before[other]
+    return have
+
+
+def test_two_by_three_chips_by_hand() -> None:
+    stripes = np.array([1.0, 0.0])  # all of it ends with the level of two
+    schedule = phases(grid(2, 3), stripes)
+
+    # first a sixth to both others of the level of three, then half to the partner
+    assert schedule.moved[0][0].tolist() == pytest.approx([0, 0, 1 / 6, 0, 1 / 6, 0])
+    assert schedule.moved[1][0].tolist() == pytest.approx([0, 1 / 2, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("chips", [2, 3, 8])
+def test_in_a_mesh_and_a_ring_each_chip_gets_all_that_it_has_not(chips: int) -> None:
+    shares = ring_shares(torus(chips), np.arange(chips))
+
+    for schedule in (mesh(chips), ring(shares)):
+        assert received(schedule) == pytest.approx((chips - 1) / chips)
+    assert ring(shares).times.tolist() == [chips - 1]
+
+
+@given(
+    sizes=st.lists(st.integers(2, 4), min_size=1, max_size=3),
+    weights=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3),
+)
+def test_however_striped_each_chip_gets_all_that_it_has_not(
+    sizes: list[int], weights: list[float]
+) -> None:
+    coordinates = grid(*sizes)
+    stripe = np.array(weights[: len(sizes)])
+
+    schedule = phases(coordinates, stripe / stripe.sum())
+
+    chips = len(coordinates)
+    assert received(schedule) == pytest.approx((chips - 1) / chips)
+    assert len(schedule.times) == len(sizes)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (4, 2, 2), (3, 3)])
+def test_every_stripes_order_leaves_all_with_everything(sizes: tuple[int, ...]) -> None:
+    coordinates = grid(*sizes)
+    count = len(sizes)
+    for last in range(count):
+        order = [(last - 1 - step) % count for step in range(count)]
+        assert order[-1] == last
+        everything = set(range(len(coordinates)))
+        assert gathered(coordinates, order) == [everything] * len(coordinates)
+
+
+def test_recursive_doubling_sends_twice_as_much_each_time() -> None:
+    cube = hypercube(torus(8), np.arange(8))
+    schedule = phases(cube, np.array([1.0, 0.0, 0.0]))
+
+    assert [step.max() for step in schedule.moved] == pytest.approx([1 / 8, 2 / 8, 4 / 8])
+    assert ((schedule.moved > 0).sum(axis=2) == 1).all()
+
+
+def test_a_level_alone_is_a_mesh() -> None:
+    assert phases(levels(torus(4), np.arange(4)), np.ones(1)).moved == pytest.approx(mesh(4).moved)

@@ -1,0 +1,56 @@
+"""What a recording takes: two batches of two ranks, and the model that costs them."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from emulator.model import (
+    Partition,
+    StepBatch,
+    StepCosting,
+    StepCostModel,
+    model_by_name,
+    system_by_name,
+)
+
+
+def a_batch(new_tokens: int, context_tokens: int) -> StepBatch:
+    """One such request on each rank."""
+    ones = np.ones(2, dtype=np.int64)
+    return StepBatch(
+        ranks=2,
+        rank=np.arange(2),
+        new_tokens=new_tokens * ones,
+        context_tokens=context_tokens * ones,
+        logit_rows=ones,
+    )
+
+
+DECODE, PREFILL = a_batch(1, 500), a_batch(64, 0)
+
+
+@cache
+def a_cost_model() -> StepCostModel:
+    """Two ranks of one chip."""
+    system, model = system_by_name("trn3-nl72x2"), model_by_name("qwen3-30b-a3b")
+    return StepCostModel(system, model, Partition(chips=2, tp=1, ep=2, lnc=2))
+
+
+def costing() -> StepCosting:
+    """On whole chips."""
+    return StepCosting(model=a_cost_model(), slow_factor=np.ones(2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A rank's scheduler."""
+
+    running: int
+    waiting: int
+    kv_blocks_used: int
+
+
+def queues() -> list[Queue]:
+    """One request runs on each rank."""
+    return [Queue(running=1, waiting=0, kv_blocks_used=1)] * 2

@@ -1,0 +1,184 @@
+"""What is said of a run, by hand for three requests, and its percentiles and shares."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.errors import ConfigError
+from serving.traffic.service_level import ServiceLevel
+from serving.traffic.serving_run import Ending, ServingRun
+from serving.traffic.traffic import Traffic
+
+NAN = float("nan")
+
+
+def run(**changed: Any) -> ServingRun:
+    """Three requests; 0 gets tokens at 2, 3 and 5 s, 1 at 3 and 5 s, and 2, of one token, at 5 s.
+
+    They arrive at 0, 1 and 2 s. The step before the first token gives none.
+    """
+    given = {
+        "traffic": Traffic(
+            arrival_s=np.array([0.0, 1.0, 2.0]),
+            prompt_tokens=np.array([9, 9, 9], dtype=np.int64),
+            output_tokens=np.array([3, 2, 1], dtype=np.int64),
+        ),
+        "ending": Ending.SERVED,
+        "first_token_s": np.array([2.0, 3.0, 5.0]),
+        "last_token_s": np.array([5.0, 5.0, 5.0]),
+        "token_request": np.array([0, 1, 0, 2, 0, 1], dtype=np.int64),
+        "step_end_s": np.array([1.0, 2.0, 3.0, 5.0]),
+        "step_tokens": np.array([0, 1, 2, 3], dtype=np.int64),
+        "busy_s": 4.5,
+        "joules": 60.0,
+        "preemptions": 0,
+        "kv_blocks_used_max": 3,
+        "empty_rank_steps": 0,
+    }
+    return ServingRun(**(given | changed))
+
+
+def stopped() -> ServingRun:
+    """The same, stopped after the step that ends at 3 s."""
+    return run(
+        ending=Ending.TIME_UP,
+        first_token_s=np.array([2.0, 3.0, NAN]),
+        last_token_s=np.array([NAN, NAN, NAN]),
+        token_request=np.array([0, 1, 0], dtype=np.int64),
+        step_end_s=np.array([1.0, 2.0, 3.0]),
+        step_tokens=np.array([0, 1, 2], dtype=np.int64),
+    )
+
+
+def test_each_request_has_its_ttft_and_tpot() -> None:
+    assert run().ttft_s.tolist() == [2.0, 2.0, 3.0]
+    assert run().tpot_s[:2].tolist() == [1.5, 2.0]
+    assert math.isnan(run().tpot_s[2])
+
+
+def test_token_gaps_are_those_of_each_request() -> None:
+    assert run().token_s.tolist() == [2.0, 3.0, 3.0, 5.0, 5.0, 5.0]
+    assert run().itl_s().tolist() == [1.0, 2.0, 2.0]
+
+
+def test_totals_are_over_the_whole_run() -> None:
+    assert (run().steps, run().tokens, run().emulated_s) == (4, 6, 5.0)
+    assert run().tokens_per_s == pytest.approx(6 / 5)
+    assert run().joules_per_token == 10.0
+
+
+def test_percentiles_are_samples_and_leave_replies_of_one_token_out_of_tpot() -> None:
+    assert [run().ttft_percentile_s(q) for q in (0, 66, 67, 100)] == [2.0, 2.0, 3.0, 3.0]
+    assert [run().tpot_percentile_s(q) for q in (50, 51)] == [1.5, 2.0]
+    later = run().traffic.arrival_s >= 1.0
+    assert run().ttft_percentile_s(50, later) == 2.0
+    assert run().tpot_percentile_s(50, later) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("level", "share"),
+    [
+        ({"ttft_s": 2.0}, 2 / 3),
+        ({"ttft_s": 1.9}, 0.0),
+        ({"tpot_s": 1.5}, 2 / 3),  # the reply of one token has no gap to be slow in
+        ({"tpot_s": 1.4}, 1 / 3),
+        ({"ttft_s": 2.0, "tpot_s": 1.5}, 1 / 3),
+        ({"ttft_s": 3.0, "tpot_s": 2.0}, 1.0),
+    ],
+)
+def test_a_request_meets_a_level_when_both_its_times_do(
+    level: dict[str, float], share: float
+) -> None:
+    assert run().attainment(ServiceLevel(**level)) == pytest.approx(share)
+    assert run().goodput_per_s(ServiceLevel(**level)) == pytest.approx(3 * share / 5)
+    assert run().meets(ServiceLevel(**level, share=0.5)) is (share >= 0.5)
+
+
+def test_of_a_stopped_run_a_share_is_the_most_that_it_could_have_come_to() -> None:
+    # At 3 s request 2 has waited 1 s; request 0 has 1 s behind it of the 2 * tpot it may take.
+    assert stopped().attainment(ServiceLevel(ttft_s=2.0)) == 1.0
+    assert stopped().attainment(ServiceLevel(ttft_s=0.9)) == 0.0
+    assert stopped().attainment(ServiceLevel(tpot_s=0.5)) == 1.0
+    assert stopped().attainment(ServiceLevel(tpot_s=0.4)) == pytest.approx(2 / 3)
+
+
+def test_a_stopped_run_says_no_where_it_is_certain_and_nothing_where_it_is_not() -> None:
+    assert stopped().meets(ServiceLevel(ttft_s=0.9)) is False
+    assert stopped().meets(ServiceLevel(ttft_s=9.0)) is None
+    assert stopped().goodput_per_s(ServiceLevel(ttft_s=9.0)) == 0.0
+
+
+def test_a_percentile_of_what_was_not_seen_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 requests have no first token yet"):
+        stopped().ttft_percentile_s(50)
+    assert stopped().ttft_percentile_s(50, np.array([True, True, False])) == 2.0
+    with pytest.raises(ValueError, match="2 requests have no last token yet"):
+        stopped().tpot_percentile_s(50)
+
+
+def test_a_stopped_run_has_the_gaps_it_saw() -> None:
+    assert stopped().itl_s().tolist() == [1.0]
+
+
+@given(
+    ttft_ms=st.lists(st.integers(1, 50), min_size=1, max_size=300),
+    limit_ms=st.integers(1, 50),
+    percent=st.integers(1, 100),
+)
+def test_a_percentile_within_a_limit_and_that_share_within_it_are_the_same(
+    ttft_ms: list[int], limit_ms: int, percent: int
+) -> None:
+    at_s = np.array(ttft_ms) / 1e3
+    order = np.argsort(at_s, kind="stable")
+    served = run(
+        traffic=Traffic(
+            arrival_s=np.zeros(len(at_s)),
+            prompt_tokens=np.ones(len(at_s), dtype=np.int64),
+            output_tokens=np.ones(len(at_s), dtype=np.int64),
+        ),
+        first_token_s=at_s,
+        last_token_s=at_s,
+        token_request=order,
+        step_end_s=at_s[order],
+        step_tokens=np.ones(len(at_s), dtype=np.int64),
+    )
+    level = ServiceLevel(ttft_s=limit_ms / 1e3, share=percent / 100)
+
+    assert served.meets(level) is (served.ttft_percentile_s(percent) <= limit_ms / 1e3)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"first_token_s": np.zeros(2)},
+        {"step_tokens": np.array([0, 1, 2], dtype=np.int64)},
+        {"step_tokens": np.array([0, 1, 2, 2], dtype=np.int64)},
+        {"ending": Ending.HOPELESS},
+        {"last_token_s": np.array([5.0, NAN, 5.0])},
+    ],
+)
+def test_a_run_that_contradicts_itself_is_not_made(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - each case breaks a rule of its own
+        run(**changed)
+
+
+@pytest.mark.parametrize(
+    ("level", "field"),
+    [
+        ({"ttft_s": 0.0}, "ttft_s"),
+        ({"tpot_s": NAN}, "tpot_s"),
+        ({"share": 0.0}, "share"),
+        ({"share": 1.01}, "share"),
+    ],
+)
+def test_a_level_that_makes_no_sense_is_refused_by_name(
+    level: dict[str, float], field: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ServiceLevel(**level)
+
+    assert refused.value.field == field

@@ -1,0 +1,250 @@
+"""Traffic: made up, cut, sped up, thinned and split; and what is said of it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.errors import ConfigError
+from serving.traffic.lengths import FixedLength, IndependentLengths, LognormalLength
+from serving.traffic.traffic import Traffic
+
+LENGTHS = IndependentLengths(
+    prompt=LognormalLength(median_tokens=100, sigma=1.0), output=FixedLength(tokens=5)
+)
+
+
+def traffic(*arrival_s: float) -> Traffic:
+    """Requests whose prompts have 10, 11, 12, ... tokens."""
+    return Traffic(
+        arrival_s=np.array(arrival_s, dtype=np.float64),
+        prompt_tokens=10 + np.arange(len(arrival_s), dtype=np.int64),
+        output_tokens=np.full(len(arrival_s), 3, dtype=np.int64),
+    )
+
+
+@st.composite
+def traffics(draw: st.DrawFn) -> Traffic:
+    gaps_s = draw(st.lists(st.floats(0, 10, allow_subnormal=False), max_size=30))
+    return traffic(*np.cumsum(gaps_s).tolist())
+
+
+def prompts(part: Traffic) -> list[int]:
+    return part.prompt_tokens.tolist()
+
+
+def test_a_window_begins_at_its_own_zero_and_leaves_its_end_out() -> None:
+    part = traffic(0.5, 1.0, 2.0, 3.0).window(1.0, 3.0)
+
+    assert part.arrival_s.tolist() == [0.0, 1.0]
+    assert prompts(part) == [11, 12]
+
+
+def test_scaling_divides_times_and_keeps_requests() -> None:
+    fast = traffic(1.0, 2.0, 4.0).sped_up(2.0)
+
+    assert fast.arrival_s.tolist() == [0.5, 1.0, 2.0]
+    assert prompts(fast) == [10, 11, 12]
+    assert traffic(1.0, 2.0, 4.0).scaled(10.0).mean_rate_per_s == pytest.approx(10.0)
+
+
+def test_the_mean_rate_is_one_over_the_mean_gap() -> None:
+    assert traffic(1.0, 2.0, 5.0).mean_rate_per_s == pytest.approx(0.5)
+    assert traffic(1.0).mean_rate_per_s == 0.0
+    assert traffic(1.0, 1.0).mean_rate_per_s == float("inf")
+
+
+def test_the_peak_is_the_fullest_window_wherever_it_begins() -> None:
+    # 1.75, 2 and 2.5 lie within one second; no second that begins at a whole one has three.
+    assert traffic(0.0, 1.75, 2.0, 2.5, 4.0).peak_rate_per_s(1.0) == 3.0
+    assert traffic(0.0, 1.0, 2.0).peak_rate_per_s(1.0) == 1.0  # a window leaves its end out
+    assert traffic().peak_rate_per_s(1.0) == 0.0
+
+
+def test_even_gaps_have_no_spread_and_a_burst_has_much() -> None:
+    assert traffic(0.0, 1.0, 2.0, 3.0).gap_cv == 0.0
+    # Gaps 0, 0, 0, 4: mean 1, standard deviation sqrt(3).
+    assert traffic(0.0, 0.0, 0.0, 0.0, 4.0).gap_cv == pytest.approx(3**0.5)
+    assert np.isnan(traffic(0.0, 1.0).gap_cv)
+
+
+def test_dealing_in_turn_gives_every_replica_its_share() -> None:
+    parts = traffic(0.0, 1.0, 2.0, 3.0, 4.0).split_over(2)
+
+    assert [prompts(part) for part in parts] == [[10, 12, 14], [11, 13]]
+
+
+def test_lengths_are_percentiles_of_all_requests() -> None:
+    assert traffic(0.0, 1.0, 2.0).prompt_percentile(50) == 11.0
+    assert traffic(0.0, 1.0, 2.0).output_percentile(99) == 3.0
+    assert np.isnan(traffic().prompt_percentile(50))
+
+
+def test_what_does_not_fit_in_the_context_can_be_left_out() -> None:
+    assert prompts(traffic(0.0, 1.0, 2.0).within_context(14)) == [10, 11]
+
+
+def test_poisson_traffic_has_its_rate_and_the_gaps_of_chance() -> None:
+    made = Traffic.poisson(rate_per_s=20.0, lengths=LENGTHS, seed=5, requests=20_000)
+
+    # 20,000 gaps: standard errors of 0.7 % (mean) and about 1 % (spread).
+    assert made.mean_rate_per_s == pytest.approx(20.0, rel=0.03)
+    assert made.gap_cv == pytest.approx(1.0, abs=0.04)
+    # Counts of a Poisson process in a second have their mean for variance.
+    counts = np.bincount(made.arrival_s.astype(int))[:-1]
+    assert counts.var() == pytest.approx(20.0, rel=0.2)
+
+
+def test_more_requests_or_another_rate_keep_the_lengths() -> None:
+    few, many, fast = (
+        Traffic.poisson(rate_per_s=rate, lengths=LENGTHS, seed=6, requests=requests)
+        for rate, requests in ((1.0, 10), (1.0, 20), (50.0, 10))
+    )
+
+    assert prompts(few) == prompts(many)[:10] == prompts(fast)
+    assert few.arrival_s.tolist() == many.arrival_s[:10].tolist()
+    assert few.arrival_s == pytest.approx(50.0 * fast.arrival_s)
+
+
+def test_a_duration_takes_the_arrivals_before_its_end_and_no_fewer() -> None:
+    by_count = Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=7, requests=400)
+    for duration_s in (0.01, 1.0, 20.0, 100.0):
+        made = Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=7, duration_s=duration_s)
+        expected = by_count.arrival_s[by_count.arrival_s < duration_s]
+        assert made.arrival_s == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_seed_decides() -> None:
+    one, again, other = (
+        Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=seed, requests=50)
+        for seed in (8, 8, 9)
+    )
+
+    assert one.arrival_s.tolist() == again.arrival_s.tolist()
+    assert prompts(one) == prompts(again)
+    assert prompts(one) != prompts(other)
+
+
+@given(whole=traffics(), replicas=st.integers(1, 5), seed=st.none() | st.integers(0, 9))
+def test_replicas_together_get_every_request_once(
+    whole: Traffic, replicas: int, seed: int | None
+) -> None:
+    parts = whole.split_over(replicas, seed=seed)
+
+    assert len(parts) == replicas
+    together = sorted(
+        (arrival_s, prompt)
+        for part in parts
+        for arrival_s, prompt in zip(part.arrival_s, part.prompt_tokens, strict=True)
+    )
+    assert together == sorted(zip(whole.arrival_s, whole.prompt_tokens, strict=True))
+
+
+@given(whole=traffics(), cut_s=st.floats(0.1, 100))
+def test_two_windows_that_meet_hold_every_request_once(whole: Traffic, cut_s: float) -> None:
+    before, after = whole.window(0.0, cut_s), whole.window(cut_s, 1e6)
+
+    assert prompts(before) + prompts(after) == prompts(whole)
+    assert (before.arrival_s < cut_s).all()
+
+
+@given(whole=traffics(), window_s=st.floats(0.01, 50))
+def test_the_peak_is_that_of_counting_at_every_arrival(whole: Traffic, window_s: float) -> None:
+    counts = [
+        sum(begin_s <= at_s < begin_s + window_s for at_s in whole.arrival_s)
+        for begin_s in whole.arrival_s
+    ]
+
+    assert whole.peak_rate_per_s(window_s) == max(counts, default=0) / window_s
+    begin_s = whole.busiest_begin_s(window_s)
+    busiest = (begin_s <= whole.arrival_s) & (whole.arrival_s < begin_s + window_s)
+    assert busiest.sum() == max(counts, default=0)
+
+
+def test_the_busiest_window_is_the_first_of_the_fullest() -> None:
+    assert traffic(0.0, 1.75, 2.0, 2.5, 4.0, 4.25, 4.5).busiest_begin_s(1.0) == 1.75
+    assert traffic().busiest_begin_s(1.0) == 0.0
+
+
+def test_arrivals_are_counted_by_bins_that_leave_their_ends_out() -> None:
+    assert traffic(0.0, 0.5, 1.0, 3.5).counts_by(1.0).tolist() == [2, 1, 0, 1]
+    assert traffic(0.0, 0.5, 1.0, 3.5).counts_by(2.0).tolist() == [3, 1]
+    assert traffic().counts_by(1.0).tolist() == []
+
+
+def test_thinning_keeps_the_share_and_the_times() -> None:
+    whole = Traffic.poisson(rate_per_s=10.0, lengths=LENGTHS, seed=1, requests=4_000)
+    kept = whole.thinned(0.25, seed=2)
+
+    assert len(kept) == pytest.approx(1_000, abs=140)  # five standard errors
+    assert np.isin(kept.arrival_s, whole.arrival_s).all()
+    assert len(whole.thinned(1.0, seed=2)) == 4_000
+
+
+def test_the_lengths_seen_make_more_requests_like_them() -> None:
+    seen = traffic(0.0, 0.0, 0.0)
+    more = Traffic.poisson(rate_per_s=1.0, lengths=seen.lengths, seed=1, requests=60)
+
+    assert set(prompts(more)) == {10, 11, 12}
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: traffic(2.0, 1.0), "arrival_s[1]"),
+        (lambda: traffic(-1.0), "arrival_s[0]"),
+        (lambda: traffic(0.0, float("nan")), "arrival_s[1]"),
+        (lambda: traffic(float("inf")), "arrival_s[0]"),
+        (
+            lambda: Traffic(
+                arrival_s=np.zeros(2),
+                prompt_tokens=np.array([1, 0], dtype=np.int64),
+                output_tokens=np.ones(2, dtype=np.int64),
+            ),
+            "prompt_tokens[1]",
+        ),
+        (
+            lambda: Traffic(
+                arrival_s=np.zeros(2),
+                prompt_tokens=np.ones(2, dtype=np.int64),
+                output_tokens=np.ones(1, dtype=np.int64),
+            ),
+            "output_tokens",
+        ),
+        (
+            lambda: Traffic(
+                arrival_s=np.zeros(1),
+                prompt_tokens=np.ones(1),  # type: ignore[arg-type]
+                output_tokens=np.ones(1, dtype=np.int64),
+            ),
+            "prompt_tokens",
+        ),
+        (lambda: traffic(0.0).window(1.0, 1.0), "window"),
+        (lambda: traffic(0.0, 1.0).sped_up(0.0), "factor"),
+        (lambda: traffic(0.0).scaled(1.0), "rate_per_s"),
+        (lambda: traffic(0.0, 1.0).scaled(float("nan")), "rate_per_s"),
+        (lambda: traffic(0.0).split_over(0), "replicas"),
+        (lambda: traffic(0.0).thinned(0.0, seed=1), "share"),
+        (lambda: traffic(0.0).peak_rate_per_s(0.0), "window_s"),
+        (lambda: Traffic.poisson(rate_per_s=1, lengths=LENGTHS, seed=1), "requests"),
+        (
+            lambda: Traffic.poisson(
+                rate_per_s=1, lengths=LENGTHS, seed=1, requests=1, duration_s=1.0
+            ),
+            "requests",
+        ),
+        (
+            lambda: Traffic.poisson(rate_per_s=0, lengths=LENGTHS, seed=1, requests=1),
+            "rate_per_s",
+        ),
+    ],
+)
+def test_traffic_that_makes_no_sense_is_refused_by_name(
+    make: Callable[[], object], field: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make()
+
+    assert refused.value.field == field
