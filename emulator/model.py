@@ -47,7 +47,7 @@ from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.speculation import expected_accepted
 from emulator.ultraserver.ceilings import Ceilings, ceilings_of
 from emulator.ultraserver.machine import Machine, Settlement, StepCosting
-from emulator.ultraserver.relief import EVEN_EXPERTS, relieved_ns
+from emulator.ultraserver.relief import SPEEDLESS, relieved_ns
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
@@ -56,9 +56,9 @@ __all__ = [
     "CEILING",
     "CHIPS",
     "DATA_SHEETS",
-    "EVEN_EXPERTS",
     "MODELS",
     "NAMED_STATES",
+    "SPEEDLESS",
     "SYSTEMS",
     "Calibration",
     "Ceilings",

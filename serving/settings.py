@@ -4,11 +4,12 @@ The same keys travel in vLLM's own `--additional-config '{"ultraserve": {...}}'`
 flags of `ultraserve serve`. A wrong key or value stops the start and names itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from emulator.errors import ConfigError
+from emulator.specs.overlap import Overlap
 
 KEY = "ultraserve"
 """The name under which the settings lie in vLLM's additional config."""
@@ -40,6 +41,7 @@ class ClockSetting:
         return cls(kind=kind, dilation=dilation)
 
 
+CALIBRATIONS = ("ceiling", "fitted")
 _WORDS = {
     "system": "a catalog name",
     "model": "a catalog name",
@@ -73,6 +75,9 @@ class Settings:
             `emulator.model.ExpertDistribution`; None is uniform.
         clock: see `ClockSetting`.
         pue: power usage effectiveness of the facility; None takes the system's own.
+        overlap: how far the exchange of tokens hides behind computing: see `Overlap`.
+        calibration: what real stacks add to the roofline: `fitted`, or `ceiling` for nothing.
+        readings: switches of the machine where sources disagree, each "SWITCH=READING".
         prefill_policy: how prefills are held back for decodes; see `serving.policy`.
         eplb: vLLM's own `--eplb-config` object; None leaves experts where they are.
         ray_address: a running Ray cluster to join; None starts one of our own.
@@ -92,6 +97,9 @@ class Settings:
     routing: str | None = None
     clock: str = "auto"
     pue: float | None = None
+    overlap: str = "none"
+    calibration: str = "ceiling"
+    readings: Sequence[str] = ()
     prefill_policy: str | None = None
     eplb: Mapping[str, Any] | None = None
     ray_address: str | None = None
@@ -113,6 +121,12 @@ class Settings:
         self._check("pue", _lies_in(self.pue, least=1.0), "a number of at least 1")
         timeout_fits = _lies_in(self.hang_timeout_s, least=0.0) and self.hang_timeout_s > 0
         self._check("hang_timeout_s", timeout_fits, "seconds above 0")
+        self._check("overlap", self.overlap in tuple(Overlap), " or ".join(Overlap))
+        self._check("calibration", self.calibration in CALIBRATIONS, " or ".join(CALIBRATIONS))
+        named = isinstance(self.readings, list | tuple) and all(
+            isinstance(text, str) for text in self.readings
+        )
+        self._check("readings", named, "a list of SWITCH=READING")
         self._check("eplb", isinstance(self.eplb, Mapping), "an object of settings")
 
     def _check(self, name: str, fits: bool, expected: str) -> None:
@@ -143,7 +157,10 @@ class Settings:
                     value=value,
                     expected=f"one of the keys {', '.join(known)}",
                 )
-        return cls(**given)
+        settings = dict(given)
+        if isinstance(readings := settings.get("readings"), list):  # JSON has no tuples
+            settings["readings"] = tuple(readings)
+        return cls(**settings)
 
     def to_additional_config(self) -> dict[str, Any]:
         """The inverse of `from_additional_config`."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.fabric.tiers import Tier, rack_of, tier_bytes_per_s
+from emulator.fabric.tiers import Tier, rack_of, tier_bytes_per_s, tiers_there
 from emulator.specs.fault import LinkTier
 from emulator.specs.health import TIERS, Health
-from emulator.specs.link_lanes import LANES_BY_CHIP, lanes_of
+from emulator.specs.link_lanes import LANES_BY_CHIP
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
 
@@ -51,24 +51,24 @@ class LinkHealth:
     def of(cls, health: Health, system: SystemSpec, partition: Partition) -> "LinkHealth":
         """The links as `health` leaves them; chips outside the partition count as whole.
 
-        Of a chip whose lanes are not known no lanes can be cut; without a switch tray its backplane
-        has so much less, as nothing is known to be redundant.
+        Lanes that nobody has told of cannot be cut. A switch tray takes its part of the lanes that
+        lead to a rack's switches; nothing is known to be redundant where their number is not known.
         """
         own = partition.first_chip + np.arange(len(health.lost))  # [chips] of the system
         share = np.ones((system.chips.count, len(Tier)))
-        if system.chip.name not in LANES_BY_CHIP:
-            trays = system.switch_trays_per_rack.count
-            out = health.switch_trays_out[rack_of(system, own)] / max(trays, 1)
-            share[own, Tier.BACKPLANE] = 1.0 - out
-            share[own[~health.in_service]] = 0.0
-            return cls(share=share, switch_trays_out=health.switch_trays_out)
-        lanes = lanes_of(system.chip)
-        for column, tier in enumerate(TIERS):
-            there: Int64s = np.full(len(own), lanes[tier].lanes.count)
-            if tier is LinkTier.BACKPLANE:
-                there = _lanes_of_switch_trays(health, system, there, rack_of(system, own))
-            up = np.clip(there - health.lanes_down[:, column], 0, lanes[tier].active.count)
-            share[own, TIER_OF_LINK[tier]] = up / lanes[tier].active.count
+        lanes = LANES_BY_CHIP.get(system.chip.name, {})
+        for link, tier in TIER_OF_LINK.items():
+            to_switches = tier is _switched_tier(system)
+            if link in lanes:
+                there: Int64s = np.full(len(own), lanes[link].lanes.count)
+                if to_switches:
+                    there = _lanes_of_switch_trays(health, system, there, rack_of(system, own))
+                active = lanes[link].active.count
+                up = np.clip(there - health.lanes_down[:, TIERS.index(link)], 0, active)
+                share[own, tier] = up / active
+            elif to_switches:
+                trays = system.switch_trays_per_rack.count
+                share[own, tier] = 1 - health.switch_trays_out[rack_of(system, own)] / max(trays, 1)
         share[own[~health.in_service]] = 0.0
         return cls(share=share, switch_trays_out=health.switch_trays_out)
 
@@ -86,7 +86,14 @@ class LinkHealth:
 def _lanes_of_switch_trays(
     health: Health, system: SystemSpec, lanes: Int64s, rack: Int64s
 ) -> Int64s:
-    """Backplane lanes that lead to a switch tray that is in, int64[chips]."""
+    """Lanes that lead to a switch tray that is in, int64[chips]; all of them without trays."""
     trays = system.switch_trays_per_rack.count
+    if not trays:
+        return lanes
     left: Int64s = lanes * (trays - health.switch_trays_out[rack]) // trays
     return left
+
+
+def _switched_tier(system: SystemSpec) -> Tier:
+    """The tier whose lanes lead to the switch trays of a rack."""
+    return Tier.BACKPLANE if Tier.BACKPLANE in tiers_there(system) else Tier.TRAY

@@ -151,7 +151,13 @@ class Health:
 
     def _without_lanes(self, chip: int, tier: LinkTier, lanes: int, system: SystemSpec) -> "Health":
         column = TIERS.index(tier)
-        left = lanes_of(system.chip)[tier].lanes.count - int(self.lanes_down[chip, column])
+        lanes_by_tier = lanes_of(system.chip)
+        if tier not in lanes_by_tier:
+            known = ", ".join(lanes_by_tier)
+            raise ConfigError(
+                field="tier", value=tier, expected=f"a tier of {system.chip.name}: {known}"
+            )
+        left = lanes_by_tier[tier].lanes.count - int(self.lanes_down[chip, column])
         if lanes > left or not left:
             raise ConfigError(
                 field="lanes",

@@ -99,10 +99,11 @@ class Work:
 
 def _by_rate(products: Products) -> Float64s:
     """[rates, ...], at least [rates, 1]; nothing at rates that are not given."""
-    shape = np.broadcast_shapes((1,), *(np.shape(each) for each in products.values()))
+    each = [np.atleast_1d(np.asarray(one, dtype=np.float64)) for one in products.values()]
+    shape = max((one.shape for one in each), key=lambda shape: (len(shape), shape), default=(1,))
     flops = np.zeros((len(ProductRate), *shape))
-    for rate, each in products.items():
-        flops[rate] += each
+    for rate, one in zip(products, each, strict=True):
+        flops[rate] += one
     return flops
 
 

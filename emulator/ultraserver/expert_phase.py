@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.fabric.all_to_all import AllToAll
+from emulator.fabric.all_to_all import AllToAll, LayerExchanges
 from emulator.fabric.core_all_reduce import CoreAllReduce
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.model import ModelSpec
@@ -29,19 +29,18 @@ from emulator.timing.routing import ExpectedRouting
 from emulator.timing.work import is_busy
 from emulator.ultraserver.rank_phase import HIDDEN_BYTES_PER_ELEMENT, sums_experts_in_rank
 from emulator.ultraserver.step_terms import PhaseTerms
+from emulator.ultraserver.token_exchange import TokenExchange
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
-EXCHANGES_PER_LAYER: Final = 2  # dispatch and combine
+QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 
 
 class ExpertPhaseModel:
     """Counts the routed experts of one model on one placement and fabric.
 
-    `exchanges` says whether tokens go to other chips at all.
-
-    The placement is of blocks of `expert_tp` chips, which have an expert together.
+    `exchanges` says whether tokens go to other chips at all. The placement is of blocks of `expert_tp` chips, which have an expert together.
     """
 
     def __init__(
@@ -56,20 +55,33 @@ class ExpertPhaseModel:
     ) -> None:
         self._model = model
         self._partition = partition
-        self._all_to_all = all_to_all
         self._shape = shape
         self._matrix = system.chip.matrix
         self._launch_ns = kernel_launch_ns(system.chip)
         self._cores = CoreAllReduce(system.chip, partition.lnc)
         self._rates = engine_rates(system.chip, model.dtype)
         self._expected = ExpectedRouting(distribution, placement)
-        group = np.arange(partition.chips) // partition.expert_group
-        self._same_group = (group[:, None] == group).astype(np.float64)  # [chips, chips]
         self._token_bytes = model.hidden * HIDDEN_BYTES_PER_ELEMENT
         self.exchanges = not sums_experts_in_rank(partition) and partition.expert_group > 1
-        # What a token of each chip sends to each chip, on average: [kinds, chips, chips]
-        needed = self._on_each_chip(self._expected.chance_needed)[:, None, :]
-        self._bytes_per_token = self._token_bytes * needed * self._same_group
+        self._exchange = TokenExchange(
+            system,
+            partition,
+            all_to_all,
+            needed=self._on_each_chip(self._expected.chance_needed),
+            row_bytes=self._token_bytes,
+        )
+        if system.units > 1:
+            self._exchange.may_forward(distribution, placement)
+
+    @property
+    def dispatch_share(self) -> float:
+        """Bytes of a row that is dispatched, of those of one that is combined.
+
+        Rows that experts take in 8 bits are quantised before they travel, with a scale of one byte
+        for 32 elements, or of four for 128 (DeepEP's FP8 dispatch and BF16 combine).
+        """
+        quantised = QUANTISED_BYTES_PER_ELEMENT / HIDDEN_BYTES_PER_ELEMENT
+        return quantised if self._shape.expert.rate.quantised else 1.0
 
     @property
     def kind_of_layer(self) -> Int64s:
@@ -82,12 +94,12 @@ class ExpertPhaseModel:
 
     def expected(self, tokens: Float64s) -> PhaseTerms:
         """With expected loads, when each chip dispatches `tokens` [chips]; rows are kinds."""
-        group_tokens = self._same_group @ tokens  # [chips]
+        group_tokens = self._exchange.same_group @ tokens  # [chips]
         block_tokens = group_tokens[:: self._partition.expert_tp]
         return self._terms(
             pairs=self._on_each_chip(self._expected.pairs(block_tokens)),
             distinct=self._on_each_chip(self._expected.distinct(block_tokens)),
-            sent_bytes=tokens[:, None] * self._bytes_per_token,
+            exchanged=self._exchange.of_tokens(tokens) if self.exchanges else None,
         )
 
     def counted(self, loads: ExpertLoads) -> PhaseTerms:
@@ -101,18 +113,26 @@ class ExpertPhaseModel:
         return self._terms(
             pairs=loads.pairs.astype(np.float64),
             distinct=loads.distinct.astype(np.float64),
-            sent_bytes=loads.sent.astype(np.float64) * self._token_bytes,
+            exchanged=self._exchange.of_bytes(loads.sent.astype(np.float64) * self._token_bytes)
+            if self.exchanges
+            else None,
         )
 
-    def _terms(self, *, pairs: Float64s, distinct: Float64s, sent_bytes: Float64s) -> PhaseTerms:
-        """`sent_bytes` is [kinds, chips, chips]; combine sends back along the same pairs: the
-        transposed matrix, and so the same time.
+    def _terms(
+        self,
+        *,
+        pairs: Float64s,
+        distinct: Float64s,
+        exchanged: tuple[LayerExchanges, Float64s] | None,
+    ) -> PhaseTerms:
+        """`exchanged` is a combine, which goes along the same pairs as dispatch, backwards: the
+        transposed matrix, and so the same time for the same bytes.
         """
         work = expert_work(
             self._model, pairs, distinct, self._shape, expert_tp=self._partition.expert_tp
         )
         engine_ns = busy_ns(work, self._rates)  # [engines, kinds, chips]
-        link_ns, latency_ns, link_bytes = self._exchange(sent_bytes)
+        link_ns, latency_ns, link_bytes = _links(exchanged, pairs.shape)
         return PhaseTerms(
             engine_ns=engine_ns,
             ramp_ns=ramp_loss_ns(self._matrix, engine_ns[TENSOR]),
@@ -131,20 +151,18 @@ class ExpertPhaseModel:
             link_bytes=link_bytes,
         )
 
-    def _exchange(self, sent_bytes: Float64s) -> tuple[Float64s, Float64s, Float64s]:
-        """One exchange of each kind: links busy, the rest of its duration, bytes out of each chip.
 
-        All [kinds, chips]; link and latency together are the exchange's duration on its busiest
-        chip, which everybody waits for.
-        """
-        if not self.exchanges:
-            nothing = np.zeros(sent_bytes.shape[:2])
-            return nothing, nothing, nothing
-        dispatch = self._all_to_all.exchange_layers(sent_bytes)
-        rest_ns = dispatch.duration_ns - dispatch.link_busy_ns.max(axis=1)
-        own = np.einsum("kcc->kc", sent_bytes)
-        return (
-            dispatch.link_busy_ns,
-            np.repeat(np.maximum(rest_ns, 0.0)[:, None], sent_bytes.shape[1], axis=1),
-            sent_bytes.sum(axis=2) - own,
-        )
+def _links(
+    exchanged: tuple[LayerExchanges, Float64s] | None, shape: tuple[int, ...]
+) -> tuple[Float64s, Float64s, Float64s]:
+    """Of each kind: links busy, the rest of the exchange's duration, bytes out of each chip.
+
+    All [kinds, chips]; link and latency together are the exchange's duration on its busiest chip,
+    which everybody waits for.
+    """
+    if exchanged is None:
+        nothing = np.zeros(shape)
+        return nothing, nothing, nothing
+    exchange, link_bytes = exchanged
+    rest_ns = np.maximum(exchange.duration_ns - exchange.link_busy_ns.max(axis=1), 0.0)
+    return exchange.link_busy_ns, np.repeat(rest_ns[:, None], shape[1], axis=1), link_bytes

@@ -20,10 +20,12 @@ from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.hbm_layout import HbmLayout, lay_out
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import CEILING, Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.health import Health
 from emulator.specs.model import ModelSpec
+from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT, Seating
@@ -59,7 +61,8 @@ class StepCosting:
 class Machine:
     """A partition of `system` that serves `model` with its experts placed as `placement`.
 
-    `distribution` says where tokens go when the model's own routers are not computed.
+    `distribution` says where tokens go when the model's own routers are not computed; for
+    `calibration` and `overlap` see `StepCostModel`.
 
     Raises:
         ConfigError: an LNC that the chip has not.
@@ -74,6 +77,8 @@ class Machine:
         placement: ExpertPlacement,
         *,
         distribution: ExpertDistribution | None = None,
+        calibration: Calibration = CEILING,
+        overlap: Overlap = Overlap.NONE,
         terms: HbmTerms | None = None,
         rates: RecoveryRates | None = None,
     ) -> None:
@@ -101,6 +106,8 @@ class Machine:
             placement=placement,
             distribution=distribution,
             all_to_all=self._fabric,
+            calibration=calibration,
+            overlap=overlap,
         )
 
     @property

@@ -51,7 +51,9 @@ THINGS: Final[Mapping[str, Thing]] = {
 }
 
 EVEN_EXPERTS: Final = "even experts"
-"""No speed, but the same work with every chip's share of it alike."""
+FULL_SPEED: Final = "slow chips at full speed"
+SPEEDLESS: Final = frozenset({EVEN_EXPERTS, FULL_SPEED})
+"""Reliefs to which no factor belongs: work that is spread alike, chips that are none the slower."""
 
 
 def relieved_ns(
@@ -60,7 +62,8 @@ def relieved_ns(
     """The duration of the step that runs `batch` with each of `THINGS` `factor` times as fast.
 
     For a model with experts also with `EVEN_EXPERTS`: every chip of a group that exchanges tokens
-    has the mean chip's expert work, which is as far as moving and copying experts can lead.
+    has the mean chip's expert work, which is as far as moving and copying experts can lead. Where
+    chips are slow, also with `FULL_SPEED`.
 
     Raises ConfigError for a factor that is not above 1, ValueError as `StepCostModel.cost` does.
     """
@@ -83,6 +86,9 @@ def relieved_ns(
     if terms.experts is not None:
         even = combine(even_experts(terms), model.calibration, model.overlap)
         relieved[EVEN_EXPERTS] = ceil(even.duration_ns)
+    if (terms.slow > 1).any():
+        whole = combine(at_full_speed(terms), model.calibration, model.overlap)
+        relieved[FULL_SPEED] = ceil(whole.duration_ns)
     return relieved
 
 
@@ -118,6 +124,18 @@ def even_experts(terms: StepTerms) -> StepTerms:
         halves=None
         if terms.halves is None
         else (even_experts(terms.halves[0]), even_experts(terms.halves[1])),
+    )
+
+
+def at_full_speed(terms: StepTerms) -> StepTerms:
+    """The terms on chips none of which is slow."""
+    return replace(
+        terms,
+        slow=np.ones_like(terms.slow),
+        halves=None
+        if terms.halves is None
+        else (at_full_speed(terms.halves[0]), at_full_speed(terms.halves[1])),
+        drafts=tuple(map(at_full_speed, terms.drafts)),
     )
 
 

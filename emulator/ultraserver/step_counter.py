@@ -120,6 +120,7 @@ class StepCounter:
             segment_of_layer=self._segment_of_layer,
             kind_of_layer=kinds,
             experts=experts,
+            dispatch_share=1.0 if self._experts is None else self._experts.dispatch_share,
             slow=slow,
             tp=self._partition.tp,
             ranks_per_domain=self._ranks_per_domain,

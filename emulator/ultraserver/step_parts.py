@@ -60,12 +60,12 @@ class CriticalPath:
         parts: Parts = {}
         for name, row_ns in zip(timed.terms.parts, busiest.tolist(), strict=True):
             parts[name] = parts.get(name, 0.0) + row_ns
-        overheads = [float(self._by_row(own).sum()) for own in timed.rows.own_ns]
+        own = timed.rows.own_ns[:, :, self._ranks]  # [overheads, rows, segments]
+        overheads = np.einsum("ors,sr->o", own, self._weights)
         if self._chips is not None and timed.experts is not None:
-            parts[EXPERTS] = self._on_chips(timed.experts.busiest_ns)
-            for place, own in enumerate(timed.experts.own_ns):
-                overheads[place] += self._on_chips(own)
-        parts.update(zip(OWN_OVERHEADS, overheads, strict=True))
+            parts[EXPERTS] = float(self._on_chips(timed.experts.busiest_ns))
+            overheads = overheads + self._on_chips(timed.experts.own_ns)
+        parts.update(zip(OWN_OVERHEADS, overheads.tolist(), strict=True))
         host = timed.host_ns[:, self._ranks[-1]] * self._runs[-1]
         parts.update(zip(HOST_OVERHEADS, host.tolist(), strict=True))
         return parts
@@ -84,11 +84,11 @@ class CriticalPath:
         parts[DISPATCH_COMBINE] = 0.0
         experts = self._timed.experts
         if experts is not None:
-            runs = BOTH_WAYS * self._timed.terms.runs_of_kind
-            last = experts.communication_ns.argmax(axis=1)  # [kinds]
-            kinds = np.arange(len(last))
-            parts[DISPATCH_COMBINE] = float(runs @ experts.link_ns[kinds, last])
-            parts[COLLECTIVE_LAUNCH] += float(runs @ experts.launch_ns[kinds, last])
+            runs = self._timed.kind_runs
+            launch_ns = BOTH_WAYS * experts.launch_ns.max(axis=1)  # [kinds]
+            exchanges_ns = self._timed.exchange_ns.sum(axis=0) - launch_ns
+            parts[DISPATCH_COMBINE] = float(runs @ exchanges_ns)
+            parts[COLLECTIVE_LAUNCH] += float(runs @ launch_ns)
         return parts
 
     def bound(self) -> dict[str, str]:
@@ -102,7 +102,7 @@ class CriticalPath:
         if self._chips is not None and timed.experts is not None:
             kinds = np.arange(len(self._chips))
             engines = timed.experts.engine_ns[:, kinds, self._chips]  # [engines, kinds]
-            found[EXPERTS] = engines @ timed.terms.runs_of_kind
+            found[EXPERTS] = engines @ timed.kind_runs
         return {name: ENGINES[int(ns.argmax())] for name, ns in found.items() if ns.any()}
 
     def _by_row(self, row_ns: Float64s) -> Float64s:
@@ -110,11 +110,12 @@ class CriticalPath:
         total: Float64s = np.einsum("rs,sr->r", row_ns[:, self._ranks], self._weights)
         return total
 
-    def _on_chips(self, kind_ns: Float64s) -> float:
-        """[kinds, chips] -> of the chips that are waited for, over all layers."""
+    def _on_chips(self, kind_ns: Float64s) -> Float64s:
+        """[..., kinds, chips] -> [...]: of the chips that are waited for, over all layers."""
         assert self._chips is not None
         kinds = np.arange(len(self._chips))
-        return float(self._timed.terms.runs_of_kind @ kind_ns[kinds, self._chips])
+        total: Float64s = kind_ns[..., kinds, self._chips] @ self._timed.kind_runs
+        return total
 
 
 def added(first: Parts, second: Parts) -> Parts:

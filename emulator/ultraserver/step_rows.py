@@ -88,6 +88,8 @@ class TimedStep:
 
     def __init__(self, terms: StepTerms, calibration: Calibration) -> None:
         self.terms = terms
+        self.kind_runs = terms.runs_of_kind
+        self.link_share = calibration.link_share.value
         self.rows = _row_times(
             terms.rank,
             calibration,
@@ -124,11 +126,12 @@ class TimedStep:
 
     @property
     def exchange_ns(self) -> Float64s:
-        """One exchange, which ends for all at once: [kinds]."""
-        if self.experts is None:
-            return np.zeros(0)
-        longest: Float64s = self.experts.communication_ns.max(axis=1)
-        return longest
+        """Dispatch and combine, each of which ends for all at once: [2, kinds]."""
+        if self.experts is None or self.terms.experts is None:
+            return np.zeros((2, 0))
+        combine_ns = self.experts.communication_ns.max(axis=1)
+        spared = (1 - self.terms.dispatch_share) * self.terms.experts.link_ns.max(axis=1)
+        return np.array((combine_ns - spared / self.link_share, combine_ns))
 
 
 def _host_ns(terms: StepTerms, calibration: Calibration) -> Float64s:

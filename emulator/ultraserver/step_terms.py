@@ -56,8 +56,9 @@ class StepTerms:
 
     Ranks run segments: rows of `rank`, `times` of each in each segment, `runs` of each segment. All
     but the last segment end in an exchange with the routed experts: MoE layer i runs the segment
-    `segment_of_layer[i]` and then row `kind_of_layer[i]` of `experts`, whose links are those of one
-    exchange and go both ways. Ranks of a domain wait for each other after every segment.
+    `segment_of_layer[i]` and then row `kind_of_layer[i]` of `experts`, whose links are those of a
+    combine; a dispatch before it takes `dispatch_share` of its `link_ns`. Ranks of a domain wait
+    for each other after every segment.
 
     `layers` and `expert_layers` [rows] say which rows stand for a layer. `halves` are the step's
     two half batches, where it can be run so; `drafts` the passes of a draft module after it.
@@ -72,6 +73,7 @@ class StepTerms:
     segment_of_layer: Int64s  # [MoE layers]
     kind_of_layer: Int64s  # [MoE layers]
     experts: PhaseTerms | None  # rows are kinds of layers, columns are chips
+    dispatch_share: float
     slow: Float64s  # [chips]
     tp: int
     ranks_per_domain: int

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from emulator.specs.calibration import CEILING, Calibration
 from emulator.specs.overlap import Overlap
-from emulator.ultraserver.step_parts import BOTH_WAYS, DISPATCH_COMBINE, CriticalPath, Parts, added
+from emulator.ultraserver.step_parts import DISPATCH_COMBINE, CriticalPath, Parts, added
 from emulator.ultraserver.step_rows import TimedStep
 from emulator.ultraserver.step_terms import StepTerms
 
@@ -65,7 +65,7 @@ def combine(
 
 
 def _without_host(calibration: Calibration) -> Calibration:
-    """For what an engine's step runs beside the model: the step's own overheads are counted once."""
+    """For what a step runs beside the model: the step's own overheads are counted once."""
     return replace(
         calibration,
         step_ns=CEILING.step_ns,
@@ -76,9 +76,9 @@ def _without_host(calibration: Calibration) -> Calibration:
 
 def _one_after_the_other(timed: TimedStep) -> StepTime:
     terms = timed.terms
-    runs, kind_runs = terms.runs, terms.runs_of_kind
+    runs, kind_runs = terms.runs, timed.kind_runs
     segment_ns = timed.compute_ns + timed.communication_ns  # [segments, ranks]
-    shared_ns = kind_runs @ (timed.expert_ns + BOTH_WAYS * timed.exchange_ns[:, None])  # [domains]
+    shared_ns = kind_runs @ (timed.expert_ns + timed.exchange_ns.sum(axis=0)[:, None])  # [domains]
     domain_ns = runs @ timed.slowest(segment_ns) + shared_ns
     domain = int(domain_ns.argmax())
     path = CriticalPath(timed, segment_ns, domain, runs=runs)
@@ -92,9 +92,9 @@ def _one_after_the_other(timed: TimedStep) -> StepTime:
 
 def _fully_overlapped(timed: TimedStep) -> StepTime:
     terms = timed.terms
-    runs, kind_runs = terms.runs, terms.runs_of_kind
+    runs, kind_runs = terms.runs, timed.kind_runs
     experts_ns = kind_runs @ timed.expert_ns  # [domains]
-    exchanges_ns = float(BOTH_WAYS * kind_runs @ timed.exchange_ns)
+    exchanges_ns = float(kind_runs @ timed.exchange_ns.sum(axis=0))
     computing_ns = runs @ timed.slowest(timed.compute_ns) + experts_ns
     communicating_ns = runs @ timed.slowest(timed.communication_ns) + exchanges_ns
     domain_ns = np.maximum(computing_ns, communicating_ns)
@@ -121,7 +121,7 @@ def _two_batch(whole: TimedStep, halves: tuple[TimedStep, TimedStep]) -> StepTim
     whole_ns = whole.compute_ns + whole.communication_ns  # [segments, ranks]
     segment_ns = [half.compute_ns + half.communication_ns for half in halves]
     experts_ns = [half.expert_ns[half.terms.kind_of_layer] for half in halves]
-    exchange_ns = [half.exchange_ns[half.terms.kind_of_layer] for half in halves]
+    exchange_ns = [half.exchange_ns[:, half.terms.kind_of_layer] for half in halves]
     order = terms.segment_of_layer
     by_domain = [half.slowest(ns)[order] for half, ns in zip(halves, segment_ns, strict=True)]
     domain_ns = two_batch_ns(by_domain, experts_ns, exchange_ns) + whole.slowest(whole_ns)[-1]
@@ -147,15 +147,16 @@ def two_batch_ns(
 ) -> Float64s:
     """All MoE layers of two half batches A and B that take turns: -> [columns].
 
-    `own_ns` and `experts_ns` of each half are [MoE layers, columns], `exchange_ns` [MoE layers].
+    `own_ns` and `experts_ns` of each half are [MoE layers, columns], `exchange_ns` its dispatches
+    and combines, [2, MoE layers].
     Four slots a layer, each as long as the longer of what computes and what communicates in it:
     B attends while A dispatches; A's experts, B dispatches; B's experts, A combines; A attends in
     the next layer, B combines. Nothing hides A's first attention and B's last combine.
     """
     (own_a, own_b), (experts_a, experts_b) = own_ns, experts_ns
-    moves_a, moves_b = exchange_ns[0][:, None], exchange_ns[1][:, None]
-    slots = np.maximum(own_b, moves_a) + np.maximum(experts_a, moves_b)
-    slots = slots + np.maximum(experts_b, moves_a)
-    between = np.maximum(own_a[1:], moves_b[:-1])
-    total: Float64s = own_a[0] + slots.sum(axis=0) + between.sum(axis=0) + moves_b[-1]
+    (dispatch_a, combine_a), (dispatch_b, combine_b) = (ns[:, :, None] for ns in exchange_ns)
+    slots = np.maximum(own_b, dispatch_a) + np.maximum(experts_a, dispatch_b)
+    slots = slots + np.maximum(experts_b, combine_a)
+    between = np.maximum(own_a[1:], combine_b[:-1])
+    total: Float64s = own_a[0] + slots.sum(axis=0) + between.sum(axis=0) + combine_b[-1]
     return total

@@ -10,8 +10,6 @@ from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 
 Float64s = NDArray[np.float64]
 
-_BOTH_WAYS = 2  # dispatch and combine
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepWork:
@@ -62,11 +60,11 @@ def _work(terms: StepTerms, runs: Float64s, *, experts: bool) -> StepWork:
     )
     if terms.experts is None or not experts:
         return by_chip
-    return by_chip + _of_rows(terms.experts, terms.runs_of_kind, exchanges=_BOTH_WAYS)
+    return by_chip + _of_rows(terms.experts, terms.runs_of_kind, exchanges=1 + terms.dispatch_share)
 
 
-def _of_rows(terms: PhaseTerms, times: Float64s, *, exchanges: int = 1) -> StepWork:
-    """Rows `times` [rows] over, with `exchanges` of each row's links."""
+def _of_rows(terms: PhaseTerms, times: Float64s, *, exchanges: float = 1) -> StepWork:
+    """Rows `times` [rows] over, with `exchanges` times each row's links."""
     engine_ns = np.einsum("erc,r->ec", terms.engine_ns, times)
     engine_ns[TENSOR] += times @ terms.ramp_ns
     engine_ns[DMA] += times @ terms.core_moving_ns

@@ -23,6 +23,9 @@ _LEAST_SHARE: Final = 0.0005  # less is 0.0 %
 _ENGINE_OF: Final = {"memory": "dma", "links": "collectives"}
 """The engine whose busy time stands beside what could be faster, where their names differ."""
 
+_TROUBLE_OF: Final = {"even experts": "uneven experts", "slow chips at full speed": "slow chips"}
+"""What a relief without a speed is against."""
+
 
 def summary_lines(summary: ProfileSummary) -> Iterator[str]:
     """The whole summary."""
@@ -98,7 +101,8 @@ def phase_lines(phase: PhaseSummary) -> Iterator[str]:
     if bottleneck is None:
         yield "  bottleneck: none found" if phase.samples else "  bottleneck: no step was sampled"
         return
-    yield f"  bottleneck: {bottleneck.what}{_busy(phase.engines, bottleneck.what)}"
+    name = _TROUBLE_OF.get(bottleneck.what, bottleneck.what)
+    yield f"  bottleneck: {name}{_busy(phase.engines, bottleneck.what)}"
     helpful = [one for one in phase.reliefs[:_RELIEFS_SHOWN] if one.shorter_share >= _LEAST_SHARE]
     yield (
         f"  relief ({phase.samples} steps costed again): "

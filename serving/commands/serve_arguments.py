@@ -17,13 +17,15 @@ from emulator.model import (
     MODELS,
     CoreRequest,
     NeuronEnvironment,
+    Overlap,
     compiled_lnc,
     resolve_cores,
     system_by_name,
+    with_readings,
 )
 from serving.endpoints.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.errors import UnsupportedFlag
-from serving.settings import Settings
+from serving.settings import CALIBRATIONS, Settings
 
 NO_WEIGHTS = "none"
 DEFAULT_PORT = 8000
@@ -43,6 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "which this host keeps up; default: %(default)s)",
     )
     running.add_argument("--pue", type=float, help="facility PUE (default: the system's)")
+    running.add_argument(
+        "--calibration",
+        choices=CALIBRATIONS,
+        default=defaults.calibration,
+        help="what real stacks add to the roofline (default: %(default)s; `ultraserve validate` "
+        "shows what was fitted to what)",
+    )
+    running.add_argument(
+        "--overlap",
+        choices=tuple(Overlap),
+        default=defaults.overlap,
+        help="how far the exchange of tokens hides behind computing (default: %(default)s)",
+    )
     running.add_argument(
         "--prefill-policy",
         metavar="POLICY",
@@ -101,6 +116,14 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
         "partition", "chips = tp x dp; experts lie on whole groups of ep chips"
     )
     part.add_argument("--system", default=defaults.system, help="machine (default: %(default)s)")
+    part.add_argument(
+        "--reading",
+        action="append",
+        default=[],
+        metavar="SWITCH=READING",
+        help="how to read sources that disagree about the machine (repeatable; `ultraserve "
+        "describe SYSTEM` lists the switches)",
+    )
     part.add_argument("--chips", type=int, help=f"chips (default: tp x dp, or {defaults.chips})")
     part.add_argument(
         "--tp",
@@ -202,6 +225,9 @@ def resolve_arguments(
         routing=args.routing,
         clock=args.clock,
         pue=args.pue,
+        overlap=args.overlap,
+        calibration=args.calibration,
+        readings=tuple(args.reading),
         prefill_policy=args.prefill_policy,
         eplb=_eplb(args),
         ray_address=args.ray_address,
@@ -287,7 +313,7 @@ def _cores(
         chips_flag=_chips(args, tp),
         compiled_lnc=compiled,
         default_chips=tp if tp > Settings().chips else Settings().chips,
-        system=system_by_name(args.system),
+        system=with_readings(system_by_name(args.system), args.reading),
     )
 
 

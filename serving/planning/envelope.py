@@ -4,8 +4,8 @@ Both coordinates are the better the larger. A curve is one family of points, a p
 its batches. Between two batches it is a straight line: with a step time that is affine in the
 batch, `a + b x batch`, the throughput batch / (a + b x batch) is (1 - a x interactivity) / b, a
 straight line in interactivity, and any batch between two can be run. Nothing lies between two
-partitions, so the envelope jumps from one curve to the next. A point that gives more than is asked for serves too:
-to the left of its first point a curve is flat; beyond its last point nothing serves.
+partitions, so the envelope jumps from one curve to the next. A point that gives more than is asked
+for serves too: to the left of its first point a curve is flat; beyond its last nothing serves.
 
 `UserEnvelope` swaps interactivity for the time per token, which is the straight one against users.
 """

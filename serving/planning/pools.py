@@ -18,7 +18,7 @@ from emulator.units import NS_PER_S
 from serving.planning.kv_handover import handover_ns
 from serving.planning.operating_point import OperatingPoint
 from serving.planning.partitions import Candidate
-from serving.planning.replica import MeanStep, Replica
+from serving.planning.replica import MeanStep, Replica, within_budget
 from serving.planning.sweep import Sweep, Tasks, no_batch_fits, point_order, shared
 
 Float64s = NDArray[np.float64]
@@ -202,13 +202,13 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
     system, shape, prefill = sweep.system, sweep.shape, split.prefill
     power = SystemPower(system)
     chips = system.chips.count
-    watts = _mean_chip_watts(system, decode, split)
-    factor = _cap_factor(power, watts)
-    idle_watts = system.chip.idle_watts.value
-    watts = idle_watts + (watts - idle_watts) / factor
-    facility = power.facility_watts(watts * chips, chips=chips, season=sweep.season)
+    free = MeanStep(
+        duration_ns=decode.step.duration_ns,
+        chip_watts_sum=chips * _mean_chip_watts(system, decode, split),
+    )
+    step, factor = within_budget(power, free, chips)
+    facility = power.facility_watts(step.chip_watts_sum, chips=chips, season=sweep.season)
     requests_per_s = split.requests_per_s / factor
-    tpot_ns = decode.step.duration_ns * factor
     return OperatingPoint(
         system=system.name,
         model=sweep.model.name,
@@ -218,13 +218,13 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
         candidate=replace(decode.candidate, replicas=split.decode_replicas),
         prefill=replace(prefill.candidate, replicas=split.prefill_replicas),
         batch=decode.batch,
-        users=requests_per_s * shape.output_tokens * tpot_ns / NS_PER_S,
+        users=requests_per_s * shape.output_tokens * step.duration_ns / NS_PER_S,
         prompt_tokens=shape.prompt_tokens,
         output_tokens=shape.output_tokens,
-        tpot_ns=tpot_ns,
+        tpot_ns=step.duration_ns,
         ttft_ns=prefill.prompt_ns + handover.time_ns(split, decode),
         requests_per_s=requests_per_s,
-        chip_watts=watts,
+        chip_watts=step.chip_watts_sum / chips,
         rack_cap_factor=factor,
         drawn_watts=facility.total_watts,
         provisioned_watts=facility.provisioned_watts,
@@ -244,9 +244,3 @@ def _mean_chip_watts(system: SystemSpec, decode: DecodeOption, split: Split) -> 
         idle_sum = idle_watts * option.candidate.partition.chips
         above_watts += busy_share * replicas * (option.step.chip_watts_sum - idle_sum)
     return idle_watts + above_watts / system.chips.count
-
-
-def _cap_factor(power: SystemPower, chip_watts: float) -> float:
-    idle_watts = power.system.chip.idle_watts.value
-    room_watts = power.chip_cap_watts - idle_watts
-    return max(1.0, (chip_watts - idle_watts) / room_watts) if room_watts > 0 else 1.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import EVEN_EXPERTS, Ceilings
+from emulator.model import SPEEDLESS, Ceilings
 from emulator.units import NS_PER_S
 from serving.metrics.step_record import StepPhase, StepRecord
 from serving.metrics.step_recording import StepRelief
@@ -45,7 +45,7 @@ class PartShare:
 class Relief:
     """By which share sampled steps are shorter when `what` is `factor` times as fast.
 
-    `factor` is None for what has no speed: experts whose work is spread evenly.
+    `factor` is None for what has no speed to raise; see `emulator.model.SPEEDLESS`.
     """
 
     what: str
@@ -284,12 +284,18 @@ def _reliefs(sampled: Sequence[StepRelief]) -> tuple[Relief, ...]:
     total_ns = sum(relief.duration_ns for relief in sampled)
     if not total_ns:
         return ()
+    # A thing that a step was not tried with, as no chip of it was slow, would not have helped it.
+    tried = dict.fromkeys(what for relief in sampled for what in relief.relieved_ns)
     found = [
         Relief(
             what=what,
-            factor=None if what == EVEN_EXPERTS else sampled[0].factor,
-            shorter_share=1 - sum(relief.relieved_ns[what] for relief in sampled) / total_ns,
+            factor=None if what in SPEEDLESS else sampled[0].factor,
+            shorter_share=1 - sum(_relieved_ns(relief, what) for relief in sampled) / total_ns,
         )
-        for what in sampled[0].relieved_ns
+        for what in tried
     ]
     return tuple(sorted(found, key=lambda relief: -relief.shorter_share))
+
+
+def _relieved_ns(relief: StepRelief, what: str) -> int:
+    return relief.relieved_ns.get(what, relief.duration_ns)

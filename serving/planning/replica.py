@@ -132,7 +132,7 @@ class Replica:
         """The machine full of such replicas, each rank decoding `batch` requests."""
         step = self.aggregated(batch)
         candidate, shape, system = self.candidate, self.shape, self.system
-        step, factor = self._within_budget(step)
+        step, factor = within_budget(self.power, step, candidate.partition.chips)
         users = candidate.replicas * self._ranks * batch
         chips = system.chips.count
         idle_chips = chips - candidate.replicas * candidate.partition.chips
@@ -160,22 +160,6 @@ class Replica:
             all_in_watts=self.power.all_in_watts(chips)[0],
         )
 
-    def _within_budget(self, step: MeanStep) -> tuple[MeanStep, float]:
-        """The step slowed until racks full of such replicas keep to their budget, and how much.
-
-        Racks are taken to be full: their idle chips are no reserve.
-        """
-        idle_watts, chips = self.idle_chip_watts, self.candidate.partition.chips
-        above_watts = step.chip_watts_sum / chips - idle_watts
-        room_watts = self.power.chip_cap_watts - idle_watts
-        if above_watts <= room_watts or room_watts <= 0:
-            return step, 1.0
-        slowed = MeanStep(
-            duration_ns=step.duration_ns * above_watts / room_watts,
-            chip_watts_sum=chips * (idle_watts + room_watts),
-        )
-        return slowed, above_watts / room_watts
-
     def _mean(self, batches: list[StepBatch], *, together: bool = False) -> MeanStep:
         """Watts averaged over the steps' time; their mean duration, or the sum of `together`."""
         costs = [self._costs.cost(batch) for batch in batches]
@@ -185,6 +169,24 @@ class Replica:
             duration_ns=float(duration_ns.sum() if together else duration_ns.mean()),
             chip_watts_sum=float(np.average(watts, weights=duration_ns)),
         )
+
+
+def within_budget(power: SystemPower, step: MeanStep, chips: int) -> tuple[MeanStep, float]:
+    """The step of `chips` chips slowed until racks full of such chips keep to their budget, and how
+    much.
+
+    Racks are taken to be full: chips that are idle beside them are no reserve.
+    """
+    idle_watts = power.system.chip.idle_watts.value
+    above_watts = step.chip_watts_sum / chips - idle_watts
+    room_watts = power.chip_cap_watts - idle_watts
+    if above_watts <= room_watts or room_watts <= 0:
+        return step, 1.0
+    slowed = MeanStep(
+        duration_ns=step.duration_ns * above_watts / room_watts,
+        chip_watts_sum=chips * power.chip_cap_watts,
+    )
+    return slowed, above_watts / room_watts
 
 
 def _blend(one: MeanStep, share: float, other: MeanStep, rest: float) -> MeanStep:

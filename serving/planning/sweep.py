@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from multiprocessing import get_context
 from typing import Final, TypeVar
 
 from emulator.model import ConfigError, ExpertDistribution, HbmTerms, ModelSpec, SystemSpec
 from emulator.specs.rack_power import Season
+from serving.planning.envelope import Envelope
 from serving.planning.operating_point import OperatingPoint
 from serving.planning.partitions import Candidate, PartitionFilter, candidate_partitions
 from serving.planning.precision import model_at, precisions_of
@@ -23,6 +24,9 @@ from serving.planning.step_assumptions import StepAssumptions
 Tasks = list[tuple[str, Candidate]]
 """Precisions with the partitions to try in them."""
 Result = TypeVar("Result")
+
+_PARTS_BETWEEN: Final = (0.25, 0.5, 0.75)
+"""Where batches are tried between two powers of two."""
 
 ROUTING_SEED: Final = 0
 _PARALLEL_FROM: Final = 40
@@ -35,7 +39,8 @@ class Sweep:
 
     Attributes:
         precisions: which to try; empty tries all that the chip has.
-        batches: decoding requests of a rank to try; empty tries powers of two and what fits.
+        batches: decoding requests of a rank to try; empty tries powers of two and what fits, and
+            some between them for partitions on the envelope.
         terms: how HBM may be used.
         routing: of tokens over experts, as `ExpertDistribution.parse` reads it.
 
@@ -116,7 +121,33 @@ def operating_points(sweep: Sweep, *, processes: int | None = None) -> tuple[Ope
     points = shared(_points_of, sweep, sweep.tasks(), processes)
     if not points:
         raise no_batch_fits(sweep)
+    if not sweep.batches:
+        points += _points_between(sweep, points)
     return tuple(sorted(points, key=point_order))
+
+
+def _points_between(sweep: Sweep, points: list[OperatingPoint]) -> list[OperatingPoint]:
+    """Batches between the powers of two, for the partitions on the envelope.
+
+    A step's time is not quite affine in the batch (few rows cost as much as a minimum of them), so
+    that a line between two powers of two may miss what lies between them by a tenth.
+    """
+    interactivity = [point.tokens_per_s_per_user for point in points]
+    envelope = Envelope.of(interactivity, [point.output_tokens_per_s for point in points])
+    known: dict[tuple[str, Candidate], set[int]] = {}
+    for point in points:
+        known.setdefault((point.precision, point.candidate), set()).add(point.batch)
+    best = dict.fromkeys(
+        (points[index].precision, points[index].candidate) for index in envelope.chosen.tolist()
+    )
+    found = []
+    for precision, candidate in best:
+        replica = sweep.replica(precision, candidate)
+        batches = sorted(known[precision, candidate])
+        for low, high in pairwise(batches):
+            between = {low + round((high - low) * part) for part in _PARTS_BETWEEN} - {low, high}
+            found += [replica.operating_point(batch) for batch in sorted(between)]
+    return found
 
 
 def shared(

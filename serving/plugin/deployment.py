@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.model import (
+    CEILING,
+    Calibration,
     ConfigError,
     ExpertDistribution,
     ExpertPlacement,
@@ -20,6 +22,7 @@ from emulator.model import (
     HbmTerms,
     Machine,
     ModelSpec,
+    Overlap,
     Partition,
     RecoveryRates,
     SystemSpec,
@@ -29,6 +32,7 @@ from emulator.model import (
     rack_of,
     system_by_name,
     tray_of,
+    with_readings,
 )
 from emulator.units import NS_PER_S
 from serving.placement.balance import rebalance
@@ -108,7 +112,14 @@ class Deployment:
             "weights": self.weights_name,
             "routing": self.routing,
             "clock": self.settings.clock,
+            "calibration": self.settings.calibration,
+            "overlap": self.settings.overlap,
         }
+
+    @property
+    def calibration(self) -> Calibration:
+        """What is added to the roofline."""
+        return CEILING
 
     def placement_of(self, model: ModelSpec) -> ExpertPlacement:
         """Where the experts of `model` lie at first: evenly, redundant copies spread alike."""
@@ -140,6 +151,8 @@ class Deployment:
             self.partition,
             self.placement_of(self.time_model),
             distribution=self.distribution,
+            calibration=self.calibration,
+            overlap=Overlap(self.settings.overlap),
             terms=HbmTerms(utilization=utilization),
             rates=RecoveryRates(
                 hang_ns=Figure(
@@ -215,7 +228,7 @@ def _eplb(
 
 
 def _system(settings: Settings) -> SystemSpec:
-    system = system_by_name(settings.system)
+    system = with_readings(system_by_name(settings.system), settings.readings)
     if settings.pue is None:
         return system
     return replace(system, pue=replace(system.pue, value=settings.pue, source="given by the user"))

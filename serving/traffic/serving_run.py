@@ -194,8 +194,8 @@ def missed_by(
     last_s = np.where(np.isnan(last_token_s), now_s, last_token_s)
     gaps = np.maximum(traffic.output_tokens - 1, 1)
     late = first_s - traffic.arrival_s > level.ttft_s
-    # Without a first token the first is as late as the last: the span is 0, and nothing is missed.
-    slow: Bools = (traffic.output_tokens > 1) & ((last_s - first_s) / gaps > level.tpot_s)
+    # The span is 0 for a reply of one token, and without a first one: then nothing is missed yet.
+    slow = (last_s - first_s) / gaps > level.tpot_s
     missed: Bools = late | slow
     return missed
 

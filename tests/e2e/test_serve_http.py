@@ -1,10 +1,12 @@
 """A tray over HTTP, with the client that users have. One engine is started for the whole file."""
 
+import gzip
 import json
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +20,7 @@ from tests.e2e.server_answers import ask, growth, metrics
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 from tests.emulator.chip.in_process import InProcessChips
 from tests.emulator.chip.in_process import serve as serve_in_process
+from tests.serving.planning.trace_event_format import faults_of
 
 pytestmark = pytest.mark.engine
 
@@ -489,6 +492,37 @@ class TestFaults:
         assert [chip["health"].lower() for chip in state["chips"]] == ["up"] * 4
         assert [text(number) for number in range(2)] == expected[:2]
         assert metrics(tray)["ultraserve_ranks_up"] == 4.0
+
+
+class TestProfile:
+    """`ultraserve profile` while requests run."""
+
+    def test_a_recorded_run_shows_every_chip_s_engines_and_the_tokens_that_were_made(
+        self, complete: Callable[..., Any], tray: ServerProcess, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "trace.json.gz"
+        with ThreadPoolExecutor(4) as pool:
+            running = [pool.submit(complete, [9 + n] * 40, max_tokens=200) for n in range(4)]
+            while not metrics(tray)["vllm:num_requests_running"]:
+                time.sleep(0.05)  # polls the server
+            told = ask(tray, "profile", "--seconds", "2", "--out", str(out), "--json")
+            for each in running:
+                each.result(timeout=120)
+
+        summary = json.loads(told)
+        assert (summary["source"], summary["model"], summary["chips"]) == ("live", MODEL, 4)
+        assert summary["steps"] > 0
+        assert 0 < summary["decode_tokens"] <= 800
+        assert all(0 < phase["mbu"] <= 1 for phase in summary["phases"])
+        assert summary["phases"][-1]["reliefs"][0]["shorter_share"] > 0
+        trace = json.loads(gzip.decompress(out.read_bytes()))
+        assert faults_of(trace) == []
+        drawn = {
+            (event["pid"], event["name"])
+            for event in trace["traceEvents"]
+            if event["ph"] == "X" and event["cat"] == "engine"
+        }
+        assert drawn >= {(chip + 1, engine) for chip in range(4) for engine in ("tensor", "dma")}
 
 
 def test_the_tray_ends_on_sigterm_and_leaves_nothing(tray: ServerProcess) -> None:

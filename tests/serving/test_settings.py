@@ -81,6 +81,9 @@ WRONG = [
     ("model", 30, "a catalog name"),
     ("routing", 1.5, "uniform, zipf:S or a file"),
     ("prefill_policy", 3, "a policy's name"),
+    ("overlap", "three-batch", "none or two-batch or full"),
+    ("calibration", "guessed", "ceiling or fitted"),
+    ("readings", "links=aws_text", "a list of SWITCH=READING"),
     ("ray_address", 6379, "host:port"),
     *[
         (name, value, "true or false")

@@ -215,3 +215,33 @@ def test_ranks_of_one_chip_add_up_through_its_memory() -> None:
     start_ns = system_by_name("trn2.48xlarge").chip.dma_start_ns.value
     assert time_ns(alone, GATHER, 1) == pytest.approx(start_ns, abs=1)
     assert time_ns(alone, REDUCE, 1e9) > time_ns(alone, GATHER, 1e9) > 1e5
+
+
+def test_two_boxes_send_little_over_their_cards_by_hand() -> None:
+    boxes = system_by_name("dgx-h200").cluster(2)
+    of = CollectiveModel(boxes, np.array([[0, 1, 8, 9]]))
+    near_ns = boxes.chip.dma_start_ns.value + boxes.hop_ns.value
+    far_ns = boxes.scale_out_start_ns.value
+
+    times = of.times_by_algorithm(GATHER, np.array([9_000_000.0]))
+
+    # a quarter over the cards at 50 bytes a ns, then a half over NVLink at 450
+    assert times[Algorithm.HIERARCHICAL] == pytest.approx(45_000 + 10_000 + far_ns + near_ns)
+    # half of it over the cards in a mesh
+    assert times[Algorithm.MESH] == pytest.approx(90_000 + far_ns)
+    # nine tenths end in the box, and a quarter of those over the cards is first; one tenth ends
+    # with the cards, which take half of it
+    striped = 0.9 * 45_000 + max(0.9 * 10_000, 0.1 * 90_000)
+    assert times[Algorithm.STRIPED] == pytest.approx(striped + 2 * far_ns)
+
+
+def test_each_rank_of_a_chip_has_its_own_bytes_for_everyone() -> None:
+    one, four = (model("trn2.48xlarge", 16, per_chip) for per_chip in (1, 4))
+    size = np.array([1e8])
+
+    busy = [of.time(Operation.ALL_TO_ALL, size).link_busy_ns[0] for of in (one, four)]
+
+    assert busy[1] == pytest.approx(4 * busy[0])
+    alone = model("trn2.48xlarge", 1, 4)
+    start_ns = system_by_name("trn2.48xlarge").chip.dma_start_ns.value
+    assert time_ns(alone, Operation.ALL_TO_ALL, 1) == pytest.approx(start_ns, abs=1)

@@ -181,3 +181,16 @@ def test_skewed_tokens_cost_time_on_a_mesh_of_single_links() -> None:
 
     assert fabric.exchange(even).link_busy_ns.max() == pytest.approx(1_000 / per_link)
     assert fabric.exchange(skewed).link_busy_ns.max() == pytest.approx(7_000 / per_link)
+
+
+def test_a_slow_chip_half_way_makes_both_ends_wait() -> None:
+    system = torus(8)
+    links = LinkHealth.whole(system)
+    links.share[2] = 0.25  # chips 0 and 4 reach each other past 1, 2 and 3, or past 5, 6 and 7
+    fabric = AllToAll(system, 2, physical=np.array([0, 4]), links=links)
+    payload = np.array([[0.0, 2_560.0], [0.0, 0.0]])
+
+    exchange = fabric.exchange(payload)
+
+    assert exchange.link_busy_ns.tolist() == pytest.approx([10, 10]), "at their own links"
+    assert exchange.duration_ns == pytest.approx(40 + START_NS + 4 * 1_000)

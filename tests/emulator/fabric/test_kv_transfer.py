@@ -85,3 +85,8 @@ def test_what_cannot_be_moved_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(ConfigError, match=line):
         moved_ns(sent, taken, size, **how)
+
+
+def test_chips_far_from_each_other_in_one_pool_delay_nothing() -> None:
+    # 0 to 1 and 72 to 73 in their trays
+    assert moved_ns([0, 72], [1, 73], 1_024_000) == 1_000 + 1_300 + 1_000

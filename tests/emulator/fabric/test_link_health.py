@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from emulator.errors import ConfigError
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
 from emulator.specs.fault import Fault, FaultKind, LinkTier
@@ -102,3 +103,25 @@ def test_a_cut_cable_leaves_no_fabric_whole() -> None:
 
     assert links.is_whole
     assert not replace(links, cut_links=frozenset({(0, 1)})).is_whole
+
+
+def test_a_switch_tray_of_an_nvl72_takes_its_part_of_nvlink() -> None:
+    system = system_by_name("gb200-nvl72")
+    partition = Partition(chips=72, ep=72)
+    health = Health.whole(system, partition).after(PULL, system, partition)
+    cut = Fault(kind=FaultKind.CUT_LINK, chip=3, tier=LinkTier.TRAY, lanes=6)
+
+    left = LinkHealth.of(health.after(cut, system, partition), system, partition)
+
+    # 18 links of 50 GB/s over nine switch trays: two of them to each
+    gb_per_s = left.bytes_per_s(system, Tier.TRAY) / 1e9
+    assert gb_per_s[:5].tolist() == pytest.approx([800, 800, 800, 500, 800])
+
+
+def test_links_that_a_chip_does_not_have_cannot_be_cut() -> None:
+    system = system_by_name("gb200-nvl72")
+    partition = Partition(chips=72, ep=72)
+    cut = Fault(kind=FaultKind.CUT_LINK, chip=3, tier=LinkTier.BACKPLANE)
+
+    with pytest.raises(ConfigError, match="tier=backplane: expected a tier of gb200: tray"):
+        Health.whole(system, partition).after(cut, system, partition)

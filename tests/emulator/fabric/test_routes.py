@@ -9,6 +9,7 @@ from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import UNREACHABLE, Routes, find_routes
 from emulator.fabric.tiers import Tier, tiers_of
 from emulator.specs.seating import VACANT
+from emulator.specs.systems import system_by_name
 from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 START_NS, HOP_NS = 1_300, 1_000
@@ -150,3 +151,13 @@ def test_a_way_has_its_legs_and_each_of_them_is_direct(gone: list[tuple[int, Tie
         nodes = way(routes, sender, receiver)
         assert len(nodes) - 1 == routes.legs[sender, receiver]
         assert all(routes.direct[leg] for leg in pairwise(nodes))
+
+
+def test_a_chip_without_its_only_links_is_cut_off_and_not_sent_over_links_it_never_had() -> None:
+    box = system_by_name("dgx-h200")
+    links = LinkHealth.whole(box)
+    links.share[0, Tier.TRAY] = 0
+
+    routes = find_routes(box, np.arange(3), links)
+
+    assert routes.reachable().astype(int).tolist() == [[1, 0, 0], [0, 1, 1], [0, 1, 1]]

@@ -87,3 +87,12 @@ def test_recursive_doubling_sends_twice_as_much_each_time() -> None:
 
 def test_a_level_alone_is_a_mesh() -> None:
     assert phases(levels(torus(4), np.arange(4)), np.ones(1)).moved == pytest.approx(mesh(4).moved)
+
+
+def test_the_stripe_that_ends_with_the_nearest_level_starts_with_the_farthest() -> None:
+    coordinates = grid(2, 2, 2)  # chip 1 is one level away, chip 2 two, chip 4 three
+
+    near, far = (phases(coordinates, stripe) for stripe in np.eye(3)[[0, 2]])
+
+    assert [int(step[0].argmax()) for step in near.moved] == [4, 2, 1]
+    assert [int(step[0].argmax()) for step in far.moved] == [2, 1, 4]

@@ -159,3 +159,12 @@ class TestOnAMachine:
         else:
             with pytest.raises(ConfigError, match=rf"^chips={chips}: expected at most {most}, "):
                 check_partition(partition, TRN3_NL72X2, ANY_TP)
+
+
+def test_a_group_of_experts_has_a_block_of_chips_for_each_part_of_them() -> None:
+    assert Partition(chips=16, tp=8, ep=1, expert_tp=8).expert_group == 8
+    assert Partition(chips=16, tp=8, ep=4, expert_tp=2).expert_group == 8
+    with pytest.raises(ConfigError, match=r"expert_group=32: expected .* 1, 2, 4, 8, 16 would fit"):
+        Partition(chips=16, ep=16, expert_tp=2)
+    with pytest.raises(ConfigError, match=r"expert_tp=0: expected at least 1"):
+        Partition(chips=16, ep=16, expert_tp=0)

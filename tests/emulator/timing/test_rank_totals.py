@@ -87,3 +87,43 @@ def test_a_latent_request_never_needs_more_than_either_form(new: int, context: i
     folded = pairs * (576 + 512) + new * 512 * 256
     unfolded = pairs * (192 + 128) + (new + context) * 512 * 256
     assert totals.head_macs[0] == min(folded, unfolded)
+
+
+def test_a_decode_of_a_group_of_heads_is_issued_as_64_rows_and_whole_tiles_by_hand() -> None:
+    totals = rank_totals(batch_of(1, [(0, 1, 199)]), QWEN3_30B_A3B)
+
+    # 8 query heads share a key head: 8 rows count as 64. 200 keys are two tiles of outputs for the
+    # scores, and for the weighted sum one whole tile and one of 128, as 72 fill more than half
+    assert totals.head_macs.tolist() == [2 * 128 * 200]
+    assert totals.issued_head_macs.tolist() == [64 / 8 * (128 * 256 + 256 * 128)]
+
+
+def test_a_window_is_issued_for_the_keys_that_it_holds_by_hand() -> None:
+    totals = rank_totals(batch_of(1, [(0, 1, 1_000)]), SMALL_WINDOW)
+
+    # 7 keys of 64 elements for 8 heads: scores contract half a tile and make one, sums contract a
+    # quarter of a tile and make one
+    assert totals.window_issued_head_macs.tolist() == [64 / 8 * (64 * 128 + 32 * 128)]
+
+
+def test_a_latents_heads_share_its_keys_and_fill_the_array_by_hand() -> None:
+    totals = rank_totals(batch_of(1, [(0, 1, 127)]), DEEPSEEK_V3)
+
+    # 128 heads are 128 rows over 128 keys, which is 4.5 and 4 tiles deep and wide; the fold's two
+    # products of 128 x 512 are issued for 64 rows
+    assert totals.issued_head_macs.tolist() == [128 * (576 + 512) + 64 * 2 * 128 * 512]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 3_000)), min_size=1, max_size=6),
+    st.sampled_from([QWEN3_30B_A3B, SMALL_WINDOW, DEEPSEEK_V3]),
+)
+def test_no_request_is_issued_as_less_than_it_computes(
+    requests: list[tuple[int, int]], model: ModelSpec
+) -> None:
+    totals = rank_totals(batch_of(1, [(0, new, context) for new, context in requests]), model)
+
+    assert totals.issued_head_macs[0] >= totals.head_macs[0] * (1 - 1e-12)
+    assert totals.window_issued_head_macs[0] >= totals.window_head_macs[0] * (1 - 1e-12)
+    assert totals.requests[0] == len(requests)
+    assert totals.prefills[0] == sum(new > 1 or context == 0 for new, context in requests)

@@ -20,7 +20,7 @@ from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import StepCosting
-from emulator.ultraserver.relief import EVEN_EXPERTS, THINGS, relieved_ns
+from emulator.ultraserver.relief import EVEN_EXPERTS, FULL_SPEED, THINGS, relieved_ns
 from emulator.ultraserver.step_cost import StepCostModel
 
 TRN3 = system_by_name("trn3-nl72x2")
@@ -123,6 +123,17 @@ def test_even_experts_are_worth_something_only_where_they_are_not_even() -> None
     assert relieved_ns(even, work, factor=2.0)[EVEN_EXPERTS] == pytest.approx(even_ns, abs=1)
     assert relieved_ns(skewed, work, factor=2.0)[EVEN_EXPERTS] < skewed.cost(work).duration_ns
     assert EVEN_EXPERTS not in relieved_ns(costing(DENSE), work, factor=2.0)
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+def test_a_slow_chip_is_worth_what_the_step_takes_without_it(overlap: Overlap) -> None:
+    whole = costing(overlap=overlap)
+    slow = replace(whole, slow_factor=np.array([1.0, 1.0, 3.0, 1.0]))
+    work = batch(1, 1, 1, 1)
+
+    relieved = relieved_ns(slow, work, factor=2.0)
+    assert relieved[FULL_SPEED] == whole.cost(work).duration_ns < slow.cost(work).duration_ns
+    assert FULL_SPEED not in relieved_ns(whole, work, factor=2.0)
 
 
 @given(

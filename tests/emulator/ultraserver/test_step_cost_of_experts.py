@@ -9,6 +9,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
+from emulator.specs.weight_format import WeightFormat
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from tests.emulator.ultraserver.tiny_steps import (
@@ -38,6 +39,21 @@ def test_a_token_is_sent_once_to_each_other_chip_that_holds_one_of_its_experts()
         int(expected_ns),
         *[int(expected_ns / 3)] * 3,
     ]
+
+
+def test_rows_for_experts_in_8_bits_are_dispatched_in_8_bits_by_hand() -> None:
+    model = replace(TINY, hidden=4_096, stored_expert_format=WeightFormat.FP8_BLOCK128)
+
+    cost = cost_model(4, model).cost(batch_of(4, [(0, 100, 0)]))
+
+    # as above, but a row goes out as 4,096 bytes with 128 scales, and comes back in BF16
+    sent_rows = 3 * 100 * 0.5
+    row_bytes = 4_096 + 128 + 2 * 4_096
+    assert cost.link_bytes[0] == pytest.approx(2 * sent_rows * row_bytes)
+    assert cost.engine_ns["collectives"][0] == int(2 * sent_rows * row_bytes / 512)
+    plain = cost_model(4, replace(TINY, hidden=4_096)).cost(batch_of(4, [(0, 100, 0)]))
+    saved_ns = plain.parts_ns["dispatch_combine"] - cost.parts_ns["dispatch_combine"]
+    assert saved_ns == pytest.approx(2 * sent_rows * (4_096 - 128) / 512)
 
 
 def counted_loads(pairs: list[int], distinct: list[int], sent: list[list[int]]) -> ExpertLoads:

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError, UltraServeError
+from emulator.ultraserver.relief import FULL_SPEED
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
+from serving.metrics.step_record import StepPhase
 from serving.planning.profile_summary import summarize
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
-from tests.serving.planning.profiled_runs import CEILINGS, a_run
+from tests.serving.metrics.step_records import MS
+from tests.serving.planning.profiled_runs import CEILINGS, a_relief, a_run
 from tests.serving.planning.trace_event_format import faults_of
 
 MOE = ("--model", "qwen3-30b-a3b", "--chips", "2", "--requests", "6", "--output-tokens", "8")
@@ -59,6 +62,17 @@ def test_the_text_by_hand() -> None:
         "  bottleneck: memory (dma busy 60.0 % of the time)",
         "  relief (2 steps costed again): memory 2 x as fast: 25.0 % shorter; "
         "tensor 2 x as fast: 5.0 % shorter",
+    ]
+
+
+def test_a_bottleneck_is_called_by_what_is_wrong() -> None:
+    relief = a_relief(0, StepPhase.DECODE, 10 * MS, **{FULL_SPEED: 5 * MS, "memory": 8 * MS})
+    lines = list(summary_lines(summarize(a_run(reliefs=(relief,)), CEILINGS)))
+
+    assert lines[-2:] == [
+        "  bottleneck: slow chips",
+        "  relief (1 steps costed again): slow chips at full speed: 50.0 % shorter; "
+        "memory 2 x as fast: 20.0 % shorter",
     ]
 
 

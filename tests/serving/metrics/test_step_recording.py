@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import EVEN_EXPERTS, StepBatch, relieved_ns
+from emulator.model import StepBatch, relieved_ns
 from serving.metrics import step_recording
 from serving.metrics.step_record import StepPhase
 from serving.metrics.step_recording import SAMPLES_PER_PHASE, STEPS_MAX, StepRecording
@@ -94,7 +94,7 @@ def test_a_relief_is_what_costing_again_says() -> None:
     assert (prefill.step, decode.step, decode.samples) == (1, 0, 2)
     assert decode.duration_ns == COSTS[id(DECODE)].duration_ns
     assert decode.relieved_ns == relieved_ns(COSTING, DECODE, factor=2.0)
-    assert EVEN_EXPERTS in decode.relieved_ns
+    assert min(decode.relieved_ns.values()) < decode.duration_ns
 
 
 def test_every_step_of_a_phase_is_sampled_as_often() -> None:

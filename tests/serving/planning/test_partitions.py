@@ -118,7 +118,7 @@ def test_what_cannot_be_is_refused_in_one_line(asked: PartitionFilter, says: str
 
 
 def test_a_model_that_fits_nowhere_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="none of .* on 1-trays has it"):
+    with pytest.raises(ConfigError, match=r"none of .* on 1-trays has it"):
         candidate_partitions(trays(1), MODELS["kimi-k2"])
 
 

@@ -13,7 +13,9 @@ from serving.planning.profile_summary import (
     summarize,
 )
 from tests.serving.metrics.step_records import MS, a_prefill, a_step
-from tests.serving.planning.profiled_runs import CEILINGS, a_run
+from tests.serving.planning.profiled_runs import CEILINGS, a_relief, a_run
+
+FULL_SPEED = "slow chips at full speed"
 
 
 def phase_of(phases: tuple[PhaseSummary, ...], phase: StepPhase) -> PhaseSummary:
@@ -71,6 +73,19 @@ def test_the_bottleneck_is_what_shortens_the_sampled_steps_most() -> None:
     assert decode.bottleneck == decode.reliefs[0]
     prefill = phase_of(phases, StepPhase.PREFILL)
     assert prefill.bottleneck == Relief(what="tensor", factor=2.0, shorter_share=0.5)
+
+
+def test_a_relief_that_some_steps_had_no_use_for_did_nothing_for_those() -> None:
+    reliefs = (
+        a_relief(0, StepPhase.DECODE, 10 * MS, memory=9 * MS),
+        a_relief(2, StepPhase.DECODE, 30 * MS, memory=27 * MS, **{FULL_SPEED: 10 * MS}),
+    )
+    decode = phase_of(summarize(a_run(reliefs=reliefs), CEILINGS).phases, StepPhase.DECODE)
+
+    assert decode.reliefs == (
+        Relief(what=FULL_SPEED, factor=None, shorter_share=0.5),
+        Relief(what="memory", factor=2.0, shorter_share=pytest.approx(0.1)),
+    )
 
 
 def test_nothing_is_named_where_nothing_was_tried_or_helps() -> None:

@@ -6,17 +6,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.model import PowerBasis, StepBatch, StepCostModel, SystemPower
-from serving.planning.partitions import PartitionFilter, candidate_partitions
-from serving.planning.replica import Replica
+from emulator.model import SYSTEMS, PowerBasis, StepBatch, StepCostModel, SystemPower
+from serving.planning import sweep as sweeping
+from serving.planning.partitions import Candidate, PartitionFilter, candidate_partitions
+from serving.planning.replica import MeanStep, Replica, within_budget
 from serving.planning.request_shape import RequestShape
 from serving.planning.step_batches import prefill_steps, prompt_chunks, steady_batch
 from tests.serving.planning.small_machines import MODEL, SHAPE, small_sweep, trays
 
 SYSTEM = trays(1)
-(TWO_RANKS,) = candidate_partitions(
-    SYSTEM, MODEL, asked=PartitionFilter(tp=(1,), ep=(2,), lnc=(2,))
-)
+
+
+def candidate(ep: int) -> Candidate:
+    asked = PartitionFilter(tp=(1,), ep=(ep,), lnc=(2,))
+    (only,) = candidate_partitions(SYSTEM, MODEL, asked=asked)
+    return only
+
+
+TWO_RANKS = candidate(ep=2)
 
 
 def replica(shape: RequestShape = SHAPE, system=SYSTEM) -> Replica:
@@ -124,37 +131,39 @@ def test_watts_of_the_machine_are_those_that_its_power_model_gives() -> None:
     assert per_mw == pytest.approx(point.output_tokens_per_s / facility.total_watts * 1e6)
 
 
-def test_racks_that_are_given_too_little_slow_every_step_until_they_keep_to_it() -> None:
-    # Between idle and busy: what is given decides by how much the work is stretched.
-    free = replica().operating_point(64)
-    idle = SYSTEM.chip.idle_watts.value
-    each = (idle + free.chip_watts) / 2
-    chip = replace(SYSTEM.chip, budget_watts=replace(SYSTEM.chip.budget_watts, value=each))
-    tight = replace(
-        SYSTEM,
-        chip=chip,
-        provisioned_watts=replace(SYSTEM.provisioned_watts, value=4 * each),
-    )
-    cap_watts = SystemPower(tight).chip_cap_watts
+def test_a_step_that_racks_are_not_given_power_for_is_slowed_until_they_are() -> None:
+    # Chips of 1,000 W beside hosts and switches are more than an NL72x2's racks are given.
+    power = SystemPower(SYSTEMS["trn3-nl72x2"])
+    idle, cap = power.system.chip.idle_watts.value, power.chip_cap_watts
+    free = MeanStep(duration_ns=1e6, chip_watts_sum=2 * 1_000.0)
 
-    point = replica(system=tight).operating_point(64)
+    slowed, factor = within_budget(power, free, 2)
 
-    assert cap_watts <= each
-    assert point.chip_watts == pytest.approx(cap_watts, rel=1e-6)
-    assert point.tpot_ns > free.tpot_ns
+    assert factor == pytest.approx((1_000 - idle) / (cap - idle))
+    assert factor > 1
+    assert slowed.duration_ns == pytest.approx(1e6 * factor)
+    racks = power.rack_watts(np.full(144, slowed.chip_watts_sum / 2))
+    assert racks == pytest.approx(power.rack_budget_watts)
+    # The work above idle is the same, in more time.
+    work = (slowed.chip_watts_sum - 2 * idle) * slowed.duration_ns
+    assert work == pytest.approx((free.chip_watts_sum - 2 * idle) * free.duration_ns)
+
+
+def test_a_step_within_the_budget_is_left_as_it_is() -> None:
+    step = MeanStep(duration_ns=1e6, chip_watts_sum=2 * 500.0)
+
+    assert within_budget(SystemPower(SYSTEMS["trn3-nl72x2"]), step, 2) == (step, 1.0)
 
 
 def test_chips_left_over_draw_idle_power_and_are_provisioned() -> None:
-    (candidate,) = candidate_partitions(
-        SYSTEM, MODEL, asked=PartitionFilter(ep=(3,), tp=(1,), lnc=(2,))
-    )
-    point = Replica(SYSTEM, MODEL, candidate, shape=SHAPE).operating_point(16)
-    costs = StepCostModel(SYSTEM, MODEL, candidate.partition)
+    three = candidate(ep=3)
+    point = Replica(SYSTEM, MODEL, three, shape=SHAPE).operating_point(16)
+    costs = StepCostModel(SYSTEM, MODEL, three.partition)
     step = costs.cost(steady_batch(3, decodes=16, shape=SHAPE, prefill_tokens=32))
 
     watts = step.chip_watts.sum() + SYSTEM.chip.idle_watts.value
 
-    assert candidate.replicas == 1
+    assert three.replicas == 1
     assert 4 * point.chip_watts == pytest.approx(watts)
     assert point.provisioned_watts == pytest.approx(SYSTEM.provisioned_watts.value)
 
@@ -202,8 +211,6 @@ def test_lengths_that_cannot_be_are_refused(wrong, says) -> None:
 
 
 def test_a_sweep_gives_the_same_points_whoever_shares_the_work() -> None:
-    from serving.planning import sweep as sweeping
-
     question = small_sweep(batches=(4,))
     alone = sweeping.operating_points(question, processes=1)
     tasks = question.tasks()

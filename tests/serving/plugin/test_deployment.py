@@ -38,6 +38,8 @@ def test_by_default_four_chips_are_four_ranks_of_the_bundled_model() -> None:
         "weights": "small-moe",
         "routing": "computed",
         "clock": "auto",
+        "calibration": "ceiling",
+        "overlap": "none",
     }
     assert deployment.time_model is deployment.weights
     assert deployment.weights_kv_bytes_per_token == 4 * CONTEXT_BYTES  # FP32

@@ -196,6 +196,8 @@ def test_the_deployment_says_what_is_emulated() -> None:
         "weights": "small-moe",
         "routing": "uniform (expected)",
         "clock": "dilated:9",
+        "calibration": "ceiling",
+        "overlap": "none",
     }
     assert deployment_of(engine_config(chips=2)).time_model.name == "small-moe"
 

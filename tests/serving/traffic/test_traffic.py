@@ -108,12 +108,28 @@ def test_more_requests_or_another_rate_keep_the_lengths() -> None:
     assert few.arrival_s == pytest.approx(50.0 * fast.arrival_s)
 
 
-def test_a_duration_takes_the_arrivals_before_its_end_and_no_fewer() -> None:
-    by_count = Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=7, requests=400)
+@pytest.mark.parametrize("seed", range(8))
+def test_a_duration_takes_the_arrivals_before_its_end_and_no_fewer(seed: int) -> None:
+    by_count = Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=seed, requests=450)
     for duration_s in (0.01, 1.0, 20.0, 100.0):
-        made = Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=7, duration_s=duration_s)
+        made = Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=seed, duration_s=duration_s)
         expected = by_count.arrival_s[by_count.arrival_s < duration_s]
         assert made.arrival_s == pytest.approx(expected, rel=1e-12)
+
+
+def test_lengths_are_not_drawn_from_the_stream_of_the_gaps() -> None:
+    class Exponential:
+        def draw_pairs(
+            self, rng: np.random.Generator, requests: int
+        ) -> tuple[np.ndarray, np.ndarray]:
+            tokens = (1 + 1_000 * rng.exponential(1.0, requests)).astype(np.int64)
+            return tokens, tokens
+
+    made = Traffic.poisson(rate_per_s=1.0, lengths=Exponential(), seed=3, requests=10_000)
+    gaps_s = np.diff(made.arrival_s, prepend=0.0)
+
+    # Five standard errors of a correlation of 10,000 pairs; of one stream it would be 1.
+    assert abs(np.corrcoef(gaps_s, made.prompt_tokens)[0, 1]) < 0.05
 
 
 def test_the_seed_decides() -> None:

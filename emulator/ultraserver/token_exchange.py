@@ -1,0 +1,104 @@
+"""Which bytes a layer's exchange moves between which chips: a token's row to the experts it needs.
+
+Directly, a row goes once to each chip that has a part of one of its experts. Between scale-up
+domains that network cards join, it may instead go once to each domain that needs it, to the chip
+with the sender's place there, which passes it on over its own links (DeepEP does so for prefill);
+on the way back partial sums of a domain are added up first. The faster of both is taken.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fabric.all_to_all import AllToAll, LayerExchanges
+from emulator.fabric.tiers import Tier, tier_latency_ns
+from emulator.specs.partition import Partition
+from emulator.specs.placement import ExpertPlacement
+from emulator.specs.system import SystemSpec
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.timing.routing import ExpectedRouting
+
+Float64s = NDArray[np.float64]
+
+
+class TokenExchange:
+    """The exchange of rows of `row_bytes` under one distribution of tokens on one placement.
+
+    `needed` is float64[kinds, chips], how likely a token of its group needs each chip.
+    """
+
+    def __init__(
+        self,
+        system: SystemSpec,
+        partition: Partition,
+        all_to_all: AllToAll,
+        *,
+        needed: Float64s,
+        row_bytes: float,
+    ) -> None:
+        self._system = system
+        self._partition = partition
+        self._all_to_all = all_to_all
+        group = np.arange(partition.chips) // partition.expert_group
+        self.same_group = (group[:, None] == group).astype(np.float64)  # [chips, chips]
+        self._row_bytes = row_bytes
+        self._needed = needed
+        self._per_token = row_bytes * needed[:, None, :] * self.same_group  # [kinds, chips, chips]
+        self._domain_needed: Float64s | None = None
+
+    def may_forward(self, distribution: ExpertDistribution, placement: ExpertPlacement) -> None:
+        """Lets whole domains be chosen, where expert groups are several of them; changes self."""
+        width = self._system.chips.count // self._system.units
+        group = self._partition.expert_group
+        whole = self._partition.first_chip % width == 0 and group % width == 0 and group > width
+        if self._partition.expert_tp > 1 or not whole:
+            return
+        slots = placement.expert_of_slot
+        domains = ExpertPlacement(
+            experts=placement.experts,
+            ep=group // width,
+            expert_of_slot=slots.reshape(len(slots), slots.shape[1] // width, -1),
+        )
+        by_domain = ExpectedRouting(distribution, domains).chance_needed  # [kinds, domains]
+        self._domain_needed = np.repeat(by_domain, width, axis=1)  # [kinds, chips]
+
+    def of_tokens(self, tokens: Float64s) -> tuple[LayerExchanges, Float64s]:
+        """When each chip has `tokens` [chips]: the exchange of each kind, and bytes [kinds, chips]
+        that leave each chip.
+        """
+        direct = self.of_bytes(tokens[:, None] * self._per_token)
+        if self._domain_needed is None:
+            return direct
+        forwarded, forwarded_bytes = self.of_bytes(self._forwarded_bytes(tokens))
+        passing_on_ns = tier_latency_ns(self._system, Tier.TRAY)
+        forwarded_ns = np.where(
+            forwarded.duration_ns > 0, forwarded.duration_ns + passing_on_ns, 0.0
+        )
+        better = forwarded_ns < direct[0].duration_ns  # [kinds]
+        exchanges = LayerExchanges(
+            link_busy_ns=np.where(better[:, None], forwarded.link_busy_ns, direct[0].link_busy_ns),
+            duration_ns=np.where(better, forwarded_ns, direct[0].duration_ns),
+        )
+        return exchanges, np.where(better[:, None], forwarded_bytes, direct[1])
+
+    def of_bytes(self, sent_bytes: Float64s) -> tuple[LayerExchanges, Float64s]:
+        """The same of bytes [kinds, sender, receiver] that are known."""
+        leaving: Float64s = sent_bytes.sum(axis=2) - np.einsum("kcc->kc", sent_bytes)
+        return self._all_to_all.exchange_layers(sent_bytes), leaving
+
+    def _forwarded_bytes(self, tokens: Float64s) -> Float64s:
+        """Bytes from chip to chip, [kinds, chips, chips], when domains pass rows on.
+
+        A chip sends each row to its counterparts in other domains that need it. What a chip passes
+        on inside its domain are the rows of all its counterparts, and its own.
+        """
+        assert self._domain_needed is not None
+        width = self._system.chips.count // self._system.units
+        chip = np.arange(len(tokens))
+        domain, place = chip // width, chip % width
+        same_domain = domain[:, None] == domain
+        counterparts = (place[:, None] == place) * self.same_group  # [chips, chips], itself too
+        lane_tokens = counterparts @ tokens  # [chips]
+        across = tokens[:, None] * self._domain_needed[:, None, :] * (counterparts * ~same_domain)
+        inside = lane_tokens[:, None] * self._needed[:, None, :] * same_domain
+        total: Float64s = self._row_bytes * (across + inside)
+        return total

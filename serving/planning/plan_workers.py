@@ -1,0 +1,86 @@
+"""Several sizes simulated at once, each in a process of its own."""
+
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context
+from types import TracebackType
+from typing import Self
+
+from serving.planning.partitions import Candidate
+from serving.planning.plan_check import Check, CheckTerms, check_size
+from serving.planning.plan_demand import Demand
+from serving.planning.slo import Slo
+from serving.planning.sweep import Sweep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeTask:
+    """One size to check; see `check_size`."""
+
+    sweep: Sweep
+    precision: str
+    candidate: Candidate
+    demand: Demand
+    slo: Slo
+    terms: CheckTerms
+    replicas: int
+    lead_s: float
+
+    def check(self) -> Check:
+        """Simulate it."""
+        return check_size(
+            self.sweep,
+            self.precision,
+            self.candidate,
+            self.demand,
+            self.slo,
+            self.terms,
+            replicas=self.replicas,
+            lead_s=self.lead_s,
+        )
+
+
+class CheckWorkers:
+    """`count` processes that stay until the end of the `with`; with one, this process does it all.
+
+    They import vLLM once each. An exception in the `with`, an interrupt too, ends them at once.
+    Results do not depend on the count.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._before = set(active_children())
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        if self.count > 1:
+            self._pool = ProcessPoolExecutor(
+                self.count, mp_context=get_context("spawn"), initializer=_leave_interrupts
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._pool is None:
+            return
+        if error is not None:
+            for child in set(active_children()) - self._before:
+                child.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def check(self, tasks: Sequence[SizeTask]) -> list[Check]:
+        """Simulate all of them, in their order."""
+        if self._pool is None:
+            return [task.check() for task in tasks]
+        return list(self._pool.map(SizeTask.check, tasks))
+
+
+def _leave_interrupts() -> None:
+    """A Ctrl-C goes to every process of a terminal; the one that has the workers ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.main import main
+
+SMALL = [
+    *["pareto", "--model", "gpt-oss-20b", "--systems", "dgx-h200,trn2.48xlarge"],
+    *["--tp", "1", "--ep", "1,2", "--precision", "fp8", "--batch", "1,16", "--processes", "1"],
+]
+
+
+def asked(capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    assert main([*SMALL, *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_prints_each_machine_and_how_they_compare(capsys) -> None:
+    text = asked(capsys)
+
+    assert "dgx-h200: gpt-oss-20b, 1,024 prompt and 1,024 output tokens" in text
+    assert "trn2.48xlarge: gpt-oss-20b" in text
+    assert "trn2.48xlarge / dgx-h200" in text
+    assert text.rstrip().endswith(
+        "Modelled, not measured. Figures and their sources: ultraserve describe NAME."
+    )
+
+
+def test_json_on_standard_output_is_json_alone(capsys) -> None:
+    data = json.loads(asked(capsys, "--json", "-", "--isl", "100", "--osl", "50"))
+
+    assert [machine["system"] for machine in data["machines"]] == ["dgx-h200", "trn2.48xlarge"]
+    for machine in data["machines"]:
+        assert (machine["prompt_tokens"], machine["output_tokens"]) == (100, 50)
+        assert {point["ep"] for point in machine["points"]} == {1, 2}
+        assert {point["batch"] for point in machine["points"]} == {1, 16}
+        assert {point["precision"] for point in machine["points"]} == {"fp8"}
+
+
+def test_it_writes_json_and_a_page(capsys, tmp_path: Path) -> None:
+    asked(capsys, "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html"))
+
+    assert json.loads((tmp_path / "a.json").read_text())["model"] == "gpt-oss-20b"
+    assert (tmp_path / "a.html").read_text().lstrip().startswith("<!DOCTYPE html>")
+
+
+def test_the_vendor_s_claims_are_answered_for_its_two_machines(capsys) -> None:
+    few = ["--model", "gpt-oss-120b", "--systems", "trn2-ultraserver,trn3-nl72x2", "--lnc", "2"]
+    few += ["--ep", "4,16", "--tp", "1", "--precision", "fp8", "--batch", "1,16,64"]
+
+    assert main(["pareto", *few, "--processes", "1"]) == 0
+
+    text = capsys.readouterr().out
+    assert "the vendor's claim" in text
+    for claim in ("5x", "4.5x", "6x", "4.4x", "3.9x"):
+        assert f" {claim}  " in text
+    assert "3.80x" in text
+
+
+def test_a_reading_is_taken_by_the_machines_that_have_its_switch(capsys) -> None:
+    few = ["--model", "gpt-oss-20b", "--systems", "trn3-nl72x2", "--tp", "1", "--ep", "4"]
+    few += ["--lnc", "2", "--batch", "16", "--precision", "fp8", "--processes", "1", "--json", "-"]
+
+    def per_user(*more: str) -> float:
+        assert main(["pareto", *few, *more]) == 0
+        (machine,) = json.loads(capsys.readouterr().out)["machines"]
+        return float(machine["points"][0]["tokens_per_s_per_user"])
+
+    assert per_user("--reading", "links=aws_text") < per_user()
+
+
+def test_pools_of_their_own_are_named_in_the_table(capsys) -> None:
+    text = asked(capsys, "--serving", "disaggregated")
+
+    assert "same chips" not in text
+    assert "(tp 1 ep " in text
+
+
+def test_prices_add_dollars(capsys) -> None:
+    assert "$/M out" in asked(capsys, "--chip-hour-dollars", "2")
+    assert "$/M out" not in asked(capsys)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--model", "gpt-5"], "model=gpt-5: expected one of qwen3-30b-a3b,"),
+        (["--systems", "dgx-h200,dgx-x"], "system=dgx-x: expected one of"),
+        (["--systems", "dgx-h200,dgx-h200"], "systems=dgx-h200: expected each system once"),
+        (["--tp", "3"], "partition=tp=3 ep=1,2: expected tp that divides the 64 heads"),
+        (["--tp", "one"], "tp=one: expected whole numbers, as 1,2,4"),
+        (["--tp", "0"], "tp=0: expected at least 1"),
+        (["--batch", "0"], "batch=0: expected at least 1"),
+        (["--batch", "9999999"], "batch=9999999: expected one that fits the KV pool"),
+        (["--precision", "fp2"], "precision=fp2: expected one of bf16, fp8"),
+        (["--isl", "0"], "isl=0: expected at least 1"),
+        (["--overlap", "some"], "overlap=some: expected one of none, two-batch, full"),
+        (["--calibration", "mine"], "calibration=mine: expected one of ceiling"),
+        (["--power", "nuclear"], "power=nuclear: expected one of provisioned, drawn, all-in"),
+        (["--season", "monsoon"], "season=monsoon: expected one of peak,"),
+        (["--reading", "links"], "links"),
+        (["--reading", "nothing=x"], "reading=nothing"),
+        (["--routing", "zipf:x"], "routing=zipf:x: expected"),
+        (["--units", "0"], "units=0: expected at least 1"),
+        (["--gpu-memory-utilization", "2"], "gpu_memory_utilization=2.0: expected above 0"),
+        (["--kwh-dollars", "-1"], "kwh_dollars=-1.0: expected at least 0"),
+        (["--png", "a.jpg"], "png=a.jpg: expected a path that ends in .png"),
+        (["--html", "no/such/a.html"], "html=no/such/a.html: expected a path in a folder"),
+        (["--json", "no/such/a.json"], "json=no/such/a.json: expected a path in a folder"),
+        (["--rows", "1"], "rows=1: expected at least 2"),
+        (["--processes", "0"], "processes=0: expected at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(more: list[str], says: str, capsys) -> None:
+    assert main([*SMALL, *more]) == 2
+
+    refused = capsys.readouterr()
+    assert refused.out == ""
+    assert refused.err.startswith("ultraserve pareto: ")
+    assert says in refused.err
+    assert refused.err.count("\n") == 1
