@@ -40,15 +40,19 @@ from emulator.specs.placement import ExpertPlacement, ExpertTransfer
 from emulator.specs.rack_power import Cooling, RackPower, Season
 from emulator.specs.readings import Reading, Switch, with_readings
 from emulator.specs.sparsity import Sparsity
+from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS, system_by_name
 from emulator.specs.work_energy import WorkEnergy, work_energy_of
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.speculation import expected_accepted
+from emulator.ultraserver.busiest_experts import BusiestExperts
 from emulator.ultraserver.ceilings import Ceilings, ceilings_of
 from emulator.ultraserver.machine import Machine, Settlement, StepCosting
 from emulator.ultraserver.relief import SPEEDLESS, relieved_ns
+from emulator.ultraserver.step_columns import StepColumns
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from emulator.ultraserver.step_rows import CalibrationValues
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
 
@@ -60,7 +64,9 @@ __all__ = [
     "NAMED_STATES",
     "SPEEDLESS",
     "SYSTEMS",
+    "BusiestExperts",
     "Calibration",
+    "CalibrationValues",
     "Ceilings",
     "ChipSpec",
     "CollectiveModel",
@@ -78,10 +84,12 @@ __all__ = [
     "ExpertTransfer",
     "FacilityWatts",
     "Figure",
+    "FrameworkFactors",
     "HbmExhausted",
     "HbmTerms",
     "Health",
     "Machine",
+    "MachineFactors",
     "ModelSpec",
     "NamedFigures",
     "NeuronEnvironment",
@@ -98,7 +106,9 @@ __all__ = [
     "Season",
     "Settlement",
     "Sparsity",
+    "StackFactors",
     "StepBatch",
+    "StepColumns",
     "StepCost",
     "StepCostModel",
     "StepCosting",

@@ -16,6 +16,7 @@ _COMMANDS = (
     "collectives",
     "power",
     "pareto",
+    "plan",
     "demo",
     "state",
     "fault",

@@ -248,7 +248,7 @@ class CollectiveModel:
         )
         schedules: list[Schedule | None] = []
         for level, step_ns in zip(found, alone, strict=True):
-            if level is None or step_ns is None:
+            if level is None or step_ns is None or not step_ns.any():  # nothing reaches anything
                 schedules.append(None)
                 continue
             speed = np.where(step_ns > 0, 1 / np.maximum(step_ns, np.finfo(float).tiny), 0.0)

@@ -20,14 +20,20 @@ class Calibration:
         memory_share: of the HBM rate, when weights and KV stream.
         link_share: of the links' rate.
         collective_ns: each collective (an all-reduce, a dispatch, a combine) beside its hops and
-            bytes: launching and synchronising it.
+            bytes, for every doubling of the chips that take part: launching and synchronising it.
         step_ns: each engine step: scheduling, preparing inputs, sampling, handing out.
         layer_ns: each layer: launches and small operations between the products.
         expert_layer_ns: each layer with routed experts, beside `layer_ns`: gating, permuting.
         request_ns: each running request in each step.
         prefill_step_ns: each step that computes prompt tokens, beside `step_ns`.
+        front_end_request_ns: each request on its way into the engine: reading it, tokenising it,
+            handing it over; it delays no step.
         front_end_token_ns: each token on its way through the server to the client; it delays no
             step.
+        turn_taking: how far the engines of a phase take turns, from 0, where they overlap perfectly
+            and the busiest one is waited for, to 1, where their times add up. In between the phase
+            takes the norm of their times with exponent 1 / turn_taking: 0.5 is the root of the sum
+            of squares.
     """
 
     name: str
@@ -40,7 +46,9 @@ class Calibration:
     expert_layer_ns: Figure
     request_ns: Figure
     prefill_step_ns: Figure
+    front_end_request_ns: Figure
     front_end_token_ns: Figure
+    turn_taking: Figure
 
     def __post_init__(self) -> None:
         for label, figure in self.figures():
@@ -52,6 +60,10 @@ class Calibration:
                 raise ConfigError(
                     field=f"{self.name}.{label}", value=figure.value, expected="at least 0"
                 )
+        if not 0 <= self.turn_taking.value <= 1:
+            raise ConfigError(
+                field=f"{self.name}.turn_taking", value=self.turn_taking.value, expected="0 to 1"
+            )
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
@@ -82,6 +94,8 @@ CEILING: Final = Calibration(
     expert_layer_ns=_none(),
     request_ns=_none(),
     prefill_step_ns=_none(),
+    front_end_request_ns=_none(),
     front_end_token_ns=_none(),
+    turn_taking=Figure(value=0.0, unit="1 / exponent", source="a ceiling overlaps perfectly"),
 )
 """The roofline alone: what no stack can beat."""

@@ -65,12 +65,12 @@ def rank_totals(
     window = model.window_tokens
     window_attended = _window_attended(new, context, window)
     window_context = np.minimum(context, max(window - 1, 0))
-    heads = _head_products(model, shape, new=new, keys=context + new, pairs=attended)
+    heads = _head_products(model, shape, new=new, context=context, pairs=attended)
     issued_up = moving_rows(shape.engine, by_rank(heads.up_rows)) * shape.kv_up_macs
     per_score = 2 * model.head_dim
     windowed = by_rank(per_score * window_attended) if window else np.zeros(batch.ranks)
     window_issued = (
-        by_rank(_issued_scores(model, shape, new, window_context + new, window_attended))
+        by_rank(_issued_scores(model, shape, new, window_context, window=window))
         if window
         else np.zeros(batch.ranks)
     )
@@ -121,7 +121,7 @@ class _HeadProducts:
 
 
 def _head_products(
-    model: ModelSpec, shape: IssueShape, *, new: Int64s, keys: Int64s, pairs: Int64s
+    model: ModelSpec, shape: IssueShape, *, new: Int64s, context: Int64s, pairs: Int64s
 ) -> _HeadProducts:
     """A latent is used as it is, with its up-projection folded into query and output, or unfolded
     into a head's own keys and values; each request takes the form that needs fewer MACs. That is
@@ -131,19 +131,19 @@ def _head_products(
     if latent is None:
         return _HeadProducts(
             macs=(2 * model.head_dim * pairs).astype(np.float64),
-            issued_macs=_issued_scores(model, shape, new, keys, pairs),
+            issued_macs=_issued_scores(model, shape, new, context),
             up_rows=np.zeros(len(new)),
         )
+    keys = context + new
     up_macs = layer_weights(model).kv_up_macs / model.heads
     folded = pairs * latent.folded_macs_per_score + new * up_macs
     unfolded = pairs * latent.unfolded_macs_per_score + keys * up_macs
     fold = folded <= unfolded
-    group = shape.query_group
     issued_folded = _issued_pairs(
-        shape, new * group, keys, pairs, (latent.cached_width, latent.kv_rank)
+        shape, new, context, shape.query_group, (latent.cached_width, latent.kv_rank)
     )
     issued_unfolded = _issued_pairs(
-        shape, new, keys, pairs, (latent.query_width_per_head, latent.value_dim)
+        shape, new, context, 1, (latent.query_width_per_head, latent.value_dim)
     )
     return _HeadProducts(
         macs=np.where(fold, folded, unfolded),
@@ -153,23 +153,61 @@ def _head_products(
 
 
 def _issued_scores(
-    model: ModelSpec, shape: IssueShape, new: Int64s, keys: Int64s, pairs: Int64s
+    model: ModelSpec, shape: IssueShape, new: Int64s, context: Int64s, *, window: int = 0
 ) -> Float64s:
     widths = (model.head_dim, model.head_dim)
-    return _issued_pairs(shape, new * shape.query_group, keys, pairs, widths)
+    return _issued_pairs(shape, new, context, shape.query_group, widths, window=window)
 
 
 def _issued_pairs(
-    shape: IssueShape, rows: Int64s, keys: Int64s, pairs: Int64s, widths: tuple[int, int]
+    shape: IssueShape,
+    new: Int64s,
+    context: Int64s,
+    group: int,
+    widths: tuple[int, int],
+    *,
+    window: int = 0,
 ) -> Float64s:
     """MACs that scores and weighted sums of one head are issued as: [requests].
 
-    Keys, then values, are the tiles that stay; `rows` queries of the heads that share them stream
-    past. A score contracts widths[0] elements, a weighted sum makes widths[1].
+    Keys, then values, are the tiles that stay; queries of the `group` heads that share them stream
+    past. A score contracts widths[0] elements, a weighted sum makes widths[1]. A smallest issue is
+    charged for each tile of a request only as far as all of its tiles have fewer rows on average.
     """
-    engine, seen = shape.engine, keys.astype(np.float64)
-    stretch = moving_rows(engine, rows.astype(np.float64)) / rows
-    score = contraction_rows(engine, np.array(float(widths[0]))) * output_columns(engine, seen)
-    value = contraction_rows(engine, seen) * output_columns(engine, np.array(float(widths[1])))
-    issued: Float64s = pairs * stretch * (score + value) / seen
+    engine = shape.engine
+    score = contraction_rows(engine, np.array(float(widths[0])))
+    value = output_columns(engine, np.array(float(widths[1])))
+    columns, rows = engine.tile_columns.count, engine.tile_rows.count
+    least = engine.moving_rows_min.value
+    of_keys = _tile_rows(new, context, columns, window=window)  # tiles of keys as outputs
+    of_values = _tile_rows(new, context, rows, window=window)  # tiles of values to contract
+    issued: Float64s = (
+        np.maximum(of_keys.queries, least / group * of_keys.tiles) * columns * score
+        + np.maximum(of_values.queries, least / group * of_values.tiles) * rows * value
+    )
     return issued
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TileRows:
+    """Of one head for each request: tiles of keys, and queries that pass any, summed over tiles."""
+
+    tiles: Int64s
+    queries: Int64s
+
+
+def _tile_rows(new: Int64s, context: Int64s, tile: int, *, window: int) -> _TileRows:
+    """Every query passes the tiles that hold a key it sees: those that begin at it or before.
+
+    Tile k begins at key k x tile, and the new token i sees keys up to context + i; so the tiles
+    k > context / tile are spared by k x tile - context queries each. Of a window, a query passes no
+    more tiles than it touches.
+    """
+    tiles = -(-(context + new) // tile)
+    first = context // tile + 1  # the first tile that a query is spared
+    spared_tiles = np.maximum(tiles - first, 0)
+    spared = tile * (first + tiles - 1) * spared_tiles // 2 - context * spared_tiles
+    queries = new * tiles - spared
+    if window:
+        queries = np.minimum(queries, new * (-(-(window - 1) // tile) + 1))
+    return _TileRows(tiles=tiles, queries=queries)

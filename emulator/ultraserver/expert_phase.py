@@ -6,6 +6,7 @@ exchange is an all-gather and a reduce-scatter over those chips. Inside one rank
 exchanged; see `sums_experts_in_rank`.
 """
 
+from math import log2
 from typing import Final
 
 import numpy as np
@@ -40,7 +41,8 @@ QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 class ExpertPhaseModel:
     """Counts the routed experts of one model on one placement and fabric.
 
-    `exchanges` says whether tokens go to other chips at all. The placement is of blocks of `expert_tp` chips, which have an expert together.
+    `exchanges` says whether tokens go to other chips at all. The placement is of blocks of
+    `expert_tp` chips, which have an expert together.
     """
 
     def __init__(
@@ -145,7 +147,8 @@ class ExpertPhaseModel:
             launch_ns=FEED_FORWARD_SEQUENCES * self._launch_ns * is_busy(pairs),
             link_ns=link_ns,
             latency_ns=latency_ns,
-            collectives=(link_ns.max(axis=1, keepdims=True) + latency_ns > 0).astype(np.float64),
+            collectives=log2(self._partition.expert_group)
+            * is_busy(link_ns.max(axis=1, keepdims=True) + latency_ns),
             flops=np.broadcast_to(work.flops, (len(work.flops), *pairs.shape)),
             hbm_bytes=work.hbm_bytes,
             link_bytes=link_bytes,

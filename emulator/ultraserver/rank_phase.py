@@ -4,8 +4,8 @@ Attention, then a dense network or the router with shared experts; the partial s
 columns leave are added up over a chip's logical cores and over the rank's chips.
 """
 
-from collections import Counter
 from dataclasses import dataclass
+from math import log2
 from typing import Final
 
 import numpy as np
@@ -34,110 +34,13 @@ from emulator.timing.launch import kernel_launch_ns
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.roofline import TENSOR, busy_ns, engine_rates
 from emulator.timing.work import LOGIT_BYTES, Work, is_busy
+from emulator.ultraserver.segments import RowKind, rows_of, times_of
 from emulator.ultraserver.step_terms import PhaseTerms
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 HIDDEN_BYTES_PER_ELEMENT: Final = 2  # assumed: hidden rows travel in BF16, whatever the dtype
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerKind:
-    """Layers of one kind take equally long."""
-
-    window: bool
-    routed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """What a rank does alone between two exchanges, `times` times in a step."""
-
-    times: int
-    layers: tuple[tuple[LayerKind, int], ...]
-
-
-def segments_of(model: ModelSpec) -> tuple[tuple[Segment, ...], Segment]:
-    """The segments that end in an exchange, and what comes after the last one.
-
-    Dense layers come before the first exchange; a dense model has none and ends with all layers.
-    """
-    kinds = _layer_kinds(model)
-    if not model.moe_layers:
-        return (), Segment(times=1, layers=tuple(Counter(kinds).items()))
-    first, rest = kinds[: model.dense_layers + 1], kinds[model.dense_layers + 1 :]
-    alike = tuple(
-        Segment(times=count, layers=((kind, 1),)) for kind, count in Counter(rest).items()
-    )
-    opening = Segment(times=1, layers=tuple(Counter(first).items()))
-    return (opening, *alike), Segment(times=1, layers=())
-
-
-def segment_of_layer(model: ModelSpec) -> Int64s:
-    """Which of `segments_of` each MoE layer ends, in the layers' order: [MoE layers]."""
-    if not model.moe_layers:
-        return np.zeros(0, dtype=np.int64)
-    rest = _layer_kinds(model)[model.dense_layers + 1 :]
-    place = {kind: 1 + index for index, kind in enumerate(Counter(rest))}
-    return np.array([0, *(place[kind] for kind in rest)], dtype=np.int64)
-
-
-def _layer_kinds(model: ModelSpec) -> list[LayerKind]:
-    return [
-        LayerKind(
-            window=(layer + 1) % model.full_attention_every != 0,
-            routed=layer >= model.dense_layers,
-        )
-        for layer in range(model.layers)
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowKind:
-    """A row of a rank's terms; which layers it is part of."""
-
-    part: str
-    window: bool = False
-
-    def count_in(self, segment: Segment) -> int:
-        """How often one run of `segment` has the row."""
-        match self.part:
-            case "attention":
-                fits = [kind.window == self.window for kind, _ in segment.layers]
-            case "dense":
-                fits = [not kind.routed for kind, _ in segment.layers]
-            case "router":
-                fits = [kind.routed for kind, _ in segment.layers]
-            case _:
-                return 0
-        return sum(count for (_, count), fit in zip(segment.layers, fits, strict=True) if fit)
-
-
-def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
-    """The rows that a step of `model` has; the ends come last.
-
-    A `draft` module joins its token's embedding with the model's hidden row first.
-    """
-    rows = [RowKind(part="attention", window=window) for window in (False, True)]
-    rows += [RowKind(part="dense"), RowKind(part="router")]
-    segments, tail = segments_of(model)
-    used = [row for row in rows if any(row.count_in(segment) for segment in (*segments, tail))]
-    ends = (*(["joining"] if draft else []), "lm_head", "sampling")
-    return (*used, *(RowKind(part=part) for part in ends))
-
-
-def times_of(model: ModelSpec, rows: tuple[RowKind, ...]) -> Float64s:
-    """How often one run of each segment, the tail last, has each row: [segments, rows].
-
-    The ends are part of the tail.
-    """
-    segments, tail = segments_of(model)
-    times = np.array(
-        [[row.count_in(segment) for row in rows] for segment in (*segments, tail)], dtype=np.float64
-    )
-    times[-1, [row.part in ("joining", "lm_head", "sampling") for row in rows]] = 1.0
-    return times
 
 
 class RankPhases:
@@ -284,7 +187,7 @@ class RankPhases:
             link_ns=np.minimum(phases * self._chips.moving_ns(hidden_bytes), total_ns),
             total_ns=total_ns,
             payload_bytes=phases * hidden_bytes,
-            collectives=(reduces + gathers) * is_busy(hidden_bytes),
+            collectives=(reduces + gathers) * log2(self._tp) * is_busy(hidden_bytes),
         )
 
     def _gather_talk(self, payload_bytes: Float64s) -> "_Talk":
@@ -293,7 +196,7 @@ class RankPhases:
             link_ns=np.minimum(self._chips.moving_ns(payload_bytes), total_ns),
             total_ns=total_ns,
             payload_bytes=payload_bytes,
-            collectives=is_busy(payload_bytes),
+            collectives=log2(self._tp) * is_busy(payload_bytes),
         )
 
 

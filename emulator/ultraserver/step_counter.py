@@ -22,7 +22,8 @@ from emulator.timing.launch import step_launch_ns
 from emulator.timing.rank_totals import rank_totals
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
 from emulator.ultraserver.half_batches import half_batches, half_loads
-from emulator.ultraserver.rank_phase import RankPhases, segment_of_layer, segments_of
+from emulator.ultraserver.rank_phase import RankPhases
+from emulator.ultraserver.segments import segment_of_layer, segments_of
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 
 Bools = NDArray[np.bool_]

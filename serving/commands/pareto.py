@@ -90,6 +90,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--units", type=int, default=1, metavar="N", help="of each machine, joined by network cards"
     )
+    group.add_argument(
+        "--across-units", action="store_true", help="let a replica lie on several units"
+    )
 
 
 def _add_assumptions(parser: argparse.ArgumentParser) -> None:
@@ -182,7 +185,11 @@ def sweeps_of(args: argparse.Namespace) -> tuple[Sweep, ...]:
         model=model_by_name(args.model),
         shape=shape,
         asked=PartitionFilter(
-            chips=numbers["chips"], tp=numbers["tp"], ep=numbers["ep"], lnc=numbers["lnc"]
+            chips=numbers["chips"],
+            tp=numbers["tp"],
+            ep=numbers["ep"],
+            lnc=numbers["lnc"],
+            across_units=args.across_units,
         ),
         batches=numbers["batch"],
         terms=HbmTerms(utilization=args.gpu_memory_utilization),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
+from emulator.specs.overlap import Overlap
 from serving.commands.control_connection import add_connection_arguments
 from serving.commands.json_text import json_text
 from serving.settings import Settings
@@ -20,13 +21,10 @@ if TYPE_CHECKING:
     from emulator.model import Ceilings
     from serving.planning.profiled_run import ProfiledRun
 
-FACTOR: Final = 2.0
-"""What would relieve a phase is tried at this speed."""
-
 _VIRTUAL_ONLY: Final = (
     *("system", "chips", "tp", "ep", "lnc", "routing", "rate", "requests"),
     *("prompt_tokens", "output_tokens", "spread", "seed", "max_num_seqs"),
-    *("max_num_batched_tokens", "prefill_policy"),
+    *("max_num_batched_tokens", "prefill_policy", "overlap", "calibration", "reading"),
 )
 _LIVE_ONLY: Final = ("seconds", "emulated_seconds")
 
@@ -97,6 +95,18 @@ def _add_virtual(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--routing", metavar="HOW", help="uniform or zipf:S (default: uniform)")
     group.add_argument("--prefill-policy", metavar="POLICY", help="as of `ultraserve serve`")
+    group.add_argument(
+        "--overlap", choices=tuple(Overlap), help="how far communication hides (default: none)"
+    )
+    group.add_argument(
+        "--calibration", metavar="NAME", help="ceiling, or a fitted one (default: ceiling)"
+    )
+    group.add_argument(
+        "--reading",
+        action="append",
+        metavar="SWITCH=READING",
+        help="how to read sources that disagree about the machine (repeatable)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from serving.commands.control_connection import connect
-from serving.commands.profile import FACTOR
-from serving.planning.profiled_run import ProfiledRun, chips_of, moments_of
+from serving.planning.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings
@@ -72,7 +71,8 @@ def fetch(client: ControlClient, ended: RecordingState) -> ProfiledRun:
     while (page := client.steps(ended.recording, steps[-1].step + 1 if steps else 0)).steps:
         steps.extend(page.steps)
     reliefs: list[StepRelief] = [
-        client.relief(ended.recording, sample, factor=FACTOR) for sample in range(ended.samples)
+        client.relief(ended.recording, sample, factor=RELIEF_FACTOR)
+        for sample in range(ended.samples)
     ]
     state = client.state()
     return ProfiledRun(

@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from emulator.model import ExpertDistribution, Partition, model_by_name, system_by_name
-from serving.commands.profile import FACTOR
+from emulator.model import (
+    ExpertDistribution,
+    Partition,
+    model_by_name,
+    system_by_name,
+    with_readings,
+)
+from emulator.specs.overlap import Overlap
 from serving.metrics.step_recording import STEPS_DEFAULT
 from serving.planning.profile_traffic import SchedulerLimits, profile_traffic
+from serving.planning.step_assumptions import StepAssumptions, calibration_by_name
 from serving.settings import Settings
 from serving.traffic.lengths import IndependentLengths, LognormalLength
 from serving.traffic.traffic import Traffic
@@ -20,7 +27,9 @@ if TYPE_CHECKING:
 
 def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
     """Simulate what the arguments say; raises ConfigError or HbmExhausted."""
-    system = system_by_name(_given(args.system, Settings().system))
+    system = with_readings(
+        system_by_name(_given(args.system, Settings().system)), _given(args.reading, ())
+    )
     model = model_by_name(args.model)
     chips = _given(args.chips, Settings().chips)
     partition = Partition(
@@ -41,7 +50,10 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
             prefill_policy=args.prefill_policy,
         ),
         steps_max=_given(args.steps, STEPS_DEFAULT),
-        factor=FACTOR,
+        assumed=StepAssumptions(
+            overlap=Overlap(_given(args.overlap, Overlap.NONE)),
+            calibration=calibration_by_name(_given(args.calibration, "ceiling")),
+        ),
     )
 
 

@@ -122,16 +122,19 @@ def prefill_and_decode_tokens(batch: StepBatch) -> tuple[Int64s, Int64s]:
 
 def step_record(
     cost: StepCost,
-    batch: StepBatch,
     *,
     step: int,
     begin_ns: int,
     pause_ns: int,
+    tokens: tuple[Int64s, Int64s],
     chips: Int64s,
     queues: Sequence[Queues],
 ) -> StepRecord:
-    """The record of a step that cost `cost`; `chips` sit in the positions, [positions]."""
-    prefill_tokens, decode_tokens = prefill_and_decode_tokens(batch)
+    """The record of a step that cost `cost`.
+
+    `tokens` are of prompts and of decodes, each [ranks]; `chips` sit in the positions, [positions].
+    """
+    prefill_tokens, decode_tokens = tokens
     return StepRecord(
         step=step,
         begin_ns=begin_ns,

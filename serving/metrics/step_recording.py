@@ -69,7 +69,7 @@ class _Kept:
     """What one step left in the ring."""
 
     cost: StepCost
-    batch: StepBatch
+    tokens: tuple[Int64s, Int64s]  # of prompts, of decodes: each [ranks]
     begin_ns: int
     pause_ns: int
     chips: Int64s  # [positions]
@@ -126,19 +126,19 @@ class StepRecording:
         """Keep a step, unless the recording is over. Arrays must not change afterwards."""
         if not self.on:
             return
+        tokens = prefill_and_decode_tokens(batch)
         self._kept.append(
             _Kept(
                 cost=cost,
-                batch=batch,
+                tokens=tokens,
                 begin_ns=begin_ns,
                 pause_ns=pause_ns,
                 chips=chips,
                 queues=queues,
             )
         )
-        prefill_tokens, decode_tokens = prefill_and_decode_tokens(batch)
-        prompt = int(prefill_tokens.sum())
-        phase = phase_of(prompt, prompt + int(decode_tokens.sum()))
+        prompt, decode = (int(counted.sum()) for counted in tokens)
+        phase = phase_of(prompt, prompt + decode)
         sampled = _Sampled(step=self.count, costing=costing, batch=batch, loads=loads)
         self._sample(phase, sampled)
         self.count += 1
@@ -166,15 +166,15 @@ class StepRecording:
             steps.append(
                 step_record(
                     kept.cost,
-                    kept.batch,
                     step=step,
                     begin_ns=kept.begin_ns,
                     pause_ns=kept.pause_ns,
+                    tokens=kept.tokens,
                     chips=kept.chips,
                     queues=kept.queues,
                 )
             )
-            numbers += len(kept.chips) * (len(kept.cost.engine_ns) + 5) + 5 * kept.batch.ranks
+            numbers += len(kept.chips) * (len(kept.cost.engine_ns) + 5) + 5 * len(kept.tokens[0])
         return StepPage(steps=tuple(steps), next_step=first + len(steps))
 
     def records(self) -> tuple[StepRecord, ...]:

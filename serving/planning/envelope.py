@@ -3,9 +3,10 @@
 Both coordinates are the better the larger. A curve is one family of points, a partition with all
 its batches. Between two batches it is a straight line: with a step time that is affine in the
 batch, `a + b x batch`, the throughput batch / (a + b x batch) is (1 - a x interactivity) / b, a
-straight line in interactivity, and any batch between two can be run. Nothing lies between two
-partitions, so the envelope jumps from one curve to the next. A point that gives more than is asked
-for serves too: to the left of its first point a curve is flat; beyond its last nothing serves.
+straight line in interactivity, and batches between two can be run (between 1 and 2 on the average
+of replicas). Nothing lies between two partitions, so the envelope jumps from one curve to the next.
+A point that gives more than is asked for serves too: to the left of its first point a curve is
+flat; beyond its last nothing serves.
 
 `UserEnvelope` swaps interactivity for the time per token, which is the straight one against users.
 """

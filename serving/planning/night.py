@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.model import ConfigError
 from serving.traffic.traffic import Traffic
+
+Float64s = NDArray[np.float64]
 
 HOURS: Final = 24
 HOUR_S: Final = 3_600.0
@@ -56,7 +59,8 @@ class Day:
                 raise ConfigError(
                     field="day", value=shares, expected="24 shares of the peak, 0 to 1"
                 )
-        if any(mean > most for mean, most in zip(self.mean_shares, self.busiest_shares)):
+        shares_of_hours = zip(self.mean_shares, self.busiest_shares, strict=True)
+        if any(mean > busiest for mean, busiest in shares_of_hours):
             raise ConfigError(field="day", value=self.source, expected="no mean above the busiest")
 
     @property
@@ -200,7 +204,7 @@ def read_day(path: Path) -> Day:
     return _day(f"{path}, its largest hour as the peak", shares, shares)
 
 
-def _day(source: str, means: np.ndarray, busiest: np.ndarray) -> Day:
+def _day(source: str, means: Float64s, busiest: Float64s) -> Day:
     busiest = np.clip(np.maximum(means, busiest), 0.0, 1.0)
     return Day(
         source=source,

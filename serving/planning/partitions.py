@@ -43,7 +43,8 @@ class PartitionFilter:
     """Which partitions are asked for: the values that each may have; empty asks for all.
 
     `announced_lnc` also takes LNCs that the vendor has announced and not released, which naming
-    one does too.
+    one does too. With `across_units` a replica may lie on several units of a cluster, which its
+    chips then reach over network cards.
     """
 
     chips: tuple[int, ...] = ()
@@ -51,6 +52,7 @@ class PartitionFilter:
     ep: tuple[int, ...] = ()
     lnc: tuple[int, ...] = ()
     announced_lnc: bool = False
+    across_units: bool = False
 
     def __post_init__(self) -> None:
         for name in ("chips", "tp", "ep", "lnc"):
@@ -73,14 +75,15 @@ def candidate_partitions(
     Heads divide over the chips of a rank; an expert group has no more chips than experts. Unless ep
     is asked for, an expert group is left out when a smaller one gives its fullest chip as many
     experts and uses at least as many chips of the machine: see `_group_sizes`. `chips_max` limits
-    the chips of a replica, by default to those of one unit of the system.
+    the chips of a replica beside what `asked` does.
 
     Raises ConfigError when nothing is left: for an LNC that the chip has not, for what was asked
     for and does not divide, or for a model that does not fit.
     """
     asked = asked or PartitionFilter()
-    unit_chips = system.chips.count // system.units
-    available = min(unit_chips, chips_max or unit_chips)
+    domains = 1 if asked.across_units else system.units
+    domain_chips = system.chips.count // domains
+    available = min(domain_chips, chips_max or domain_chips)
     shapes = list(_shapes(system, model, asked, available))
     if not shapes:
         raise ConfigError(
@@ -96,8 +99,8 @@ def candidate_partitions(
             fitting.append(
                 Candidate(
                     partition=partition,
-                    replicas=system.units * (unit_chips // partition.chips),
-                    first_chip=_farthest_apart(system, partition.chips),
+                    replicas=domains * (domain_chips // partition.chips),
+                    first_chip=_farthest_apart(system, partition.chips, domain_chips),
                     kv_room_tokens=room,
                 )
             )
@@ -168,10 +171,12 @@ def _group_sizes(
             yield ep
 
 
-def _farthest_apart(system: SystemSpec, chips: int) -> int:
-    """The first chip of the replica of `chips` that lies on the most racks, then most trays."""
-    unit_chips = system.chips.count // system.units
-    first = np.arange(0, unit_chips - chips + 1, chips)  # [replicas]
+def _farthest_apart(system: SystemSpec, chips: int, domain_chips: int) -> int:
+    """The first chip of the replica of `chips` that lies on the most racks, then most trays.
+
+    Of those among the first `domain_chips`; racks of two units are different racks.
+    """
+    first = np.arange(0, domain_chips - chips + 1, chips)  # [replicas]
     last = first + chips - 1
     racks = rack_of(system, last) - rack_of(system, first)
     trays = tray_of(system, last) - tray_of(system, first)

@@ -7,14 +7,14 @@ not measured.
 from dataclasses import dataclass
 from math import ceil
 
-from emulator.model import ConfigError, Prices, TokenRates
+from emulator.model import Prices, TokenRates
+from emulator.units import NS_PER_S
 from serving.planning.night import Day, Night, night_of
 from serving.planning.operating_point import OperatingPoint
 from serving.planning.plan_bill import Bill, Fleet, bill_of
 from serving.planning.plan_check import CheckTerms
-from serving.planning.plan_choice import Choice, SearchTerms, choose
+from serving.planning.plan_choice import Choice, Progress, SearchTerms, choose
 from serving.planning.plan_demand import Demand
-from serving.planning.plan_options import Progress
 from serving.planning.plan_workers import CheckWorkers
 from serving.planning.pools import pooled_points
 from serving.planning.slo import Slo
@@ -46,7 +46,7 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer. A replica is lost and made good by one more; a machine by one more machine."""
+    """The answer; `pools` is None when they were not asked for, or none keep the target."""
 
     question: PlanQuestion
     choice: Choice
@@ -61,11 +61,6 @@ class Plan:
     def machines(self) -> int:
         """Bought, without a spare."""
         return self.fleet.machines
-
-    @property
-    def chips_in_service(self) -> int:
-        """At the peak."""
-        return self.fleet.replicas * self.fleet.replica_chips
 
     @property
     def machines_with_spare(self) -> int:
@@ -83,7 +78,9 @@ class Plan:
         return self.machines if self.spare_replica_fits else self.machines + 1
 
 
-def plan(question: PlanQuestion, *, processes: int = 1, progress: Progress = lambda _: None) -> Plan:
+def plan(
+    question: PlanQuestion, *, processes: int = 1, progress: Progress = lambda _: None
+) -> Plan:
     """Search, simulate and add up.
 
     Raises ConfigError when the model fits nowhere, or nothing meets the target.
@@ -131,22 +128,19 @@ def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
     )
 
 
-def _pools(question: PlanQuestion, progress: Progress) -> PoolPlan:
-    """The pools that serve the peak with the least part of a machine, within the target's means.
-
-    Raises ConfigError when no pools keep the target.
+def _pools(question: PlanQuestion, progress: Progress) -> PoolPlan | None:
+    """The pools that serve the peak with the least part of a machine, whose mean times are within
+    the target; None when none are.
     """
     progress("prefill and decode pools, by the steady state")
     slo, rate_per_s = question.slo, question.demand.peak_rate_per_s
     within = [
         point
         for point in pooled_points(question.sweep)
-        if (slo.tpot_s is None or point.tpot_ns <= slo.tpot_s * 1e9)
-        and (slo.ttft_s is None or point.ttft_ns <= slo.ttft_s * 1e9)
+        if (slo.tpot_s is None or point.tpot_ns <= slo.tpot_s * NS_PER_S)
+        and (slo.ttft_s is None or point.ttft_ns <= slo.ttft_s * NS_PER_S)
     ]
     if not within:
-        raise ConfigError(
-            field="disaggregated", value=slo, expected="a looser target: no pools keep this one"
-        )
+        return None
     best = max(within, key=lambda point: (point.requests_per_s, -point.drawn_watts))
     return PoolPlan(point=best, machines=ceil(rate_per_s / best.requests_per_s))

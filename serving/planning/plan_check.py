@@ -1,7 +1,9 @@
 """A size held against a target, by simulation: what a replica's share of the peak gets from it.
 
 The exact lockstep scheduler serves the share of one replica, or of several, in virtual time. A
-request that has not got all its tokens when the run ends has missed the target.
+request that has not got all its tokens when the run ends has missed the target. A size that gets
+more than its steady state can take has missed it too, though a short run may end before its queue
+is long.
 """
 
 from collections.abc import Sequence
@@ -73,6 +75,8 @@ class Check:
         percentiles_s: TTFT and TPOT of judged requests at `SHOWN_PERCENTILES`; None: not known.
         replica_chip_watts: what the chips of a replica draw together while judged requests arrive.
         busy_share: of that time, the part with a step.
+        load_share: of the requests that a replica can take at all in its steady state, what it
+            gets at the peak.
         kv_used_share: the most that requests of a rank ever held of its pool.
         ending: why the last run ended.
     """
@@ -90,6 +94,7 @@ class Check:
     percentiles_s: dict[str, tuple[float | None, ...]]
     replica_chip_watts: float
     busy_share: float
+    load_share: float
     preemptions: int
     kv_used_share: float
     steps: int
@@ -97,8 +102,8 @@ class Check:
 
     @property
     def meets(self) -> bool:
-        """Whether every promise was kept."""
-        return all(term.kept for term in self.terms)
+        """Whether every promise was kept, and could be for as long as the peak goes on."""
+        return self.load_share <= 1 and all(term.kept for term in self.terms)
 
     @property
     def chips(self) -> int:
@@ -135,24 +140,35 @@ class _Meter:
         return min(1.0, self.busy_ns / (self.end_ns - self.begin_ns))
 
 
-def check_size(
-    sweep: Sweep,
-    precision: str,
-    candidate: Candidate,
-    demand: Demand,
-    slo: Slo,
-    terms: CheckTerms,
-    *,
-    replicas: int,
-    lead_s: float,
-) -> Check:
-    """Simulate the share of as many of `replicas` as `terms.judged` requests need.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeTask:
+    """One size to check: so many `replicas` of a partition.
 
-    `lead_s` is how long traffic runs before and after the judged requests. Raises ConfigError for a
-    request that a rank cannot hold.
+    `lead_s` is how long traffic runs before and after the judged requests, `most_requests_per_s`
+    what a replica can take at all.
     """
-    shares = demand.shares(replicas, judged=terms.judged, lead_s=lead_s, seed=terms.seed)
-    model = sweep.model_at(precision)
+
+    sweep: Sweep
+    precision: str
+    candidate: Candidate
+    demand: Demand
+    slo: Slo
+    terms: CheckTerms
+    replicas: int
+    lead_s: float
+    most_requests_per_s: float
+
+
+def check_size(task: SizeTask) -> Check:
+    """Simulate the share of as many of the replicas as the judged requests need.
+
+    Raises ConfigError for a request that a rank cannot hold.
+    """
+    sweep, candidate, terms = task.sweep, task.candidate, task.terms
+    shares = task.demand.shares(
+        task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=terms.seed
+    )
+    model = sweep.model_at(task.precision)
     costs = sweep.assumptions.cost_model(
         sweep.system,
         model,
@@ -170,28 +186,27 @@ def check_size(
     )
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = terms.early_end and len(shares) == 1
-    served = [
-        _serve(share, costs, limits, slo, early_end=early_end, lead_s=lead_s) for share in shares
-    ]
+    served = [_serve(share, costs, limits, task, early_end=early_end) for share in shares]
     runs, meters = [run for run, _ in served], [meter for _, meter in served]
     idle_watts = costs.idle_chip_watts * candidate.partition.chips
     return Check(
-        precision=precision,
+        precision=task.precision,
         candidate=candidate,
-        replicas=replicas,
+        replicas=task.replicas,
         simulated_replicas=len(runs),
         requests=sum(int(share.judged.sum()) for share in shares),
         simulated_requests=sum(len(share.traffic) for share in shares),
         begin_s=shares[0].begin_s,
         end_s=shares[0].end_s,
         warmup_s=shares[0].warmup_s,
-        terms=_terms(slo, shares, runs),
+        terms=_terms(task.slo, shares, runs),
         percentiles_s={
             name: tuple(_percentile(times_s, each) for each in SHOWN_PERCENTILES)
             for name, times_s in _times_s(shares, runs).items()
         },
         replica_chip_watts=float(np.mean([meter.watts(idle_watts) for meter in meters])),
         busy_share=float(np.mean([meter.busy_share for meter in meters])),
+        load_share=task.demand.peak_rate_per_s / task.replicas / task.most_requests_per_s,
         preemptions=sum(run.preemptions for run in runs),
         kv_used_share=max(run.kv_blocks_used_max for run in runs) / limits.kv_blocks_per_rank,
         steps=sum(run.steps for run in runs),
@@ -200,13 +215,7 @@ def check_size(
 
 
 def _serve(
-    share: Share,
-    costs: StepCostModel,
-    limits: EngineLimits,
-    slo: Slo,
-    *,
-    early_end: bool,
-    lead_s: float,
+    share: Share, costs: StepCostModel, limits: EngineLimits, task: SizeTask, *, early_end: bool
 ) -> tuple[ServingRun, _Meter]:
     from serving.plugin.virtual_serving import simulate
 
@@ -216,9 +225,9 @@ def _serve(
         share.traffic,
         costs,
         limits,
-        levels=slo.levels() if early_end else (),
+        levels=task.slo.levels() if early_end else (),
         among=share.judged,
-        until_s=end_s + 2 * lead_s + _longest_allowed_s(share, slo),
+        until_s=end_s + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
         on_step=meter,
     )
     return run, meter
@@ -232,9 +241,7 @@ def _longest_allowed_s(share: Share, slo: Slo) -> float:
     return slo.ttft_s + slo.tpot_s * float(outputs.max() - 1)
 
 
-def _terms(
-    slo: Slo, shares: Sequence[Share], runs: Sequence[ServingRun]
-) -> tuple[TermCheck, ...]:
+def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[ServingRun]) -> tuple[TermCheck, ...]:
     times_s = _times_s(shares, runs)
     checks = []
     for (name, limit_s, percentile), level in zip(slo.terms(), slo.levels(), strict=True):

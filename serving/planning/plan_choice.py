@@ -5,7 +5,7 @@ settles for each how many replicas it needs, and the one with the fewest chips w
 with the next smaller one, which does not meet the target or cannot hold the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,19 +13,17 @@ import numpy as np
 
 from emulator.model import ConfigError
 from emulator.units import NS_PER_S
-from serving.planning.plan_check import Check, CheckTerms
+from serving.planning.plan_check import Check, CheckTerms, SizeTask
 from serving.planning.plan_demand import Demand
-from serving.planning.plan_options import (
-    Option,
-    Progress,
-    next_to_try,
-    ranked_options,
-    replicas_below,
-)
+from serving.planning.plan_options import Option, Options, replicas_below, strongest
 from serving.planning.plan_search import smallest_passing
-from serving.planning.plan_workers import CheckWorkers, SizeTask
+from serving.planning.plan_workers import CheckWorkers
 from serving.planning.slo import Slo
 from serving.planning.sweep import Sweep
+
+Found = tuple[Option, int]
+"""An option with so many replicas."""
+Progress = Callable[[str], None]
 
 GIVE_UP: Final = 4
 """So many times the replicas of the steady state, and a few more, are the most that is tried."""
@@ -74,25 +72,13 @@ def choose(
     progress: Progress,
 ) -> Choice:
     """Find the size. Raises ConfigError when none of the partitions tried meets the target."""
-    options = ranked_options(sweep, demand, slo, progress)
-    promising = [option for option in options if option.meets]
+    options = Options(sweep, demand, slo, seats=terms.max_num_seqs)
+    promising = [option for option in options.smallest_first() if option.meets]
     if not promising:
-        raise _out_of_reach(options, slo)
-    sizes = _Sizes(sweep, demand, slo, terms, workers, progress)
-    light = [each for each in promising if sizes.tokens(each) <= search.tokens_max]
-    for option in promising[: search.tries]:
-        if option not in light and light:
-            progress(f"left out, {sizes.tokens(option):,} tokens to simulate: {_name(option)}")
-    found: tuple[Option, int] | None = None
-    for option in (light or promising)[: search.tries]:
-        if found is None:
-            guess, most = option.replicas, GIVE_UP * option.replicas + _A_FEW
-        else:
-            guess = most = replicas_below(option, _chips(found))
-        replicas = sizes.smallest(option, guess=guess, most=most) if most else None
-        found = (option, replicas) if replicas else found
-    if found is None:
-        raise _never_met(sizes.tried, slo)
+        raise _out_of_reach(options.known(), slo)
+    sizes = _Sizes(sweep, demand, slo, terms, search, workers, progress)
+    found = _first_that_meets(promising, sizes, search.tries)
+    found = _challenged(found, options, sizes, search.tries)
     found, smaller, words = _next_smaller(found, options, sizes)
     option, replicas = found
     return Choice(
@@ -101,22 +87,58 @@ def choose(
         smaller=smaller,
         smaller_words=words,
         tried=tuple(sizes.tried),
-        options=options,
+        options=options.known(),
     )
 
 
+def _first_that_meets(promising: Sequence[Option], sizes: "_Sizes", tries: int) -> Found:
+    """The first option of those that are tried, with as many replicas as it needs."""
+    light = [option for option in promising if sizes.is_light(option)]
+    for option in (light or promising)[:tries]:
+        most = GIVE_UP * option.replicas + _A_FEW
+        replicas = sizes.smallest(option, guess=option.replicas, most=most)
+        if replicas is not None:
+            return option, replicas
+    raise _never_met(sizes.tried, sizes.slo)
+
+
+def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> Found:
+    """The plan after other partitions tried to do with fewer chips, the strongest first.
+
+    One that does not take the peak in the steady state is not simulated.
+    """
+    tried = {found[0]}
+    while len(tried) < tries:
+        chips = _chips(found)
+        rivals = [each for each in options.below(chips) if each not in tried]
+        rival = strongest(filter(sizes.is_light, rivals), below_chips=chips)
+        if rival is None or not rival.meets:
+            break
+        most = replicas_below(rival, chips)
+        if most * rival.requests_per_s < sizes.demand.peak_rate_per_s:
+            break
+        tried.add(rival)
+        replicas = sizes.smallest(rival, guess=most, most=most)
+        found = (rival, replicas) if replicas is not None else found
+    return found
+
+
 def _next_smaller(
-    found: tuple[Option, int], options: Sequence[Option], sizes: "_Sizes"
-) -> tuple[tuple[Option, int], Check | None, str]:
-    """The plan, which may turn out smaller, and what is below it, simulated to its end."""
+    found: Found, options: Options, sizes: "_Sizes"
+) -> tuple[Found, Check | None, str]:
+    """The plan, and what is below it, simulated to its end.
+
+    Below several replicas there is one less. Below a single one there is the partition of fewer
+    chips that takes the most; should that meet the target, it is the plan.
+    """
     while found[1] == 1:
-        rival = next_to_try(options, below_chips=_chips(found))
+        rival = strongest(options.below(_chips(found)), below_chips=_chips(found))
         if rival is None:
             return found, None, _no_room(sizes.sweep, sizes.demand, _chips(found) - 1)
         most = replicas_below(rival, _chips(found))
         replicas = sizes.smallest(rival, guess=most, most=most)
         if replicas is None:
-            words = "the most that a partition of fewer chips serves"
+            words = "of all with fewer chips the one that takes the most"
             return found, sizes.to_the_end(rival, most), words
         found = (rival, replicas)
     option, replicas = found
@@ -132,13 +154,15 @@ class _Sizes:
         demand: Demand,
         slo: Slo,
         terms: CheckTerms,
+        search: SearchTerms,
         workers: CheckWorkers,
         progress: Progress,
     ) -> None:
         self.sweep = sweep
         self.demand = demand
+        self.slo = slo
         self.tried: list[Check] = []
-        self._slo = slo
+        self._tokens_max = search.tokens_max
         self._terms = terms
         self._workers = workers
         self._progress = progress
@@ -151,11 +175,11 @@ class _Sizes:
         """How long a request with a long reply stays: what a run needs to become steady."""
         return (option.prompt_ns + self._long_output * option.point.tpot_ns) / NS_PER_S
 
-    def tokens(self, option: Option) -> int:
-        """Roughly what one check of an option makes, about its proposed size."""
+    def is_light(self, option: Option) -> bool:
+        """Whether one check about the proposed size makes no more tokens than are allowed."""
         rate_per_s = self.demand.peak_rate_per_s / option.replicas
         requests = self._terms.judged + 2 * rate_per_s * self.lead_s(option)
-        return round(requests * self._mean_output)
+        return requests * self._mean_output <= self._tokens_max
 
     def smallest(self, option: Option, *, guess: int, most: int) -> int | None:
         """The fewest replicas that meet the target, if so many do."""
@@ -171,12 +195,12 @@ class _Sizes:
         new = [count for count in counts if (option, count) not in self._known]
         if new:
             sizes = " and ".join(f"{count:,}" for count in new)
-            self._progress(f"simulating {sizes} replicas of {_name(option)}")
+            self._progress(f"simulating {sizes} replica(s) of {_name(option)}")
         checks = self._workers.check([self._task(option, count, self._terms) for count in new])
         for count, check in zip(new, checks, strict=True):
             self._known[option, count] = check
             self.tried.append(check)
-            self._progress(f"  {count:,} replicas: {_verdict(check)}")
+            self._progress(f"  {count:,}: {_verdict(check)}")
         return [self._known[option, count] for count in counts]
 
     def to_the_end(self, option: Option, count: int) -> Check:
@@ -191,20 +215,21 @@ class _Sizes:
             precision=option.point.precision,
             candidate=option.candidate,
             demand=self.demand,
-            slo=self._slo,
+            slo=self.slo,
             terms=terms,
             replicas=count,
             lead_s=self.lead_s(option),
+            most_requests_per_s=option.most_requests_per_s,
         )
 
 
-def _chips(found: tuple[Option, int]) -> int:
+def _chips(found: Found) -> int:
     return found[0].replica_chips * found[1]
 
 
 def _name(option: Option) -> str:
     partition = option.candidate.partition
-    return f"{partition.chips} chips, tp {partition.tp}, ep {partition.ep}, lnc {partition.lnc}"
+    return f"{partition.chips} chip(s), tp {partition.tp}, ep {partition.ep}, lnc {partition.lnc}"
 
 
 def _verdict(check: Check) -> str:
@@ -212,6 +237,8 @@ def _verdict(check: Check) -> str:
         f"{term.name.upper()} {100 * term.share:.4g} % of {term.percentile:g} %"
         for term in check.terms
     ]
+    if check.load_share > 1:
+        parts.append(f"{100 * check.load_share:.4g} % of the load that it can take")
     return f"{'meets' if check.meets else 'does not meet'} the target: {', '.join(parts)}"
 
 
@@ -223,9 +250,10 @@ def _no_room(sweep: Sweep, demand: Demand, chips: int) -> str:
         return "there is none: the plan is one chip"
     usable = chips * sweep.system.chip.hbm_bytes * sweep.terms.utilization / _GIB
     return (
-        f"the next smaller one cannot hold the model: on {chips} chips its weights alone are "
-        f"{model.weight_bytes / _GIB:,.1f} GiB of {usable:,.1f} GiB, and reserves, and the "
-        f"{longest:,} tokens of the longest request on every rank come on top"
+        f"the next smaller one cannot hold the model: nothing of up to {chips} chips has room; the "
+        f"weights alone are {model.weight_bytes / _GIB:,.1f} of the {usable:,.1f} GiB that "
+        f"{chips} may use, beside each chip's reserves and the {longest:,} tokens of the longest "
+        "request on every rank"
     )
 
 

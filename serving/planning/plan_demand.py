@@ -134,8 +134,8 @@ class TraceDemand:
     """Recorded traffic, whose busiest `window_s` a plan is made for.
 
     The busiest window is the one whose requests have the most tokens, prompts and replies
-    together. Raises ConfigError for a window that is not above 0, or traffic that has no rate because
-    its requests all come at one time.
+    together. Raises ConfigError for a window that is not above 0, or traffic without a rate because
+    all of it comes at one time.
     """
 
     traffic: Traffic

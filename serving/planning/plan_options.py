@@ -5,11 +5,13 @@ the target, and whether the first token of a long prompt can come in time at all
 and no percentile: that is for simulation to say, which is a thousand times slower.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.units import NS_PER_S
 from serving.planning.operating_point import OperatingPoint
@@ -19,22 +21,32 @@ from serving.planning.replica import Replica
 from serving.planning.slo import Slo
 from serving.planning.sweep import Sweep
 
-Progress = Callable[[str], None]
+Int64s = NDArray[np.int64]
+
+KV_BLOCK_TOKENS_MAX: Final = 256
+"""A pool counts in blocks, and keeps one for itself: two of the largest that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """A partition at the most that a replica of it can take; `point` is of a full machine.
 
-    `meets` says whether the steady state keeps the target; if not, `point` is that of one request
-    a rank, the best that the partition does. `prompt_ns` is the first token of a prompt as long as
-    the target's percentile of prompts, on an idle replica. `replicas` is what the peak asks for.
+    Attributes:
+        point: the largest batch that keeps the target; of one request a rank, the best that the
+            partition does, where none does.
+        meets: whether the steady state keeps the target.
+        prompt_ns: the first token of a prompt as long as the target's percentile of prompts, on an
+            idle replica.
+        replicas: what the peak asks for.
+        most_requests_per_s: what a replica takes with every seat taken, however long that takes:
+            above it the queue grows without end.
     """
 
     point: OperatingPoint
     meets: bool
     prompt_ns: float
     replicas: int
+    most_requests_per_s: float
 
     @property
     def candidate(self) -> Candidate:
@@ -57,38 +69,75 @@ class Option:
         return self.point.requests_per_s / self.candidate.replicas
 
 
-def ranked_options(
-    sweep: Sweep, demand: Demand, slo: Slo, progress: Progress
-) -> tuple[Option, ...]:
-    """Options in the order in which they are worth a simulation: fewest chips, then least power.
+class Options:
+    """The options of a machine for some traffic and a target, looked at as far as they matter."""
 
-    Those that cannot meet the target come last, the fastest first. Of options that differ in LNC
-    alone the better one stays. Partitions that are larger than a plan that was found are not
-    looked at. Raises ConfigError when the model fits nowhere.
-    """
-    peak = demand.peak
-    long_prompt = _long_prompt(peak.prompt_tokens, slo)
-    found: dict[tuple[int, int, int], Option] = {}
-    least_chips: int | None = None
-    tasks = sweep.tasks()
-    progress(f"{len(tasks)} partitions have room for {sweep.model.name}")
-    for precision, candidate in tasks:
+    def __init__(self, sweep: Sweep, demand: Demand, slo: Slo, *, seats: int) -> None:
+        """`seats` is how many requests a rank may have at once.
+
+        Raises ConfigError when the model fits nowhere.
+        """
+        peak = demand.peak
+        self._sweep = sweep
+        self._slo = slo
+        self._seats = seats
+        self._peak_rate_per_s = demand.peak_rate_per_s
+        self._long_prompt = _long_prompt(peak.prompt_tokens, slo)
+        self._longest = int((peak.prompt_tokens + peak.output_tokens).max())
+        self._tasks = sweep.tasks()  # by chips of a replica
+        self._looked_at = 0
+        self._found: dict[tuple[int, int, int], Option] = {}
+
+    def smallest_first(self) -> tuple[Option, ...]:
+        """By chips of the plan, then its power, until no larger partition can be a smaller plan.
+
+        Those that cannot meet the target come last, the fastest first. Of options that differ in
+        LNC alone the better one stays.
+        """
+        while self._looked_at < len(self._tasks):
+            least = min((each.chips for each in self._found.values() if each.meets), default=None)
+            if least is not None and self._next_chips() > least:
+                break
+            self._look_at_next()
+        return self.known()
+
+    def below(self, chips: int) -> tuple[Option, ...]:
+        """All that have a replica of fewer chips than that, in the same order."""
+        while self._looked_at < len(self._tasks) and self._next_chips() < chips:
+            self._look_at_next()
+        return tuple(each for each in self.known() if each.replica_chips < chips)
+
+    def known(self) -> tuple[Option, ...]:
+        """All that were looked at, in the same order."""
+        return tuple(sorted(self._found.values(), key=_order))
+
+    def _next_chips(self) -> int:
+        return self._tasks[self._looked_at][1].partition.chips
+
+    def _look_at_next(self) -> None:
+        precision, candidate = self._tasks[self._looked_at]
+        self._looked_at += 1
+        if candidate.kv_room_tokens < self._longest + KV_BLOCK_TOKENS_MAX:
+            return  # the longest request would wait for ever
+        replica = self._sweep.replica(precision, candidate)
+        option = _option(
+            self._sweep,
+            replica,
+            peak_rate_per_s=self._peak_rate_per_s,
+            slo=self._slo,
+            long_prompt=self._long_prompt,
+            seats=self._seats,
+        )
         partition = candidate.partition
-        if least_chips is not None and partition.chips > least_chips:
-            break
-        replica = sweep.replica(precision, candidate)
-        if not replica.kv_batch_max:
-            continue
-        option = _option(sweep, replica, demand.peak_rate_per_s, slo, long_prompt)
-        if option.meets:
-            least_chips = min(least_chips or option.chips, option.chips)
         shape = (partition.chips, partition.tp, partition.ep)
-        found[shape] = min(found.get(shape, option), option, key=_order)
-    return tuple(sorted(found.values(), key=_order))
+        self._found[shape] = min(self._found.get(shape, option), option, key=_order)
 
 
-def next_to_try(options: Iterable[Option], *, below_chips: int) -> Option | None:
-    """The option that takes the most of the peak with fewer chips than that; None without any."""
+def strongest(options: Iterable[Option], *, below_chips: int) -> Option | None:
+    """The option that takes the most with fewer chips than that; None without any.
+
+    Those that cannot meet the target however little they have to do come last.
+    """
     smaller = [option for option in options if option.replica_chips < below_chips]
     return min(
         smaller,
@@ -117,20 +166,34 @@ def _order(option: Option) -> tuple[object, ...]:
 
 
 def _option(
-    sweep: Sweep, replica: Replica, peak_rate_per_s: float, slo: Slo, long_prompt: int
+    sweep: Sweep,
+    replica: Replica,
+    *,
+    peak_rate_per_s: float,
+    slo: Slo,
+    long_prompt: int,
+    seats: int,
 ) -> Option:
     prompt_ns = _prompt_ns(sweep, replica, long_prompt)
     in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
     limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
-    point = _largest_within(replica, limit_ns) if in_time else None
-    best = point or replica.operating_point(1)
-    per_replica = best.requests_per_s / best.candidate.replicas
+    points = [replica.operating_point(batch) for batch in _batches(replica, seats)]
+    point = _largest_within(replica, points, limit_ns) if in_time else None
+    best = point or points[0]
+    replicas = best.candidate.replicas
     return Option(
         point=best,
         meets=point is not None,
         prompt_ns=prompt_ns,
-        replicas=max(1, ceil(peak_rate_per_s / per_replica)),
+        replicas=max(1, ceil(peak_rate_per_s / (best.requests_per_s / replicas))),
+        most_requests_per_s=max(each.requests_per_s for each in points) / replicas,
     )
+
+
+def _batches(replica: Replica, seats: int) -> list[int]:
+    """Ascending batches from 1 to as many as have KV and a seat."""
+    batches = list(replica.batches()) or [1]
+    return sorted({min(batch, seats) for batch in batches})
 
 
 def _prompt_ns(sweep: Sweep, replica: Replica, long_prompt: int) -> float:
@@ -139,33 +202,35 @@ def _prompt_ns(sweep: Sweep, replica: Replica, long_prompt: int) -> float:
     return longer.replica(replica.precision, replica.candidate).prompt_ns
 
 
-def _largest_within(replica: Replica, limit_ns: float) -> OperatingPoint | None:
-    """The point of the largest batch whose mean time between tokens is within the limit.
+def _largest_within(
+    replica: Replica, points: Sequence[OperatingPoint], limit_ns: float
+) -> OperatingPoint | None:
+    """The point of about the largest batch whose mean time between tokens is within the limit.
 
-    Times grow with the batch; where they do not quite, the batch that is found is within all the
+    `points` are of ascending batches; between the last that is within and the next one the search
+    goes on. Times grow with the batch; where they do not quite, what is found is within all the
     same.
     """
-    batches = list(replica.batches())
-    if not batches:
-        return None
-    low, high = 0, batches[-1] + 1  # low is within, high is not or does not fit
     best: OperatingPoint | None = None
-    for batch in batches:
-        point = replica.operating_point(batch)
+    for point in points:
         if point.tpot_ns > limit_ns:
-            high = batch
             break
-        low, best = batch, point
+        best = point
+    else:
+        return best
+    if best is None:
+        return None
+    low, high = best.batch, point.batch
     while high - low > max(1, low // 16):  # a sixteenth is finer than the estimate is good
         middle = (low + high) // 2
-        point = replica.operating_point(middle)
-        if point.tpot_ns <= limit_ns:
-            low, best = middle, point
+        between = replica.operating_point(middle)
+        if between.tpot_ns <= limit_ns:
+            low, best = middle, between
         else:
             high = middle
     return best
 
 
-def _long_prompt(prompt_tokens: np.ndarray, slo: Slo) -> int:
+def _long_prompt(prompt_tokens: Int64s, slo: Slo) -> int:
     """The prompt that the target's percentile of prompts does not exceed."""
     return int(np.percentile(prompt_tokens, slo.ttft_percentile, method="inverted_cdf"))

@@ -3,43 +3,11 @@
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from types import TracebackType
 from typing import Self
 
-from serving.planning.partitions import Candidate
-from serving.planning.plan_check import Check, CheckTerms, check_size
-from serving.planning.plan_demand import Demand
-from serving.planning.slo import Slo
-from serving.planning.sweep import Sweep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeTask:
-    """One size to check; see `check_size`."""
-
-    sweep: Sweep
-    precision: str
-    candidate: Candidate
-    demand: Demand
-    slo: Slo
-    terms: CheckTerms
-    replicas: int
-    lead_s: float
-
-    def check(self) -> Check:
-        """Simulate it."""
-        return check_size(
-            self.sweep,
-            self.precision,
-            self.candidate,
-            self.demand,
-            self.slo,
-            self.terms,
-            replicas=self.replicas,
-            lead_s=self.lead_s,
-        )
+from serving.planning.plan_check import Check, SizeTask, check_size
 
 
 class CheckWorkers:
@@ -77,8 +45,8 @@ class CheckWorkers:
     def check(self, tasks: Sequence[SizeTask]) -> list[Check]:
         """Simulate all of them, in their order."""
         if self._pool is None:
-            return [task.check() for task in tasks]
-        return list(self._pool.map(SizeTask.check, tasks))
+            return [check_size(task) for task in tasks]
+        return list(self._pool.map(check_size, tasks))
 
 
 def _leave_interrupts() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import SystemPower, SystemSpec
+from emulator.model import ConfigError, SystemPower, SystemSpec
 from emulator.units import NS_PER_S
 from serving.planning.kv_handover import handover_ns
 from serving.planning.operating_point import OperatingPoint
@@ -79,9 +79,13 @@ class Split:
 def pooled_points(sweep: Sweep, *, processes: int | None = None) -> tuple[OperatingPoint, ...]:
     """Every point of `sweep` with pools: each decode partition and batch, beside the best prefill.
 
-    Both pools have the weights in the same precision. Raises ConfigError when no batch fits, or no
-    two pools fit beside each other.
+    Both pools have the weights in the same precision. Raises ConfigError when no batch fits, no two
+    pools fit beside each other, or replicas may lie across units, which pools do not share.
     """
+    if sweep.asked.across_units:
+        raise ConfigError(
+            field="across-units", value=True, expected="false with pools, which have whole units"
+        )
     options = shared(_options_of, sweep, sweep.tasks(), processes)
     prefills = [each for each in options if isinstance(each, PrefillOption)]
     handover = _Handover(sweep)
@@ -204,7 +208,7 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
     chips = system.chips.count
     free = MeanStep(
         duration_ns=decode.step.duration_ns,
-        chip_watts_sum=chips * _mean_chip_watts(system, decode, split),
+        chip_watts_sum=chips * mean_chip_watts(system, decode, split),
     )
     step, factor = within_budget(power, free, chips)
     facility = power.facility_watts(step.chip_watts_sum, chips=chips, season=sweep.season)
@@ -232,8 +236,8 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
     )
 
 
-def _mean_chip_watts(system: SystemSpec, decode: DecodeOption, split: Split) -> float:
-    """Over all chips of the machine."""
+def mean_chip_watts(system: SystemSpec, decode: DecodeOption, split: Split) -> float:
+    """Over all chips of the machine; a pool is idle when it has served what the other one can."""
     idle_watts = system.chip.idle_watts.value
     above_watts = 0.0
     for option, replicas in (

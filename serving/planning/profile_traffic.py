@@ -19,7 +19,8 @@ from emulator.model import (
 )
 from emulator.units import NS_PER_S
 from serving.metrics.step_recording import StepRecording
-from serving.planning.profiled_run import ProfiledChip, ProfiledRun, by_owner
+from serving.planning.profiled_run import RELIEF_FACTOR, ProfiledChip, ProfiledRun, by_owner
+from serving.planning.step_assumptions import StepAssumptions
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.traffic import Traffic
 
@@ -48,15 +49,15 @@ def profile_traffic(
     distribution: ExpertDistribution,
     limits: SchedulerLimits,
     steps_max: int,
-    factor: float,
+    assumed: StepAssumptions | None = None,
 ) -> tuple[ProfiledRun, Ceilings]:
-    """Serve `traffic` and keep its steps; what was sampled is costed again, `factor` as fast.
+    """Serve `traffic` and keep its last `steps_max` steps; a sample of them is costed again.
 
     Raises ConfigError for what does not fit together, HbmExhausted for a model that does not fit.
     """
     from serving.plugin.virtual_serving import simulate
 
-    machine = _machine(system, model, partition, distribution)
+    machine = _machine(system, model, partition, distribution, assumed=assumed or StepAssumptions())
     cost_model = machine.cost_model
     blocks = machine.kv_tokens_per_rank // BLOCK_TOKENS
     machine.take_kv(blocks * BLOCK_TOKENS)
@@ -93,19 +94,32 @@ def profile_traffic(
         kv_blocks=(blocks,) * partition.ranks,
         steps=recording.records(),
         dropped=recording.dropped,
-        reliefs=tuple(recording.relief(one, factor) for one in range(recording.samples)),
+        reliefs=tuple(recording.relief(one, RELIEF_FACTOR) for one in range(recording.samples)),
     )
     return run, ceilings
 
 
 def _machine(
-    system: SystemSpec, model: ModelSpec, partition: Partition, distribution: ExpertDistribution
+    system: SystemSpec,
+    model: ModelSpec,
+    partition: Partition,
+    distribution: ExpertDistribution,
+    *,
+    assumed: StepAssumptions,
 ) -> Machine:
     placement = ExpertPlacement.even(
         layers=model.moe_layers, experts=model.experts, chips=partition.chips, ep=partition.ep
     )
-    terms = HbmTerms(utilization=HBM_SHARE)
-    return Machine(system, model, partition, placement, distribution=distribution, terms=terms)
+    return Machine(
+        system,
+        model,
+        partition,
+        placement,
+        distribution=distribution,
+        calibration=assumed.calibration,
+        overlap=assumed.overlap,
+        terms=HbmTerms(utilization=HBM_SHARE),
+    )
 
 
 def _chips(machine: Machine, ceilings: Ceilings) -> tuple[ProfiledChip, ...]:

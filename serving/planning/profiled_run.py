@@ -17,6 +17,9 @@ from serving.metrics.step_recording import StepRelief
 KV: Final = str(HbmUse.KV)
 """The owner of the KV pool, which is reserved as a whole; blocks say how much of it is in use."""
 
+RELIEF_FACTOR: Final = 2.0
+"""What would relieve a phase is tried at so many times its speed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledChip:

@@ -67,7 +67,7 @@ class Slo:
             ("ttft", self.ttft_s, self.ttft_percentile),
             ("tpot", self.tpot_s, self.tpot_percentile),
         )
-        return tuple((name, limit, percentile) for name, limit, percentile in both if limit)
+        return tuple((name, limit, at) for name, limit, at in both if limit is not None)
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """The promises as levels of service, in the order of `terms`."""

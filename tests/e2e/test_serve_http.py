@@ -1,12 +1,10 @@
-"""A tray over HTTP, with the client that users have. One engine is started for the whole file."""
+"""A tray over HTTP, with the client that users have; its engine is ended by the last test here."""
 
-import gzip
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,16 +15,13 @@ from tokenizers import Tokenizer
 
 from emulator.data import SMALL_MOE_DIR
 from tests.e2e.server_answers import ask, growth, metrics
-from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+from tests.e2e.server_process import ServerProcess
+from tests.e2e.tray import CONTEXT_TOKENS, DILATION, MODEL
 from tests.emulator.chip.in_process import InProcessChips
 from tests.emulator.chip.in_process import serve as serve_in_process
-from tests.serving.planning.trace_event_format import faults_of
 
 pytestmark = pytest.mark.engine
 
-MODEL = "qwen3-30b-a3b"
-CONTEXT_TOKENS = 4096
-DILATION = 10  # about what two idle cores keep up with; nothing here depends on keeping up
 PROMPTS = [
     "The capital of the river is",
     "def chip(core):\n    return",
@@ -43,45 +38,6 @@ PAINT = {
     "type": "function",
     "function": {"name": "paint", "strict": True, "parameters": SCHEMA},
 }
-
-
-@pytest.fixture(scope="module")
-def tray() -> Iterator[ServerProcess]:
-    arguments = (
-        *("--model", MODEL, "--chips", "4", "--disable-uvicorn-access-log"),
-        *("--max-num-batched-tokens", "512", "--max-model-len", str(CONTEXT_TOKENS)),
-        *("--clock", f"dilated:{DILATION}"),
-        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-        # Random weights like to put white space between JSON's words for ever.
-        "--structured-outputs-config",
-        '{"backend": "xgrammar", "disable_any_whitespace": true}',
-    )
-    with started(ULTRASERVE, *arguments) as server:
-        server.wait_ready()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(tray: ServerProcess) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{tray.url}/v1", api_key="none", max_retries=0, timeout=120) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def complete(client: OpenAI) -> Callable[..., Any]:
-    """Ask for a completion: greedy and without an early end unless asked otherwise."""
-
-    def ask(prompt: Any, **given: Any) -> Any:
-        extra = {"ignore_eos": True} | given.pop("extra_body", {})
-        settings = {"model": MODEL, "temperature": 0.0, "max_tokens": 16} | given
-        return client.completions.create(prompt=prompt, extra_body=extra, **settings)
-
-    return ask
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(str(SMALL_MOE_DIR / "tokenizer.json"))
 
 
 class TestText:
@@ -492,37 +448,6 @@ class TestFaults:
         assert [chip["health"].lower() for chip in state["chips"]] == ["up"] * 4
         assert [text(number) for number in range(2)] == expected[:2]
         assert metrics(tray)["ultraserve_ranks_up"] == 4.0
-
-
-class TestProfile:
-    """`ultraserve profile` while requests run."""
-
-    def test_a_recorded_run_shows_every_chip_s_engines_and_the_tokens_that_were_made(
-        self, complete: Callable[..., Any], tray: ServerProcess, tmp_path: Path
-    ) -> None:
-        out = tmp_path / "trace.json.gz"
-        with ThreadPoolExecutor(4) as pool:
-            running = [pool.submit(complete, [9 + n] * 40, max_tokens=200) for n in range(4)]
-            while not metrics(tray)["vllm:num_requests_running"]:
-                time.sleep(0.05)  # polls the server
-            told = ask(tray, "profile", "--seconds", "2", "--out", str(out), "--json")
-            for each in running:
-                each.result(timeout=120)
-
-        summary = json.loads(told)
-        assert (summary["source"], summary["model"], summary["chips"]) == ("live", MODEL, 4)
-        assert summary["steps"] > 0
-        assert 0 < summary["decode_tokens"] <= 800
-        assert all(0 < phase["mbu"] <= 1 for phase in summary["phases"])
-        assert summary["phases"][-1]["reliefs"][0]["shorter_share"] > 0
-        trace = json.loads(gzip.decompress(out.read_bytes()))
-        assert faults_of(trace) == []
-        drawn = {
-            (event["pid"], event["name"])
-            for event in trace["traceEvents"]
-            if event["ph"] == "X" and event["cat"] == "engine"
-        }
-        assert drawn >= {(chip + 1, engine) for chip in range(4) for engine in ("tensor", "dma")}
 
 
 def test_the_tray_ends_on_sigterm_and_leaves_nothing(tray: ServerProcess) -> None:

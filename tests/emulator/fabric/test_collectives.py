@@ -245,3 +245,17 @@ def test_each_rank_of_a_chip_has_its_own_bytes_for_everyone() -> None:
     alone = model("trn2.48xlarge", 1, 4)
     start_ns = system_by_name("trn2.48xlarge").chip.dma_start_ns.value
     assert time_ns(alone, Operation.ALL_TO_ALL, 1) == pytest.approx(start_ns, abs=1)
+
+
+def test_chips_that_reach_nobody_are_left_out() -> None:
+    links = LinkHealth.whole(TRN3_NL72X2)
+    links.share[:4] = 0.0
+    fabric = AllToAll(TRN3_NL72X2, 8, links=links)
+    groups = np.arange(8).reshape(2, 4)
+
+    times = CollectiveModel(TRN3_NL72X2, groups, all_to_all=fabric).time(
+        GATHER, np.array([1_024_000.0, 1_024_000.0])
+    )
+
+    assert times.link_busy_ns.tolist() == [0, 1_500]
+    assert times.duration_ns[1] == 1_500 + 2_300

@@ -92,8 +92,8 @@ def test_a_latent_request_never_needs_more_than_either_form(new: int, context: i
 def test_a_decode_of_a_group_of_heads_is_issued_as_64_rows_and_whole_tiles_by_hand() -> None:
     totals = rank_totals(batch_of(1, [(0, 1, 199)]), QWEN3_30B_A3B)
 
-    # 8 query heads share a key head: 8 rows count as 64. 200 keys are two tiles of outputs for the
-    # scores, and for the weighted sum one whole tile and one of 128, as 72 fill more than half
+    # 8 query heads share a key head: 8 rows count as 64. 200 keys are two tiles, of outputs for the
+    # scores, and to contract for the weighted sums
     assert totals.head_macs.tolist() == [2 * 128 * 200]
     assert totals.issued_head_macs.tolist() == [64 / 8 * (128 * 256 + 256 * 128)]
 
@@ -101,9 +101,39 @@ def test_a_decode_of_a_group_of_heads_is_issued_as_64_rows_and_whole_tiles_by_ha
 def test_a_window_is_issued_for_the_keys_that_it_holds_by_hand() -> None:
     totals = rank_totals(batch_of(1, [(0, 1, 1_000)]), SMALL_WINDOW)
 
-    # 7 keys of 64 elements for 8 heads: scores contract half a tile and make one, sums contract a
-    # quarter of a tile and make one
-    assert totals.window_issued_head_macs.tolist() == [64 / 8 * (64 * 128 + 32 * 128)]
+    # 7 keys of 64 elements for 8 heads are one tile: scores contract half a tile, and sums fill
+    # half of one's outputs
+    assert totals.window_issued_head_macs.tolist() == [64 / 8 * (64 * 128 + 128 * 128)]
+
+
+def slow_issued_macs(new: int, context: int, *, window: int = 10**9) -> float:
+    """Of one of eight heads of 128: tile by tile, the queries that see any key of it."""
+    tiles = -(-(context + new) // 128)
+    passing = 0
+    for query in range(context, context + new):
+        first, last = max(0, query - window + 1) // 128, query // 128
+        passing += last - first + 1
+    return 2 * max(passing, 64 / 8 * tiles) * 128 * 128
+
+
+@given(st.integers(1, 400), st.integers(0, 900))
+def test_issued_macs_equal_passing_every_query_by_every_tile(new: int, context: int) -> None:
+    totals = rank_totals(batch_of(1, [(0, new, context)]), QWEN3_30B_A3B)
+
+    assert totals.issued_head_macs.tolist() == [slow_issued_macs(new, context)]
+
+
+@given(st.integers(1, 900), st.integers(0, 127))
+def test_a_windows_queries_pass_no_fewer_tiles_than_they_touch(new: int, context: int) -> None:
+    windowed = replace(
+        QWEN3_30B_A3B, query_key_norms=False, window_tokens=128, full_attention_every=2
+    )
+    totals = rank_totals(batch_of(1, [(0, new, context)]), windowed)
+
+    issued = totals.window_issued_head_macs[0]
+    assert issued >= slow_issued_macs(new, context, window=128)
+    assert issued <= totals.issued_head_macs[0]
+    assert issued <= 2 * max(2 * new, 64 / 8 * -(-(context + new) // 128)) * 128 * 128
 
 
 def test_a_latents_heads_share_its_keys_and_fill_the_array_by_hand() -> None:

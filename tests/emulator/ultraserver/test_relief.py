@@ -24,6 +24,7 @@ from emulator.ultraserver.relief import EVEN_EXPERTS, FULL_SPEED, THINGS, reliev
 from emulator.ultraserver.step_cost import StepCostModel
 
 TRN3 = system_by_name("trn3-nl72x2")
+TENSOR_RATES = {f"tensor_{name}_flops_per_s" for name in ("fp32", "bf16", "fp8", "fp4", "sparse")}
 MOE, DENSE = model_by_name("qwen3-30b-a3b"), model_by_name("llama-3.1-70b")
 PARTITION = Partition(chips=4, tp=2, ep=4, lnc=2)
 WITHOUT_SUMS = Partition(chips=2, tp=1, ep=2, lnc=8)
@@ -77,6 +78,55 @@ def test_a_faster_engine_is_a_chip_with_that_engine(
 
     relieved = relieved_ns(costing(partition=WITHOUT_SUMS), work, factor=3.0)
     assert relieved[thing] == pytest.approx(expected_ns, rel=1e-4)
+
+
+@pytest.mark.parametrize("work", [batch(1, 1, 1, 1), batch(2_000, 3_000, 1)])
+def test_a_faster_matrix_engine_also_fills_drains_and_gets_going_faster(work: StepBatch) -> None:
+    chip = TRN3.chip
+    rates = {name: times(getattr(chip, name), 3.0) for name in dir(chip) if name in TENSOR_RATES}
+    matrix = chip.matrix
+    faster = replace(
+        chip,
+        **rates,
+        matrix=replace(
+            matrix,
+            fill_drain_ns=times(matrix.fill_drain_ns, 1 / 3),
+            ramp_ns=times(matrix.ramp_ns, 1 / 3),
+        ),
+    )
+    expected_ns = costing(DENSE, faster, WITHOUT_SUMS).cost(work).duration_ns
+
+    relieved = relieved_ns(costing(DENSE, partition=WITHOUT_SUMS), work, factor=3.0)
+    assert relieved["tensor"] == pytest.approx(expected_ns, rel=1e-6)
+
+
+def test_faster_launches_are_those_of_kernels_and_of_dmas() -> None:
+    work = batch(1, 1, 1, 1)
+    starts = {
+        name: times(getattr(TRN3.chip, name), 1 / 4) for name in ("launch_ns", "dma_start_ns")
+    }
+    faster = replace(TRN3.chip, **starts)
+    expected_ns = costing(DENSE, faster, WITHOUT_SUMS).cost(work).duration_ns
+
+    slow = costing(DENSE, partition=WITHOUT_SUMS)
+    assert relieved_ns(slow, work, factor=4.0)["launches"] == pytest.approx(expected_ns, abs=1)
+    assert expected_ns < slow.cost(work).duration_ns - 1_000
+
+
+def test_drafts_are_relieved_like_the_step_that_verifies_them() -> None:
+    faster = replace(
+        TRN3.chip,
+        **{
+            name: times(getattr(TRN3.chip, name), 2.0)
+            for name in ("hbm_bytes_per_s", "dma_bytes_per_s")
+        },
+    )
+    work = batch(1, 1, 1, 1)
+    drafting = {"partition": WITHOUT_SUMS, "draft_tokens": 3}
+    expected_ns = costing(chip=faster, **drafting).cost(work).duration_ns  # type: ignore[arg-type]
+
+    relieved = relieved_ns(costing(**drafting), work, factor=2.0)  # type: ignore[arg-type]
+    assert relieved["memory"] == pytest.approx(expected_ns, rel=1e-4)
 
 
 @pytest.mark.parametrize("overlap", Overlap)

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.power.draw import chip_watts
+from emulator.specs.models import MODELS
 from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
 from tests.emulator.ultraserver.tiny_steps import (
     Row,
@@ -136,3 +138,22 @@ def test_a_partition_or_a_batch_that_does_not_belong_here_is_refused() -> None:
         cost_model(145)
     with pytest.raises(ValueError, match="2 ranks in a batch for 4"):
         TRAY.cost(batch_of(2, [(0, 1, 1)]))
+
+
+def test_power_is_of_the_flops_that_are_done_at_the_rate_of_their_format() -> None:
+    model = MODELS["llama-3.1-8b"].at_precision("fp8")
+    costs = cost_model(1, model)
+    cost = costs.cost(same_on_each(1, requests=1, new=1_024, context=0))
+
+    # all matrices of the layers run in FP8; scores, sums and the LM head of one row do not
+    norms = (2 * model.layers + 1) * model.hidden
+    fp8_flops = 2 * 1_024 * (model.parameters - model.embedding_parameters - norms)
+    bf16_flops = cost.flops[0] - fp8_flops
+    own_flops = 32 * 32 * 4 * 128 * (1_024 * 1_025 / 2)
+    assert bf16_flops == pytest.approx(own_flops + 2 * model.vocab * model.hidden, rel=1e-9)
+    shares = {
+        name: busy / cost.duration_ns for name, busy in cost.engine_ns.items() if name != "tensor"
+    }
+    shares["tensor_bf16"] = np.array([bf16_flops / 629_145.6 / cost.duration_ns])
+    shares["tensor_fp8"] = np.array([fp8_flops / 2_516_582.4 / cost.duration_ns])
+    assert cost.chip_watts == pytest.approx(chip_watts(costs.system.chip, shares), rel=1e-4)

@@ -71,6 +71,18 @@ def test_every_named_overhead_is_added_where_it_belongs_by_hand() -> None:
     assert [parts[name] for name in named] == [10_000, 200, 20, 21, 50_000, LAUNCH_NS]
 
 
+def test_a_dense_layer_has_a_layers_overhead_and_not_that_of_experts_by_hand() -> None:
+    model = replace(TINY, layers=3, first_dense_layers=1, dense_intermediate=6)
+    calibration = calibrated(layer_ns=100, expert_layer_ns=10)
+    made = Partition(chips=1, ep=1, lnc=8)
+
+    cost = StepCostModel(SLOW_MEMORY, model, made, calibration=calibration).cost(
+        batch_of(1, [(0, 1, 3)])
+    )
+
+    assert (cost.parts_ns["layer"], cost.parts_ns["expert_layer"]) == (3 * 100, 2 * 10)
+
+
 def test_collectives_are_launched_one_by_one_by_hand() -> None:
     calibration = calibrated(collective_ns=500)
     batch = batch_of(4, [(rank, 1, 3) for rank in range(4)])

@@ -183,10 +183,22 @@ def test_a_simulation_serves_all_tokens_and_says_the_same_again(
     assert faults_of(json.loads((tmp_path / "a.json").read_text())) == []
 
 
+def test_an_overlap_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    step_s = {}
+    for overlap in ("none", "full"):
+        run(*MOE, "--overlap", overlap, "--out", str(tmp_path / "t.json"), "--json")
+        step_s[overlap] = json.loads(capsys.readouterr().out)["step_s"]
+
+    assert step_s["full"] < step_s["none"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (("--rate", "5"), "rate=5.0: expected nothing without --model"),
+        (("--overlap", "full"), "overlap=full: expected nothing without --model"),
+        ((*MOE, "--calibration", "guessed"), "calibration=guessed: expected one of ceiling"),
+        ((*MOE, "--reading", "weather=wet"), "reading="),
         (("--chips", "5"), "chips=5: expected nothing without --model"),
         (("--model", "qwen3-30b-a3b", "--seconds", "5"), "seconds=5.0: expected nothing with"),
         (("--seconds", "0"), "seconds=0.0: expected a number above 0"),

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.model import Partition, StepBatch, StepCostModel, model_by_name, system_by_name
+from emulator.specs.overlap import Overlap
 from serving.metrics.step_record import (
     StepPhase,
     phase_of,
@@ -14,11 +15,16 @@ from serving.metrics.step_record import (
 )
 from serving.plugin.merge import RankQueues
 
-COST = StepCostModel(
-    system_by_name("trn3-nl72x2"),
-    model_by_name("qwen3-30b-a3b"),
-    Partition(chips=4, tp=2, ep=4, lnc=2),
-)
+COSTS = {
+    overlap: StepCostModel(
+        system_by_name("trn3-nl72x2"),
+        model_by_name("qwen3-30b-a3b"),
+        Partition(chips=4, tp=2, ep=4, lnc=2),
+        overlap=overlap,
+    )
+    for overlap in Overlap
+}
+COST = COSTS[Overlap.NONE]
 
 
 def batch(*rows: tuple[int, int, int], ranks: int = 2) -> StepBatch:
@@ -63,10 +69,10 @@ def test_a_record_says_what_the_cost_says() -> None:
     cost = COST.cost(work)
     record = step_record(
         cost,
-        work,
         step=3,
         begin_ns=17,
         pause_ns=5,
+        tokens=prefill_and_decode_tokens(work),
         chips=np.array([0, 1, 4, 3]),
         queues=[
             RankQueues(running=2, waiting=1, kv_blocks_used=24),
@@ -96,11 +102,14 @@ def test_a_record_says_what_the_cost_says() -> None:
         st.tuples(st.integers(0, 1), st.integers(1, 3_000), st.integers(0, 20_000)),
         min_size=1,
         max_size=12,
-    )
+    ),
+    st.sampled_from(Overlap),
 )
-def test_no_engine_is_busy_for_longer_than_its_step(rows: list[tuple[int, int, int]]) -> None:
+def test_no_engine_is_busy_for_longer_than_its_step(
+    rows: list[tuple[int, int, int]], overlap: Overlap
+) -> None:
     """What is drawn as one span from the step's begin never reaches into the next step."""
-    cost = COST.cost(batch(*rows))
+    cost = COSTS[overlap].cost(batch(*rows))
 
     for name, busy_ns in cost.engine_ns.items():
         assert busy_ns.max() <= cost.duration_ns, name

@@ -54,6 +54,15 @@ def test_a_larger_group_with_as_many_experts_on_its_fullest_chip_must_use_more_c
     assert groups == [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16]
 
 
+def test_of_groups_that_do_the_same_the_smallest_is_tried() -> None:
+    # Of 48 chips, groups of 16 and of 24 both use all and put 2 experts on their fullest chip.
+    candidates = candidate_partitions(trays(12), MODEL, asked=PartitionFilter(tp=(1,), lnc=(2,)))
+    groups = [c.partition.ep for c in candidates]
+
+    assert 16 in groups
+    assert 24 not in groups
+
+
 def test_every_group_that_is_asked_for_is_tried() -> None:
     asked = PartitionFilter(tp=(1,), ep=(9, 10), lnc=(2,))
 
@@ -99,6 +108,17 @@ def test_replicas_of_a_cluster_stay_inside_their_unit() -> None:
     (candidate,) = candidate_partitions(one.cluster(3), MODEL, asked=asked)
 
     assert candidate.replicas == 3 * (8 // 3)
+
+
+def test_a_replica_may_lie_across_units_where_that_is_asked_for() -> None:
+    cluster = SYSTEMS["dgx-h200"].cluster(3)
+    wide = PartitionFilter(tp=(1,), ep=(16,), across_units=True)
+
+    (candidate,) = candidate_partitions(cluster, MODEL, asked=wide)
+
+    assert candidate.replicas == 24 // 16
+    with pytest.raises(ConfigError, match="at most 8 chips"):
+        candidate_partitions(cluster, MODEL, asked=replace(wide, across_units=False))
 
 
 @pytest.mark.parametrize(

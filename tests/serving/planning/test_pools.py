@@ -9,7 +9,13 @@ from emulator.errors import ConfigError
 from emulator.model import SYSTEMS, Partition, kv_transfer_ns
 from serving.planning.kv_handover import handover_ns, prompt_kv_bytes
 from serving.planning.partitions import Candidate, PartitionFilter
-from serving.planning.pools import DecodeOption, PrefillOption, best_split, pooled_points
+from serving.planning.pools import (
+    DecodeOption,
+    PrefillOption,
+    best_split,
+    mean_chip_watts,
+    pooled_points,
+)
 from serving.planning.replica import MeanStep
 from serving.planning.sweep import operating_points
 from tests.serving.planning.small_machines import DENSE, MODEL, small_sweep, trays
@@ -70,6 +76,36 @@ def test_no_other_split_serves_more(options, decode_chips, decode_rate) -> None:
     else:
         assert split is not None
         assert split.requests_per_s == pytest.approx(max(served))
+
+
+def test_a_pool_that_waits_for_the_other_one_draws_less() -> None:
+    # Three chips decode 27 requests/s, one could prefill 30: it is busy nine tenths of the time.
+    system, decoding = trays(1), decode(1, requests_per_s=9)
+    idle = system.chip.idle_watts.value
+    split = best_split(system, decoding, [prefill(1, requests_per_s=30)])
+
+    assert split is not None
+    assert (split.prefill_replicas, split.decode_replicas) == (1, 3)
+    expected = (3 * 600 + 0.9 * 800 + 0.1 * idle) / 4
+    assert mean_chip_watts(system, decoding, split) == pytest.approx(expected)
+
+
+def test_kv_of_two_racks_is_handed_over_across_them() -> None:
+    system = SYSTEMS["trn3-nl72x2"]
+    kv_bytes = prompt_kv_bytes(DENSE, 1_000)
+
+    def between(first: int, second: int) -> float:
+        return kv_transfer_ns(
+            system,
+            bytes_per_request=kv_bytes,
+            from_chips=np.array([first]),
+            to_chips=np.array([second]),
+        )
+
+    handed_over = handover_ns(system, DENSE, prompt_tokens=1_000, from_chips=1, to_chips=1)
+
+    assert handed_over == between(0, 72)
+    assert handed_over > between(0, 1)
 
 
 def test_pools_of_a_cluster_have_whole_units() -> None:

@@ -31,7 +31,6 @@ def profiled(traffic: Traffic, partition: Partition = PARTITION, model: str = ""
         distribution=ExpertDistribution.uniform(timed),
         limits=SchedulerLimits(max_num_seqs=8, max_num_batched_tokens=2_048),
         steps_max=100,
-        factor=2.0,
     )[0]
 
 

@@ -38,6 +38,11 @@ def cost(duration_ns: int, watts: float) -> StepCost:
         engine_ns={},
         chip_watts=np.array([watts / 4, watts * 3 / 4]),
         chip_joules=watts * duration_ns / 1e9,
+        parts_ns={},
+        bound={},
+        flops=np.zeros(2),
+        hbm_bytes=np.zeros(2),
+        link_bytes=np.zeros(2),
     )
 
 

@@ -1,0 +1,139 @@
+"""What a fit learns of real stacks: few factors, each physical, and the calibration they make.
+
+Eight are shared by everything that was measured, two belong to each machine and two to each serving
+framework. A machine or framework that no fit has seen has the shared ones alone: multipliers of 1,
+no ageing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Final
+
+from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.figure import Figure, NamedFigures
+
+MONTHS_MAX: Final = 7.0
+"""Ageing is fitted to software of so many months; older software counts as this old."""
+_SHARE_MAX: Final = 1.0
+_TENSOR_SHARE_MAX: Final = 0.95  # assumed: no stack's large products reach more of the peak
+
+NAMED_CONSTANTS: Final[dict[str, Figure]] = {
+    "step_ns": Figure(
+        value=0.5e6,
+        unit="ns",
+        source="assumed: half a millisecond of scheduling and sampling that asynchronous engines "
+        "do not hide; multiplied by the framework's overhead",
+    ),
+    "request_ns": Figure(
+        value=20e3,
+        unit="ns",
+        source="assumed: 20 us a sequence and step, preparing and handing out its token; "
+        "multiplied by the framework's overhead",
+    ),
+    "front_end_request_ns": Figure(
+        value=50e6,
+        unit="ns",
+        source="assumed: 50 ms a request for HTTP, tokenising and routing, and the client",
+    ),
+    "turn_taking": Figure(
+        value=0.5,
+        unit="1 / exponent",
+        source="assumed: the root of the sum of squares, between perfect overlap and none",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFactors:
+    """Multiplies the shared shares: HBM's; the matrix engine's and the links'."""
+
+    memory: float = 1.0
+    compute: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkFactors:
+    """Multiplies overheads, and lets them grow with the software's age, exponentially a month."""
+
+    overhead: float = 1.0
+    ageing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFactors:
+    """The factors of one fit; `source` tells its data, date and method.
+
+    Attributes:
+        memory_share, tensor_share, link_share, layer_ns: see `Calibration`.
+        collective_ns: of a collective, for each doubling of the chips that take part.
+        fp4_overhead: multiplies overheads where experts are stored in 4 bits.
+        prefill_step_ns: a step of prompts alone, beside its work: it runs without captured graphs.
+        acceptance: how likely a drafted token is right when those before it were.
+    """
+
+    name: str
+    source: str
+    memory_share: float
+    tensor_share: float
+    link_share: float
+    layer_ns: float
+    collective_ns: float
+    fp4_overhead: float
+    prefill_step_ns: float
+    acceptance: float
+    machines: Mapping[str, MachineFactors]
+    frameworks: Mapping[str, FrameworkFactors]
+
+    def calibration(
+        self, machine: str, framework: str | None = None, *, months: float = 0.0, fp4: bool = False
+    ) -> Calibration:
+        """What a stack of `framework`, so many `months` old, reaches on `machine`.
+
+        Unknown machines and frameworks have the defaults of their factors.
+        """
+        on = self.machines.get(machine, MachineFactors())
+        by = self.frameworks.get(framework or "", FrameworkFactors())
+        age = min(max(months, 0.0), MONTHS_MAX)
+        overhead = by.overhead * exp(by.ageing * age)
+        overhead *= self.fp4_overhead if fp4 else 1.0
+        constants = NAMED_CONSTANTS
+        return replace(
+            CEILING,
+            name=f"{self.name}:{machine}" + (f":{framework}" if framework else ""),
+            memory_share=self._share(min(_SHARE_MAX, self.memory_share * on.memory)),
+            tensor_share=self._share(min(_TENSOR_SHARE_MAX, self.tensor_share * on.compute)),
+            link_share=self._share(min(_TENSOR_SHARE_MAX, self.link_share * on.compute)),
+            collective_ns=self._time(overhead * self.collective_ns),
+            step_ns=self._time(overhead * constants["step_ns"].value),
+            layer_ns=self._time(overhead * self.layer_ns),
+            request_ns=self._time(overhead * constants["request_ns"].value),
+            prefill_step_ns=self._time(self.prefill_step_ns),
+            front_end_request_ns=constants["front_end_request_ns"],
+            turn_taking=constants["turn_taking"],
+        )
+
+    def _share(self, value: float) -> Figure:
+        return Figure(value=value, unit="of peak", source=self.source)
+
+    def _time(self, value: float) -> Figure:
+        return Figure(value=value, unit="ns", source=self.source)
+
+    def figures(self) -> NamedFigures:
+        """Every factor by name, with its source; then the constants that were not fitted."""
+        units = {"memory_share": "of peak", "tensor_share": "of peak", "link_share": "of peak"}
+        units |= {"layer_ns": "ns", "collective_ns": "ns per doubling of chips"}
+        units |= {"fp4_overhead": "x", "prefill_step_ns": "ns", "acceptance": "probability"}
+        named = [
+            (name, Figure(value=getattr(self, name), unit=unit, source=self.source))
+            for name, unit in units.items()
+        ]
+        for machine, on in self.machines.items():
+            for name in ("memory", "compute"):
+                figure = Figure(value=getattr(on, name), unit="x", source=self.source)
+                named.append((f"{machine} {name}", figure))
+        for framework, by in self.frameworks.items():
+            for name, unit in (("overhead", "x"), ("ageing", "1/month")):
+                figure = Figure(value=getattr(by, name), unit=unit, source=self.source)
+                named.append((f"{framework} {name}", figure))
+        return (*named, *NAMED_CONSTANTS.items())

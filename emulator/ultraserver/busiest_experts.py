@@ -1,0 +1,63 @@
+"""A step's expert loads as its slowest chip feels them: what a layer waits for, not the mean.
+
+Expected loads are means, and every chip then has the same. A layer lasts as long as its busiest
+chip, so a prediction of a real stack takes the expected largest load instead (`expert_maxima`).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.specs.batch import StepBatch
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.timing.expert_maxima import expert_maxima
+from emulator.timing.routing import ExpectedRouting
+from emulator.timing.speculation import verified
+from emulator.ultraserver.rank_phase import sums_experts_in_rank
+from emulator.ultraserver.step_cost import StepCostModel
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+class BusiestExperts:
+    """The loads of steps of one cost model, under routing in which all sets are alike.
+
+    Raises ConfigError for a model without routed experts, or with another routing.
+    """
+
+    def __init__(self, costs: StepCostModel) -> None:
+        model, partition = costs.model, costs.partition
+        if not model.experts:
+            raise ConfigError(field="model", value=model.name, expected="one with routed experts")
+        if np.ptp(costs.distribution.odds) > 0:
+            raise ConfigError(
+                field="routing", value=costs.distribution.name, expected="uniform for maxima"
+            )
+        self._costs = costs
+        self._maxima = expert_maxima(
+            blocks=partition.ep, experts=model.experts, experts_per_token=model.experts_per_token
+        )
+        routing = ExpectedRouting(costs.distribution, costs.placement)
+        needed = np.repeat(routing.chance_needed[0], partition.expert_tp)  # [chips]
+        group = np.arange(partition.chips) // partition.expert_group
+        self._reached = needed * (group[:, None] == group)  # [sender, receiver]
+        if sums_experts_in_rank(partition):
+            self._reached = np.zeros_like(self._reached)
+
+    def loads(self, batch: StepBatch) -> ExpertLoads:
+        """Every chip of a group has the expected load of the busiest one; all layers are alike.
+
+        Guesses that the cost model's requests bring are among the tokens. Tokens are sent as expected, since an exchange adds up over many chips.
+        """
+        partition, layers = self._costs.partition, self._costs.model.moe_layers
+        tokens = np.repeat(verified(batch, self._costs.draft_tokens).tokens_by_rank() / partition.tp, partition.tp)  # [chips]
+        groups = tokens.reshape(-1, partition.expert_group).sum(axis=1)
+        most = np.array([self._maxima.of(float(each)) for each in groups.tolist()])  # [groups, 2]
+        distinct, pairs = np.repeat(most, partition.expert_group, axis=0).T  # [chips] each
+        shape = (layers, partition.chips)
+        return ExpertLoads(
+            pairs=np.broadcast_to(pairs, shape),
+            distinct=np.broadcast_to(distinct, shape),
+            sent=np.broadcast_to(tokens[:, None] * self._reached, (*shape, partition.chips)),
+        )

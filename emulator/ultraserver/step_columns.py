@@ -1,0 +1,123 @@
+"""Many counted steps side by side, timed at once: what a fit or a search over calibrations needs.
+
+The arithmetic is that of `step_time.combine` without overlap; only steps of one shape of model, in
+which one rank and one kind of expert layer is waited for whatever the calibration, can be put side
+by side. Each step is a column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.ultraserver.step_rows import CalibrationValues, host_ns, row_times
+from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
+
+Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+class StepColumns:
+    """The steps of `terms`; raises ValueError for none, or steps that cannot stand side by side.
+
+    A step must have no slow chip, and layers of experts that are all alike; of ranks and chips that
+    differ, the one with the most work is taken.
+    """
+
+    def __init__(self, terms: Sequence[StepTerms]) -> None:
+        if not terms:
+            raise ValueError("at least one step")
+        first = terms[0]
+        if any(each.parts != first.parts or (each.slow != 1).any() for each in terms):
+            raise ValueError("steps of one model on chips that are not slow")
+        self.count = len(terms)
+        ranks = [_busiest_rank(each) for each in terms]
+        self._rank = _side_by_side(
+            [_column(each.rank, rank) for each, rank in zip(terms, ranks, strict=True)]
+        )
+        self._weights = np.stack([each.runs @ each.times for each in terms], axis=1)
+        self._layers = first.layers[:, None]
+        self._expert_layers = first.expert_layers[:, None]
+        self._experts = None
+        if first.experts is not None:
+            self._experts = _side_by_side([_expert_column(each.experts) for each in terms])
+        self._expert_runs = np.array([each.runs_of_kind.sum() for each in terms])
+        self._dispatch_share = np.array([each.dispatch_share for each in terms])
+        pairs = list(zip(terms, ranks, strict=True))
+        self._busy: Bools = np.array([each.busy[rank] for each, rank in pairs])
+        self._requests: Float64s = np.array([each.requests[rank] for each, rank in pairs])
+        self._prefills: Float64s = np.array([each.prefills.max() for each in terms])
+        self._launch_ns: Float64s = np.array([each.launch_ns for each in terms])
+        drafts = [(place, draft) for place, each in enumerate(terms) for draft in each.drafts]
+        self._drafts = StepColumns([draft for _, draft in drafts]) if drafts else None
+        self._draft_of: Int64s = np.array([place for place, _ in drafts], dtype=np.int64)
+
+    def durations_ns(self, values: CalibrationValues, *, host: bool = True) -> Float64s:
+        """How long each step takes under its column of `values`: [steps].
+
+        Without `host` the engine's own overheads, once per step, are left out.
+        """
+        rows = row_times(
+            self._rank,
+            values,
+            slow=np.ones(self.count),
+            layers=self._layers,
+            expert_layers=self._expert_layers,
+        )
+        total: Float64s = (self._weights * (rows.compute_ns + rows.communication_ns)).sum(axis=0)
+        total += self._launch_ns
+        if host:
+            total += host_ns(
+                values,
+                busy=self._busy,
+                requests=self._requests,
+                prefills=self._prefills,
+                launch_ns=0.0,
+            ).sum(axis=0)
+        if self._experts is not None:
+            total += self._expert_runs * self._experts_ns(self._experts, values)
+        if self._drafts is not None:
+            drafts_ns = self._drafts.durations_ns(values.taken(self._draft_of), host=False)
+            total += np.bincount(self._draft_of, weights=drafts_ns, minlength=self.count)
+        return total
+
+    def _experts_ns(self, terms: PhaseTerms, values: CalibrationValues) -> Float64s:
+        """One layer's experts with dispatch and combine: [steps]."""
+        rows = row_times(terms, values, slow=np.ones(self.count), layers=0.0, expert_layers=0.0)
+        spared = (1 - self._dispatch_share) * terms.link_ns / values.link_share
+        both: Float64s = rows.compute_ns + 2 * rows.communication_ns - spared
+        return both[0]
+
+
+def _busiest_rank(terms: StepTerms) -> int:
+    return int(np.lexsort((terms.rank.engine_ns.sum(axis=(0, 1)), terms.busy))[-1])
+
+
+def _column(terms: PhaseTerms, column: int) -> PhaseTerms:
+    return PhaseTerms(
+        **{field.name: getattr(terms, field.name)[..., [column]] for field in fields(terms)}
+    )
+
+
+def _expert_column(terms: PhaseTerms | None) -> PhaseTerms:
+    """The chip with the most work, and the busiest links: [..., 1 row, 1 column]."""
+    if terms is None:
+        raise ValueError("steps with experts beside steps without")
+    if any(np.ptp(getattr(terms, field.name), axis=-2).any() for field in fields(terms)):
+        raise ValueError("layers of experts that are all alike")
+    chip = int(terms.engine_ns.sum(axis=(0, 1)).argmax())
+    found = {field.name: getattr(terms, field.name)[..., :1, [chip]] for field in fields(terms)}
+    for name in ("link_ns", "latency_ns", "collectives"):
+        found[name] = getattr(terms, name)[:1].max(axis=1, keepdims=True)
+    return PhaseTerms(**found)
+
+
+def _side_by_side(columns: list[PhaseTerms]) -> PhaseTerms:
+    return PhaseTerms(
+        **{
+            field.name: np.concatenate([getattr(each, field.name) for each in columns], axis=-1)
+            for field in fields(PhaseTerms)
+        }
+    )

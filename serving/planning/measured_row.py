@@ -1,0 +1,245 @@
+"""Rows of public serving measurements: a configuration, a load, and what was measured under it.
+
+The columns are those of InferenceX's export. A configuration is everything that somebody decided
+before the run, apart from how many users there were; results are kept apart from it, so that no
+prediction can see them.
+"""
+
+import csv
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from emulator.model import ConfigError
+
+POOL_COLUMNS: Final = ("gpu", "tp", "ep", "dp_attention", "num_workers")
+FINGERPRINT_DIGITS: Final = 12
+_WORDS: Final = {"true": True, "false": False, "1": True, "0": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolColumns:
+    """The columns of the GPUs that prefill, or of those that decode."""
+
+    gpus: int
+    tp: int
+    ep: int
+    dp_attention: bool
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What was set up; `prefill` and `decode` are the same GPUs unless it is disaggregated."""
+
+    hardware: str
+    framework: str
+    precision: str
+    speculative: bool
+    disaggregated: bool
+    multinode: bool
+    prefill: PoolColumns
+    decode: PoolColumns
+    prompt_tokens: int
+    output_tokens: int
+    day: date
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same configuration, whatever file it stands in."""
+        text = "|".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+    @property
+    def workload(self) -> str:
+        """Prompt and output lengths, as the benchmark names them."""
+        return f"{self.prompt_tokens}/{self.output_tokens}"
+
+    @property
+    def layout(self) -> str:
+        """The partition in a few characters: workers x GPUs, ep, and dp where attention has it."""
+
+        def pool(columns: PoolColumns) -> str:
+            gpus = columns.gpus // max(1, columns.workers) if self.disaggregated else columns.tp
+            ep = f" ep{columns.ep}" if columns.ep > 1 else ""
+            workers = f"{columns.workers}x" if self.disaggregated else ""
+            return f"{workers}{gpus}{ep}{' dp' if columns.dp_attention else ''}"
+
+        if not self.disaggregated:
+            return pool(self.decode)
+        return f"{pool(self.prefill)} + {pool(self.decode)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What came out, seconds and tokens/s; None where a cell is empty."""
+
+    mean_tpot_s: float | None
+    mean_ttft_s: float | None
+    tokens_per_s_per_chip: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """One line of a file; `usable` is the file's own judgement of it."""
+
+    line: int
+    configuration: Configuration
+    users: int
+    results: Results
+    usable: bool
+
+
+def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
+    """Every row of the CSV file at `path`.
+
+    Raises ConfigError, one line that names the file, line, column and value, for a file that cannot
+    be read, a column that is missing, and a cell that is not what its column holds.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines, restkey="", restval=None)
+            _check_header(path, reader.fieldnames)
+            rows = tuple(_rows(path, reader))
+    except OSError as error:
+        raise ConfigError(
+            field="data", value=path, expected=f"a file that can be read ({error.strerror})"
+        ) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(field="data", value=path, expected=f"CSV text ({error})") from error
+    if not rows:
+        raise ConfigError(field="data", value=path, expected="at least one row below the header")
+    return rows
+
+
+def _rows(path: Path, reader: "csv.DictReader[str]") -> Iterator[MeasuredRow]:
+    for cells in reader:
+        if any(value for value in cells.values()):
+            yield _row(_Cells(path=path, line=reader.line_num, cells=cells))
+
+
+def _check_header(path: Path, names: object) -> None:
+    found = set(names) if isinstance(names, list) else set()
+    missing = [name for name in required_columns() if name not in found]
+    if missing:
+        raise ConfigError(
+            field=f"{path}: header", value=f"without {', '.join(missing)}", expected="these columns"
+        )
+
+
+def required_columns() -> tuple[str, ...]:
+    """The columns that a file must have; others are not looked at, but `usable`."""
+    pools = [_column(pool, name) for pool in ("prefill", "decode") for name in POOL_COLUMNS]
+    return (
+        *("hardware", "framework", "precision", "spec_method", "disagg", "is_multinode"),
+        *pools,
+        *("isl", "osl", "conc", "date", "tput_per_gpu", "mean_ttft", "mean_tpot"),
+    )
+
+
+def _column(pool: str, name: str) -> str:
+    return f"num_{pool}_gpu" if name == "gpu" else f"{pool}_{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cells:
+    """One line's cells, read as what they should be."""
+
+    path: Path
+    line: int
+    cells: Mapping[str, str | None]
+
+    def text(self, name: str) -> str:
+        value = (self.cells.get(name) or "").strip()
+        if not value:
+            raise self.refusal(name, "a word")
+        return value.lower()
+
+    def count(self, name: str, least: int = 1) -> int:
+        number = self._number(name)
+        if number is None or number != int(number) or number < least:
+            raise self.refusal(name, f"a whole number of at least {least}")
+        return int(number)
+
+    def truth(self, name: str) -> bool:
+        word = (self.cells.get(name) or "").strip().lower()
+        if word not in _WORDS:
+            raise self.refusal(name, "True or False")
+        return _WORDS[word]
+
+    def result(self, name: str) -> float | None:
+        number = self._number(name)
+        if number is not None and number <= 0:
+            raise self.refusal(name, "a number above 0, or nothing")
+        return number
+
+    def day(self, name: str) -> date:
+        try:
+            return date.fromisoformat((self.cells.get(name) or "").strip()[:10])
+        except ValueError:
+            raise self.refusal(name, "a date, YYYY-MM-DD") from None
+
+    def _number(self, name: str) -> float | None:
+        text = (self.cells.get(name) or "").strip()
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            raise self.refusal(name, "a number") from None
+        if not math.isfinite(number):
+            raise self.refusal(name, "a finite number")
+        return number
+
+    def refusal(self, name: str, expected: str) -> ConfigError:
+        return ConfigError(
+            field=f"{self.path}, line {self.line}, {name}",
+            value=self.cells.get(name) or "",
+            expected=expected,
+        )
+
+
+def _row(cells: _Cells) -> MeasuredRow:
+    method = cells.text("spec_method")
+    if method not in ("none", "mtp"):
+        raise cells.refusal("spec_method", "none or mtp")
+    configuration = Configuration(
+        hardware=cells.text("hardware"),
+        framework=cells.text("framework"),
+        precision=cells.text("precision"),
+        speculative=method == "mtp",
+        disaggregated=cells.truth("disagg"),
+        multinode=cells.truth("is_multinode"),
+        prefill=_pool(cells, "prefill"),
+        decode=_pool(cells, "decode"),
+        prompt_tokens=cells.count("isl"),
+        output_tokens=cells.count("osl"),
+        day=cells.day("date"),
+    )
+    results = Results(
+        mean_tpot_s=cells.result("mean_tpot"),
+        mean_ttft_s=cells.result("mean_ttft"),
+        tokens_per_s_per_chip=cells.result("tput_per_gpu"),
+    )
+    usable = (cells.cells.get("usable") or "1").strip().lower()
+    return MeasuredRow(
+        line=cells.line,
+        configuration=configuration,
+        users=cells.count("conc"),
+        results=results,
+        usable=usable in ("1", "1.0", "true", "yes"),
+    )
+
+
+def _pool(cells: _Cells, pool: str) -> PoolColumns:
+    return PoolColumns(
+        gpus=cells.count(_column(pool, "gpu"), least=0),
+        tp=cells.count(_column(pool, "tp")),
+        ep=cells.count(_column(pool, "ep")),
+        dp_attention=cells.truth(_column(pool, "dp_attention")),
+        workers=cells.count(_column(pool, "num_workers"), least=0),
+    )

@@ -1,0 +1,54 @@
+"""One engine for the files that talk to a tray: test_profile_run starts, test_serve_http ends it.
+
+Files that start engines of their own come before them in the alphabet.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from tokenizers import Tokenizer
+
+from emulator.data import SMALL_MOE_DIR
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+from tests.e2e.tray import CONTEXT_TOKENS, DILATION, MODEL
+
+
+@pytest.fixture(scope="package")
+def tray() -> Iterator[ServerProcess]:
+    arguments = (
+        *("--model", MODEL, "--chips", "4", "--disable-uvicorn-access-log"),
+        *("--max-num-batched-tokens", "512", "--max-model-len", str(CONTEXT_TOKENS)),
+        *("--clock", f"dilated:{DILATION}"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        # Random weights like to put white space between JSON's words for ever.
+        "--structured-outputs-config",
+        '{"backend": "xgrammar", "disable_any_whitespace": true}',
+    )
+    with started(ULTRASERVE, *arguments) as server:
+        server.wait_ready()
+        yield server
+
+
+@pytest.fixture(scope="package")
+def client(tray: ServerProcess) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{tray.url}/v1", api_key="none", max_retries=0, timeout=120) as made:
+        yield made
+
+
+@pytest.fixture(scope="package")
+def complete(client: OpenAI) -> Callable[..., Any]:
+    """Ask for a completion: greedy and without an early end unless asked otherwise."""
+
+    def ask(prompt: Any, **given: Any) -> Any:
+        extra = {"ignore_eos": True} | given.pop("extra_body", {})
+        settings = {"model": MODEL, "temperature": 0.0, "max_tokens": 16} | given
+        return client.completions.create(prompt=prompt, extra_body=extra, **settings)
+
+    return ask
+
+
+@pytest.fixture(scope="package")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(SMALL_MOE_DIR / "tokenizer.json"))

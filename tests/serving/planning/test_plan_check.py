@@ -1,0 +1,128 @@
+"""A size held against a target, by simulation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from emulator.errors import ConfigError
+from emulator.model import StepCostModel
+from serving.planning.plan_check import Check, SizeTask, check_size
+from serving.planning.plan_demand import TraceDemand
+from serving.planning.slo import Slo
+from serving.plugin.virtual_serving import simulate
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.serving_run import Ending
+from serving.traffic.traffic import Traffic
+from tests.serving.planning.planned import CHECK, DEMAND, QUESTION, SWEEP
+
+(ONE_CHIP,) = [
+    candidate for _, candidate in SWEEP.tasks() if candidate.partition.chips == 1
+]
+CHECK_FEW = replace(CHECK, judged=40)
+
+
+def task(**changes: object) -> SizeTask:
+    plain = SizeTask(
+        sweep=SWEEP,
+        precision="stored",
+        candidate=ONE_CHIP,
+        demand=DEMAND,
+        slo=QUESTION.slo,
+        terms=CHECK_FEW,
+        replicas=5,
+        lead_s=0.2,
+        most_requests_per_s=1e9,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def five() -> Check:
+    return check_size(task())
+
+
+def test_a_check_is_the_simulation_of_one_share(five: Check) -> None:
+    (share,) = DEMAND.shares(5, judged=40, lead_s=0.2, seed=CHECK_FEW.seed)
+    costs = StepCostModel(
+        SWEEP.system, SWEEP.model, replace(ONE_CHIP.partition, first_chip=ONE_CHIP.first_chip)
+    )
+    limits = EngineLimits(
+        max_num_batched_tokens=CHECK.max_num_batched_tokens,
+        max_num_seqs=CHECK.max_num_seqs,
+        kv_blocks_per_rank=ONE_CHIP.kv_room_tokens // 32,
+        block_tokens=32,
+    )
+    run = simulate(share.traffic, costs, limits)
+
+    assert five.ending is Ending.SERVED
+    assert five.requests == 40
+    assert five.simulated_requests == len(share.traffic)
+    assert [term.reached_s for term in five.terms] == [
+        run.ttft_percentile_s(95.0, share.judged),
+        run.tpot_percentile_s(95.0, share.judged),
+    ]
+    for term, level in zip(five.terms, QUESTION.slo.levels(), strict=True):
+        assert term.share == run.attainment(level, share.judged)
+    assert five.steps == run.steps
+
+
+def test_the_watts_lie_between_idle_and_what_the_whole_run_draws_at_work(five: Check) -> None:
+    idle_watts = SWEEP.system.chip.idle_watts.value
+
+    assert idle_watts < five.replica_chip_watts < SWEEP.system.chip.budget_watts.value
+    assert 0 < five.busy_share <= 1
+    rare = check_size(task(replicas=200, terms=replace(CHECK_FEW, judged=5)))
+    assert rare.busy_share < five.busy_share
+    assert idle_watts < rare.replica_chip_watts < five.replica_chip_watts
+
+
+def test_a_target_just_above_what_was_reached_is_met_and_one_below_is_not(five: Check) -> None:
+    reached = five.terms[1].reached_s
+    assert reached is not None
+
+    def meets(tpot_s: float) -> bool:
+        return check_size(task(slo=Slo(tpot_s=tpot_s, tpot_percentile=95.0))).meets
+
+    assert meets(reached)
+    assert not meets(np.nextafter(reached, 0.0))
+
+
+def test_a_run_that_ends_early_leaves_percentiles_open_and_the_share_a_bound() -> None:
+    crowded = task(replicas=1, slo=Slo.parse("ttft=20ms@p90"))
+    early = check_size(crowded)
+    late = check_size(replace(crowded, terms=replace(CHECK_FEW, early_end=False)))
+
+    assert early.ending is Ending.HOPELESS
+    assert early.terms[0].reached_s is None
+    assert late.terms[0].reached_s is not None
+    assert late.terms[0].share <= early.terms[0].share < 0.9
+    assert not early.meets
+    assert not late.meets
+
+
+def test_a_size_that_gets_more_than_it_can_take_fails_however_short_the_run(five: Check) -> None:
+    overloaded = check_size(task(most_requests_per_s=49.0))  # of 250/s a fifth is 50/s
+
+    assert five.meets
+    assert overloaded.load_share == pytest.approx(50 / 49)
+    assert overloaded.terms == five.terms
+    assert not overloaded.meets
+
+
+def test_few_requests_of_a_replica_are_made_up_for_by_more_replicas() -> None:
+    tokens = np.full(60, 50, dtype=np.int64)
+    whole = Traffic(
+        arrival_s=np.arange(60) / 10.0, prompt_tokens=tokens, output_tokens=tokens // 10
+    )
+    demand = TraceDemand(traffic=whole, window_s=6.0, source="even")
+    check = check_size(task(demand=demand, replicas=6, terms=replace(CHECK_FEW, judged=30)))
+
+    assert check.simulated_replicas == 3
+    assert check.requests == pytest.approx(30, abs=12)
+    assert check.ending is Ending.SERVED
+
+
+def test_a_request_that_no_rank_holds_is_refused() -> None:
+    with pytest.raises(ConfigError, match="kv_blocks_per_rank"):
+        check_size(task(candidate=replace(ONE_CHIP, kv_room_tokens=200)))
