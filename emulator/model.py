@@ -39,6 +39,7 @@ from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement, ExpertTransfer
 from emulator.specs.rack_power import Cooling, RackPower, Season
 from emulator.specs.readings import Reading, Switch, with_readings
+from emulator.specs.shipped_fits import CALIBRATIONS, ShippedFits, calibration_for, shipped_fits
 from emulator.specs.sparsity import Sparsity
 from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
 from emulator.specs.system import SystemSpec
@@ -57,6 +58,7 @@ from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
 
 __all__ = [
+    "CALIBRATIONS",
     "CEILING",
     "CHIPS",
     "DATA_SHEETS",
@@ -105,6 +107,7 @@ __all__ = [
     "RecoveryRates",
     "Season",
     "Settlement",
+    "ShippedFits",
     "Sparsity",
     "StackFactors",
     "StepBatch",
@@ -121,6 +124,7 @@ __all__ = [
     "TokenRates",
     "TokensPerMegawatt",
     "WorkEnergy",
+    "calibration_for",
     "ceilings_of",
     "check_partition",
     "check_weights",
@@ -139,6 +143,7 @@ __all__ = [
     "rack_of",
     "relieved_ns",
     "resolve_cores",
+    "shipped_fits",
     "system_by_name",
     "throttle_factor",
     "token_cost",

@@ -21,6 +21,7 @@ _COMMANDS = (
     "state",
     "fault",
     "profile",
+    "validate",
 )
 
 

@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.group_layout import hypercube, levels, ring_shares
+from emulator.fabric.group_layout import (
+    hypercube,
+    level_meshes,
+    level_rings,
+    levels,
+    ring_shares,
+)
 from emulator.fabric.group_links import GroupLinks, LinkTime
 from emulator.fabric.memory_accesses import MemoryAccesses
 from emulator.fabric.schedules import Algorithm, Schedule, last_phases, mesh, phases, ring
-from emulator.specs.system import SystemSpec
+from emulator.specs.system import SystemSpec, Topology
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
@@ -223,6 +229,8 @@ class CollectiveModel:
             times[Algorithm.RDH] = self._striped(hypercube)
             times[Algorithm.HIERARCHICAL] = self._time(self._farthest_first)
             times[Algorithm.STRIPED] = self._striped(levels)
+            if self._system.topology is Topology.TORUS:
+                times[Algorithm.STRIPED_RINGS] = self._striped(levels, rings=True)
         else:
             times[Algorithm.RING] = times[Algorithm.MESH]
         if self._per_chip % 2 == 0:
@@ -234,17 +242,23 @@ class CollectiveModel:
         level = levels(self._system, group)
         if level is None or level.shape[1] == 1:
             return None
-        return phases(level, np.eye(level.shape[1])[0])
+        return phases(level, np.eye(level.shape[1])[0], level_meshes(level))
 
-    def _striped(self, layout: Callable[[SystemSpec, Int64s], Int64s | None]) -> LinkTime:
+    def _striped(
+        self,
+        layout: Callable[[SystemSpec, Int64s], Int64s | None],
+        *,
+        rings: bool = False,
+    ) -> LinkTime:
         """An all-gather by levels, whose stripes are as wide as the levels they end with are fast.
 
-        One level alone is a mesh, and no schedule of its own.
+        One level alone is a mesh or a ring, and no schedule of its own.
         """
         found = [layout(self._system, group) for group in self._links.kinds]
         found = [None if level is None or level.shape[1] == 1 else level for level in found]
+        moves_of = level_rings if rings else level_meshes
         alone = self._links.steps_ns_per_byte(
-            [None if level is None else last_phases(level) for level in found]
+            [None if level is None else last_phases(level, moves_of(level)) for level in found]
         )
         schedules: list[Schedule | None] = []
         for level, step_ns in zip(found, alone, strict=True):
@@ -252,7 +266,8 @@ class CollectiveModel:
                 schedules.append(None)
                 continue
             speed = np.where(step_ns > 0, 1 / np.maximum(step_ns, np.finfo(float).tiny), 0.0)
-            schedules.append(phases(level, speed / speed.sum()))
+            steps = int(level.max()) if rings else 1
+            schedules.append(phases(level, speed / speed.sum(), moves_of(level), steps=steps))
         return self._links.time(schedules)
 
     def _time(self, schedule_of: Callable[[Int64s], Schedule | None]) -> LinkTime:

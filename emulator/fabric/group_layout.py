@@ -57,12 +57,28 @@ def hypercube(system: SystemSpec, group: Int64s) -> Int64s | None:
     return np.stack(bits, axis=1)
 
 
-def level_peers(coordinates: Int64s) -> Bools:
-    """Who differs from whom in one level alone: bool[levels, chips, chips]."""
+def level_meshes(coordinates: Int64s) -> Float64s:
+    """What a chip with one part sends those that differ from it in one level alone.
+
+    float64[levels, chips, chips]: a part to each.
+    """
     same = coordinates[:, None, :] == coordinates[None, :, :]  # [chips, chips, levels]
     others = same.sum(axis=2) == coordinates.shape[1] - 1
-    peers: Bools = np.moveaxis(others[:, :, None] & ~same, 2, 0)
-    return peers
+    return np.moveaxis(others[:, :, None] & ~same, 2, 0).astype(np.float64)
+
+
+def level_rings(coordinates: Int64s) -> Float64s:
+    """The same parts on rings: what a chip sends its two neighbours of a level, half to each.
+
+    float64[levels, chips, chips]: all of a ring's steps together, its own part and those that it
+    passes on. A level of two is a mesh.
+    """
+    sizes = coordinates.max(axis=0) + 1
+    apart = (coordinates[None] - coordinates[:, None]) % sizes  # [chips, chips, levels]
+    ways = (apart == 1) * 1.0 + (apart == sizes - 1)
+    parts = np.moveaxis(ways * (sizes - 1) / 2, 2, 0)
+    rings: Float64s = parts * (level_meshes(coordinates) > 0)
+    return rings
 
 
 def ring_shares(system: SystemSpec, group: Int64s) -> Float64s:

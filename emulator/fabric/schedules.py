@@ -12,6 +12,8 @@ intranode-collective-comm.rst and internode-collective-comm.rst:
   order, so that all links are at work at once; the stripe that ends with a level is as large as the
   level is fast. Recursive doubling is striped likewise, as the vendor's groups of ranks with one
   place on their chips can each start in another direction (how they do is not published).
+- striped rings: the same with a ring per level instead of a mesh, in a torus: no part passes a link
+  twice, which a mesh's to farther chips do. Not the vendor's; known as the bucket algorithm.
 """
 
 from dataclasses import dataclass
@@ -20,9 +22,6 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.fabric.group_layout import level_peers
-
-Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
@@ -37,6 +36,7 @@ class Algorithm(StrEnum):
     RDH = "rdh"
     HIERARCHICAL = "hierarchical"
     STRIPED = "striped"
+    STRIPED_RINGS = "striped rings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,30 +64,30 @@ def ring(shares: Float64s) -> Schedule:
     return Schedule(moved=shares[None] / chips, times=np.array([chips - 1]))
 
 
-def last_phases(coordinates: Int64s) -> Schedule:
-    """For every level the mesh that would end an all-gather with it: as many steps as levels.
+def last_phases(coordinates: Int64s, moves: Float64s) -> Schedule:
+    """For every level the phase that would end an all-gather with it: as many steps as levels.
 
-    No schedule to run: it tells how fast each level is.
+    No schedule to run: it tells how fast each level is. `moves` is as `phases` takes it.
     """
     sizes = coordinates.max(axis=0) + 1
-    moved = level_peers(coordinates) / sizes[:, None, None]
-    return Schedule(moved=moved, times=np.ones(len(sizes), dtype=np.int64))
+    return Schedule(moved=moves / sizes[:, None, None], times=np.ones(len(sizes), dtype=np.int64))
 
 
-def phases(coordinates: Int64s, stripe: Float64s) -> Schedule:
-    """One step per level of `coordinates`, int64[chips, levels], for stripes float64[levels].
+def phases(coordinates: Int64s, stripe: Float64s, moves: Float64s, *, steps: int = 1) -> Schedule:
+    """A phase per level of `coordinates`, int64[chips, levels], for stripes float64[levels].
 
-    The stripe that ends with a level starts with the one before it, and goes down from there and
-    round: that which ends with the nearest level starts with the farthest.
+    In a phase every chip sends all that it has of a stripe as `moves`, float64[levels, chips,
+    chips], says of one part, in `steps` equal steps. The stripe that ends with a level starts with
+    the one before it, and goes down from there and round: that which ends with the nearest level
+    starts with the farthest.
     """
     chips, count = coordinates.shape
     sizes = coordinates.max(axis=0) + 1
-    peers = level_peers(coordinates)
     moved = np.zeros((count, chips, chips))
     for last in range(count):
         gathered = 1.0  # parts that a chip has of this stripe by now
-        for step in range(count):
-            level = (last - 1 - step) % count
-            moved[step] += stripe[last] * gathered / chips * peers[level]
+        for phase in range(count):
+            level = (last - 1 - phase) % count
+            moved[phase] += stripe[last] * gathered / chips / steps * moves[level]
             gathered *= sizes[level]
-    return Schedule(moved=moved, times=np.ones(count, dtype=np.int64))
+    return Schedule(moved=moved, times=np.full(count, steps, dtype=np.int64))

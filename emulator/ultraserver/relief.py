@@ -20,6 +20,7 @@ from emulator.timing.roofline import ENGINES
 from emulator.ultraserver.machine import StepCosting
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 from emulator.ultraserver.step_time import combine
+from emulator.ultraserver.step_work import step_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,14 @@ THINGS: Final[Mapping[str, Thing]] = {
     "collective starts": Thing(times=("latency_ns",), calibrated=("collective_ns",)),
     # Sums over the logical cores of a chip.
     "core collectives": Thing(times=("core_ns",)),
-    "launches": Thing(times=("dma_start_ns",), launches=True),
+    "launches": Thing(times=("dma_start_ns", "launch_ns"), launches=True),
     "layer overheads": Thing(calibrated=("layer_ns", "expert_layer_ns")),
     "step overheads": Thing(calibrated=("step_ns", "prefill_step_ns", "request_ns")),
 }
 
 EVEN_EXPERTS: Final = "even experts"
 FULL_SPEED: Final = "slow chips at full speed"
+POWER: Final = "power budget"
 SPEEDLESS: Final = frozenset({EVEN_EXPERTS, FULL_SPEED})
 """Reliefs to which no factor belongs: work that is spread alike, chips that are none the slower."""
 
@@ -63,7 +65,8 @@ def relieved_ns(
 
     For a model with experts also with `EVEN_EXPERTS`: every chip of a group that exchanges tokens
     has the mean chip's expert work, which is as far as moving and copying experts can lead. Where
-    chips are slow, also with `FULL_SPEED`.
+    chips are slow, also with `FULL_SPEED`; where power holds the step back, with `POWER`, a budget
+    that leaves `factor` times as much above idle.
 
     Raises ConfigError for a factor that is not above 1, ValueError as `StepCostModel.cost` does.
     """
@@ -73,22 +76,26 @@ def relieved_ns(
     terms = model.terms(batch, loads, costing.slow_factor)
     if terms is None:
         return dict.fromkeys(THINGS, 0)
+    work = step_work(terms)
+
+    def held_ns(relieved: StepTerms, calibration: Calibration = model.calibration) -> int:
+        # a faster engine does the same work, with the same joules
+        free_ns = combine(relieved, calibration, model.overlap).duration_ns
+        return ceil(model.throttle(work, free_ns) * free_ns)
+
     relieved = {
-        name: ceil(
-            combine(
-                faster_terms(terms, thing, factor),
-                faster_calibration(model.calibration, thing, factor),
-                model.overlap,
-            ).duration_ns
+        name: held_ns(
+            faster_terms(terms, thing, factor), faster_calibration(model.calibration, thing, factor)
         )
         for name, thing in THINGS.items()
     }
     if terms.experts is not None:
-        even = combine(even_experts(terms), model.calibration, model.overlap)
-        relieved[EVEN_EXPERTS] = ceil(even.duration_ns)
+        relieved[EVEN_EXPERTS] = held_ns(even_experts(terms))
     if (terms.slow > 1).any():
-        whole = combine(at_full_speed(terms), model.calibration, model.overlap)
-        relieved[FULL_SPEED] = ceil(whole.duration_ns)
+        relieved[FULL_SPEED] = held_ns(at_full_speed(terms))
+    free_ns = combine(terms, model.calibration, model.overlap).duration_ns
+    if (throttle := model.throttle(work, free_ns)) > 1:
+        relieved[POWER] = ceil(max(1.0, throttle / factor) * free_ns)
     return relieved
 
 

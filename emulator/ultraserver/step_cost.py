@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
-from emulator.power.draw import chip_watts
+from emulator.power.draw import throttle_factor, wanted_watts
+from emulator.power.system_power import SystemPower
 from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import CEILING, Calibration
 from emulator.specs.expert_loads import ExpertLoads
@@ -38,6 +39,7 @@ Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 COLLECTIVES: Final = "collectives"
+THROTTLE: Final = "throttle"
 DRAFT_TOKENS_MAX: Final = 16  # no stack drafts more in one line of guesses
 
 
@@ -107,6 +109,7 @@ class StepCostModel:
                 field="draft_tokens", value=draft_tokens, expected=f"from 0 to {DRAFT_TOKENS_MAX}"
             )
         self.system = system
+        self._power = SystemPower(system)
         self.model = model
         self.partition = partition
         self.calibration = calibration
@@ -254,26 +257,40 @@ class StepCostModel:
         """Adds power and rounds: times up to whole ns, busy times down.
 
         A slow chip draws for the work that it does, not for how long it takes (assumed: it is held
-        back, as a throttled chip is, and does each operation once).
+        back, as a throttled chip is, and does each operation once). Where a chip would draw more
+        than its budget, or than its even part of what its rack is given, the whole step is held
+        back until it does not: chips wait for each other.
         """
-        whole_ns = int(np.ceil(time.duration_ns))
+        free_ns = time.duration_ns
+        factor = self.throttle(work, free_ns)
+        wanted = wanted_watts(self.system.chip, self._busy_shares(work, free_ns))
+        whole_ns = int(np.ceil(factor * free_ns))
         busy = dict(zip(ENGINES, slow * work.engine_ns, strict=True))
         busy[COLLECTIVES] = work.link_ns
-        watts = chip_watts(self.system.chip, self._busy_shares(work, whole_ns))
+        watts = self.idle_chip_watts + (wanted - self.idle_chip_watts) / factor
         return StepCost(
             duration_ns=whole_ns,
-            rank_ns=np.ceil(time.rank_ns).astype(np.int64),
+            rank_ns=np.ceil(factor * time.rank_ns).astype(np.int64),
             engine_ns={name: ns.astype(np.int64) for name, ns in busy.items()},
             chip_watts=watts,
             chip_joules=float(watts.sum()) * whole_ns / NS_PER_S,
-            parts_ns=time.parts_ns,
+            parts_ns={**time.parts_ns, THROTTLE: (factor - 1) * free_ns},
             bound=time.bound,
             flops=work.flops.sum(axis=0),
             hbm_bytes=work.hbm_bytes,
             link_bytes=work.link_bytes,
         )
 
-    def _busy_shares(self, work: StepWork, duration_ns: int) -> dict[str, Float64s]:
+    def throttle(self, work: StepWork, free_ns: float) -> float:
+        """How many times longer a step of `free_ns` takes so that no chip draws more than it may.
+
+        At least 1. A chip may draw its budget, or its even part of what its rack is given.
+        """
+        chip = self.system.chip
+        wanted = wanted_watts(chip, self._busy_shares(work, free_ns))
+        return float(throttle_factor(chip, wanted, cap_watts=self._power.chip_cap_watts).max())
+
+    def _busy_shares(self, work: StepWork, duration_ns: float) -> dict[str, Float64s]:
         """What draws power: engines' shares of the step at full rate, each [chips].
 
         The matrix engine's are of the flops that are done, by format: rows and tiles that are not
@@ -324,11 +341,11 @@ class StepCostModel:
     def facility_watts(self, chip_watts_sum: float) -> float:
         """Watts at the meter when the partition's chips and spares draw `chip_watts_sum` together.
 
-        Each chip's share of hosts, switches and conversion is added, then cooling, by the PUE.
+        Each chip's share of hosts, switches, fans or pumps and conversion is added, then cooling on
+        the design day; see `SystemPower`.
         """
         chips = self.partition.chips + self.partition.spares
-        overhead = self.system.overhead_watts_per_chip.value * chips
-        return (chip_watts_sum + overhead) * self.system.pue.value
+        return self._power.facility_watts(chip_watts_sum, chips=chips).total_watts
 
     @property
     def kv_bytes_per_token(self) -> int:

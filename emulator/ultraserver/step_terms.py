@@ -22,8 +22,9 @@ class PhaseTerms:
     `engine_ns` is at peak rates, without the `ramp_ns` that the matrix engine loses to its clock.
     The other times follow the engines': sums over a chip's logical cores (of which
     `core_moving_ns` moves data), filling and draining the matrix engine, DMA starts that nothing
-    hides, and launches of kernels. `link_ns` and `latency_ns` are of all
-    collectives of the row; `collectives` counts each once for every doubling of its chips. Flops, HBM bytes and link bytes are what is really done and moved.
+    hides, and launches of kernels. `link_ns` and `latency_ns` are of all collectives of the row;
+    `collectives` counts each of them once for every doubling of the chips that take part. Flops,
+    HBM bytes and link bytes are what is really done and moved.
     """
 
     engine_ns: Float64s  # [engines, rows, columns]

@@ -261,7 +261,7 @@ def _out_of_reach(options: Sequence[Option], slo: Slo) -> ConfigError:
     if not options:
         expected = "shorter requests: no partition has room for the KV of a mean one"
         return ConfigError(field="slo", value=slo, expected=expected)
-    tpot_ms = min(option.point.tpot_ns for option in options) / 1e6
+    tpot_ms = min(option.alone_ns for option in options) / 1e6
     ttft_ms = min(option.prompt_ns for option in options) / 1e6
     return ConfigError(
         field="slo",

@@ -23,6 +23,8 @@ from serving.planning.sweep import Sweep
 
 Int64s = NDArray[np.int64]
 
+LEAST_SHARE: Final = 0.05
+"""Of a replica's time, what prompts have in the first guess: fewer would ask for a host of them."""
 KV_BLOCK_TOKENS_MAX: Final = 256
 """A pool counts in blocks, and keeps one for itself: two of the largest that there are."""
 
@@ -32,11 +34,13 @@ class Option:
     """A partition at the most that a replica of it can take; `point` is of a full machine.
 
     Attributes:
-        point: the largest batch that keeps the target; of one request a rank, the best that the
-            partition does, where none does.
-        meets: whether the steady state keeps the target.
+        point: the largest batch that keeps the target when as many requests begin as end; that of
+            one request a rank where none does.
+        meets: whether an idle replica keeps the target.
+        alone_ns: between the tokens of a request that has a replica to itself.
         prompt_ns: the first token of a prompt as long as the target's percentile of prompts, on an
             idle replica.
+        requests_per_s: what one replica takes within the target.
         replicas: what the peak asks for.
         most_requests_per_s: what a replica takes with every seat taken, however long that takes:
             above it the queue grows without end.
@@ -44,7 +48,9 @@ class Option:
 
     point: OperatingPoint
     meets: bool
+    alone_ns: float
     prompt_ns: float
+    requests_per_s: float
     replicas: int
     most_requests_per_s: float
 
@@ -62,11 +68,6 @@ class Option:
     def chips(self) -> int:
         """Chips of all replicas that the peak asks for."""
         return self.replicas * self.replica_chips
-
-    @property
-    def requests_per_s(self) -> float:
-        """What one replica takes."""
-        return self.point.requests_per_s / self.candidate.replicas
 
 
 class Options:
@@ -162,7 +163,7 @@ def _order(option: Option) -> tuple[object, ...]:
     if option.meets:
         watts = option.point.drawn_watts / option.point.candidate.replicas * option.replicas
         return (0, option.chips, watts, *sizes)
-    return (1, option.point.tpot_ns, option.prompt_ns, *sizes)
+    return (1, option.alone_ns, option.prompt_ns, *sizes)
 
 
 def _option(
@@ -175,19 +176,35 @@ def _option(
     seats: int,
 ) -> Option:
     prompt_ns = _prompt_ns(sweep, replica, long_prompt)
+    alone_ns = replica.decode(1).duration_ns
     in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
     limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
     points = [replica.operating_point(batch) for batch in _batches(replica, seats)]
-    point = _largest_within(replica, points, limit_ns) if in_time else None
-    best = point or points[0]
-    replicas = best.candidate.replicas
+    point = _largest_within(replica, points, limit_ns)
+    replicas = replica.candidate.replicas
+    if point is not None:
+        requests_per_s = point.requests_per_s / replicas
+    else:
+        requests_per_s = _beside_prompts(alone_ns, replica.prompt_ns, limit_ns)
     return Option(
-        point=best,
-        meets=point is not None,
+        point=point or points[0],
+        meets=in_time and alone_ns <= limit_ns,
+        alone_ns=alone_ns,
         prompt_ns=prompt_ns,
-        replicas=max(1, ceil(peak_rate_per_s / (best.requests_per_s / replicas))),
+        requests_per_s=requests_per_s,
+        replicas=max(1, ceil(peak_rate_per_s / requests_per_s)),
         most_requests_per_s=max(each.requests_per_s for each in points) / replicas,
     )
+
+
+def _beside_prompts(alone_ns: float, prompt_ns: float, limit_ns: float) -> float:
+    """Requests per second whose prompts leave a lone request its time between tokens.
+
+    Prompts take their share of all time, and the request's steps get the rest: alone / (1 - share)
+    is the limit. For replicas with so little to do that most steps have no prompt; a first guess.
+    """
+    share = max(LEAST_SHARE, 1 - alone_ns / limit_ns)
+    return share / prompt_ns * NS_PER_S
 
 
 def _batches(replica: Replica, seats: int) -> list[int]:

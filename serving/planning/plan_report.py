@@ -260,9 +260,10 @@ def _option_data(option: Option) -> dict[str, Any]:
     return {
         "partition": option.candidate.partition,
         "precision": option.point.precision,
-        "meets_in_steady_state": option.meets,
+        "meets_when_idle": option.meets,
         "batch": option.point.batch,
         "tpot_s": option.point.tpot_ns / 1e9,
+        "tpot_alone_s": option.alone_ns / 1e9,
         "long_prompt_s": option.prompt_ns / 1e9,
         "requests_per_s_of_a_replica": option.requests_per_s,
         "most_requests_per_s_of_a_replica": option.most_requests_per_s,

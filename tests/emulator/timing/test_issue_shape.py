@@ -72,3 +72,17 @@ def test_a_narrow_head_makes_small_transfers_of_its_new_keys() -> None:
 
     # one head of 64 bytes: a page of it is 1 KiB, one token's is 64 bytes
     assert 0 < shape.cache_read_lost < 1 < shape.cache_write_lost
+
+
+def test_experts_in_four_bits_fill_tiles_of_512_elements_by_hand() -> None:
+    shape = IssueShape.of(MODELS["gpt-oss-120b"], TRAINIUM3, tp=1, cores=1)
+
+    # 2,880 elements to contract are five tiles of 512 and most of a sixth, as outputs 22.5 of 128
+    assert shape.expert.macs == 3 * (6 * 512) * (23 * 128)
+
+
+def test_what_every_chip_has_of_a_latent_is_divided_over_its_cores_by_hand() -> None:
+    shape = IssueShape.of(MODELS["deepseek-v3"], TRAINIUM3, tp=8, cores=4)
+
+    # 1,536 and 576 outputs are 384 and 144 of each core, three tiles and two
+    assert shape.latent.macs == 4 * 7_168 * (3 + 2) * 128

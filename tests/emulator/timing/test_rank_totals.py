@@ -157,3 +157,12 @@ def test_no_request_is_issued_as_less_than_it_computes(
     assert totals.window_issued_head_macs[0] >= totals.window_head_macs[0] * (1 - 1e-12)
     assert totals.requests[0] == len(requests)
     assert totals.prefills[0] == sum(new > 1 or context == 0 for new, context in requests)
+
+
+def test_a_latents_prefill_is_issued_unfolded_by_hand() -> None:
+    totals = rank_totals(batch_of(1, [(0, 128, 0)]), DEEPSEEK_V3)
+
+    # 128 queries over one tile of keys of 128 + 64 elements, which are one and a half tiles deep,
+    # and of values of 128; keys and values of 128 tokens are made from the latent
+    own = 128 * 128 * (192 + 128)
+    assert totals.issued_head_macs.tolist() == [own + 128 * 2 * 128 * 512]

@@ -383,3 +383,37 @@ def test_an_idle_rank_reads_nothing() -> None:
     assert work.hbm_bytes[0] == 0
     assert ends.hbm_bytes[0] == 0
     assert work.tensor_flops[0] == 0
+
+
+def test_what_is_multiplied_in_8_bits_is_quantised_before_each_product_by_hand() -> None:
+    dense = replace(
+        TINY, experts=0, experts_per_token=0, expert_intermediate=0, dense_intermediate=6
+    )
+    eight_bits = replace(dense, stored_projection_format=WeightFormat.FP8_BLOCK128)
+    batch = batch_of(1, [(0, 5, 0)])
+
+    def vector_flops(model: ModelSpec) -> tuple[float, float]:
+        totals, shape = rank_totals(batch, model), shape_of(model)
+        attention = attention_work(model, totals, WHOLE, shape, window=False)
+        return (
+            attention.vector_flops[0],
+            dense_work(model, totals, WHOLE, shape).vector_flops[0],
+        )
+
+    (plain_attention, plain_dense), (attention, network) = map(vector_flops, (dense, eight_bits))
+    # a token's hidden row of 4 and the values of two heads of 2; its hidden row, and 6 activations
+    assert attention - plain_attention == 5 * 2 * (4 + 4)
+    assert network - plain_dense == 5 * 2 * (4 + 6)
+
+
+def test_a_latent_in_8_bits_is_quantised_too_by_hand() -> None:
+    eight_bits = replace(LATENT, stored_projection_format=WeightFormat.FP8_BLOCK128)
+    batch = batch_of(1, [(0, 1, 0)])
+
+    plain, quantised = (
+        attention_work(model, rank_totals(batch, model), WHOLE, shape_of(model), window=False)
+        for model in (LATENT, eight_bits)
+    )
+
+    # the hidden row of 4, the queries' latent of 5, and the values of four heads of 3
+    assert quantised.vector_flops[0] - plain.vector_flops[0] == 2 * (4 + 5 + 12)

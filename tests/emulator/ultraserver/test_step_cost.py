@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.power.draw import chip_watts
+from emulator.power.system_power import SystemPower
 from emulator.specs.models import MODELS
 from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
 from tests.emulator.ultraserver.tiny_steps import (
@@ -122,8 +123,9 @@ def test_ranks_with_the_same_work_cost_the_same_in_any_order_of_requests(rows: l
     assert reordered.duration_ns == cost.duration_ns
 
 
-def test_facility_power_adds_each_chips_share_of_the_rest_and_then_the_pue() -> None:
-    assert TRAY.facility_watts(2_000) == pytest.approx((2_000 + 4 * 134.2986) * 1.5, abs=0.01)
+def test_facility_power_is_that_of_the_chips_share_of_the_system_on_the_design_day() -> None:
+    whole = SystemPower(TRAY.system).facility_watts(144 / 4 * 2_000, chips=144)
+    assert TRAY.facility_watts(2_000) == pytest.approx(4 / 144 * whole.total_watts)
     assert TRAY.provisioned_watts == pytest.approx(163_339 * 4 / 144)
 
 

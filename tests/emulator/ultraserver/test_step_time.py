@@ -89,9 +89,9 @@ def test_collectives_are_launched_one_by_one_by_hand() -> None:
 
     cost = slow(calibration, chips=4).cost(batch)
 
-    # a dispatch and a combine in each of two layers
-    assert cost.parts_ns["collective_launch"] == 4 * 500
-    assert cost.duration_ns - slow(CEILING, chips=4).cost(batch).duration_ns == 4 * 500
+    # a dispatch and a combine in each of two layers; four chips are two doublings
+    assert cost.parts_ns["collective_launch"] == 4 * 2 * 500
+    assert cost.duration_ns - slow(CEILING, chips=4).cost(batch).duration_ns == 4 * 2 * 500
 
 
 def test_a_rank_of_several_chips_launches_its_collectives_by_hand() -> None:

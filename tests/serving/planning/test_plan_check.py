@@ -16,9 +16,7 @@ from serving.traffic.serving_run import Ending
 from serving.traffic.traffic import Traffic
 from tests.serving.planning.planned import CHECK, DEMAND, QUESTION, SWEEP
 
-(ONE_CHIP,) = [
-    candidate for _, candidate in SWEEP.tasks() if candidate.partition.chips == 1
-]
+(ONE_CHIP,) = [candidate for _, candidate in SWEEP.tasks() if candidate.partition.chips == 1]
 CHECK_FEW = replace(CHECK, judged=40)
 
 
@@ -30,7 +28,7 @@ def task(**changes: object) -> SizeTask:
         demand=DEMAND,
         slo=QUESTION.slo,
         terms=CHECK_FEW,
-        replicas=5,
+        replicas=20,
         lead_s=0.2,
         most_requests_per_s=1e9,
     )
@@ -38,12 +36,12 @@ def task(**changes: object) -> SizeTask:
 
 
 @pytest.fixture(scope="module")
-def five() -> Check:
+def twenty() -> Check:
     return check_size(task())
 
 
-def test_a_check_is_the_simulation_of_one_share(five: Check) -> None:
-    (share,) = DEMAND.shares(5, judged=40, lead_s=0.2, seed=CHECK_FEW.seed)
+def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
+    (share,) = DEMAND.shares(20, judged=40, lead_s=0.2, seed=CHECK_FEW.seed)
     costs = StepCostModel(
         SWEEP.system, SWEEP.model, replace(ONE_CHIP.partition, first_chip=ONE_CHIP.first_chip)
     )
@@ -55,30 +53,30 @@ def test_a_check_is_the_simulation_of_one_share(five: Check) -> None:
     )
     run = simulate(share.traffic, costs, limits)
 
-    assert five.ending is Ending.SERVED
-    assert five.requests == 40
-    assert five.simulated_requests == len(share.traffic)
-    assert [term.reached_s for term in five.terms] == [
+    assert twenty.ending is Ending.SERVED
+    assert twenty.requests == 40
+    assert twenty.simulated_requests == len(share.traffic)
+    assert [term.reached_s for term in twenty.terms] == [
         run.ttft_percentile_s(95.0, share.judged),
         run.tpot_percentile_s(95.0, share.judged),
     ]
-    for term, level in zip(five.terms, QUESTION.slo.levels(), strict=True):
+    for term, level in zip(twenty.terms, QUESTION.slo.levels(), strict=True):
         assert term.share == run.attainment(level, share.judged)
-    assert five.steps == run.steps
+    assert twenty.steps == run.steps
 
 
-def test_the_watts_lie_between_idle_and_what_the_whole_run_draws_at_work(five: Check) -> None:
+def test_the_watts_lie_between_idle_and_what_the_whole_run_draws_at_work(twenty: Check) -> None:
     idle_watts = SWEEP.system.chip.idle_watts.value
 
-    assert idle_watts < five.replica_chip_watts < SWEEP.system.chip.budget_watts.value
-    assert 0 < five.busy_share <= 1
-    rare = check_size(task(replicas=200, terms=replace(CHECK_FEW, judged=5)))
-    assert rare.busy_share < five.busy_share
-    assert idle_watts < rare.replica_chip_watts < five.replica_chip_watts
+    assert idle_watts < twenty.replica_chip_watts < SWEEP.system.chip.budget_watts.value
+    assert 0 < twenty.busy_share <= 1
+    rare = check_size(task(replicas=2_000, terms=replace(CHECK_FEW, judged=5)))
+    assert rare.busy_share < twenty.busy_share
+    assert idle_watts < rare.replica_chip_watts < twenty.replica_chip_watts
 
 
-def test_a_target_just_above_what_was_reached_is_met_and_one_below_is_not(five: Check) -> None:
-    reached = five.terms[1].reached_s
+def test_a_target_just_above_what_was_reached_is_met_and_one_below_is_not(twenty: Check) -> None:
+    reached = twenty.terms[1].reached_s
     assert reached is not None
 
     def meets(tpot_s: float) -> bool:
@@ -101,12 +99,12 @@ def test_a_run_that_ends_early_leaves_percentiles_open_and_the_share_a_bound() -
     assert not late.meets
 
 
-def test_a_size_that_gets_more_than_it_can_take_fails_however_short_the_run(five: Check) -> None:
-    overloaded = check_size(task(most_requests_per_s=49.0))  # of 250/s a fifth is 50/s
+def test_a_size_that_gets_more_than_it_can_take_fails_however_short_the_run(twenty: Check) -> None:
+    overloaded = check_size(task(most_requests_per_s=12.0))  # a twentieth of 250/s is 12.5
 
-    assert five.meets
-    assert overloaded.load_share == pytest.approx(50 / 49)
-    assert overloaded.terms == five.terms
+    assert twenty.meets
+    assert overloaded.load_share == pytest.approx(12.5 / 12)
+    assert overloaded.terms == twenty.terms
     assert not overloaded.meets
 
 

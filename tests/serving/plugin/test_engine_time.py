@@ -18,6 +18,7 @@ from serving.settings import Settings
 
 COST = resolve_deployment(Settings(chips=2), SMALL_MOE_DIR).machine(0.92).cost_model
 IDLE_WATTS = 2 * COST.idle_chip_watts
+BUDGET_WATTS = 2 * COST.system.chip.budget_watts.value
 MS = 1_000_000
 TOTALS = MachineTotals(
     chips_up=2,
@@ -80,9 +81,10 @@ class Wall:
 
 
 def facility(joules: float, seconds: float) -> float:
-    """Joules at the facility: its watts are linear in the chips'."""
-    at_rest = COST.facility_watts(0.0)
-    return at_rest * seconds + joules * (COST.facility_watts(1.0) - at_rest)
+    """Joules at the facility: its watts are a straight line over the chips' from idle on."""
+    at_rest = COST.facility_watts(IDLE_WATTS)
+    per_watt = (COST.facility_watts(BUDGET_WATTS) - at_rest) / (BUDGET_WATTS - IDLE_WATTS)
+    return at_rest * seconds + per_watt * (joules - IDLE_WATTS * seconds)
 
 
 def test_steps_that_follow_each_other_in_virtual_time_add_up_by_hand() -> None:
@@ -202,7 +204,7 @@ STEPS = st.lists(
         st.integers(1, 50 * MS),  # how long the step is
         st.integers(0, 200 * MS),  # wall ns before it
         st.integers(0, 200 * MS),  # wall ns of computing
-        st.floats(0.0, 2000.0),  # watts
+        st.floats(IDLE_WATTS, BUDGET_WATTS),  # watts
         st.booleans(),  # whether it continues
         st.just(0) | st.integers(0, 300 * MS),  # how long it was held up
     ),

@@ -1,0 +1,132 @@
+"""The fits that ship: the factors of real stacks as data, with where they come from.
+
+`python -m serving.planning.refit` writes the file. One fit has seen every row and is what others
+use; the others have each seen a part, so that rows can be predicted by a fit that has not seen them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+
+from emulator.errors import ConfigError
+from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.chips import chip_by_name
+from emulator.specs.figure import Figure
+from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
+
+_LAUNCHED_BY_KERNEL: Final = ("NVIDIA", "AMD")
+FITTED: Final = "fitted"
+CALIBRATIONS: Final = (CEILING.name, FITTED)
+SHARED_NAMES: Final = (
+    "memory_share",
+    "tensor_share",
+    "link_share",
+    "layer_ns",
+    "collective_ns",
+    "fp4_overhead",
+    "prefill_step_ns",
+    "acceptance",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedFits:
+    """Fits to one file of measurements.
+
+    Attributes:
+        data: the file's name, sha256, and how many rows and configurations were fitted.
+        everything: the fit on every row.
+        halves: on half of the configurations, by the split's seed.
+        without: on every row but one machine's, by the machine.
+        fitted_in: the seeds whose half had a configuration, by its fingerprint.
+    """
+
+    data: Mapping[str, str | int]
+    everything: StackFactors
+    halves: Mapping[int, StackFactors]
+    without: Mapping[str, StackFactors]
+    fitted_in: Mapping[str, frozenset[int]]
+
+    def as_data(self) -> dict[str, Any]:
+        """What `from_data` reads."""
+        return {
+            "data": dict(self.data),
+            "everything": _plain(self.everything),
+            "halves": {str(seed): _plain(each) for seed, each in self.halves.items()},
+            "without": {machine: _plain(each) for machine, each in self.without.items()},
+            "fitted_in": {key: sorted(seeds) for key, seeds in sorted(self.fitted_in.items())},
+        }
+
+    @classmethod
+    def from_data(cls, held: Mapping[str, Any]) -> "ShippedFits":
+        """The fits of a file's content."""
+        return cls(
+            data=held["data"],
+            everything=_factors(held["everything"]),
+            halves={int(seed): _factors(each) for seed, each in held["halves"].items()},
+            without={machine: _factors(each) for machine, each in held["without"].items()},
+            fitted_in={key: frozenset(seeds) for key, seeds in held["fitted_in"].items()},
+        )
+
+
+def _plain(factors: StackFactors) -> dict[str, Any]:
+    return {
+        "name": factors.name,
+        "source": factors.source,
+        "shared": {name: _rounded(getattr(factors, name)) for name in SHARED_NAMES},
+        "machines": {
+            name: {"memory": _rounded(on.memory), "compute": _rounded(on.compute)}
+            for name, on in factors.machines.items()
+        },
+        "frameworks": {
+            name: {"overhead": _rounded(by.overhead), "ageing": _rounded(by.ageing)}
+            for name, by in factors.frameworks.items()
+        },
+    }
+
+
+def _rounded(value: float) -> float:
+    """Five digits: more than any fit knows, and the same on every host."""
+    return float(f"{value:.5g}")
+
+
+def _factors(held: Mapping[str, Any]) -> StackFactors:
+    return StackFactors(
+        name=held["name"],
+        source=held["source"],
+        machines={name: MachineFactors(**each) for name, each in held["machines"].items()},
+        frameworks={name: FrameworkFactors(**each) for name, each in held["frameworks"].items()},
+        **held["shared"],
+    )
+
+
+@lru_cache(maxsize=1)
+def shipped_fits() -> ShippedFits:
+    """The fits of the installed package."""
+    text = files("emulator.data").joinpath("calibrations.json").read_text(encoding="utf-8")
+    return ShippedFits.from_data(json.loads(text))
+
+
+def calibration_for(chip: str, framework: str | None = None, *, name: str = FITTED) -> Calibration:
+    """The calibration `name` of CALIBRATIONS for a chip, under a serving framework of today.
+
+    Fitted: the shared factors, times the chip's and the framework's where measurements had them,
+    else times 1. Measurements were of GPUs alone: for a chip that runs compiled graphs the pass of
+    prompts costs nothing extra (assumed: what was fitted is a GPU's pass without a captured graph).
+
+    Raises ConfigError for another name, or a chip that the catalog does not have.
+    """
+    if name == CEILING.name:
+        return CEILING
+    if name != FITTED:
+        raise ConfigError(
+            field="calibration", value=name, expected=f"one of {', '.join(CALIBRATIONS)}"
+        )
+    fitted = shipped_fits().everything.calibration(chip, framework)
+    if chip_by_name(chip).maker in _LAUNCHED_BY_KERNEL:
+        return replace(fitted, name=FITTED)
+    none = Figure(value=0.0, unit="ns", source="assumed: prompts run in compiled graphs too")
+    return replace(fitted, name=FITTED, prefill_step_ns=none)

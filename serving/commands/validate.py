@@ -1,0 +1,122 @@
+"""`ultraserve validate`: the cost model's predictions held against public serving measurements.
+
+It predicts every row of a file from its configuration alone, with fits that ship. It fits nothing,
+unless it is asked to write new fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emulator.errors import ConfigError
+from serving.commands.text_table import table_lines
+
+if TYPE_CHECKING:
+    from serving.planning.validation import Validation
+
+_PICTURES = (".png", ".svg", ".html")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `validate` command."""
+    parser = subparsers.add_parser(
+        "validate",
+        help="predictions against public serving measurements",
+        description="Predict measured serving runs from their configurations and print the signed "
+        "errors; fits that ship are used, nothing is fitted to the file.",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="CSV with InferenceX's columns (default: inferencex_dsr1.csv in the folder that "
+        "ULTRASERVE_MEASUREMENTS names, or in ./measurements)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="measured against predicted: .png, .svg or .html"
+    )
+    parser.add_argument(
+        "--refit", type=Path, metavar="FILE", help="also fit to the data anew, and write that here"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict, print, write the picture and the fits that were asked for; returns 0.
+
+    Raises ConfigError: no data, a bad file, or a path that cannot be written.
+    """
+    from serving.planning.measurement_files import measurements_file
+    from serving.planning.reference_points import reference_data
+    from serving.planning.validation import validation_of
+
+    _check_outputs(args)
+    path = measurements_file(args.data, os.environ)
+    validation = validation_of(path)
+    references = reference_data(path.parent)
+    if args.json:
+        _print_json(validation, references)
+    else:
+        print("\n".join(report_lines(validation, references)))
+    if args.plot is not None:
+        from serving.planning.validation_chart import save_validation_chart
+
+        save_validation_chart(validation, args.plot)
+        print(f"wrote {args.plot}", file=sys.stderr)
+    if args.refit is not None:
+        from serving.planning.refit import main as refit
+
+        refit(["--data", str(path), "--output", str(args.refit)])
+        print(f"wrote {args.refit}", file=sys.stderr)
+    return 0
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Refuse what could not be written before the work, not after it."""
+    if args.plot is not None and args.plot.suffix.lower() not in _PICTURES:
+        expected = f"a path that ends in {', '.join(_PICTURES)}"
+        raise ConfigError(field="plot", value=args.plot, expected=expected)
+    for name in ("plot", "refit"):
+        path = getattr(args, name)
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigError(field=name, value=path, expected="a path in a folder that exists")
+
+
+def _print_json(validation: Validation, references: list[dict[str, Any]]) -> None:
+    import msgspec
+
+    from serving.planning.validation_text import as_data
+
+    data = msgspec.json.encode(as_data(validation, references))
+    print(msgspec.json.format(data, indent=1).decode())
+
+
+def report_lines(validation: Validation, references: list[dict[str, Any]]) -> Iterator[str]:
+    """Rows, excluded rows, scores, seeds, references, factors, assumptions."""
+    from serving.planning import validation_text as text
+    from serving.planning.reference_points import reference_table
+    from serving.planning.validation_assumptions import assumptions_of
+
+    last = len(text.ROW_HEADER)
+    yield from table_lines(text.row_table(validation), right=frozenset({0, *range(7, last)}))
+    yield ""
+    yield f"{len(validation.rows)} rows predicted, {len(validation.excluded)} excluded"
+    if validation.excluded:
+        yield from table_lines(text.excluded_table(validation), right=frozenset({0}))
+    yield ""
+    yield from table_lines(text.score_table(validation), right=frozenset(range(3, 8)))
+    yield ""
+    yield from table_lines(text.seed_table(validation), right=frozenset())
+    yield ""
+    if references:
+        yield from table_lines(reference_table(references), right=frozenset({2, 3, 4}))
+        yield ""
+    yield from table_lines(text.factor_table(validation), right=frozenset({1}))
+    yield ""
+    yield from (f"- {each}" for each in assumptions_of(validation))

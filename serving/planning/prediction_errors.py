@@ -1,0 +1,60 @@
+"""Errors of predictions, signed, and what they come to: mean, median and 90th percentile."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowError:
+    """One prediction of one metric of one row, against what was measured."""
+
+    line: int
+    hardware: str
+    speculative: bool
+    measured: float
+    predicted: float
+
+    @property
+    def signed(self) -> float:
+        """Predicted / measured - 1."""
+        return self.predicted / self.measured - 1
+
+
+def summary(errors: Iterable[RowError]) -> dict[str, Any]:
+    """Absolute errors as shares of what was measured, of all and by hardware; None without rows."""
+    kept = list(errors)
+    machines = sorted({each.hardware for each in kept})
+    return {
+        **figures(kept),
+        "by_hardware": {
+            machine: {
+                **figures(own := [each for each in kept if each.hardware == machine]),
+                "plain": figures([each for each in own if not each.speculative]),
+                "mtp": figures([each for each in own if each.speculative]),
+            }
+            for machine in machines
+        },
+        "plain": figures([each for each in kept if not each.speculative]),
+        "mtp": figures([each for each in kept if each.speculative]),
+    }
+
+
+def figures(errors: list[RowError]) -> dict[str, float | int | None]:
+    """Rows counts rows, predictions how often they were predicted: once for each fit."""
+    counts: dict[str, float | int | None] = {
+        "rows": len({each.line for each in errors}),
+        "predictions": len(errors),
+    }
+    if not errors:
+        return {"mape": None, "median_ape": None, "p90_ape": None, "bias": None, **counts}
+    signed = np.array([each.signed for each in errors])
+    return {
+        "mape": float(np.abs(signed).mean()),
+        "median_ape": float(np.median(np.abs(signed))),
+        "p90_ape": float(np.percentile(np.abs(signed), 90)),
+        "bias": float(np.median(signed)),
+        **counts,
+    }

@@ -1,0 +1,195 @@
+"""`ultraserve plan` from its arguments to its text and JSON."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from emulator.errors import ConfigError, UltraServeError
+from serving.commands import plan as command
+from serving.planning.night import DEEPSEEK_SOURCE
+from serving.planning.plan_demand import TraceDemand
+
+SMALL = (
+    *(
+        "--model",
+        "qwen3-30b-a3b",
+        "--slo",
+        "ttft=300ms,tpot=20ms@p90",
+        "--chips",
+        "1",
+        "--lnc",
+        "2",
+    ),
+    *("--requests", "30", "--processes", "1", "--tries", "1"),
+)
+RATE = (*SMALL, "--rate", "60", "--isl", "400", "--osl", "12")
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["plan", *arguments])
+
+
+def trace(path: Path, seconds: int, rate_per_s: int = 2) -> Path:
+    rows = [
+        json.dumps({"timestamp": at * 1000 // rate_per_s, "input_length": 300, "output_length": 8})
+        for at in range(seconds * rate_per_s)
+    ]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_a_rate_is_planned_for_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    args = parsed(*RATE, "--price-hour", "500", "--price-kwh", "0.1", "--json")
+    assert args.run(args) == 0
+    captured = capsys.readouterr()
+    data = json.loads(captured.out)
+
+    assert data["checks"]["plan"]["meets"] is True
+    assert data["question"]["peak_requests_per_s"] == 60
+    assert data["power"]["peak_cost"]["machine_dollars_per_hour"] == pytest.approx(500)
+    assert data["night"]["source"] == DEEPSEEK_SOURCE
+    assert "simulating" in captured.err
+
+
+def test_a_trace_is_multiplied_and_its_peak_is_planned_for(tmp_path: Path) -> None:
+    path = trace(tmp_path / "even.jsonl", 100)
+    plain = command.question_of(parsed(*SMALL, "--trace", str(path), "--window", "20"))
+    more = command.question_of(
+        parsed(*SMALL, "--trace", str(path), "--window", "20", "--scale", "3", "--speed-up", "2")
+    )
+
+    assert isinstance(plain.demand, TraceDemand)
+    assert plain.demand.peak_rate_per_s == pytest.approx(2.0)
+    assert more.demand.peak_rate_per_s == pytest.approx(12.0, rel=0.1)
+    assert "even.jsonl, 2 times as fast, 3 times the requests" in more.demand.in_words()
+    assert plain.day.source == DEEPSEEK_SOURCE
+
+
+def test_the_day_is_the_trace_s_own_where_it_is_a_day_long(tmp_path: Path) -> None:
+    rows = [
+        json.dumps({"timestamp": hour * 3_600_000 + at, "input_length": 300, "output_length": 8})
+        for hour in range(26)
+        for at in range(0, 3_600_000, 900_000 if hour % 24 < 6 else 300_000)
+    ]
+    path = tmp_path / "day.jsonl"
+    path.write_text("\n".join(rows) + "\n")
+    asked = command.question_of(parsed(*SMALL, "--trace", str(path), "--window", "900"))
+
+    assert "the trace" in asked.day.source
+    assert asked.day.mean_shares[0] == pytest.approx(1 / 3)
+    assert asked.day.mean_shares[12] == pytest.approx(1.0)
+
+
+def test_lengths_come_from_a_file(tmp_path: Path) -> None:
+    path = trace(tmp_path / "lengths.jsonl", 10)
+    asked = command.question_of(parsed(*SMALL, "--rate", "5", "--lengths", str(path)))
+
+    assert set(asked.demand.peak.prompt_tokens.tolist()) == {300}
+    assert asked.sweep.shape.prompt_tokens == 300
+
+
+def test_mean_lengths_are_means() -> None:
+    peak = command.question_of(
+        parsed(*SMALL, "--rate", "5", "--isl", "1000", "--osl", "100", "--spread", "1")
+    ).demand.peak
+
+    assert float(peak.prompt_tokens.mean()) == pytest.approx(1_000, rel=0.05)
+    assert float(peak.output_tokens.mean()) == pytest.approx(100, rel=0.05)
+
+
+def test_a_chip_that_has_not_the_stored_format_takes_the_narrowest_that_it_has() -> None:
+    arguments = ("--model", "gpt-oss-20b", "--slo", "tpot=1s", "--rate", "1")
+    on_trn3 = command.question_of(parsed(*arguments))
+    on_trn2 = command.question_of(parsed(*arguments, "--system", "trn2-ultraserver"))
+
+    assert on_trn3.sweep.precisions == ("stored",)
+    assert on_trn2.sweep.precisions == ("fp8",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("--rate", "5", "--slo", "ttft=fast"), "slo"),
+        (("--rate", "0"), "rate"),
+        (("--rate", "-1"), "rate"),
+        (("--rate", "5", "--model", "gpt-9"), "model"),
+        (("--rate", "5", "--system", "abacus"), "system"),
+        (("--rate", "5", "--reading", "moon=blue"), "reading"),
+        (("--rate", "5", "--isl", "0"), "isl"),
+        (("--rate", "5", "--spread", "-1"), "spread"),
+        (("--rate", "5", "--scale", "2"), "scale"),
+        (("--rate", "5", "--window", "60"), "window"),
+        (("--rate", "5", "--precision", "int3"), "precision"),
+        (("--rate", "5", "--routing", "odd"), "routing"),
+        (("--rate", "5", "--calibration", "guess"), "calibration"),
+        (("--rate", "5", "--requests", "0"), "requests"),
+        (("--rate", "5", "--seed", "-1"), "seed"),
+        (("--rate", "5", "--price-hour", "-1"), "system_hour_dollars"),
+        (("--rate", "5", "--price-hour", "1", "--price-chip-hour", "1"), "system_hour_dollars"),
+        (("--rate", "5", "--day", "none.csv"), "day"),
+        (("--rate", "5", "--lengths", "none.csv"), "none.csv"),
+        (("--trace", "none.csv"), "none.csv"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_one_line(arguments: tuple[str, ...], field: str) -> None:
+    with pytest.raises(UltraServeError, match=field) as refusal:
+        command.question_of(parsed(*SMALL, *arguments))
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_processes_below_one_are_refused() -> None:
+    args = parsed(*RATE, "--processes", "0")
+
+    with pytest.raises(ConfigError, match="processes"):
+        args.run(args)
+
+
+def test_an_argument_of_a_trace_beside_lengths_is_refused(tmp_path: Path) -> None:
+    path = trace(tmp_path / "lengths.jsonl", 3)
+
+    with pytest.raises(ConfigError, match="isl"):
+        command.question_of(parsed(*SMALL, "--rate", "5", "--lengths", str(path), "--isl", "9"))
+
+
+def is_there(group: int) -> bool:
+    """Whether a process group has any process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_an_interrupt_ends_it_and_its_workers_in_one_line() -> None:
+    long_run = [*RATE, "--requests", "200000", "--effort", "1000000000", "--processes", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "serving.main", "plan", *long_run],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    while "simulating" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    out, rest = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert out == ""
+    assert rest.splitlines() == ["ultraserve plan: interrupted, nothing was planned"]
+    deadline = time.monotonic() + 10.0
+    while is_there(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_there(process.pid)
