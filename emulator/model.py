@@ -7,7 +7,9 @@ from emulator.compute.checkpoint import check_weights
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.fabric.collectives import CollectiveModel, CollectiveTime, Operation
 from emulator.fabric.kv_transfer import kv_transfer_ns
+from emulator.fabric.shared_links import SharedLinks
 from emulator.fabric.tiers import rack_of, tray_of
+from emulator.fabric.traffic_classes import TrafficClass, traffic_classes
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.faults.reloads import plan_reloads
 from emulator.faults.survival import Recovery
@@ -42,7 +44,7 @@ from emulator.specs.readings import Reading, Switch, with_readings
 from emulator.specs.shipped_fits import CALIBRATIONS, ShippedFits, calibration_for, shipped_fits
 from emulator.specs.sparsity import Sparsity
 from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
-from emulator.specs.system import SystemSpec
+from emulator.specs.system import SystemSpec, Topology
 from emulator.specs.systems import SYSTEMS, system_by_name
 from emulator.specs.work_energy import WorkEnergy, work_energy_of
 from emulator.timing.expert_distribution import ExpertDistribution
@@ -52,7 +54,7 @@ from emulator.ultraserver.ceilings import Ceilings, ceilings_of
 from emulator.ultraserver.machine import Machine, Settlement, StepCosting
 from emulator.ultraserver.relief import SPEEDLESS, relieved_ns
 from emulator.ultraserver.step_columns import StepColumns
-from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
 from emulator.ultraserver.step_rows import CalibrationValues
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
@@ -66,6 +68,7 @@ __all__ = [
     "NAMED_STATES",
     "SPEEDLESS",
     "SYSTEMS",
+    "THROTTLE",
     "BusiestExperts",
     "Calibration",
     "CalibrationValues",
@@ -107,6 +110,7 @@ __all__ = [
     "RecoveryRates",
     "Season",
     "Settlement",
+    "SharedLinks",
     "ShippedFits",
     "Sparsity",
     "StackFactors",
@@ -123,6 +127,8 @@ __all__ = [
     "TokenCost",
     "TokenRates",
     "TokensPerMegawatt",
+    "Topology",
+    "TrafficClass",
     "WorkEnergy",
     "calibration_for",
     "ceilings_of",
@@ -148,6 +154,7 @@ __all__ = [
     "throttle_factor",
     "token_cost",
     "tokens_per_megawatt",
+    "traffic_classes",
     "tray_of",
     "wanted_watts",
     "with_readings",

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.collectives import CollectiveModel, Operation
+from emulator.fabric.collectives import CollectiveModel, CollectiveTime, Operation
 from emulator.specs.system import SystemSpec
 
 Int64s = NDArray[np.int64]
@@ -18,8 +18,9 @@ class RankAllReduce:
     `tp` of them in a row. `all_to_all` are the same chips' links with their faults; whole without
     it. Raises ValueError when they are no whole number of ranks.
 
-    Every method takes the bytes of each rank's collective, float64[ranks], and gives nanoseconds,
-    [ranks]: the whole of what is reduced or gathered; for a permutation what each chip sends.
+    Every method takes the bytes of each rank's collective, float64[steps x ranks], of one step or
+    of several one after the other, and gives nanoseconds, [steps x ranks]: the whole of what is
+    reduced or gathered.
     """
 
     def __init__(
@@ -28,28 +29,20 @@ class RankAllReduce:
         if len(physical) % tp:
             raise ValueError(f"{len(physical)} chips are not whole ranks of {tp}")
         self.tp = tp
+        self._ranks = len(physical) // tp
         self._model = CollectiveModel(system, physical.reshape(-1, tp), all_to_all=all_to_all)
 
     def moving_ns(self, payload_bytes: Float64s) -> Float64s:
         """How long an all-gather, one phase of an all-reduce, keeps each chip's links busy."""
-        return self._model.time(Operation.ALL_GATHER, payload_bytes).link_busy_ns
+        return self._time(Operation.ALL_GATHER, payload_bytes).link_busy_ns.ravel()
 
     def all_gather_ns(self, payload_bytes: Float64s) -> Float64s:
         """Every chip has a part and gets all; nothing to move takes no time."""
-        return self._model.time(Operation.ALL_GATHER, payload_bytes).duration_ns
-
-    def reduce_scatter_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Every chip has a whole and gets its part of the sum."""
-        return self._model.time(Operation.REDUCE_SCATTER, payload_bytes).duration_ns
+        return self._time(Operation.ALL_GATHER, payload_bytes).duration_ns.ravel()
 
     def all_reduce_ns(self, payload_bytes: Float64s) -> Float64s:
         """Every chip has a whole and gets the sum."""
-        return self._model.time(Operation.ALL_REDUCE, payload_bytes).duration_ns
+        return self._time(Operation.ALL_REDUCE, payload_bytes).duration_ns.ravel()
 
-    def all_reduce_moving_ns(self, payload_bytes: Float64s) -> Float64s:
-        """How long an all-reduce keeps each chip's links busy."""
-        return self._model.time(Operation.ALL_REDUCE, payload_bytes).link_busy_ns
-
-    def permute_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Every chip sends to the next of its rank, the last one to the first."""
-        return self._model.time(Operation.PERMUTE, payload_bytes).duration_ns
+    def _time(self, operation: Operation, payload_bytes: Float64s) -> CollectiveTime:
+        return self._model.time(operation, payload_bytes.reshape(-1, self._ranks))

@@ -63,9 +63,10 @@ class LinkHealth:
                 there: Int64s = np.full(len(own), lanes[link].lanes.count)
                 if to_switches:
                     there = _lanes_of_switch_trays(health, system, there, rack_of(system, own))
-                active = lanes[link].active.count
-                up = np.clip(there - health.lanes_down[:, TIERS.index(link)], 0, active)
-                share[own, tier] = up / active
+                up = np.maximum(there - health.lanes_down[:, TIERS.index(link)], 0)
+                # Of the bandwidth as it is read: one that counts all lanes has none to spare.
+                whole = tier_bytes_per_s(system, tier) / lanes[link].lane_bytes_per_s.value
+                share[own, tier] = np.minimum(up, whole) / whole
             elif to_switches:
                 trays = system.switch_trays_per_rack.count
                 share[own, tier] = 1 - health.switch_trays_out[rack_of(system, own)] / max(trays, 1)

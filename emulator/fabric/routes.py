@@ -124,11 +124,13 @@ def _direct_tiers(system: SystemSpec, physical: Int64s, links: LinkHealth) -> In
 
 def _fewest_legs(joined: Bools) -> Int64s:
     """Legs of the shortest way of each pair along `joined`, int64[nodes, nodes]."""
-    legs = np.full(joined.shape, UNREACHABLE)
+    legs = np.where(joined, 1, UNREACHABLE)
     np.fill_diagonal(legs, 0)
-    reached = legs == 0
+    reached = legs != UNREACHABLE
+    if reached.all():  # a whole fabric: nothing is gone around
+        return legs
     step = joined.astype(np.float32)  # counts of ways stay far below what float32 holds exactly
-    for count in range(1, len(joined)):
+    for count in range(2, len(joined)):
         further = (reached.astype(np.float32) @ step > 0) & ~reached
         if not further.any():
             break

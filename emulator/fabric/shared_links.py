@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.fabric.link_health import LinkHealth
-from emulator.fabric.shortest_ways import find_ways
 from emulator.fabric.traffic_classes import (
     TrafficClass,
     Transfer,
     completion_ns,
     traffic_classes,
 )
-from emulator.fabric.wiring import fabric_graph
 from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
 
@@ -29,6 +27,10 @@ class SharedLinks:
     def __init__(
         self, system: SystemSpec, physical: Int64s, links: LinkHealth | None = None
     ) -> None:
+        # Imported here, as what it stands on takes longer to load than all the rest of this room.
+        from emulator.fabric.shortest_ways import find_ways  # noqa: PLC0415
+        from emulator.fabric.wiring import fabric_graph  # noqa: PLC0415
+
         self._ways = find_ways(fabric_graph(system, links), physical)
         self._ns_per_byte = NS_PER_S / self._ways.graph.bytes_per_s  # [links]
         self._start_ns = system.chip.dma_start_ns.value

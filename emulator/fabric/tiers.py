@@ -25,11 +25,6 @@ class Tier(IntEnum):
     SCALE_OUT = 4
 
 
-def tiers_between(system: SystemSpec, chips: int) -> Int64s:
-    """The tier of every pair of the first `chips` chips of `system`, int64[chips, chips]."""
-    return tiers_of(system, np.arange(chips, dtype=np.int64))
-
-
 def tiers_of(system: SystemSpec, physical: Int64s) -> Int64s:
     """The tier of every pair of the chips of `system` with the numbers `physical`, all different.
 

@@ -61,8 +61,9 @@ def power_state(
 ) -> PowerState:
     """`chips` chips whose engines are busy for these shares of the time; others are at rest.
 
-    Raises ConfigError for an engine that is not in `BUSY_ENGINES`, a share outside [0, 1], or chips
-    that the system has not.
+    Raises ConfigError for an engine that is not in `BUSY_ENGINES`, a share outside [0, 1], formats
+    that keep the one matrix engine busy for more than all of the time, or chips that the system has
+    not.
     """
     for engine, share in busy.items():
         if engine not in BUSY_ENGINES:
@@ -70,6 +71,10 @@ def power_state(
             raise ConfigError(field="busy", value=engine, expected=expected)
         if not 0 <= share <= 1:
             raise ConfigError(field=f"busy {engine}", value=share, expected="0 to 1")
+    products = sum(share for engine, share in busy.items() if engine.startswith("tensor"))
+    if products > 1:
+        expected = "at most 1 over all formats, which one engine multiplies"
+        raise ConfigError(field="busy tensor", value=products, expected=expected)
     chip = power.system.chip
     shares = {engine: np.array([share]) for engine, share in {**_AT_REST, **busy}.items()}
     wanted = wanted_watts(chip, shares)  # [1]

@@ -146,14 +146,6 @@ class SystemPower:
             return published.value * chips, True
         return self.provisioned_watts(chips) * self.pue(Season.PEAK), False
 
-    def rack_watts(self, chip_watts: Float64s) -> Float64s:
-        """Each rack's input, [racks], from the watts of all chips of the system, [chips]."""
-        return np.array([self._rack_line(float(mean)) for mean in self._rack_means(chip_watts)])
-
-    def over_budget(self, chip_watts: Float64s) -> NDArray[np.bool_]:
-        """Which racks, [racks], would draw more than they are given; see `rack_watts`."""
-        return self.rack_watts(chip_watts) > self.rack_budget_watts * (1 + _ROUNDING)
-
     def rack_cap_factor(self, chip_watts: Float64s) -> Float64s:
         """How many times longer each rack's chips must take to stay in its budget, [racks].
 

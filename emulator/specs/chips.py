@@ -38,16 +38,16 @@ DATA_SHEETS: Final[dict[str, DataSheet]] = {
 
 
 def chip_by_name(name: str) -> ChipSpec:
-    """The chip of that name; raises ConfigError that lists the names, or says what is unpublished
-    of a chip of which there is a data sheet alone.
+    """The chip of that name, in any case; raises ConfigError that lists the names, or says what is
+    unpublished of a chip of which there is a data sheet alone.
     """
     for sheet in DATA_SHEETS.values():
-        if name in (sheet.name, *sheet.aliases):
+        if name.lower() in (sheet.name, *sheet.aliases):
             raise ConfigError(
                 field="chip",
                 value=name,
                 expected=f"a chip that can be timed; {sheet.name} is {sheet.status}",
             )
-    if name not in CHIPS:
+    if name.lower() not in CHIPS:
         raise ConfigError(field="chip", value=name, expected=f"one of {', '.join(CHIPS)}")
-    return CHIPS[name]
+    return CHIPS[name.lower()]

@@ -1,7 +1,7 @@
-"""The lanes of a chip: how many it has of each tier, and how many carry traffic at once.
+"""The lanes of a chip: how many it has of each tier, and how fast one is.
 
-A tier's bandwidth, in the chip's own figures, is that of its active lanes; those beyond stand in
-for lanes that fail.
+A tier's bandwidth, in the chip's own figures as they are read, is that of the lanes that carry
+traffic at once; those beyond stand in for lanes that fail.
 """
 
 from collections.abc import Mapping
@@ -15,48 +15,51 @@ from emulator.specs.chip import ChipSpec
 from emulator.specs.fault import LinkTier
 from emulator.specs.figure import Figure
 from emulator.specs.trainium3 import TRAINIUM3
+from emulator.units import GB
 
 _SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierLanes:
-    """A chip's lanes of one tier, and those of them that carry traffic while nothing fails."""
+    """A chip's lanes of one tier, those to spare among them, and one's rate per direction."""
 
     lanes: Figure
-    active: Figure
+    lane_bytes_per_s: Figure
 
     def __post_init__(self) -> None:
-        if not 0 < self.active.count <= self.lanes.count:
+        if self.lanes.count < 1 or self.lane_bytes_per_s.value <= 0:
             raise ConfigError(
-                field="active lanes",
-                value=self.active.count,
-                expected=f"1 to {self.lanes.count}, the lanes that there are",
+                field="lanes", value=self.lanes.count, expected="1 or more, with a rate"
             )
 
 
 ChipLanes = Mapping[LinkTier, TierLanes]
 
 
-def _tier(lanes: int, active: int, source: str) -> TierLanes:
+def _tier(lanes: int, gb_per_s: int, source: str) -> TierLanes:
     return TierLanes(
         lanes=Figure(value=lanes, unit="lanes", source=source),
-        active=Figure(value=active, unit="lanes", source=source),
+        lane_bytes_per_s=Figure(value=gb_per_s * GB, unit="bytes/s", source=source),
     )
+
+
+def _pcie6(lanes: int, source: str) -> TierLanes:
+    return _tier(lanes, 8, f"{source}; PCIe 6, 64 Gb/s each way")
 
 
 def _nvlinks(chip: ChipSpec, links: int, gb_per_s: int) -> ChipLanes:
     source = f"NVIDIA, NVLink: {links} links of {gb_per_s} GB/s per direction on {chip.name}"
-    return {LinkTier.TRAY: _tier(links, links, source)}
+    return {LinkTier.TRAY: _tier(links, gb_per_s, source)}
 
 
 LANES_BY_CHIP: Final[Mapping[str, ChipLanes]] = {
     TRAINIUM3.name: {
-        LinkTier.TRAY: _tier(64, 64, f"{_SEMIANALYSIS}: 64 board lanes"),
-        LinkTier.BACKPLANE: _tier(
-            80, 64, f"{_SEMIANALYSIS}: 80 backplane lanes, 16 of them redundant"
+        LinkTier.TRAY: _pcie6(64, f"{_SEMIANALYSIS}: 64 board lanes"),
+        LinkTier.BACKPLANE: _pcie6(
+            80, f"{_SEMIANALYSIS}: 80 backplane lanes, 16 of them redundant"
         ),
-        LinkTier.CROSS_RACK: _tier(16, 16, f"{_SEMIANALYSIS}: 16 lanes to the other rack"),
+        LinkTier.CROSS_RACK: _pcie6(16, f"{_SEMIANALYSIS}: 16 lanes to the other rack"),
     },
     H100.name: _nvlinks(H100, 18, 25),
     H800.name: _nvlinks(H800, 8, 25),

@@ -31,7 +31,7 @@ MODELS: Final[dict[str, ModelSpec]] = {
 
 
 def model_by_name(name: str) -> ModelSpec:
-    """The model of that name; raises ConfigError that lists the names."""
-    if name not in MODELS:
+    """The model of that name, in any case; raises ConfigError that lists the names."""
+    if name.lower() not in MODELS:
         raise ConfigError(field="model", value=name, expected=f"one of {', '.join(MODELS)}")
-    return MODELS[name]
+    return MODELS[name.lower()]

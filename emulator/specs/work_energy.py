@@ -90,18 +90,28 @@ def work_energy_of(chip: ChipSpec) -> WorkEnergy:
     process = _PROCESS_OF_CHIP.get(chip.name, "5 nm")
     logic = _logic_energies(process)
     own_fp8 = chip.tensor_flops_per_s("fp8") > chip.tensor_flops_per_s("bf16")
-    own_fp4 = chip.tensor_flops_per_s("fp4") > chip.tensor_flops_per_s("fp8")
+    fp4_times = chip.tensor_flops_per_s("fp4") / chip.tensor_flops_per_s("fp8")
     fp8 = logic["tensor_fp8"] if own_fp8 else logic["tensor_bf16"]
     return WorkEnergy(
         tensor_fp32=logic["tensor_fp32"],
         tensor_bf16=logic["tensor_bf16"],
         tensor_fp8=fp8,
-        tensor_fp4=logic["tensor_fp4"] if own_fp4 else fp8,
+        tensor_fp4=_fp4_energy(fp8, fp4_times) if fp4_times > 1 else fp8,
         vector=logic["vector"],
         scalar=logic["scalar"],
         gpsimd=logic["gpsimd"],
         hbm=_HBM,
         link=_LINK,
+    )
+
+
+def _fp4_energy(fp8: Figure, times_as_fast: float) -> Figure:
+    """Of an engine that multiplies FP4 so many times as fast as FP8."""
+    return Figure(
+        value=fp8.value / times_as_fast,
+        unit=fp8.unit,
+        source=f"assumed: FP8's {fp8.value:.3g} / {times_as_fast:.3g}: it multiplies FP4 so many "
+        "times as fast within the same power",
     )
 
 
@@ -140,11 +150,6 @@ def _logic_energies(process: str) -> dict[str, Figure]:
             0.3,
             "pJ/FLOP",
             "half of BF16: Nvidia's chips multiply FP8 at twice the rate within the same power",
-        ),
-        "tensor_fp4": (
-            0.15,
-            "pJ/FLOP",
-            "half of FP8: Blackwell multiplies FP4 at twice the FP8 rate within the same power",
         ),
         "vector": (
             2 * 0.6 * 4.6 / 1.5,

@@ -1,6 +1,7 @@
 """The work of attention: what each chip of a rank does of a layer before its feed-forward part."""
 
 from emulator.specs.model import ModelSpec
+from emulator.timing.activation_traffic import module_traffic_bytes
 from emulator.timing.head_split import HeadSplit
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.layer_weights import layer_weights
@@ -29,7 +30,8 @@ def attention_work(
     Each rank works for its own tokens. Heads are divided; the norm of the hidden row and the
     residual are done on every chip of the rank, and so are a latent's down-projections. `window`
     is for a layer that attends to the model's window only. Scores and weighted sums run in the
-    model's dtype, in whatever format the cache lies, and so does a latent's up-projection.
+    model's dtype, and so does a latent's up-projection; where a latent's cache is multiplied as it
+    lies, and lies in 8 bits, they run at that rate (`product_rate.cache_rate`).
     """
     weights = layer_weights(model)
     tokens = totals.tokens
@@ -54,23 +56,29 @@ def attention_work(
     )
     head_macs = totals.window_head_macs if window else totals.head_macs
     issued_head_macs = totals.window_issued_head_macs if window else totals.issued_head_macs
+    cached, issued_cached = totals.cached_macs, totals.issued_cached_macs
     return Work.of(
-        flops=_by_rate(shape.query.rate, projected, heads * head_macs),
-        issued_flops=_by_rate(shape.query.rate, issued, heads * issued_head_macs),
+        flops=_by_rate(shape, projected, heads * head_macs, heads * cached),
+        issued_flops=_by_rate(shape, issued, heads * issued_head_macs, heads * issued_cached),
         vector_flops=_vector_flops_per_token(model, split, shape) * tokens + SOFTMAX_FLOPS * scores,
         scalar_ops=scores + (model.heads * split.query_share if model.sinks else 0) * tokens,
-        hbm_bytes=stored_bytes * is_busy(tokens) + cache_bytes * (context_tokens + tokens),
+        hbm_bytes=stored_bytes * is_busy(tokens)
+        + cache_bytes * (context_tokens + tokens)
+        + module_traffic_bytes(tokens, hidden=model.hidden, beside_bytes=shape.beside_bytes),
         lost_bytes=cache_bytes
         * (shape.cache_read_lost * context_tokens + shape.cache_write_lost * tokens),
     )
 
 
 def _by_rate(
-    projection: ProductRate, projected: Float64s, own: Float64s
+    shape: IssueShape, projected: Float64s, own: Float64s, cached: Float64s
 ) -> dict[ProductRate, Float64s]:
-    """Flops of MACs by rate: projections, and every head's own products in the model's dtype."""
-    flops = {ProductRate.PLAIN: FLOPS_PER_MAC * own}
-    flops[projection] = flops.get(projection, 0.0) + FLOPS_PER_MAC * projected
+    """Flops of MACs by rate: projections, and every head's own products, of which those `cached`
+    multiply the cache as it lies.
+    """
+    flops = {ProductRate.PLAIN: FLOPS_PER_MAC * (own - cached)}
+    for rate, macs in ((shape.query.rate, projected), (shape.cache_rate, cached)):
+        flops[rate] = flops.get(rate, 0.0) + FLOPS_PER_MAC * macs
     return flops
 
 

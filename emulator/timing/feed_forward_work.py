@@ -8,6 +8,7 @@ ranks of their group.
 import numpy as np
 
 from emulator.specs.model import ModelSpec
+from emulator.timing.activation_traffic import expert_traffic_bytes, module_traffic_bytes
 from emulator.timing.head_split import HeadSplit
 from emulator.timing.issue_shape import IssueShape, WeightProduct
 from emulator.timing.layer_weights import Weights, layer_weights
@@ -52,7 +53,8 @@ def router_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: I
         vector_flops=vector_flops_per_token * tokens,
         scalar_ops=model.experts * tokens,
         gpsimd_ops=PICK_OPS * model.experts_per_token * tokens,
-        hbm_bytes=weights.router.stored_bytes * is_busy(totals.tokens),
+        hbm_bytes=weights.router.stored_bytes * is_busy(totals.tokens)
+        + module_traffic_bytes(tokens, hidden=model.hidden, beside_bytes=shape.beside_bytes),
     )
     if not model.shared_experts:
         return router
@@ -63,7 +65,12 @@ def router_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: I
 def dense_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
     """One layer without experts, on each chip of each rank: norm, network, residual."""
     weights, tokens = layer_weights(model), totals.tokens
-    norm = Work.of(vector_flops=(NORM_FLOPS + RESIDUAL_FLOPS) * model.hidden * tokens)
+    norm = Work.of(
+        vector_flops=(NORM_FLOPS + RESIDUAL_FLOPS) * model.hidden * tokens,
+        hbm_bytes=module_traffic_bytes(
+            tokens, hidden=model.hidden, beside_bytes=shape.beside_bytes
+        ),
+    )
     width = model.dense_intermediate
     return norm + _columns_work(model, weights.dense, width, tokens, split, shape, shape.dense)
 
@@ -113,7 +120,13 @@ def expert_work(
         + QUANTIZE_FLOPS * quantised,
         scalar_ops=activated,
         gpsimd_ops=PERMUTE_OPS * model.hidden * pairs,
-        hbm_bytes=share * weights.stored_bytes * distinct,
+        hbm_bytes=share * weights.stored_bytes * distinct
+        + expert_traffic_bytes(
+            pairs,
+            hidden=model.hidden,
+            width=share * model.expert_intermediate,
+            beside_bytes=shape.beside_bytes,
+        ),
     )
 
 

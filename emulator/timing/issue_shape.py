@@ -16,7 +16,7 @@ from emulator.specs.model_tensors import Tensor
 from emulator.specs.weight_format import WeightFormat
 from emulator.timing.dma_time import PAGE_TOKENS, lost_share
 from emulator.timing.matrix_time import tile_macs
-from emulator.timing.product_rate import ProductRate, product_rate
+from emulator.timing.product_rate import ProductRate, cache_rate, product_rate
 
 _DIVIDED_BY_CONTRACTION = ("output", "down")  # the others are divided by their outputs
 
@@ -33,8 +33,9 @@ class WeightProduct:
 class IssueShape:
     """A model's products on each chip of a rank, and the transfers of its cache.
 
-    `kv_up_macs` are charged per row of one head. `cache_read_lost` and `cache_write_lost` are the
-    bytes' time that a byte loses in a page of the cache, and in one new token's keys.
+    `beside_bytes` is the memory beside the engines. `kv_up_macs` are charged per row of one head.
+    `cache_read_lost` and `cache_write_lost` are the bytes' time that a byte loses in a page of the
+    cache, and in one new token's keys.
     """
 
     engine: MatrixEngine
@@ -48,6 +49,8 @@ class IssueShape:
     expert: WeightProduct
     lm_head: WeightProduct
     joining: WeightProduct
+    cache_rate: ProductRate
+    beside_bytes: float
     query_group: int
     cache_read_lost: float
     cache_write_lost: float
@@ -84,6 +87,8 @@ class IssueShape:
             expert=on.product(experts, expert_tp * cores, model.expert_format),
             lm_head=on.product(head, parts, plain),
             joining=on.product(joined, parts, plain),
+            cache_rate=cache_rate(model, chip),
+            beside_bytes=chip.sbuf_bytes.value,
             query_group=query_heads if model.latent else max(1, query_heads // kv_heads),
             cache_read_lost=lost_share(chip, PAGE_TOKENS * token_bytes),
             cache_write_lost=lost_share(chip, token_bytes),

@@ -47,6 +47,16 @@ def product_rate(storage: WeightFormat, chip: ChipSpec, sparsity: Sparsity) -> P
     return ProductRate.PLAIN
 
 
+def cache_rate(model: ModelSpec, chip: ChipSpec) -> ProductRate:
+    """The rate of products with a latent's cache as it lies.
+
+    8 bits are multiplied as they are, with queries and weights quantised for it (as the FP8 MLA
+    kernels of TensorRT-LLM and FlashMLA do); anything else in the model's dtype.
+    """
+    narrow = model.kv_bytes_per_element == 1 and chip.tensor_fp8_flops_per_s is not None
+    return ProductRate.FP8 if narrow else ProductRate.PLAIN
+
+
 def flops_per_ns(chip: ChipSpec, dtype: str) -> Float64s:
     """Each rate of `chip`, [rates], with plain products in `dtype`; a sparse one that it has not
     is the plain one.

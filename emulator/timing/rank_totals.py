@@ -24,8 +24,9 @@ class RankTotals:
     `window_context_tokens` the cached tokens that a window still reaches. `head_macs` are the MACs
     of one head in one layer that attends to everything, beside its projections, and
     `window_head_macs` in one with a window; `issued_head_macs` and `window_issued_head_macs` what
-    they occupy the matrix engine for. `requests` have tokens in this step, and `prefills` are those
-    that compute prompt tokens.
+    they occupy the matrix engine for. `cached_macs` and `issued_cached_macs` are the parts of them
+    that multiply a latent's cache as it lies. `requests` have tokens in this step, and `prefills`
+    are those that compute prompt tokens.
     """
 
     tokens: Float64s
@@ -35,6 +36,8 @@ class RankTotals:
     attended: Float64s
     head_macs: Float64s
     issued_head_macs: Float64s
+    cached_macs: Float64s
+    issued_cached_macs: Float64s
     window_context_tokens: Float64s
     window_attended: Float64s
     window_head_macs: Float64s
@@ -82,6 +85,8 @@ def rank_totals(
         attended=by_rank(attended),
         head_macs=by_rank(heads.macs),
         issued_head_macs=by_rank(heads.issued_macs) + issued_up,
+        cached_macs=by_rank(heads.cached_macs),
+        issued_cached_macs=by_rank(heads.issued_cached_macs),
         window_context_tokens=by_rank(window_context),
         window_attended=by_rank(window_attended),
         window_head_macs=windowed,
@@ -117,6 +122,8 @@ class _HeadProducts:
 
     macs: Float64s
     issued_macs: Float64s
+    cached_macs: Float64s
+    issued_cached_macs: Float64s
     up_rows: Float64s
 
 
@@ -132,6 +139,8 @@ def _head_products(
         return _HeadProducts(
             macs=(2 * model.head_dim * pairs).astype(np.float64),
             issued_macs=_issued_scores(model, shape, new, context),
+            cached_macs=np.zeros(len(new)),
+            issued_cached_macs=np.zeros(len(new)),
             up_rows=np.zeros(len(new)),
         )
     keys = context + new
@@ -148,6 +157,8 @@ def _head_products(
     return _HeadProducts(
         macs=np.where(fold, folded, unfolded),
         issued_macs=np.where(fold, issued_folded, issued_unfolded),
+        cached_macs=np.where(fold, pairs * latent.folded_macs_per_score, 0.0),
+        issued_cached_macs=np.where(fold, issued_folded, 0.0),
         up_rows=np.where(fold, new, keys).astype(np.float64),
     )
 

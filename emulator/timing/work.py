@@ -4,8 +4,8 @@ A multiply-accumulate is two flops. Nothing here is a time: rates belong to the 
 
 What is taken to move through HBM: weights once per step, by a chip that uses them; the cached keys
 and values of a request once per step and layer; new keys and values, written; embedding rows;
-logits, written and read for sampling. Activations stay in SBUF (assumed: a chunk of 8,192 tokens x
-2,048 x 2 bytes is 34 MB of Trainium3's 268; wider models run shorter chunks).
+logits, written and read for sampling; and of activations what does not fit beside the engines (see
+activation_traffic; a chunk of 8,192 tokens x 7,168 x 2 bytes is 117 MB of Trainium3's 268).
 """
 
 from collections.abc import Mapping

@@ -48,10 +48,12 @@ class BusiestExperts:
     def loads(self, batch: StepBatch) -> ExpertLoads:
         """Every chip of a group has the expected load of the busiest one; all layers are alike.
 
-        Guesses that the cost model's requests bring are among the tokens. Tokens are sent as expected, since an exchange adds up over many chips.
+        Guesses that the cost model's requests bring are among the tokens. Tokens are sent as
+        expected, since an exchange adds up over many chips.
         """
         partition, layers = self._costs.partition, self._costs.model.moe_layers
-        tokens = np.repeat(verified(batch, self._costs.draft_tokens).tokens_by_rank() / partition.tp, partition.tp)  # [chips]
+        by_rank = verified(batch, self._costs.draft_tokens).tokens_by_rank()
+        tokens = np.repeat(by_rank / partition.tp, partition.tp)  # [chips]
         groups = tokens.reshape(-1, partition.expert_group).sum(axis=1)
         most = np.array([self._maxima.of(float(each)) for each in groups.tolist()])  # [groups, 2]
         distinct, pairs = np.repeat(most, partition.expert_group, axis=0).T  # [chips] each

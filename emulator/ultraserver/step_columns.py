@@ -87,8 +87,9 @@ class StepColumns:
         """One layer's experts with dispatch and combine: [steps]."""
         rows = row_times(terms, values, slow=np.ones(self.count), layers=0.0, expert_layers=0.0)
         spared = (1 - self._dispatch_share) * terms.link_ns / values.link_share
-        both: Float64s = rows.compute_ns + 2 * rows.communication_ns - spared
-        return both[0]
+        both = rows.compute_ns + 2 * rows.communication_ns - spared
+        only_row: Float64s = both[0]
+        return only_row
 
 
 def _busiest_rank(terms: StepTerms) -> int:

@@ -7,6 +7,9 @@ a group that has some runs one dummy token through attention, so that the group'
 complete (vLLM's data-parallel ranks do so too); its token goes to no expert and makes no logits.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -91,29 +94,75 @@ class StepCounter:
 
         With `two_batch` those of its halves too, where tokens are exchanged and it has halves.
         """
-        halves = half_batches(batch) if two_batch and self.exchanges else None
-        if halves is None:
-            return self._terms(batch, loads, slow, drafts=drafts)
-        part = None if loads is None else half_loads(loads)
-        first, second = (self._terms(half, part, slow) for half in halves)
-        return self._terms(batch, loads, slow, drafts=drafts, halves=(first, second))
+        (counted,) = self.terms_of_each([batch], loads, slow, drafts=drafts, two_batch=two_batch)
+        return counted
 
-    def _terms(
+    def terms_of_each(
         self,
-        batch: StepBatch,
+        batches: Sequence[StepBatch],
         loads: ExpertLoads | None,
         slow: Float64s,
         *,
         drafts: tuple[StepTerms, ...] = (),
-        halves: tuple[StepTerms, StepTerms] | None = None,
+        two_batch: bool = False,
+    ) -> list[StepTerms]:
+        """The `terms` of several steps, which have the same loads and drafts.
+
+        Ranks of all steps are counted side by side, which takes hardly longer than those of one.
+        """
+        halves = [half_batches(each) if two_batch and self.exchanges else None for each in batches]
+        part = None if loads is None else half_loads(loads)
+        halved = [half for pair in halves if pair is not None for half in pair]
+        counted_halves = iter(self._side_by_side(halved, part, slow)) if halved else iter(())
+        whole = self._side_by_side(batches, loads, slow)
+        return [
+            replace(
+                terms,
+                drafts=drafts,
+                halves=None if pair is None else (next(counted_halves), next(counted_halves)),
+            )
+            for terms, pair in zip(whole, halves, strict=True)
+        ]
+
+    def _side_by_side(
+        self, batches: Sequence[StepBatch], loads: ExpertLoads | None, slow: Float64s
+    ) -> list[StepTerms]:
+        tokens = [batch.tokens_by_rank() for batch in batches]
+        totals = rank_totals(
+            StepBatch.side_by_side(batches),
+            self._model,
+            self._ranks.shape,
+            dummy=np.concatenate([self._dummy_tokens(each) for each in tokens]),
+        )
+        ranks = self._ranks.terms(totals)
+        count = self._partition.ranks
+        own = [slice(step * count, (step + 1) * count) for step in range(len(batches))]
+        return [
+            self._step_terms(
+                rank=ranks.columns(columns),
+                tokens=step_tokens,
+                requests=totals.requests[columns],
+                prefills=totals.prefills[columns],
+                loads=loads,
+                slow=slow,
+            )
+            for columns, step_tokens in zip(own, tokens, strict=True)
+        ]
+
+    def _step_terms(
+        self,
+        *,
+        rank: PhaseTerms,
+        tokens: Int64s,
+        requests: Float64s,
+        prefills: Float64s,
+        loads: ExpertLoads | None,
+        slow: Float64s,
     ) -> StepTerms:
-        tokens = batch.tokens_by_rank()
-        dummy = self._dummy_tokens(tokens)
-        totals = rank_totals(batch, self._model, self._ranks.shape, dummy=dummy)
         experts, kinds = self._expert_terms(tokens, loads)
         return StepTerms(
             parts=self._parts,
-            rank=self._ranks.terms(totals),
+            rank=rank,
             layers=self._layers,
             expert_layers=self._expert_layers,
             times=self._ranks.times,
@@ -125,12 +174,10 @@ class StepCounter:
             slow=slow,
             tp=self._partition.tp,
             ranks_per_domain=self._ranks_per_domain,
-            requests=totals.requests,
-            prefills=totals.prefills,
+            requests=requests,
+            prefills=prefills,
             busy=tokens > 0,
             launch_ns=self._launch_ns,
-            halves=halves,
-            drafts=drafts,
         )
 
     def _expert_terms(

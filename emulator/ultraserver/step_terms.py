@@ -50,6 +50,12 @@ class PhaseTerms:
             joined[field.name] = np.concatenate(parts, axis=parts[0].ndim - 2)
         return cls(**joined)
 
+    def columns(self, own: slice) -> Self:
+        """The same rows of some columns."""
+        return type(self)(
+            **{field.name: getattr(self, field.name)[..., own] for field in fields(self)}
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTerms:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from emulator.model import CHIPS, DATA_SHEETS, SYSTEMS, ChipSpec, DataSheet, Figure, SystemSpec
-from emulator.units import GB
+from emulator.units import GB, GIB
 from serving.commands.catalog_section import joined
 from serving.commands.text_table import table_lines
 
@@ -14,7 +14,7 @@ _CHIP_COLUMNS = (
     ("bf16 TFLOPS", "tensor_bf16_flops_per_s", _TERA),
     ("fp8 TFLOPS", "tensor_fp8_flops_per_s", _TERA),
     ("fp4 TFLOPS", "tensor_fp4_flops_per_s", _TERA),
-    ("HBM GB", "hbm_bytes", GB),
+    ("HBM GiB", "hbm_bytes", GIB),
     ("HBM TB/s", "hbm_bytes_per_s", _TERA),
     ("link GB/s", "link_tray_bytes_per_s", GB),
     ("network GB/s", "scale_out_bytes_per_s", GB),
@@ -22,7 +22,7 @@ _CHIP_COLUMNS = (
 )
 _SYSTEM_COLUMNS = (
     ("fp8 PFLOPS", "total_fp8_flops_per_s", 1e15),
-    ("HBM TB", "total_hbm_bytes", _TERA),
+    ("HBM TiB", "total_hbm_bytes", 1_024 * GIB),
     ("HBM TB/s", "total_hbm_bytes_per_s", _TERA),
     ("given kW", "provisioned_watts", 1e3),
 )

@@ -59,10 +59,12 @@ def catalog_sections() -> tuple[Section, ...]:
 
 
 def sections_of(name: str, readings: Sequence[str] = ()) -> tuple[Section, ...]:
-    """The entry of that name with `readings` on, each "SWITCH=READING"; a system's chip after it.
+    """The entry of that name, in any case, with `readings` on, each "SWITCH=READING"; a system's
+    chip after it.
 
     Raises ConfigError for a name or a reading that there is not.
     """
+    asked, name = name, name.lower()
     if name in SYSTEMS:
         system = with_readings(SYSTEMS[name], readings)
         return _of_system(system), _of_chip(system.chip)
@@ -72,7 +74,7 @@ def sections_of(name: str, readings: Sequence[str] = ()) -> tuple[Section, ...]:
     found = tuple(section for section in _catalog() if section.name in names)
     if not found:
         known = ", ".join(section.name for section in _catalog())
-        raise ConfigError(field="name", value=name, expected=f"one of {known}")
+        raise ConfigError(field="name", value=asked, expected=f"one of {known}")
     if readings:
         raise ConfigError(
             field="reading", value=readings[0], expected=f"nothing: {name} has no switches"

@@ -51,7 +51,8 @@ def _indented(blanks: int, lines: list[str]) -> Iterator[str]:
 def _core_map_lines(mapped: CoreMap) -> Iterator[str]:
     """One logical core a line: its physical cores and the HBM that it sees."""
     status = "" if mapped.released else " (announced by the vendor, not released)"
-    yield f"  LNC={mapped.lnc}: {len(mapped.cores)} logical cores{status}"
+    cores = "1 logical core" if len(mapped.cores) == 1 else f"{len(mapped.cores)} logical cores"
+    yield f"  LNC={mapped.lnc}: {cores}{status}"
     for core in mapped.cores:
         physical, stacks = (
             f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
@@ -74,5 +75,5 @@ def readable(figure: Figure) -> tuple[str, str]:
                 short = {"bytes": "B", "bytes/s": "B/s"}.get(unit, unit)
                 value, unit = value / factor, prefix + short
                 break
-    digits = 0 if value == int(value) else 2
+    digits = 0 if value == int(value) else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}", unit

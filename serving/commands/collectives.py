@@ -2,7 +2,8 @@
 
 A line for each size: the time, the algorithm that is the fastest there, and the bus bandwidth as
 nccom-test and nccl-tests print it; with two systems or more, how many times as long the first
-takes. It starts nothing.
+takes, and whether that is what the vendor claims. With other traffic beside it, who waits for whom.
+It starts nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +15,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.model import CollectiveModel, Operation, SystemSpec, system_by_name, with_readings
+from emulator.model import (
+    CollectiveModel,
+    Operation,
+    SystemSpec,
+    TrafficClass,
+    system_by_name,
+    with_readings,
+)
+from serving.commands.collective_claims import claim_of, claim_text, size_text
 from serving.commands.json_text import json_text
+from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
 from serving.commands.text_table import table_lines
 
 _UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZES_MAX = 64
+_OTHERS = [traffic for traffic in TrafficClass if traffic is not TrafficClass.COLLECTIVE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--ranks", type=int, metavar="N", help="ranks, divided over the chips (default: one each)"
     )
+    parser.add_argument(
+        "--beside",
+        metavar="TRAFFIC=SIZE,...",
+        help="instead, time all-to-alls while every chip also sends so much of "
+        f"{', '.join(map(traffic_name, _OTHERS))}",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, in base units")
     parser.set_defaults(run=run)
 
@@ -78,6 +95,18 @@ def run(args: argparse.Namespace) -> int:
     sizes = parse_sizes(args.sizes)
     chips = min(system.chips.count for system in systems) if args.chips is None else args.chips
     ranks = chips if args.ranks is None else args.ranks
+    _check_ranks(systems, chips=chips, ranks=ranks)
+    if args.beside is not None:
+        beside = parse_beside(args.beside)
+        shared = [
+            line
+            for system in systems
+            for line in shared_lines(
+                system, sizes, beside, chips=chips, ranks_per_chip=ranks // chips
+            )
+        ]
+        print(json_text(shared) if args.json else "\n".join(shared_text(shared)))
+        return 0
     lines = [
         line
         for operation in operations
@@ -86,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text(lines))
     else:
-        print("\n".join(_text(lines, len(systems))))
+        print("\n".join(_text(lines, systems)))
     return 0
 
 
@@ -95,15 +124,8 @@ def collective_lines(
 ) -> list[Line]:
     """One operation on the first `chips` chips of each system: sizes in order, systems within.
 
-    Raises ConfigError for chips that a system does not have, or ranks that do not divide over them.
+    Every system has so many chips, and the ranks divide over them.
     """
-    least = min(systems, key=lambda system: system.chips.count)
-    if not 1 <= chips <= least.chips.count:
-        expected = f"1 to {least.chips.count}, the chips of {least.name}"
-        raise ConfigError(field="chips", value=chips, expected=expected)
-    if ranks < 2 or ranks % chips:
-        expected = f"at least 2 ranks, a multiple of the {chips} chips"
-        raise ConfigError(field="ranks", value=ranks, expected=expected)
     size = np.array(sizes, dtype=np.float64)[:, None]  # [sizes, 1 group]
     group = np.arange(chips)[None]
     found: list[list[Line]] = [[] for _ in sizes]
@@ -128,6 +150,32 @@ def collective_lines(
                 )
             )
     return [line for lines in found for line in lines]
+
+
+def _check_ranks(systems: list[SystemSpec], *, chips: int, ranks: int) -> None:
+    """Raises ConfigError for chips that a system does not have, or ranks that do not divide."""
+    least = min(systems, key=lambda system: system.chips.count)
+    if not 1 <= chips <= least.chips.count:
+        expected = f"1 to {least.chips.count}, the chips of {least.name}"
+        raise ConfigError(field="chips", value=chips, expected=expected)
+    if ranks < 2 or ranks % chips:
+        expected = f"at least 2 ranks, a multiple of the {chips} chips"
+        raise ConfigError(field="ranks", value=ranks, expected=expected)
+
+
+def parse_beside(text: str) -> dict[TrafficClass, int]:
+    """Bytes by class of "kv-transfer=64MiB,checkpoint=1GiB"; raises ConfigError otherwise."""
+    by_name = {traffic_name(traffic): traffic for traffic in _OTHERS}
+    beside: dict[TrafficClass, int] = {}
+    for part in _names("beside", text):
+        name, equals, size = part.partition("=")
+        if not equals or name not in by_name:
+            expected = f"TRAFFIC=SIZE, traffic one of {', '.join(by_name)}"
+            raise ConfigError(field="beside", value=part, expected=expected)
+        if by_name[name] in beside:
+            raise ConfigError(field="beside", value=name, expected="each traffic once")
+        beside[by_name[name]] = _bytes(size)
+    return beside
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -175,34 +223,48 @@ def _operation(name: str) -> Operation:
     return Operation(name)
 
 
-def _text(lines: list[Line], systems: int) -> Iterator[str]:
-    """A title and a table per operation, with the columns of each system side by side."""
+def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
+    """A title, a table and the vendor's claims per operation, systems side by side; then what the
+    times rest on.
+    """
+    count = len(systems)
     by_operation: dict[str, list[Line]] = {}
     for line in lines:
         by_operation.setdefault(line.operation, []).append(line)
     for number, (operation, own) in enumerate(by_operation.items()):
         if number:
             yield ""
-        names = [line.system for line in own[:systems]]
+        names = [line.system for line in own[:count]]
         yield f"{operation}, {own[0].ranks} ranks: {' | '.join(names)}"
         header = ["size"]
-        for index in range(systems):
+        for index in range(count):
             header += ["us", "algorithm", "bus GB/s"] + (["x faster"] if index else [])
         rows = [header]
-        for at in range(0, len(own), systems):
-            row = [_size(own[at].size_bytes)]
-            for index, line in enumerate(own[at : at + systems]):
+        for at in range(0, len(own), count):
+            row = [size_text(own[at].size_bytes)]
+            for index, line in enumerate(own[at : at + count]):
                 row += [f"{line.duration_ns / 1e3:,.1f}", line.algorithm]
                 row += [f"{line.bus_bytes_per_s / 1e9:,.1f}"]
                 row += [f"{line.times_as_long:.2f}"] if index else []
             rows.append(row)
         words = {index for index, cell in enumerate(header) if cell == "algorithm"}
         yield from table_lines(rows, right=frozenset(range(len(header))) - words)
+        for index, system in enumerate(systems):
+            claim = claim_of(Operation(operation), systems[0], system)
+            if claim is not None:
+                sizes = [line.size_bytes for line in own[index::count]]
+                times = [line.times_as_long for line in own[index::count]]
+                yield f"{system.name}, vendor's {claim_text(claim, sizes, times)}"
+    yield ""
+    yield from map(_latency_text, systems)
+    yield "* assumed, `ultraserve describe` says why"
+    yield "links and HBM at their full rates; nothing is added up inside switches"
 
 
-def _size(size_bytes: int) -> str:
-    """The largest binary unit that leaves a whole number."""
-    for name in ("GiB", "MiB", "KiB"):
-        if size_bytes % _UNITS[name.upper()] == 0:
-            return f"{size_bytes // _UNITS[name.upper()]} {name}"
-    return f"{size_bytes} B"
+def _latency_text(system: SystemSpec) -> str:
+    """What a step takes beside its bytes, marked where nobody has published it."""
+    parts = ((system.chip.dma_start_ns, "a transfer's start"), (system.hop_ns, "a hop"))
+    said = (
+        f"{figure.value:,.0f} ns{'*' if figure.assumed else ''} {what}" for figure, what in parts
+    )
+    return f"{system.name}: {', '.join(said)}"

@@ -98,7 +98,11 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 def _add_assumptions(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("assumptions")
     group.add_argument("--overlap", default="none", help="none, two-batch or full")
-    group.add_argument("--calibration", default="ceiling", help="ceiling, or a fitted one")
+    group.add_argument(
+        "--calibration",
+        default="ceiling",
+        help="ceiling: what the hardware allows (default); fitted: with real stacks' overheads",
+    )
     group.add_argument(
         "--reading",
         action="append",
@@ -161,27 +165,27 @@ def run(args: argparse.Namespace) -> int:
 
 def sweeps_of(args: argparse.Namespace) -> tuple[Sweep, ...]:
     """One sweep for each machine that is named; raises ConfigError."""
-    from emulator.model import HbmTerms, model_by_name
+    from emulator.model import HbmTerms, calibration_for, model_by_name
     from emulator.specs.overlap import Overlap
     from emulator.specs.rack_power import Season
     from serving.planning.partitions import PartitionFilter
     from serving.planning.request_shape import BATCHED_TOKENS_MAX, RequestShape
-    from serving.planning.step_assumptions import StepAssumptions, calibration_by_name
+    from serving.planning.step_assumptions import StepAssumptions
     from serving.planning.sweep import Sweep
 
     shape = RequestShape(
         prompt_tokens=args.isl,
         output_tokens=args.osl,
         prefill_chunk_tokens=args.prefill_chunk,
-        batched_tokens_max=args.max_batched_tokens or BATCHED_TOKENS_MAX,
+        batched_tokens_max=BATCHED_TOKENS_MAX
+        if args.max_batched_tokens is None
+        else args.max_batched_tokens,
     )
     numbers = {name: _numbers(name, getattr(args, name)) for name in _LIST_FLAGS}
-    assumptions = StepAssumptions(
-        overlap=_one_of(Overlap, "overlap", args.overlap),
-        calibration=calibration_by_name(args.calibration),
-    )
+    overlap = _one_of(Overlap, "overlap", args.overlap)
+    systems = _systems(args)
     common = Sweep(
-        system=_systems(args)[0],
+        system=systems[0],
         model=model_by_name(args.model),
         shape=shape,
         asked=PartitionFilter(
@@ -193,12 +197,22 @@ def sweeps_of(args: argparse.Namespace) -> tuple[Sweep, ...]:
         ),
         batches=numbers["batch"],
         terms=HbmTerms(utilization=args.gpu_memory_utilization),
-        assumptions=assumptions,
         routing=args.routing,
         season=_one_of(Season, "season", args.season),
     )
     precisions = tuple(args.precision.split(",")) if args.precision else ()
-    return tuple(replace(common, system=system, precisions=precisions) for system in _systems(args))
+    return tuple(
+        replace(
+            common,
+            system=system,
+            precisions=precisions,
+            assumptions=StepAssumptions(
+                overlap=overlap,
+                calibration=calibration_for(system.chip.name, name=args.calibration),
+            ),
+        )
+        for system in systems
+    )
 
 
 def _systems(args: argparse.Namespace) -> list[SystemSpec]:

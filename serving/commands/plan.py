@@ -176,12 +176,11 @@ def run(args: argparse.Namespace) -> int:
     from serving.planning.plan import plan
     from serving.planning.plan_report import plan_data, plan_lines
 
-    question = question_of(args)
     processes = args.processes if args.processes is not None else min(2, os.cpu_count() or 1)
     if processes < 1:
         raise ConfigError(field="processes", value=processes, expected="at least 1")
     try:
-        found = plan(question, processes=processes, progress=_tell)
+        found = plan(question_of(args), processes=processes, progress=_tell)
     except KeyboardInterrupt:
         _tell("ultraserve plan: interrupted, nothing was planned")
         return 130
@@ -223,6 +222,7 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
         ),
         search=SearchTerms(tries=args.tries, tokens_max=args.effort),
         disaggregated=args.disaggregated,
+        readings=tuple(args.reading),
     )
 
 

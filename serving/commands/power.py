@@ -6,29 +6,18 @@ It computes from the catalog and starts nothing. Prices are the user's; none is 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from serving.commands.json_text import json_text
-from serving.commands.text_table import table_lines
+from serving.commands.power_text import report_lines
 
 if TYPE_CHECKING:
     from emulator.model import PowerState, Prices, SystemPower, TokenCost, TokensPerMegawatt
 
 _SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
-_LABELS: Final = {
-    "chip_watts": "chips",
-    "cpu_watts": "host CPUs",
-    "tray_watts": "trays",
-    "switch_watts": "switches",
-    "fan_watts": "fans",
-    "pump_watts": "pumps",
-    "conversion_watts": "conversion",
-    "overhead_watts": "beside the chips",
-    "cooling_watts": "cooling",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +28,11 @@ class SourcedFigure:
     value: float
     unit: str
     source: str
+
+    @property
+    def assumed(self) -> bool:
+        """True when all of it, or a term of its arithmetic, is published by nobody."""
+        return "assumed" in self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +86,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--pue", type=float, metavar="RATIO", help="of your site on its worst day, at least 1"
     )
-    parser.add_argument("--output-tokens-per-s", type=float, metavar="N", help="needs --busy")
-    parser.add_argument("--input-tokens-per-s", type=float, default=0.0, metavar="N")
+    for kind in ("output", "input"):
+        parser.add_argument(
+            f"--{kind}-tokens-per-s",
+            type=float,
+            metavar="N",
+            help="of all the chips together; needs --busy",
+        )
     parser.add_argument("--chip-hour", type=float, metavar="DOLLARS", help="price of a chip")
     parser.add_argument("--system-hour", type=float, metavar="DOLLARS", help="or of the system")
     parser.add_argument("--kwh", type=float, metavar="DOLLARS", help="price of energy")
@@ -200,18 +199,18 @@ def _tokens(
     from emulator.model import TokenRates, token_cost, tokens_per_megawatt
 
     prices = _prices(args)
-    if args.output_tokens_per_s is None:
-        if prices is not None or args.input_tokens_per_s:
-            raise ConfigError(
-                field="output-tokens-per-s", value="none", expected="tokens to divide by"
-            )
+    if args.output_tokens_per_s is None and args.input_tokens_per_s is None:
+        if prices is not None:
+            expected = "tokens to divide by, of output or of input"
+            raise ConfigError(field="output-tokens-per-s", value="none", expected=expected)
         return (), None
     if args.busy is None:
         raise ConfigError(
             field="busy", value="none", expected="how busy the engines are at that many tokens"
         )
     rates = TokenRates(
-        output_tokens_per_s=args.output_tokens_per_s, input_tokens_per_s=args.input_tokens_per_s
+        output_tokens_per_s=args.output_tokens_per_s or 0.0,
+        input_tokens_per_s=args.input_tokens_per_s or 0.0,
     )
     drawn = states[0].facility.total_watts
     tokens = tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn)
@@ -230,77 +229,3 @@ def _prices(args: argparse.Namespace) -> Prices | None:
         system_hour_dollars=args.system_hour,
         kwh_dollars=args.kwh,
     )
-
-
-def report_lines(report: PowerReport, *, sources: bool = False) -> Iterator[str]:
-    """The report as text: the budget, a column for each state, tokens and dollars, sources."""
-    cooled = f", cooled by {report.cooling}" if report.cooling else ""
-    yield (
-        f"{report.system}, {report.chips} chips{cooled}, {report.season}: PUE {report.pue:.4g}, "
-        f"provisioned {report.provisioned_watts:,.0f} W before cooling"
-    )
-    if report.chip_cap_watts < report.chip_budget_watts:
-        yield (
-            f"a rack's budget holds {report.chip_cap_watts:,.0f} W a chip, not the "
-            f"{report.chip_budget_watts:,.0f} W that a chip may draw"
-        )
-    yield ""
-    rows = [("watts", *(state.name for state in report.states))]
-    for index, (name, _) in enumerate(report.states[0].facility.parts()):
-        drawn = [state.facility.parts()[index][1] for state in report.states]
-        if any(drawn):
-            rows.append((_LABELS[name], *(f"{watts:,.0f}" for watts in drawn)))
-    rows += [
-        ("total", *(f"{watts:,.0f}" for watts in report.total_watts)),
-        (
-            "racks' input, of provisioned",
-            *(f"{watts / report.provisioned_watts:.1%}" for watts in report.it_watts),
-        ),
-        ("each chip", *(f"{state.watts_per_chip:,.0f}" for state in report.states)),
-        ("each chip, unheld", *(f"{state.wanted_watts_per_chip:,.0f}" for state in report.states)),
-        ("time, times", *(f"{state.slow_factor:.2f}" for state in report.states)),
-    ]
-    yield from table_lines(rows, right=frozenset(range(1, len(rows[0]))))
-    yield from _token_lines(report)
-    if sources:
-        yield ""
-        figures = [("figure", "value", "unit", "source")]
-        figures += [
-            (each.name, _readable(each.value), each.unit, each.source) for each in report.figures
-        ]
-        yield from table_lines(figures, right=frozenset({1}))
-
-
-def _token_lines(report: PowerReport) -> Iterator[str]:
-    if report.tokens_per_megawatt:
-        yield ""
-        rows: list[tuple[str, ...]] = [("tokens/s/MW", "output", "input", "total", "watts", "")]
-        rows += [
-            (
-                each.basis.value,
-                *(f"{value:,.0f}" for value in (each.output, each.input, each.total, each.watts)),
-                each.why,
-            )
-            for each in report.tokens_per_megawatt
-        ]
-        yield from table_lines(rows, right=frozenset({1, 2, 3, 4}))
-    if report.cost is not None:
-        cost = report.cost
-        kinds = {
-            "output": cost.dollars_per_million_output,
-            "input": cost.dollars_per_million_input,
-            "total": cost.dollars_per_million_total,
-        }
-        yield ""
-        yield (
-            f"dollars an hour: {cost.machine_dollars_per_hour:,.2f} machines + "
-            f"{cost.energy_dollars_per_hour:,.2f} energy"
-        )
-        yield "dollars per million tokens: " + ", ".join(
-            f"{kind} {'-' if price is None else f'{price:,.4f}'}" for kind, price in kinds.items()
-        )
-
-
-def _readable(value: float) -> str:
-    """Whole from a thousand on, four digits below."""
-    return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"

@@ -99,7 +99,9 @@ def _add_virtual(parser: argparse.ArgumentParser) -> None:
         "--overlap", choices=tuple(Overlap), help="how far communication hides (default: none)"
     )
     group.add_argument(
-        "--calibration", metavar="NAME", help="ceiling, or a fitted one (default: ceiling)"
+        "--calibration",
+        metavar="NAME",
+        help="ceiling (default), or fitted: with real stacks' overheads",
     )
     group.add_argument(
         "--reading",

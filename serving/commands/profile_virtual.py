@@ -6,8 +6,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from emulator.model import (
+    CEILING,
     ExpertDistribution,
     Partition,
+    calibration_for,
     model_by_name,
     system_by_name,
     with_readings,
@@ -15,7 +17,7 @@ from emulator.model import (
 from emulator.specs.overlap import Overlap
 from serving.metrics.step_recording import STEPS_DEFAULT
 from serving.planning.profile_traffic import SchedulerLimits, profile_traffic
-from serving.planning.step_assumptions import StepAssumptions, calibration_by_name
+from serving.planning.step_assumptions import StepAssumptions
 from serving.settings import Settings
 from serving.traffic.lengths import IndependentLengths, LognormalLength
 from serving.traffic.traffic import Traffic
@@ -52,7 +54,9 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
         steps_max=_given(args.steps, STEPS_DEFAULT),
         assumed=StepAssumptions(
             overlap=Overlap(_given(args.overlap, Overlap.NONE)),
-            calibration=calibration_by_name(_given(args.calibration, "ceiling")),
+            calibration=calibration_for(
+                system.chip.name, name=_given(args.calibration, CEILING.name)
+            ),
         ),
     )
 

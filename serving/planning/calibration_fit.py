@@ -141,7 +141,8 @@ def fit_factors(
 
 
 def _fitted(order: FactorVector, predictor: RowPredictor, observed: Observed) -> Float64s:
-    from scipy.optimize import least_squares  # its import takes longer than all that is ours
+    # Imported here: it takes longer than everything that a prediction needs.
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     def residuals(vector: Float64s) -> Float64s:
         factors = order.factors(vector, acceptance=ACCEPTANCE_USUAL, name="fit", source="a fit")

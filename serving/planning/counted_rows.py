@@ -167,8 +167,7 @@ class _Counter:
         shape: tuple[tuple[str, int, int], ...],
     ) -> StepTerms:
         model = deployment.model
-        where = (pool.system.name, pool.partition, model.stored_expert_format)
-        where = (*where, model.kv_bytes_per_element, drafts)
+        where = (pool.system.name, pool.partition, model, drafts)
         if where not in self._costs:
             costs = StepCostModel(pool.system, model, pool.partition, draft_tokens=drafts)
             self._costs[where] = (costs, BusiestExperts(costs))

@@ -29,7 +29,8 @@ class OperatingPoint:
         ttft_ns: first token of a prompt that waits for nobody, on an idle replica.
         requests_per_s: that begin and end.
         chip_watts: drawn by a chip of the machine, on average over all of them, idle ones included.
-        rack_cap_factor: how many times longer steps take so that the racks keep to their budget.
+        throttle_factor: how many times longer steps take so that no chip draws more than its
+            budget and its even part of what its rack is given.
         drawn_watts: of the machine at the utility's meter.
         provisioned_watts, all_in_watts: see `PowerBasis`.
     """
@@ -49,7 +50,7 @@ class OperatingPoint:
     ttft_ns: float
     requests_per_s: float
     chip_watts: float
-    rack_cap_factor: float
+    throttle_factor: float
     drawn_watts: float
     provisioned_watts: float
     all_in_watts: float

@@ -112,14 +112,20 @@ class Finding:
     reached: tuple[Interval, ...]
     readings: tuple[tuple[str, float], ...] = ()
 
+    def _is_claimed(self, ratio: float) -> bool:
+        return abs(ratio - self.claim.ratio) <= _CATALOG_TOLERANCE
+
     def in_words(self) -> str:
         """One line: the model's figure, and where it agrees or how far it is from it."""
         if not self.axis:
             verdict = "agrees" if self.agrees else "does not agree"
-            otherwise = "".join(f", {ratio:.2f}x with {name}" for name, ratio in self.readings)
+            otherwise = "".join(
+                f"; {ratio:.2f}x with {name}{', which agrees' * self._is_claimed(ratio)}"
+                for name, ratio in self.readings
+            )
             return f"{verdict}: {self.largest:.2f}x{otherwise}"
         if not self.agrees:
-            return f"does not: at most {self.largest:.2f}x, at {self.largest_at:,.0f} {self.axis}"
+            return f"does not agree: at most {self.largest:.2f}x, at {self.largest_at:,.0f} {self.axis}"
         spans = " and ".join(
             f"{each.low:,.0f} to {each.high:,.0f}" if each.high > each.low else f"{each.low:,.0f}"
             for each in self.reached

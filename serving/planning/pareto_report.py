@@ -9,6 +9,7 @@ from serving.planning.operating_point import OperatingPoint
 from serving.planning.pareto import MachineCurve, Pareto, thinned
 from serving.planning.pareto_claims import Finding, RatioCurve
 from serving.planning.partitions import Candidate
+from serving.planning.sweep import Sweep
 
 Rows = list[tuple[str, ...]]
 
@@ -90,7 +91,7 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
     shape, first = sweep.shape, machine.points[0]
     yield (
         f"{machine.name}: {sweep.model.name}, {shape.prompt_tokens:,} prompt and "
-        f"{shape.output_tokens:,} output tokens, routing {sweep.routing}, "
+        f"{shape.output_tokens:,} output tokens, routing {_routing(sweep)}, "
         f"overlap {first.overlap}, calibration {first.calibration}"
     )
     chips = system.chips.count
@@ -100,6 +101,11 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
         f"{chips} chips; power {pareto.basis}: {power}; {len(machine.points):,} points, "
         f"{len(machine.envelope.x)} on the envelope"
     )
+
+
+def _routing(sweep: Sweep) -> str:
+    """Loads are means: that a layer waits for a chip that is busier by chance is left out."""
+    return f"{sweep.routing} (expected loads)" if sweep.model.experts else "none (dense)"
 
 
 def finding_rows(found: tuple[Finding, ...]) -> Rows:
@@ -190,7 +196,7 @@ def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
         "tpot_ns": point.tpot_ns,
         "ttft_ns": point.ttft_ns,
         "chip_watts": point.chip_watts,
-        "rack_cap_factor": point.rack_cap_factor,
+        "throttle_factor": point.throttle_factor,
         "drawn_watts": point.drawn_watts,
         "provisioned_watts": point.provisioned_watts,
         "all_in_watts": point.all_in_watts,

@@ -24,7 +24,9 @@ from serving.traffic.traffic import Traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanQuestion:
-    """What is asked: `sweep` has the machine, the model, one precision and what may be tried."""
+    """What is asked: `sweep` has the machine, the model, one precision and what may be tried;
+    `readings` say which sources the machine's figures follow, where it is not the usual one.
+    """
 
     sweep: Sweep
     demand: Demand
@@ -34,6 +36,7 @@ class PlanQuestion:
     check: CheckTerms
     search: SearchTerms
     disaggregated: bool = False
+    readings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"{sweep.assumptions.overlap_name}, routing {sweep.routing}",
         f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
-        f"{check.max_num_batched_tokens:,} tokens a rank and step, as the server's defaults are",
+        f"{check.max_num_batched_tokens:,} tokens a rank and step; prefill policy "
+        f"{check.prefill_policy or 'the default'}",
         "replicas are independent, each gets a random 1/n of the requests; no prompts share a "
         "prefix; a replica stands where its chips lie the farthest apart",
         "watts of a replica between idle and its share of the peak: a line; chips that are not in "
@@ -30,6 +31,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
+    said += [f"read as {reading}" for reading in question.readings]
     if plan.bill.rack_slowdown > 1:
         said.append(
             f"racks full of these replicas would have to take {plan.bill.rack_slowdown:.3g} times "
@@ -149,7 +151,7 @@ def _one_check(what: str, check: Check) -> Iterator[str]:
 
 def _night_lines(plan: Plan) -> Iterator[str]:
     night, bill = plan.night, plan.bill
-    yield f"the night leaves over ({night.day.source}):"
+    yield "the night leaves over:"
     yield (
         f"  {night.free_chip_hours:,} chip-hours a day, {bill.freed_mwh_per_day:,.3g} MWh of their "
         f"racks' budget; serving draws {bill.serving_mwh_per_day:,.3g} MWh a day"
@@ -195,6 +197,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
                 {"name": name, "limit_s": limit_s, "percentile": percentile}
                 for name, limit_s, percentile in question.slo.terms()
             ],
+            "readings": question.readings,
             "traffic": question.demand.in_words(),
             "peak_requests_per_s": question.demand.peak_rate_per_s,
             "peak_input_tokens_per_s": plan.rates.input_tokens_per_s,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 Test = Callable[[Sequence[int]], Sequence[bool]]
 
-STEP = 1.15
+STEP = 1.08
 """From a size that failed to a larger one, or down from one that passed, while there is no pair."""
 
 

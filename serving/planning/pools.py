@@ -5,7 +5,7 @@ another one generates; P and D are chosen so that the machine serves the most re
 unit both pools share its chips; in a cluster each pool has whole units, and KV goes over the
 network cards. A request waits for its prompt and for its KV once; decodes are never held up.
 
-The pools are taken to lie evenly over the racks, as far as the racks' budgets go.
+Chips of either pool keep to their even part of what their rack is given, as all chips do.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from emulator.units import NS_PER_S
 from serving.planning.kv_handover import handover_ns
 from serving.planning.operating_point import OperatingPoint
 from serving.planning.partitions import Candidate
-from serving.planning.replica import MeanStep, Replica, within_budget
+from serving.planning.replica import MeanStep, Replica
 from serving.planning.sweep import Sweep, Tasks, no_batch_fits, point_order, shared
 
 Float64s = NDArray[np.float64]
@@ -106,15 +106,16 @@ def _options_of(sweep: Sweep, tasks: Tasks) -> list[PrefillOption | DecodeOption
     for precision, candidate in tasks:
         replica = sweep.replica(precision, candidate)
         options.append(_prefill_option(precision, replica))
+        batches = list(replica.batches(sweep.batches, decode_only=True))
         options += [
             DecodeOption(
                 precision=precision,
                 candidate=candidate,
                 batch=batch,
-                step=replica.decode(batch),
+                step=step,
                 output_tokens=sweep.shape.output_tokens,
             )
-            for batch in replica.batches(sweep.batches, decode_only=True)
+            for batch, step in zip(batches, replica.decodes(batches), strict=True)
         ]
     return options
 
@@ -205,14 +206,9 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
     """Pools that have less to do than they could are idle in between, and draw less."""
     system, shape, prefill = sweep.system, sweep.shape, split.prefill
     power = SystemPower(system)
-    chips = system.chips.count
-    free = MeanStep(
-        duration_ns=decode.step.duration_ns,
-        chip_watts_sum=chips * mean_chip_watts(system, decode, split),
-    )
-    step, factor = within_budget(power, free, chips)
-    facility = power.facility_watts(step.chip_watts_sum, chips=chips, season=sweep.season)
-    requests_per_s = split.requests_per_s / factor
+    chips, step = system.chips.count, decode.step
+    chip_watts = mean_chip_watts(system, decode, split)
+    facility = power.facility_watts(chips * chip_watts, chips=chips, season=sweep.season)
     return OperatingPoint(
         system=system.name,
         model=sweep.model.name,
@@ -222,14 +218,14 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
         candidate=replace(decode.candidate, replicas=split.decode_replicas),
         prefill=replace(prefill.candidate, replicas=split.prefill_replicas),
         batch=decode.batch,
-        users=requests_per_s * shape.output_tokens * step.duration_ns / NS_PER_S,
+        users=split.requests_per_s * shape.output_tokens * step.duration_ns / NS_PER_S,
         prompt_tokens=shape.prompt_tokens,
         output_tokens=shape.output_tokens,
         tpot_ns=step.duration_ns,
         ttft_ns=prefill.prompt_ns + handover.time_ns(split, decode),
-        requests_per_s=requests_per_s,
-        chip_watts=step.chip_watts_sum / chips,
-        rack_cap_factor=factor,
+        requests_per_s=split.requests_per_s,
+        chip_watts=chip_watts,
+        throttle_factor=step.throttle_factor,
         drawn_watts=facility.total_watts,
         provisioned_watts=facility.provisioned_watts,
         all_in_watts=power.all_in_watts(chips)[0],

@@ -1,6 +1,6 @@
 """One replica's steps in steady state: what decoding, mixed steps and prompts cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -8,6 +8,7 @@ from math import ceil
 import numpy as np
 
 from emulator.model import (
+    THROTTLE,
     ExpertDistribution,
     ModelSpec,
     StepBatch,
@@ -26,10 +27,19 @@ from serving.planning.step_batches import prefill_steps, prompt_chunks, steady_b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanStep:
-    """A step of a steady state, averaged: its time, and what all chips of a replica draw."""
+    """A step of a steady state, averaged: its time, and what all chips of a replica draw.
+
+    `throttled_ns` of the time are there because chips would otherwise draw more than they may.
+    """
 
     duration_ns: float
     chip_watts_sum: float
+    throttled_ns: float = 0.0
+
+    @property
+    def throttle_factor(self) -> float:
+        """How many times longer it takes than with all the power that its chips want."""
+        return self.duration_ns / (self.duration_ns - self.throttled_ns)
 
 
 class Replica:
@@ -58,6 +68,7 @@ class Replica:
         self.assumptions = assumptions or StepAssumptions()
         self.season = season
         self.power = SystemPower(system)
+        self._all_in_watts = self.power.all_in_watts(system.chips.count)[0]
         self._ranks = candidate.partition.ranks
         self._costs: StepCostModel = self.assumptions.cost_model(
             system,
@@ -97,42 +108,58 @@ class Replica:
 
     def decode(self, batch: int) -> MeanStep:
         """A step that decodes `batch` requests on every rank."""
-        return self._mean([steady_batch(self._ranks, decodes=batch, shape=self.shape)])
+        return self.decodes([batch])[0]
 
-    def aggregated(self, batch: int) -> MeanStep:
-        """The mean of steps with and without prompt tokens, when as many requests begin as end.
+    def decodes(self, batches: Sequence[int]) -> list[MeanStep]:
+        """What `decode` says of each of several batches, in less time."""
+        steps = [steady_batch(self._ranks, decodes=each, shape=self.shape) for each in batches]
+        return self._steps(steps)
+
+    def aggregated(self, batches: Sequence[int]) -> list[MeanStep]:
+        """For each batch the mean of steps with and without prompt tokens, when as many requests
+        begin as end.
 
         Steps with prompts carry `prefill_chunk_tokens`, or more where that would not suffice; all
         ranks have theirs in the same steps.
         """
-        shape = self.shape
-        per_step = shape.prefill_per_step(batch)
-        chunk = max(ceil(per_step), shape.prefill_chunk_tokens or 1)
-        chunk = min(chunk, max(ceil(per_step), shape.batched_tokens_max - batch))
-        mixed = self._mean(
-            [steady_batch(self._ranks, decodes=batch, shape=shape, prefill_tokens=chunk)]
-        )
-        share = per_step / chunk
-        if share == 1:
-            return mixed
-        alone = self.decode(batch)
-        return _blend(mixed, share, alone, 1 - share)
+        shape, ranks = self.shape, self._ranks
+        mixed, alone, shares = [], [], []
+        for batch in batches:
+            per_step = shape.prefill_per_step(batch)
+            chunk = max(ceil(per_step), shape.prefill_chunk_tokens or 1)
+            chunk = min(chunk, max(ceil(per_step), shape.batched_tokens_max - batch))
+            mixed.append(steady_batch(ranks, decodes=batch, shape=shape, prefill_tokens=chunk))
+            shares.append(per_step / chunk)
+            if shares[-1] < 1:
+                alone.append(steady_batch(ranks, decodes=batch, shape=shape))
+        steps = self._steps([*mixed, *alone])
+        decodes = iter(steps[len(mixed) :])
+        return [
+            step if share == 1 else _blend(step, share, next(decodes), 1 - share)
+            for step, share in zip(steps, shares, strict=False)
+        ]
 
     @cached_property
     def prompt_ns(self) -> float:
         """From an idle replica's first step on a prompt to its first output token."""
-        return self._mean(prompt_chunks(self._ranks, self.shape), together=True).duration_ns
+        return self._together(prompt_chunks(self._ranks, self.shape)).duration_ns
 
     def prefill(self) -> tuple[MeanStep, int]:
         """All ranks computing prompts alone: the time until a rank has done so many prompts."""
         steps, prompts = prefill_steps(self._ranks, self.shape)
-        return self._mean(steps, together=True), prompts
+        return self._together(steps), prompts
 
     def operating_point(self, batch: int) -> OperatingPoint:
         """The machine full of such replicas, each rank decoding `batch` requests."""
-        step = self.aggregated(batch)
+        return self.operating_points([batch])[0]
+
+    def operating_points(self, batches: Sequence[int]) -> list[OperatingPoint]:
+        """The `operating_point` of each of several batches, in less time."""
+        steps = self.aggregated(batches)
+        return [self._point(batch, step) for batch, step in zip(batches, steps, strict=True)]
+
+    def _point(self, batch: int, step: MeanStep) -> OperatingPoint:
         candidate, shape, system = self.candidate, self.shape, self.system
-        step, factor = within_budget(self.power, step, candidate.partition.chips)
         users = candidate.replicas * self._ranks * batch
         chips = system.chips.count
         idle_chips = chips - candidate.replicas * candidate.partition.chips
@@ -154,39 +181,32 @@ class Replica:
             ttft_ns=self.prompt_ns,
             requests_per_s=users / (shape.output_tokens * step.duration_ns) * NS_PER_S,
             chip_watts=chip_watts_sum / chips,
-            rack_cap_factor=factor,
+            throttle_factor=step.throttle_factor,
             drawn_watts=facility.total_watts,
             provisioned_watts=facility.provisioned_watts,
-            all_in_watts=self.power.all_in_watts(chips)[0],
+            all_in_watts=self._all_in_watts,
         )
 
-    def _mean(self, batches: list[StepBatch], *, together: bool = False) -> MeanStep:
-        """Watts averaged over the steps' time; their mean duration, or the sum of `together`."""
-        costs = [self._costs.cost(batch) for batch in batches]
-        duration_ns = np.array([cost.duration_ns for cost in costs], dtype=np.float64)
-        watts = np.array([cost.chip_watts.sum() for cost in costs])
+    def _steps(self, batches: Sequence[StepBatch]) -> list[MeanStep]:
+        return [
+            MeanStep(
+                duration_ns=float(cost.duration_ns),
+                chip_watts_sum=float(cost.chip_watts.sum()),
+                throttled_ns=cost.parts_ns.get(THROTTLE, 0.0),
+            )
+            for cost in self._costs.costs(batches)
+        ]
+
+    def _together(self, batches: Sequence[StepBatch]) -> MeanStep:
+        """All of some steps as one: the sum of their times, watts averaged over it."""
+        steps = self._steps(batches)
+        duration_ns = [step.duration_ns for step in steps]
+        watts = [step.chip_watts_sum for step in steps]
         return MeanStep(
-            duration_ns=float(duration_ns.sum() if together else duration_ns.mean()),
+            duration_ns=sum(duration_ns),
             chip_watts_sum=float(np.average(watts, weights=duration_ns)),
+            throttled_ns=sum(step.throttled_ns for step in steps),
         )
-
-
-def within_budget(power: SystemPower, step: MeanStep, chips: int) -> tuple[MeanStep, float]:
-    """The step of `chips` chips slowed until racks full of such chips keep to their budget, and how
-    much.
-
-    Racks are taken to be full: chips that are idle beside them are no reserve.
-    """
-    idle_watts = power.system.chip.idle_watts.value
-    above_watts = step.chip_watts_sum / chips - idle_watts
-    room_watts = power.chip_cap_watts - idle_watts
-    if above_watts <= room_watts or room_watts <= 0:
-        return step, 1.0
-    slowed = MeanStep(
-        duration_ns=step.duration_ns * above_watts / room_watts,
-        chip_watts_sum=chips * power.chip_cap_watts,
-    )
-    return slowed, above_watts / room_watts
 
 
 def _blend(one: MeanStep, share: float, other: MeanStep, rest: float) -> MeanStep:
@@ -194,4 +214,8 @@ def _blend(one: MeanStep, share: float, other: MeanStep, rest: float) -> MeanSte
     duration_ns = share * one.duration_ns + rest * other.duration_ns
     joules = share * one.duration_ns * one.chip_watts_sum
     joules += rest * other.duration_ns * other.chip_watts_sum
-    return MeanStep(duration_ns=duration_ns, chip_watts_sum=joules / duration_ns)
+    return MeanStep(
+        duration_ns=duration_ns,
+        chip_watts_sum=joules / duration_ns,
+        throttled_ns=share * one.throttled_ns + rest * other.throttled_ns,
+    )

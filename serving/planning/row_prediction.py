@@ -1,9 +1,9 @@
-"""Predictions of measured rows from their configurations: counted steps, a fit's factors, a loop."""
+"""Predictions of measured rows from configurations: counted steps, a fit's factors, a loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,17 @@ class Predictions:
     tokens_per_s_per_chip: Float64s
     requests_per_s: Float64s
 
+    @classmethod
+    def none(cls) -> Self:
+        """Of no rows."""
+        nothing = np.zeros(0)
+        return cls(
+            tpot_s=nothing,
+            ttft_s=nothing,
+            tokens_per_s_per_chip=nothing,
+            requests_per_s=nothing,
+        )
+
     def of(self, metric: str) -> Float64s:
         """By the metric's name, one of METRICS."""
         by_name = {
@@ -49,7 +60,7 @@ class RowPredictor:
     """Predicts `loads` under any factors; the counting is done once."""
 
     def __init__(self, loads: Sequence[Load]) -> None:
-        self._counted = CountedRows(loads)
+        self._counted = CountedRows(loads) if loads else None
         deployments = [load.deployment for load in loads]
         self._users = np.array([load.users for load in loads], dtype=np.float64)
         self._output = np.array([each.output_tokens for each in deployments])
@@ -64,6 +75,8 @@ class RowPredictor:
     def predict(self, factors: StackFactors) -> Predictions:
         """Every row under `factors`."""
         counted = self._counted
+        if counted is None:
+            return Predictions.none()
         calibrations = [
             factors.calibration(each.machine, each.framework, months=each.months, fp4=each.fp4)
             for each in counted.stacks

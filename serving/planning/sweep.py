@@ -144,9 +144,12 @@ def _points_between(sweep: Sweep, points: list[OperatingPoint]) -> list[Operatin
     for precision, candidate in best:
         replica = sweep.replica(precision, candidate)
         batches = sorted(known[precision, candidate])
-        for low, high in pairwise(batches):
-            between = {low + round((high - low) * part) for part in _PARTS_BETWEEN} - {low, high}
-            found += [replica.operating_point(batch) for batch in sorted(between)]
+        between = {
+            low + round((high - low) * part)
+            for low, high in pairwise(batches)
+            for part in _PARTS_BETWEEN
+        }
+        found += replica.operating_points(sorted(between.difference(batches)))
     return found
 
 
@@ -184,5 +187,5 @@ def _points_of(sweep: Sweep, tasks: Tasks) -> list[OperatingPoint]:
     points = []
     for precision, candidate in tasks:
         replica = sweep.replica(precision, candidate)
-        points += [replica.operating_point(batch) for batch in replica.batches(sweep.batches)]
+        points += replica.operating_points(list(replica.batches(sweep.batches)))
     return points

@@ -27,10 +27,10 @@ def save_validation_chart(validation: Validation, path: Path) -> None:
     if kind not in ("png", "svg", "html"):
         raise ConfigError(field="plot", value=path, expected="a path that ends in .png or .html")
     chart = validation_chart(validation)
-    options: dict[str, Any] = {"inline": True} if kind == "html" else {}
-    options |= {"scale_factor": 2} if kind == "png" else {}
+    by_kind: dict[str, dict[str, Any]] = {"html": {"inline": True}, "png": {"scale_factor": 2}}
+    options: dict[str, Any] = {"format": kind, **by_kind.get(kind, {})}
     try:
-        chart.save(str(path), format=kind, **options)
+        chart.save(str(path), **options)
     except OSError as error:
         raise ConfigError(
             field="plot", value=path, expected=f"a path to write to ({error.strerror})"
@@ -38,7 +38,7 @@ def save_validation_chart(validation: Validation, path: Path) -> None:
 
 
 def validation_chart(validation: Validation) -> alt.HConcatChart:
-    """All metrics side by side, on logarithmic axes, with the line of no error and 12 % about it."""
+    """All metrics side by side on logarithmic axes, with lines of no error and of 12 %."""
     data = validation.fits.data
     title = alt.TitleParams(
         text=f"{validation.path.name}: predicted against measured",
@@ -51,7 +51,7 @@ def validation_chart(validation: Validation) -> alt.HConcatChart:
     return alt.hconcat(*(_panel(validation, metric) for metric in METRICS)).properties(title=title)
 
 
-def _panel(validation: Validation, metric: str) -> alt.LayerChart:
+def _panel(validation: Validation, metric: str) -> alt.LayerChart | alt.FacetChart:
     points = list(_points(validation, metric))
     values = [each[name] for each in points for name in ("measured", "predicted")] or [1.0]
     ends = [min(values), max(values)]

@@ -20,7 +20,7 @@ from emulator.specs.catalog.gpu import (
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
 from emulator.specs.readings import Reading, switch_from
-from emulator.units import BITS_PER_BYTE, GB, KIB, MIB
+from emulator.units import BITS_PER_BYTE, GB, GIB, KIB, MIB
 
 _HGX: Final = "NVIDIA HGX B200 datasheet"
 _HGX_ULTRA: Final = "NVIDIA HGX B300 datasheet"
@@ -85,7 +85,7 @@ B200: Final = ChipSpec(
         "is assumed to cost 64, as measured on Hopper (arXiv 2402.13499)",
     ),
     hbm_stacks=Figure(value=8, unit="stacks", source="glennklockwood.com, B200"),
-    hbm_stack_bytes=stack_bytes(180, 8, "NVIDIA DGX B200 user guide: 1,440 GB / 8"),
+    hbm_stack_bytes=stack_bytes(183_359, 8, "NVIDIA DGX B200 user guide: 180 GB"),
     hbm_bytes_per_s=Figure(
         value=7.7e12, unit="bytes/s", source=f"{_HGX}: 62 TB/s / 8; elsewhere up to 8 TB/s"
     ),
@@ -118,7 +118,7 @@ _GB200_BASE: Final = replace(
     lnc_sizes=(152,),
     default_lnc=one_logical_core(152),
     hbm_stack_bytes=stack_bytes(
-        186, 8, f"{_GB200}: 13.4 TB / 72; {_VERDA} prints 129 GB, likely a typing error"
+        189_471, 8, f"{_GB200}: 186 GB; {_VERDA} prints 129 GB, likely a typing error"
     ),
     hbm_bytes_per_s=Figure(value=8.0e12, unit="bytes/s", source=f"{_GB200}: 576 TB/s / 72"),
     dma_bytes_per_s=loads(8.0e12),
@@ -156,31 +156,34 @@ GB200: Final = replace(
 )
 
 
-def _with_usable_memory(chip: ChipSpec, usable_gb: int, source: str) -> ChipSpec:
-    """`chip` with a switch for the memory that is left of what its stacks hold."""
-    usable = Reading(
-        name="usable",
-        why=f"{usable_gb} GB of the 288 can be used ({source})",
-        figures={"hbm_stack_bytes": stack_bytes(usable_gb, 8, source)},
+def _with_whole_stacks(chip: ChipSpec) -> ChipSpec:
+    """`chip` with a switch for all that its stacks hold, not only what the driver leaves of it."""
+    whole = Reading(
+        name="stacks",
+        why="what the stacks hold, the headline of 288 GB",
+        figures={
+            "hbm_stack_bytes": Figure(
+                value=36 * GIB, unit="bytes", source=f"{_ULTRA}: 8 stacks of 12 dies, 288 GB"
+            )
+        },
     )
     switch = switch_from(
         chip,
         name="hbm-capacity",
-        default="stacks",
-        why="what the stacks hold, the headline of 288 GB",
-        others=(usable,),
+        default="usable",
+        why="what the driver leaves of it",
+        others=(whole,),
     )
     return replace(chip, switches=(switch,))
 
 
-_ULTRA_MEMORY: Final = stack_bytes(288, 8, f"{_ULTRA}: 8 stacks of 12 dies")
 _TWICE: Final = f"{_ULTRA}: twice Blackwell's rate of exponentials"
 
-B300: Final = _with_usable_memory(
+B300: Final = _with_whole_stacks(
     replace(
         B200,
         name="b300",
-        hbm_stack_bytes=_ULTRA_MEMORY,
+        hbm_stack_bytes=stack_bytes(275_040, 8, f"{_HGX_ULTRA}: 270 GB a GPU"),
         hbm_bytes_per_s=Figure(value=8.0e12, unit="bytes/s", source=_ULTRA),
         dma_bytes_per_s=loads(8.0e12),
         tensor_bf16_flops_per_s=tflops(2_250, f"{_HGX_ULTRA}: 36 PFLOPS with sparsity / 8 / 2"),
@@ -190,21 +193,24 @@ B300: Final = _with_usable_memory(
         ),
         scalar_ops_per_s=_special_functions(75, 32, _TWICE),
         scale_out_bytes_per_s=_network(800, "NVIDIA DGX B300: one ConnectX-8 of 800 Gb/s per GPU"),
+        idle_watts=Figure(
+            value=180,
+            unit="W",
+            source="assumed: no datasheet says; nvidia-smi of idle B300 modules prints about 180 W",
+        ),
         budget_watts=Figure(
             value=1_100,
             unit="W",
-            source="assumed: HGX B300 in air is sold with about 1,100 W a GPU; GB300 has 1,400 W",
+            source="its driver's limit, as nvidia-smi prints; GB300 has 1,400 W",
         ),
     ),
-    270,
-    f"{_HGX_ULTRA}: 270 GB a GPU, 2.1 TB of eight",
 )
 
-GB300: Final = _with_usable_memory(
+GB300: Final = _with_whole_stacks(
     replace(
         _GB200_BASE,
         name="gb300",
-        hbm_stack_bytes=_ULTRA_MEMORY,
+        hbm_stack_bytes=stack_bytes(284_208, 8, f"{_GB300}: 279 GB, 20 TB / 72"),
         hbm_bytes_per_s=Figure(value=8.0e12, unit="bytes/s", source=_ULTRA),
         tensor_fp4_flops_per_s=tflops(15_000, f"{_ULTRA}: dense NVFP4"),
         scalar_ops_per_s=_special_functions(80, 32, _TWICE),
@@ -212,6 +218,4 @@ GB300: Final = _with_usable_memory(
         idle_watts=Figure(value=200, unit="W", source=f"assumed: as GB200 ({_POWER_SERVICE})"),
         budget_watts=Figure(value=1_400, unit="W", source=f"{_ULTRA}: up to 1,400 W; {_VERDA}"),
     ),
-    279,
-    f"{_GB300}: 20 TB / 72",
 )

@@ -52,7 +52,7 @@ MI300X: Final = ChipSpec(
         source=f"{_CALCULATOR}: v_mfma 16x16x16 in BF16, 16x16x32 in FP8, at the full rate",
     ),
     hbm_stacks=Figure(value=8, unit="stacks", source=_MI300X),
-    hbm_stack_bytes=stack_bytes(192, 8, _MI300X),
+    hbm_stack_bytes=stack_bytes(196_592, 8, f"{_MI300X}: 192 GB"),
     hbm_bytes_per_s=Figure(value=5.3e12, unit="bytes/s", source=f"{_MI300X}: 5.325 TB/s peak"),
     tensor_bf16_flops_per_s=tflops(1_307.4, _MI300X),
     tensor_fp8_flops_per_s=tflops(2_614.9, _MI300X),
@@ -88,7 +88,9 @@ MI300X: Final = ChipSpec(
 MI325X: Final = replace(
     MI300X,
     name="mi325x",
-    hbm_stack_bytes=stack_bytes(256, 8, _MI325X),
+    hbm_stack_bytes=stack_bytes(
+        262_128, 8, f"{_MI325X}: 256 GB; assumed 16 MiB less than 256 GiB, as on MI300X and MI355X"
+    ),
     hbm_bytes_per_s=Figure(value=6.0e12, unit="bytes/s", source=_MI325X),
     dma_bytes_per_s=loads(6.0e12),
     budget_watts=Figure(value=1_000, unit="W", source=_MI325X),
@@ -114,7 +116,7 @@ MI355X: Final = ChipSpec(
         source=f"{_CALCULATOR}: v_mfma 16x16x32 in BF16, 16x16x128 in FP8, FP6 and FP4",
     ),
     hbm_stacks=Figure(value=8, unit="stacks", source=f"{_MI355X}: 8 stacks of 36 GB"),
-    hbm_stack_bytes=stack_bytes(288, 8, _MI355X),
+    hbm_stack_bytes=stack_bytes(294_896, 8, f"{_MI355X}: 288 GB"),
     hbm_bytes_per_s=Figure(value=8.0e12, unit="bytes/s", source=_MI355X),
     tensor_bf16_flops_per_s=tflops(2_516.6, _MI355X),
     tensor_fp8_flops_per_s=tflops(5_033.2, _MI355X),

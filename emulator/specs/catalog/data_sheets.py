@@ -113,7 +113,10 @@ MI455X: Final = DataSheet(
     announced=True,
     known=(
         ("hbm_stacks", Figure(value=12, unit="stacks", source=f"{_MI400}; one text says 16")),
-        ("hbm_bytes", Figure(value=432 * GB, unit="bytes", source=f"{_MI400}: HBM4")),
+        (
+            "hbm_bytes",
+            Figure(value=432 * GIB, unit="bytes", source=f"{_MI400}: HBM4, GB read as GiB"),
+        ),
         ("hbm_bytes_per_s", _rate(19_600, _MI400)),
         (
             "tensor_fp8_flops_per_s",
@@ -143,7 +146,7 @@ MI455X: Final = DataSheet(
 
 TPU_V7: Final = DataSheet(
     name="tpu-v7",
-    aliases=("tpu7x", "ironwood"),
+    aliases=("tpuv7", "tpu7x", "ironwood"),
     maker="Google",
     known=(
         ("cores", Figure(value=2, unit="cores", source=f"{_TPU7X}: TensorCores; 4 SparseCores")),

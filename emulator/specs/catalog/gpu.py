@@ -9,7 +9,7 @@ from typing import Final
 
 from emulator.specs.figure import Figure
 from emulator.specs.matrix_engine import MatrixEngine
-from emulator.units import GB, MB
+from emulator.units import MB, MIB
 
 DMA_START: Final = Figure(
     value=500,
@@ -67,12 +67,16 @@ def tflops(value: float, source: str) -> Figure:
     return Figure(value=value * 1e12, unit="FLOP/s", source=source)
 
 
-def stack_bytes(total_gb: float, stacks: int, source: str) -> Figure:
-    """One of `stacks` equal parts of a memory given in GB, read as 10^9."""
+def stack_bytes(mebibytes: int, stacks: int, printed: str) -> Figure:
+    """One of `stacks` equal parts of the memory that a GPU's driver shows.
+
+    Datasheets print a few per cent less of the same memory, as their GB are GiB, or nearly: 80 GB
+    of an H100 are 81,559 MiB.
+    """
     return Figure(
-        value=round(total_gb * GB) // stacks,
+        value=mebibytes * MIB // stacks,
         unit="bytes",
-        source=f"arithmetic: {total_gb:g} GB, read as 10^9, / {stacks} stacks ({source})",
+        source=f"arithmetic: {mebibytes:,} MiB, as its driver shows, / {stacks} stacks ({printed})",
     )
 
 

@@ -13,7 +13,7 @@ from emulator.specs.rack_powers import rack_power_of
 from emulator.specs.system import SystemSpec, Topology
 
 _GPUS: Final = 8
-_INFERENCEX: Final = "InferenceX, all-in utility kW per GPU of this machine"
+_INFERENCEX: Final = "InferenceX's dashboard, all-in utility kW per GPU of this machine"
 _ALONE: Final = Figure(value=1, unit="hops", source="by definition: there is one box, nothing else")
 
 
@@ -105,6 +105,7 @@ DGX_H100: Final = _dgx(
     H100,
     _HOPPER_SWITCHES,
     _watts(_DGX_H100_WATTS, "NVIDIA DGX H100 datasheet: 10.2 kW max"),
+    all_in_watts=1_730,
 )
 DGX_H800: Final = _dgx(
     "dgx-h800",
@@ -131,7 +132,8 @@ DGX_B300: Final = _dgx(
     B300,
     _BLACKWELL_SWITCHES,
     _watts(14_000, "NVIDIA DGX B300 datasheet: about 14 kW"),
+    all_in_watts=2_170,
 )
 MI300X_8: Final = _mesh("mi300x-8", MI300X, all_in_watts=1_790)
 MI325X_8: Final = _mesh("mi325x-8", MI325X, all_in_watts=2_180)
-MI355X_8: Final = _mesh("mi355x-8", MI355X, pue=LIQUID)
+MI355X_8: Final = _mesh("mi355x-8", MI355X, pue=LIQUID, all_in_watts=2_650)

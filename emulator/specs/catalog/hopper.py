@@ -52,7 +52,7 @@ H100: Final = ChipSpec(
         "or more (arXiv 2402.13499)",
     ),
     hbm_stacks=Figure(value=5, unit="stacks", source=_WHITEPAPER),
-    hbm_stack_bytes=stack_bytes(80, 5, _H100),
+    hbm_stack_bytes=stack_bytes(81_559, 5, f"{_H100}: 80 GB"),
     hbm_bytes_per_s=Figure(value=3.35e12, unit="bytes/s", source=_H100),
     tensor_bf16_flops_per_s=tflops(989, f"{_H100}, halved: printed with sparsity"),
     tensor_fp8_flops_per_s=tflops(1_979, f"{_H100}, halved: printed with sparsity"),
@@ -104,7 +104,7 @@ H200: Final = replace(
     hbm_stacks=Figure(
         value=6, unit="stacks", source="NVIDIA H200 product pictures; 141 GB of 6 x 24 GB"
     ),
-    hbm_stack_bytes=stack_bytes(141, 6, _H200),
+    hbm_stack_bytes=stack_bytes(143_771, 6, f"{_H200}: 141 GB"),
     hbm_bytes_per_s=Figure(value=4.8e12, unit="bytes/s", source=_H200),
     dma_bytes_per_s=loads(4.8e12),
     idle_watts=Figure(value=80.3, unit="W", source=f"H200, {_IDLE_H200}"),

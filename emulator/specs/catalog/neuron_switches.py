@@ -1,6 +1,7 @@
 """The generations of NeuronSwitch in Trn3 UltraServers, and the two readings of their power.
 
-Hops count switches between two chips of a tray, of a rack, and of two racks.
+Hops count switches between two chips of a tray, of a rack, and of two racks; how long one takes
+nobody has published, so that is a switch too.
 """
 
 from dataclasses import replace
@@ -20,6 +21,12 @@ _WHY: Final = {
     _V2: "320 lanes and 40 ports",
     _V3: "UALink, 72 ports or more",
 }
+_SWITCH_CHIP: Final = Figure(
+    value=230,
+    unit="ns",
+    source="assumed: twice the 115 ns of a PCIe 5 switch chip (Broadcom PEX89144), for retimers, "
+    "cables and PCIe 6's error correction beside it",
+)
 
 
 def hops(value: int, source: str) -> Figure:
@@ -77,6 +84,20 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
                 why="of both racks; per chip it then is about the same in both UltraServers, as "
                 "SemiAnalysis says",
                 others=(as_rack,),
+            ),
+            switch_from(
+                system,
+                name="hop",
+                default="ring-step",
+                why="what the vendor says of a step of a ring on Trn2, as for the torus",
+                others=(
+                    Reading(
+                        name="switch-chip",
+                        why="one pass through a switch; the vendor says that more of them cost "
+                        "next to nothing",
+                        figures={"hop_ns": _SWITCH_CHIP},
+                    ),
+                ),
             ),
         ),
     )

@@ -14,10 +14,14 @@ _ALONE: Final = Figure(
     value=1, unit="hops", source="by definition: all 72 share one tier, which counts as a tray"
 )
 
+_ALL_IN: Final = Figure(
+    value=2_100,
+    unit="W",
+    source="InferenceX's dashboard, all-in utility kW per GPU: the same for both racks",
+)
 
-def _rack(
-    name: str, chip: ChipSpec, watts: Figure, all_in_watts: Figure | None = None
-) -> SystemSpec:
+
+def _rack(name: str, chip: ChipSpec, watts: Figure) -> SystemSpec:
     """72 GPUs; their 18 compute trays are one "tray" here, as every two are one switch apart."""
     datasheet = f"NVIDIA {chip.name.upper()} NVL72 datasheet"
     return SystemSpec(
@@ -44,7 +48,7 @@ def _rack(
         provisioned_watts=watts,
         pue=LIQUID,
         power=rack_power_of(name),
-        all_in_watts_per_chip=all_in_watts,
+        all_in_watts_per_chip=_ALL_IN,
     )
 
 
@@ -56,7 +60,6 @@ GB200_NVL72: Final = _rack(
         unit="W",
         source="Supermicro GB200 NVL72 datasheet: power shelves for 132 kW; elsewhere about 120 kW",
     ),
-    Figure(value=2_100, unit="W", source="InferenceX, all-in utility kW per GPU of this machine"),
 )
 GB300_NVL72: Final = _rack(
     "gb300-nvl72",

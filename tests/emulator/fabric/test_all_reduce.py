@@ -58,14 +58,6 @@ def test_eight_chips_of_two_trays_use_the_lanes_of_both_tiers_at_once() -> None:
     assert collective.moving_ns(payload).tolist() == [4 * 125]
 
 
-def test_a_reduce_scatter_is_half_of_a_large_all_reduce_and_a_permutation_one_step() -> None:
-    collective = ranks(4, [0, 1, 2, 3])
-    payload = np.array([1_024_000.0])
-
-    assert collective.reduce_scatter_ns(payload).tolist() == [1_500 + 2_300]
-    assert collective.permute_ns(payload).tolist() == [2_000 + 2_300]
-
-
 @given(
     payload=st.lists(st.integers(0, 10**9), min_size=3, max_size=3),
     lost=st.sets(st.sampled_from([0, 5, 8, 9]), max_size=3),

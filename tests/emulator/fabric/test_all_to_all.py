@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
-from emulator.fabric.tiers import Tier, tier_bytes_per_s, tiers_between
+from emulator.fabric.tiers import Tier, tier_bytes_per_s, tiers_of
 from emulator.specs.seating import VACANT
 from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
@@ -23,7 +23,7 @@ def payloads(chips: int) -> st.SearchStrategy[np.ndarray]:
 
 def slow_busy_ns(payload: np.ndarray, chip: int) -> float:
     """One pair after the other, as many queues as a chip has tiers and directions."""
-    tiers = tiers_between(TRN3_NL72X2, len(payload))
+    tiers = tiers_of(TRN3_NL72X2, np.arange(len(payload)))
     queues: dict[tuple[str, int], float] = {}
     for other in range(len(payload)):
         if other == chip:

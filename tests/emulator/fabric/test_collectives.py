@@ -94,7 +94,7 @@ def test_a_large_all_reduce_comes_to_its_links_bandwidth_and_not_beyond(
     assert 0.9 * gb_per_s < bus <= gb_per_s * (1 + 1e-9)
 
 
-def test_a_large_all_gather_on_links_of_two_speeds_uses_nine_tenths_of_all_of_them() -> None:
+def test_a_large_all_gather_on_links_of_two_speeds_uses_four_fifths_of_all_of_them() -> None:
     # 4 links of 128 GB/s inside an instance and 2 of 64 to others: no algorithm has more than 640
     ultraserver = model("trn2-ultraserver", 64)
     size = np.array([4e9])
@@ -102,7 +102,7 @@ def test_a_large_all_gather_on_links_of_two_speeds_uses_nine_tenths_of_all_of_th
     times = ultraserver.times_by_algorithm(GATHER, size)
 
     bus = {name: ultraserver.bus_bytes_per_s(GATHER, size, ns)[0] for name, ns in times.items()}
-    assert 0.85 * 640e9 < bus[Algorithm.STRIPED_RINGS] <= 640e9
+    assert 0.8 * 640e9 < bus[Algorithm.STRIPED_RINGS] <= 640e9
     assert max(bus.values()) == bus[Algorithm.STRIPED_RINGS]
 
 

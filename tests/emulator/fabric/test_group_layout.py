@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from emulator.fabric.group_layout import hypercube, level_peers, levels, ring_shares
+from emulator.fabric.group_layout import hypercube, level_meshes, levels, ring_shares
 from emulator.fabric.torus import neighbours, places
 from emulator.specs.systems import system_by_name
 from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
@@ -40,7 +40,7 @@ def test_partners_in_the_hypercube_of_a_torus_are_neighbours() -> None:
         for chip, ways in enumerate(neighbours(system, dimension))
         for other in ways
     }
-    partners = np.argwhere(level_peers(cube).any(axis=0)).tolist()
+    partners = np.argwhere(level_meshes(cube).any(axis=0)).tolist()
     assert len(partners) == 16 * 4
     assert {tuple(pair) for pair in partners} == beside
 

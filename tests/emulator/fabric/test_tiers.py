@@ -8,7 +8,6 @@ from emulator.fabric.tiers import (
     tier_bytes_per_s,
     tier_hops,
     tier_latency_ns,
-    tiers_between,
     tiers_of,
     tiers_there,
 )
@@ -18,14 +17,14 @@ from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 
 def test_four_chips_of_a_tray_then_the_rack_then_the_other_rack() -> None:
-    tiers = tiers_between(TRN3_NL72X2, 144)
+    tiers = tiers_of(TRN3_NL72X2, np.arange(144))
 
     assert tiers[0, [0, 1, 3, 4, 71, 72, 143]].tolist() == [0, 1, 1, 2, 2, 3, 3]
     assert tiers[72, [71, 72, 73, 76]].tolist() == [3, 0, 1, 2]
 
 
 def test_every_chip_sees_itself_three_neighbours_68_in_the_rack_and_72_across() -> None:
-    tiers = tiers_between(TRN3_NL72X2, 144)
+    tiers = tiers_of(TRN3_NL72X2, np.arange(144))
 
     for chip in range(144):
         counts = [int((tiers[chip] == tier).sum()) for tier in Tier]
@@ -57,7 +56,7 @@ def test_a_chip_that_the_system_does_not_have_is_refused(chip: int) -> None:
 def test_chips_of_another_unit_are_a_network_away() -> None:
     pair = system_by_name("dgx-h800").cluster(2)
 
-    tiers = tiers_between(pair, 16)
+    tiers = tiers_of(pair, np.arange(16))
 
     assert tiers[0].tolist() == [0] + [Tier.TRAY] * 7 + [Tier.SCALE_OUT] * 8
     assert tier_bytes_per_s(pair, Tier.SCALE_OUT) == 50e9, "a 400 Gb/s card per GPU"

@@ -51,7 +51,16 @@ def test_no_named_state_of_a_catalog_system_is_over_its_racks_budget(
     assert totals == sorted(totals)  # idle, decode, prefill, full
 
 
-@given(st.dictionaries(st.sampled_from(BUSY_ENGINES), st.floats(0, 1)), st.sampled_from(Season))
+# four formats and "tensor" itself are one engine's time
+busy_shares = st.fixed_dictionaries(
+    {},
+    optional={
+        engine: st.floats(0, 0.2 if engine.startswith("tensor") else 1) for engine in BUSY_ENGINES
+    },
+)
+
+
+@given(busy_shares, st.sampled_from(Season))
 def test_the_work_above_idle_is_the_same_held_or_not(
     busy: dict[str, float], season: Season
 ) -> None:
@@ -69,6 +78,8 @@ def test_nonsense_is_refused() -> None:
         power_state(POWER, {"dsp": 1}, name="", chips=1)
     with pytest.raises(ConfigError, match=r"busy dma=1\.5: expected 0 to 1"):
         power_state(POWER, {"dma": 1.5}, name="", chips=1)
+    with pytest.raises(ConfigError, match=r"busy tensor=1\.5: expected at most 1 over all formats"):
+        power_state(POWER, {"tensor_bf16": 0.75, "tensor_fp8": 0.75}, name="", chips=1)
     with pytest.raises(ConfigError, match="chips=145"):
         power_state(POWER, {}, name="", chips=145)
     stiff = replace(POWER.system.chip, idle_watts=a_figure(1_000))

@@ -92,6 +92,14 @@ def test_no_season_of_a_catalog_system_is_worse_than_the_one_before_it(name: str
     assert pues[-1] > 1
 
 
+def racks_over_budget(power: SystemPower, watts: np.ndarray) -> list[bool]:
+    """Each rack's chips alone, from the watts of all, [chips]."""
+    return [
+        power.facility_watts(float(rack.sum()), chips=72).over_budget
+        for rack in watts.reshape(-1, 72)
+    ]
+
+
 def test_a_rack_at_the_cap_draws_its_budget_and_one_above_it_is_over() -> None:
     """From 437.5 W a chip at 200 W to 1,487.5 at 1,000: 1,225 is three quarters, at 800 W."""
     assert TIGHT.chip_cap_watts == pytest.approx(800)
@@ -106,7 +114,7 @@ def test_a_rack_at_the_cap_draws_its_budget_and_one_above_it_is_over() -> None:
 def test_one_hot_rack_is_held_back_and_the_other_is_not() -> None:
     watts = np.r_[np.full(72, 1_000.0), np.full(72, 300.0)]  # [chips]
 
-    assert TIGHT.over_budget(watts).tolist() == [True, False]
+    assert racks_over_budget(TIGHT, watts) == [True, False]
     assert TIGHT.rack_cap_factor(watts).tolist() == pytest.approx([800 / 600, 1.0])
     assert POWER.rack_cap_factor(watts).tolist() == [1.0, 1.0]
 
@@ -115,7 +123,7 @@ def test_a_cluster_of_systems_has_the_same_racks_more_often() -> None:
     one, three = SystemPower(TIGHT.system), SystemPower(TIGHT.system.cluster(3))
 
     assert three.chip_cap_watts == pytest.approx(one.chip_cap_watts)
-    assert three.rack_watts(np.full(432, 700.0)).shape == (6,)
+    assert three.rack_cap_factor(np.full(432, 700.0)).tolist() == [1.0] * 6
     whole = three.facility_watts(432 * 700.0, chips=432)
     assert whole.total_watts == pytest.approx(
         3 * one.facility_watts(144 * 700.0, chips=144).total_watts
@@ -153,15 +161,8 @@ def test_racks_held_back_by_their_factor_fit_their_budget(watts: np.ndarray) -> 
     factor = TIGHT.rack_cap_factor(watts).repeat(72)  # [racks] -> [chips]
     held = 200 + (watts - 200) / factor
 
-    assert not TIGHT.over_budget(held).any()
-    assert (factor > 1).tolist() == TIGHT.over_budget(watts).repeat(72).tolist()
-
-
-@given(chip_watts)
-def test_racks_and_the_whole_agree_when_all_chips_draw_the_same(each: float) -> None:
-    racks = POWER.rack_watts(np.full(144, each))
-
-    assert racks.sum() == pytest.approx(POWER.facility_watts(144 * each, chips=144).it_watts)
+    assert not any(racks_over_budget(TIGHT, held))
+    assert (factor[::72] > 1).tolist() == racks_over_budget(TIGHT, watts)
 
 
 def test_a_busy_dgx_h100_draws_what_was_measured() -> None:
@@ -216,7 +217,7 @@ def test_nonsense_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="chip_watts_sum=-1"):
         POWER.facility_watts(-1, chips=1)
     with pytest.raises(ValueError, match="144 chips"):
-        POWER.rack_watts(np.zeros(3))
+        POWER.rack_cap_factor(np.zeros(3))
     heavy = replace(ROUND, switch_watts=a_figure(200_000))
     with pytest.raises(ConfigError, match="provisioned_watts"):
         SystemPower(round_system(heavy, provisioned_watts=144_001))

@@ -20,25 +20,24 @@ def test_a_chip_has_160_lanes_of_which_144_are_active() -> None:
         LinkTier.BACKPLANE: 80,
         LinkTier.CROSS_RACK: 16,
     }
-    assert sum(each.active.count for each in lanes.values()) == 144
-
-
-def test_active_lanes_at_eight_gb_per_s_are_the_chips_bandwidth() -> None:
-    lanes = lanes_of(TRAINIUM3)
-
-    for tier, rate in (
-        (LinkTier.TRAY, TRAINIUM3.link_tray_bytes_per_s),
-        (LinkTier.BACKPLANE, TRAINIUM3.link_backplane_bytes_per_s),
-        (LinkTier.CROSS_RACK, TRAINIUM3.link_cross_rack_bytes_per_s),
-    ):
-        assert lanes[tier].active.value * 8e9 == rate.value
+    active = {
+        LinkTier.TRAY: TRAINIUM3.link_tray_bytes_per_s,
+        LinkTier.BACKPLANE: TRAINIUM3.link_backplane_bytes_per_s,
+        LinkTier.CROSS_RACK: TRAINIUM3.link_cross_rack_bytes_per_s,
+    }
+    assert [rate.value / lanes[tier].lane_bytes_per_s.value for tier, rate in active.items()] == [
+        64,
+        64,
+        16,
+    ]
 
 
 @pytest.mark.parametrize(("chip", "gb_per_s"), [(H100, 25), (H800, 25), (B200, 50), (GB300, 50)])
 def test_nvlinks_together_are_the_chips_bandwidth(chip: ChipSpec, gb_per_s: int) -> None:
     (tier,) = lanes_of(chip).values()
 
-    assert tier.active.value * gb_per_s * 1e9 == chip.link_tray_bytes_per_s.value
+    assert tier.lane_bytes_per_s.value == gb_per_s * 1e9
+    assert tier.lanes.value * gb_per_s * 1e9 == chip.link_tray_bytes_per_s.value
 
 
 def test_a_chip_whose_lanes_are_not_known_is_refused() -> None:
@@ -46,10 +45,10 @@ def test_a_chip_whose_lanes_are_not_known_is_refused() -> None:
         lanes_of(replace(TRAINIUM3, name="other"))
 
 
-@pytest.mark.parametrize("active", [0, 17])
-def test_active_lanes_are_some_of_those_that_there_are(active: int) -> None:
-    def lanes(value: int) -> Figure:
-        return Figure(value=value, unit="lanes", source="assumed: a test's")
-
-    with pytest.raises(ConfigError, match="1 to 16"):
-        TierLanes(lanes=lanes(16), active=lanes(active))
+@pytest.mark.parametrize(("lanes", "rate"), [(0, 8e9), (16, 0)])
+def test_a_tier_has_lanes_and_they_a_rate(lanes: int, rate: float) -> None:
+    with pytest.raises(ConfigError, match="expected 1 or more, with a rate"):
+        TierLanes(
+            lanes=Figure(value=lanes, unit="lanes", source="assumed: a test's"),
+            lane_bytes_per_s=Figure(value=rate, unit="bytes/s", source="assumed: a test's"),
+        )

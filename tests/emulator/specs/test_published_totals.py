@@ -64,11 +64,32 @@ def test_memory_of_a_system_is_what_aws_prints(name: str, gib: int, bytes_per_s:
 
 
 @pytest.mark.parametrize(
-    ("name", "gb", "tb_per_s"),
-    [("dgx-h100", 640, 26.8), ("dgx-h200", 1_128, 38.4), ("dgx-b200", 1_440, 62)],
+    ("name", "gb"),  # per GPU, by its datasheet
+    [
+        ("h100", 80),
+        ("h800", 80),
+        ("h200", 141),
+        ("b200", 180),
+        ("gb200", 186),
+        ("b300", 270),
+        ("gb300", 279),
+        ("mi300x", 192),
+        ("mi325x", 256),
+        ("mi355x", 288),
+    ],
 )
-def test_memory_of_a_dgx_is_what_nvidia_prints(name: str, gb: float, tb_per_s: float) -> None:
-    assert total(SYSTEMS[name], "hbm_bytes") == gb * 1e9
+def test_a_gpus_memory_is_what_its_maker_prints_in_binary_units(name: str, gb: float) -> None:
+    """Drivers show up to one per cent less than so many GiB, and never as little as 10^9."""
+    seen = CHIPS[name].hbm_bytes
+
+    assert seen == pytest.approx(gb * GIB, rel=0.01)
+    assert gb * 1e9 < seen <= gb * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "tb_per_s"), [("dgx-h100", 26.8), ("dgx-h200", 38.4), ("dgx-b200", 62)]
+)
+def test_memory_of_a_dgx_is_as_fast_as_nvidia_prints(name: str, tb_per_s: float) -> None:
     assert total(SYSTEMS[name], "hbm_bytes_per_s") == pytest.approx(tb_per_s * 1e12, rel=0.01)
 
 
@@ -84,7 +105,7 @@ def test_an_nvl72_has_its_datasheets_rates_and_links() -> None:
 def test_a_box_of_eight_mi300x_has_its_platforms_rates() -> None:
     box = SYSTEMS["mi300x-8"]
 
-    assert total(box, "hbm_bytes") == 1.536e12  # 1.5 TB
+    assert total(box, "hbm_bytes") == pytest.approx(1_536 * GIB, rel=1e-3)  # 1.5 TB
     assert total(box, "fp8_flops_per_s") == pytest.approx(20.9e15, rel=1e-3)
     both_ways = 2 * box.chip.link_tray_bytes_per_s.value
     assert both_ways == 896e9  # Infinity Fabric, per GPU

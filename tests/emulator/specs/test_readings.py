@@ -107,7 +107,7 @@ def test_a_reading_that_is_not_switch_equals_reading_is_refused(text: str) -> No
 
 
 def test_an_unknown_switch_or_reading_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"reading=lanes: .*switch-generation, power, links"):
+    with pytest.raises(ConfigError, match=r"reading=lanes: .*switch-generation, power, hop, links"):
         with_readings(TRN3_NL72X2, ["lanes=links"])
     with pytest.raises(ConfigError, match=r"reading links=some: expected one of lanes, aws_text"):
         with_readings(TRAINIUM3, ["links=some"])

@@ -31,6 +31,8 @@ def test_a_format_that_is_turned_into_a_wider_one_costs_as_that_one() -> None:
     assert h100.tensor_joules("fp4") == h100.tensor_joules("fp8")
     assert trn3.tensor_joules("fp4") == trn3.tensor_joules("fp8")
     assert b200.tensor_joules("fp4") == b200.tensor_joules("fp8") / 2
+    ultra = work_energy_of(chip_by_name("gb300"))  # 15 PFLOPS of FP4, 5 of FP8, in one budget
+    assert ultra.tensor_joules("fp4") == pytest.approx(ultra.tensor_joules("fp8") / 3)
     no_fp8 = replace(chip_by_name("h100"), tensor_fp8_flops_per_s=None)
     assert work_energy_of(no_fp8).tensor_joules("fp8") == h100.tensor_joules("bf16")
 

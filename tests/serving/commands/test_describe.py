@@ -36,12 +36,12 @@ def test_a_line_has_the_main_figures_and_marks_what_is_assumed_or_unpublished(
 
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
     assert lines["h200"][1:5] == ["NVIDIA", "989", "1,979", "-"]
-    assert lines["h200"][5:10] == ["141", "4.80", "450", "50.0", "700"]
+    assert lines["h200"][5:10] == ["140", "4.80", "450", "50.0", "700"]
     assert lines["trainium1"][9] == "244*"
     assert lines["trainium4"][2] == "?"
     assert lines["trainium4"][-4:] == ["announced,", "cannot", "be", "timed"]
     assert lines["trn2-ultraserver"][1:5] == ["64", "trainium2", "torus", "4x4x4"]
-    assert lines["trn3-nl72x2"][-2:] == ["switch-generation,", "power"]
+    assert lines["trn3-nl72x2"][-3:] == ["switch-generation,", "power,", "hop"]
 
 
 def test_each_line_of_the_table_has_value_unit_and_source_in_aligned_columns(
@@ -82,6 +82,22 @@ def test_json_has_value_unit_and_source_of_every_figure_in_base_units(
     assert chip["figures"]["hbm_bytes_per_s"]["value"] == 4.9e12
     assert chip["figures"]["idle_watts"]["assumed"] is True
     assert system["figures"]["provisioned_watts"]["value"] == 163_339
+
+
+@pytest.mark.parametrize("name", [*CHIPS, *DATA_SHEETS, *SYSTEMS])
+def test_a_name_is_found_in_any_case(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name.upper()) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(f" {name}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"), [("TPUv7", "tpu-v7"), ("MI450X", "mi455x"), ("Ironwood", "tpu-v7")]
+)
+def test_a_chip_is_found_by_its_other_names(
+    asked: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(asked) == 0
+    assert capsys.readouterr().out.startswith(f"chip {name}\n")
 
 
 @pytest.mark.parametrize("name", [*CHIPS, *DATA_SHEETS, *SYSTEMS])
@@ -213,7 +229,7 @@ def test_a_model_in_low_precision_says_its_format_its_rate_and_that_it_is_timed(
 
     lines = capsys.readouterr().out.splitlines()
     (experts,) = (line for line in lines if " expert_bytes_per_param " in line)
-    assert experts.split()[1] == "0.53"  # four bits, and a byte for every 32
+    assert experts.split()[1] == "0.531"  # four bits, and a byte for every 32
     assert "MXFP4" in experts
     assert "at the MXFP8 rate" in experts
     assert experts.endswith("timed, not computed")
@@ -254,7 +270,7 @@ def test_a_chip_shows_its_logical_cores_and_the_hbm_that_each_sees(
     assert one.splitlines()[4] == ("    NC 3: physical 3, HBM stack 1, 36 GiB, shared with NC 2")
     assert two.splitlines()[2] == "    NC 1: physical 2-3, HBM stack 1, 36 GiB"
     assert eight.splitlines() == [
-        "  LNC=8: 1 logical cores (announced by the vendor, not released)",
+        "  LNC=8: 1 logical core (announced by the vendor, not released)",
         "    NC 0: physical 0-7, HBM stack 0-3, 144 GiB",
     ]
 

@@ -24,8 +24,9 @@ def test_the_states_stand_side_by_side_and_add_up(capsys: pytest.CaptureFixture[
     assert lines[0] == (
         "dgx-h100, 8 chips, cooled by air, peak: PUE 1.2, provisioned 10,200 W before cooling"
     )
-    assert lines[2].split() == ["watts", "idle", "decode", "prefill", "full"]
-    table = {line[:20].strip(): line[20:].replace(",", "").split() for line in lines[3:]}
+    assert lines[1] == "provisioned: NVIDIA DGX H100 datasheet: 10.2 kW max"
+    assert lines[3].split() == ["watts", "idle", "decode", "prefill", "full"]
+    table = {line[:20].strip(" *"): line[20:].replace(",", "").split() for line in lines[4:]}
     parts = ["chips", "host CPUs", "trays", "switches", "fans", "conversion", "cooling"]
     assert "pumps" not in table
     for column in range(4):
@@ -38,6 +39,44 @@ def test_a_rack_that_cannot_feed_its_chips_says_so(capsys: pytest.CaptureFixture
     assert "not the 1,000 W that a chip may draw" in capsys.readouterr().out
     run("trn3-nl72x2", "--reading", "power=rack")
     assert "not the" not in capsys.readouterr().out
+
+
+def test_a_budget_that_holds_chips_back_by_less_than_a_watt_shows_the_difference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("trn1.32xlarge")
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "budget holds" in line)
+    cap, budget = line.split(" holds ")[1].split(" W a chip, not the ")
+    assert cap != budget.split(" W")[0]
+
+
+def test_what_is_assumed_is_marked_where_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    run("gb200-nvl72")
+    lines = capsys.readouterr().out.splitlines()
+
+    labels = {line[:20].strip() for line in lines}
+    assert {"chips*", "switches*", "pumps*"} <= labels, "the joules of work, and 5 pJ/bit"
+    assert {"host CPUs", "trays"} <= labels, "NVIDIA's power manager says both"
+    assert "cooling" in labels, "the design day's PUE is published"
+    run("gb200-nvl72", "--season", "winter")
+    assert "cooling*" in capsys.readouterr().out, "what is left of it in winter is not"
+    run("gb200-nvl72", "--json")
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assumed = sum("assumed" in figure["source"] for figure in figures)
+    assert f"* modelled: {assumed} of {len(figures)} figures are assumed" in "\n".join(lines)
+    assert "decode: busy shares are assumed, dma 0.7, tensor 0.1" in "\n".join(lines)
+
+
+def test_input_alone_can_be_what_the_watts_and_dollars_are_divided_by(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("dgx-h200", "--busy", "dma=1", "--input-tokens-per-s", "1000", "--kwh", "1", "--json")
+    report = json.loads(capsys.readouterr().out)
+
+    assert report["tokens_per_megawatt"][0]["input"] == pytest.approx(1_000 / 10_200 * 1e6)
+    assert report["tokens_per_megawatt"][0]["output"] == 0
+    assert report["cost"]["dollars_per_million_output"] is None
+    assert report["cost"]["dollars_per_million_input"] > 0
 
 
 def test_json_has_every_figure_in_base_units(capsys: pytest.CaptureFixture[str]) -> None:

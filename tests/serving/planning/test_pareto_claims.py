@@ -82,7 +82,7 @@ def test_a_claim_that_is_missed_says_by_how_much() -> None:
 
     assert not answer.agrees
     assert answer.reached == ()
-    assert answer.in_words().startswith("does not: at most 2.00x, at ")
+    assert answer.in_words().startswith("does not agree: at most 2.00x, at ")
 
 
 def test_users_at_equal_interactivity_stand_as_tokens_of_the_machines_do() -> None:

@@ -5,9 +5,19 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError, NeuronError
-from emulator.model import MODELS, SYSTEMS, HbmTerms, kv_room_tokens, rack_of, tray_of
+from emulator.model import (
+    MODELS,
+    SYSTEMS,
+    HbmTerms,
+    Partition,
+    StepCostModel,
+    kv_room_tokens,
+    rack_of,
+    tray_of,
+)
 from serving.planning.partitions import PartitionFilter, candidate_partitions
-from tests.serving.planning.small_machines import DENSE, MODEL, trays
+from serving.planning.step_batches import steady_batch
+from tests.serving.planning.small_machines import DENSE, MODEL, SHAPE, trays
 
 
 def shapes(candidates):
@@ -153,3 +163,21 @@ def test_an_lnc_that_the_compiler_does_not_know_is_not_a_candidate() -> None:
 
     with pytest.raises((ConfigError, NeuronError), match="lnc=8"):
         candidate_partitions(system, MODEL, asked=PartitionFilter(lnc=(8,)))
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "deepseek-v3"])
+@pytest.mark.parametrize(("tp", "chips"), [(8, 8), (1, 8), (4, 16)])
+def test_experts_divided_by_columns_are_never_faster_than_whole_ones(
+    name: str, tp: int, chips: int
+) -> None:
+    # which is why no candidate divides them
+    model, system = MODELS[name], SYSTEMS["trn3-nl72x2"]
+
+    def step_ns(expert_tp: int, batch: int) -> int:
+        partition = Partition(chips=chips, tp=tp, ep=chips // expert_tp, expert_tp=expert_tp, lnc=2)
+        steps = steady_batch(partition.ranks, decodes=batch, shape=SHAPE, prefill_tokens=batch)
+        return StepCostModel(system, model, partition).cost(steps).duration_ns
+
+    for batch in (1, 16, 256):
+        whole_ns = step_ns(1, batch)
+        assert all(step_ns(expert_tp, batch) >= whole_ns for expert_tp in (2, 4, chips))

@@ -14,6 +14,7 @@ from serving.planning.plan_choice import SearchTerms
 from serving.planning.plan_report import plan_data, plan_lines
 from serving.planning.slo import Slo
 from tests.serving.planning.planned import CHECK, DEMAND, QUESTION, SWEEP, question
+from tests.serving.planning.small_machines import trays
 
 FEW = replace(CHECK, judged=60)
 ONE_CHIP = replace(SWEEP, asked=PartitionFilter(chips=(1,), lnc=(2,)))
@@ -66,6 +67,25 @@ def test_the_same_question_has_the_same_answer_with_more_processes(found: Plan) 
     assert with_two.choice.check == found.choice.check
     assert with_two.choice.smaller == found.choice.smaller
     assert with_two.bill == found.bill
+
+
+def test_machines_are_as_few_as_hold_the_replicas() -> None:
+    two_chips = trays(1, chips_per_tray=2)
+    found = plan(
+        question(
+            sweep=replace(ONE_CHIP, system=two_chips),
+            slo=Slo.parse("ttft=400ms@p90"),
+            demand=replace(DEMAND, rate_per_s=100.0),
+            check=replace(CHECK, judged=40),
+            search=SearchTerms(tries=1),
+        )
+    )
+
+    assert found.replicas_per_machine == 2
+    assert found.fleet.replicas == 2
+    assert found.machines == 1
+    assert not found.spare_replica_fits
+    assert found.machines_with_spare_replica == 2
 
 
 def test_one_machine_more_for_the_loss_of_one(found: Plan) -> None:
@@ -165,13 +185,16 @@ def test_pools_are_told_apart_from_what_was_simulated(found: Plan) -> None:
 
 
 def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None:
-    text = "\n".join(plan_lines(found))
+    read = replace(found, question=replace(found.question, readings=("power=rack",)))
+    text = "\n".join(plan_lines(read))
 
+    assert "  read as power=rack" in text
     assert f"plan: 1 UltraServer (trn3-nl72x2), {found.fleet.replicas} replicas" in text
     assert "DOES NOT MEET the target" in text
     assert "N+1: a machine may fail with 2 UltraServers" in text
     assert "MW drawn at the peak" in text
-    assert "$500" not in text or "an hour" in text
+    assert found.bill.day_cost is not None
+    assert f"${found.bill.day_cost.dollars_per_hour:,.2f} an hour" in text
     assert "assumed:" in text
     assert "line; chips that are not in" in text
 

@@ -58,6 +58,16 @@ def test_a_day_is_the_sum_of_its_hours() -> None:
     assert bill.provisioned_watts == pytest.approx(2 * 163_339)
 
 
+def test_an_hour_whose_mean_is_below_its_busiest_draws_by_its_mean() -> None:
+    # 20 of 40 replicas stay for the busiest minutes, and have half of their load on average.
+    uneven = Day(source="by hand", mean_shares=(0.25,) * 24, busiest_shares=(0.5,) * 24)
+    chip_watts = 80 * (500.0 + IDLE) / 2 + 208 * IDLE
+    facility = SystemPower(SYSTEM).facility_watts(chip_watts / 2, chips=144)
+    bill = bill_of(FLEET, night_of_fleet(FLEET, uneven), RATES, None)
+
+    assert bill.mean_drawn_watts == pytest.approx(2 * facility.total_watts)
+
+
 def test_dollars_by_hand() -> None:
     prices = Prices(system_hour_dollars=500.0, kwh_dollars=0.1)
     bill = bill_of(FLEET, night_of_fleet(FLEET), RATES, prices)

@@ -1,6 +1,6 @@
 """A size held against a target, by simulation."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.model import StepCostModel
 from serving.planning.plan_check import Check, SizeTask, check_size
-from serving.planning.plan_demand import TraceDemand
+from serving.planning.plan_demand import Share, TraceDemand
 from serving.planning.slo import Slo
 from serving.plugin.virtual_serving import simulate
 from serving.traffic.engine_limits import EngineLimits
@@ -119,6 +119,84 @@ def test_few_requests_of_a_replica_are_made_up_for_by_more_replicas() -> None:
     assert check.simulated_replicas == 3
     assert check.requests == pytest.approx(30, abs=12)
     assert check.ending is Ending.SERVED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GivenShares:
+    """A demand whose shares are laid down."""
+
+    given: tuple[Share, ...]
+    peak_rate_per_s: float = 1.0
+
+    @property
+    def peak(self) -> Traffic:
+        return self.given[0].traffic
+
+    def in_words(self) -> str:
+        return "by hand"
+
+    def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
+        del replicas, judged, lead_s, seed
+        return self.given
+
+
+def share_of(arrivals: list[float], *, judged_from_s: float) -> Share:
+    arrival_s = np.array(arrivals)
+    return Share(
+        traffic=Traffic(
+            arrival_s=arrival_s,
+            prompt_tokens=np.full(len(arrivals), 400),
+            output_tokens=np.full(len(arrivals), 5),
+        ),
+        judged=arrival_s >= judged_from_s,
+        begin_s=judged_from_s,
+        end_s=arrivals[-1] + 0.1,
+        warmup_s=judged_from_s,
+    )
+
+
+def test_requests_of_the_warm_up_are_not_judged() -> None:
+    crowd, calm = [0.0] * 40, [10.0 + each for each in range(8)]
+    share = share_of([*crowd, *calm], judged_from_s=5.0)
+    check = check_size(
+        task(demand=GivenShares(given=(share,)), slo=Slo.parse("ttft=200ms@p90"), lead_s=1.0)
+    )
+
+    assert check.requests == 8
+    assert check.ending is Ending.SERVED
+    assert check.meets
+
+
+def test_one_replica_that_misses_does_not_end_what_all_together_keep() -> None:
+    crowded = share_of([*[0.0] * 30, *[5.0] * 3], judged_from_s=0.0)
+    calm = share_of([0.2 * each for each in range(350)], judged_from_s=0.0)
+    slo = Slo.parse("ttft=120ms@p90")
+    alone = check_size(task(demand=GivenShares(given=(crowded,)), slo=slo))
+    both = check_size(task(demand=GivenShares(given=(crowded, calm)), slo=slo))
+
+    assert not alone.meets
+    assert both.meets
+    assert both.terms[0].share < 1
+    assert both.terms[0].reached_s is not None
+    assert both.simulated_replicas == 2
+
+
+def test_what_is_not_finished_when_the_time_is_up_has_missed_everything() -> None:
+    check = check_size(
+        task(
+            replicas=1,
+            slo=Slo.parse("ttft=10ms,tpot=20ms@p90"),
+            lead_s=0.05,
+            terms=replace(CHECK, judged=200, early_end=False),
+        )
+    )
+    ttft, tpot = check.terms
+
+    assert check.ending is Ending.TIME_UP
+    assert tpot.share < 0.7
+    assert tpot.reached_s is None
+    assert ttft.reached_s is None
+    assert not check.meets
 
 
 def test_a_request_that_no_rank_holds_is_refused() -> None:

@@ -102,3 +102,19 @@ def test_the_strongest_takes_the_most_below_the_chips(known: tuple[Option, ...])
     assert strongest(known, below_chips=1) is None
     for each in known:
         assert replicas_below(each, 4) == (3 if each.replica_chips == 1 else 1)
+
+
+def test_a_pool_that_the_longest_request_does_not_fit_is_no_option() -> None:
+    one, two = (
+        next(task for _, task in SWEEP.tasks() if task.partition.chips == chips) for chips in (1, 2)
+    )
+    # Leave the ranks of one chip a thousand tokens: enough for a mean request, not for the longest.
+    beside = (one.kv_room_tokens - 1_000) * SWEEP.model.kv_bytes_per_token
+    terms = replace(SWEEP.terms, activation_bytes=SWEEP.terms.activation_bytes + beside)
+    tight = replace(SWEEP, terms=terms)
+    room = {task.partition.chips: task.kv_room_tokens for _, task in tight.tasks()}
+    found = Options(tight, DEMAND, SLO, seats=64).below(1_000)
+
+    assert SWEEP.shape.tokens < room[one.partition.chips] < 1_100
+    assert two.kv_room_tokens > room[2] > 100_000
+    assert {each.replica_chips for each in found} == {2}

@@ -31,9 +31,9 @@ def test_a_guess_below_walks_up_and_above_walks_down_then_closes_in() -> None:
     low, high = Passing(30), Passing(30)
 
     assert smallest_passing(low, guess=20, most=99) == 30
-    assert low.asked == [[20], [23], [26], [30], [28], [29]]
+    assert low.asked == [[20], [22], [24], [26], [28], [30], [29]]
     assert smallest_passing(high, guess=40, most=99) == 30
-    assert high.asked == [[40], [35], [30], [26], [28], [29]]
+    assert high.asked == [[40], [37], [34], [31], [29], [30]]
 
 
 def test_nothing_passes_up_to_the_most() -> None:

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.model import SYSTEMS, PowerBasis, StepBatch, StepCostModel, SystemPower
+from emulator.model import PowerBasis, StepBatch, StepCostModel, SystemPower
 from serving.planning import sweep as sweeping
 from serving.planning.partitions import Candidate, PartitionFilter, candidate_partitions
-from serving.planning.replica import MeanStep, Replica, within_budget
+from serving.planning.replica import Replica
 from serving.planning.request_shape import RequestShape
 from serving.planning.step_batches import prefill_steps, prompt_chunks, steady_batch
 from tests.serving.planning.small_machines import MODEL, SHAPE, small_sweep, trays
@@ -131,28 +131,30 @@ def test_watts_of_the_machine_are_those_that_its_power_model_gives() -> None:
     assert per_mw == pytest.approx(point.output_tokens_per_s / facility.total_watts * 1e6)
 
 
-def test_a_step_that_racks_are_not_given_power_for_is_slowed_until_they_are() -> None:
-    # Chips of 1,000 W beside hosts and switches are more than an NL72x2's racks are given.
-    power = SystemPower(SYSTEMS["trn3-nl72x2"])
-    idle, cap = power.system.chip.idle_watts.value, power.chip_cap_watts
-    free = MeanStep(duration_ns=1e6, chip_watts_sum=2 * 1_000.0)
+def test_chips_that_are_given_too_little_power_take_longer_for_the_same_work() -> None:
+    point = replica().operating_point(64)
+    chip, idle = SYSTEM.chip, SYSTEM.chip.idle_watts.value
+    cap = idle + (point.chip_watts - idle) / 2
+    tight = replace(SYSTEM, chip=replace(chip, budget_watts=replace(chip.budget_watts, value=cap)))
 
-    slowed, factor = within_budget(power, free, 2)
+    held = Replica(tight, MODEL, TWO_RANKS, shape=SHAPE).operating_point(64)
 
-    assert factor == pytest.approx((1_000 - idle) / (cap - idle))
-    assert factor > 1
-    assert slowed.duration_ns == pytest.approx(1e6 * factor)
-    racks = power.rack_watts(np.full(144, slowed.chip_watts_sum / 2))
-    assert racks == pytest.approx(power.rack_budget_watts)
+    assert point.throttle_factor == 1
+    assert held.throttle_factor == pytest.approx(held.tpot_ns / point.tpot_ns, rel=1e-4)
+    assert held.chip_watts <= cap * (1 + 1e-9)
     # The work above idle is the same, in more time.
-    work = (slowed.chip_watts_sum - 2 * idle) * slowed.duration_ns
-    assert work == pytest.approx((free.chip_watts_sum - 2 * idle) * free.duration_ns)
+    work = (held.chip_watts - idle) * held.tpot_ns
+    assert work == pytest.approx((point.chip_watts - idle) * point.tpot_ns, rel=1e-4)
 
 
-def test_a_step_within_the_budget_is_left_as_it_is() -> None:
-    step = MeanStep(duration_ns=1e6, chip_watts_sum=2 * 500.0)
+def test_batches_together_cost_what_each_costs_alone() -> None:
+    chunked = replica(replace(SHAPE, prefill_chunk_tokens=64))
+    for one in (replica(), chunked):
+        together = one.operating_points([1, 7, 64])
 
-    assert within_budget(SystemPower(SYSTEMS["trn3-nl72x2"]), step, 2) == (step, 1.0)
+        assert together == [one.operating_point(batch) for batch in (1, 7, 64)]
+        assert one.decodes([1, 7, 64]) == [one.decode(batch) for batch in (1, 7, 64)]
+    assert chunked.operating_points([]) == []
 
 
 def test_chips_left_over_draw_idle_power_and_are_provisioned() -> None:

@@ -1,0 +1,58 @@
+"""What the vendor claims of NeuronSwitch against a torus, and at which sizes that is so."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from emulator.model import Operation, SystemSpec, Topology
+
+# AWS, re:Invent 2025, AIM201: "up to" so many times lower latency; neither the ranks nor the sizes
+# nor the algorithms are said.
+CLAIMS: Final = {Operation.ALL_GATHER: 6.0, Operation.ALL_REDUCE: 2.0}
+
+_UNITS: Final = (
+    ("GiB", 2**30),
+    ("MiB", 2**20),
+    ("KiB", 2**10),
+    ("GB", 10**9),
+    ("MB", 10**6),
+    ("KB", 10**3),
+)
+
+
+def claim_of(operation: Operation, slow: SystemSpec, fast: SystemSpec) -> float | None:
+    """How many times as long the vendor says `slow` takes; None where it says nothing of the two.
+
+    It compares switched UltraServers of Trainium3 with a torus of Trainium2.
+    """
+    compared = (slow.chip.name, slow.topology, fast.chip.name, fast.topology)
+    if compared != ("trainium2", Topology.TORUS, "trainium3", Topology.SWITCHED):
+        return None
+    return CLAIMS.get(operation)
+
+
+def claim_text(claim: float, sizes: Sequence[int], times_as_long: Sequence[float]) -> str:
+    """The claim beside what was found at `sizes`, ascending: the most, and where it is reached."""
+    best = int(np.argmax(times_as_long))
+    reached = sizes_in_words(sizes, [times >= claim for times in times_as_long])
+    where = f"reached at {reached}" if reached else "not reached"
+    return (
+        f"claim: up to {claim:g} times; here at most {times_as_long[best]:.2f}, at "
+        f"{size_text(sizes[best])}; {where}"
+    )
+
+
+def sizes_in_words(sizes: Sequence[int], chosen: Sequence[bool]) -> str:
+    """The chosen of `sizes` as runs of neighbours, such as "1 KiB to 8 KiB, 1 MiB"."""
+    edges = np.flatnonzero(np.diff([0, *map(int, chosen), 0])).reshape(-1, 2)
+    runs = ((size_text(sizes[begin]), size_text(sizes[end - 1])) for begin, end in edges.tolist())
+    return ", ".join(first if first == last else f"{first} to {last}" for first, last in runs)
+
+
+def size_text(size_bytes: int) -> str:
+    """In the largest unit, a binary one if there is any, that leaves a whole number."""
+    for name, unit in _UNITS:
+        if size_bytes % unit == 0:
+            return f"{size_bytes // unit:,} {name}"
+    return f"{size_bytes} B"

@@ -1,0 +1,146 @@
+"""The report of `ultraserve power` as text: watts by state, tokens and dollars, what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from serving.commands.text_table import table_lines
+
+if TYPE_CHECKING:
+    from serving.commands.power import PowerReport
+
+_LABELS: Final = {
+    "chip_watts": "chips",
+    "cpu_watts": "host CPUs",
+    "tray_watts": "trays",
+    "switch_watts": "switches",
+    "fan_watts": "fans",
+    "pump_watts": "pumps",
+    "conversion_watts": "conversion",
+    "overhead_watts": "beside the chips",
+    "cooling_watts": "cooling",
+}
+# The figures that each part is made of, by the first letters of their names.
+_FIGURES_OF: Final = {
+    "chip_watts": ("energy_", "idle_watts", "budget_watts"),
+    "cpu_watts": ("cpu_",),
+    "tray_watts": ("tray_",),
+    "switch_watts": ("switch_",),
+    "fan_watts": ("fan_",),
+    "pump_watts": ("pump_",),
+    "conversion_watts": ("conversion_",),
+    "overhead_watts": ("provisioned_",),
+    "cooling_watts": ("pue",),
+}
+
+
+def report_lines(report: PowerReport, *, sources: bool = False) -> Iterator[str]:
+    """The report as text: the budget, a column for each state, tokens and dollars, sources."""
+    cooled = f", cooled by {report.cooling}" if report.cooling else ""
+    yield (
+        f"{report.system}, {report.chips} chips{cooled}, {report.season}: PUE {report.pue:.4g}, "
+        f"provisioned {report.provisioned_watts:,.0f} W before cooling"
+    )
+    yield f"provisioned: {_source(report, 'provisioned_watts')}"
+    if report.chip_cap_watts < report.chip_budget_watts:
+        digits = 0 if report.chip_budget_watts - report.chip_cap_watts >= 1 else 1
+        yield (
+            f"a rack's budget holds {report.chip_cap_watts:,.{digits}f} W a chip, not the "
+            f"{report.chip_budget_watts:,.{digits}f} W that a chip may draw"
+        )
+    yield ""
+    yield from _state_lines(report)
+    yield from _token_lines(report)
+    yield ""
+    yield from _assumption_lines(report)
+    if sources:
+        yield ""
+        figures = [("figure", "value", "unit", "source")]
+        figures += [
+            (each.name, _readable(each.value), each.unit, each.source) for each in report.figures
+        ]
+        yield from table_lines(figures, right=frozenset({1}))
+
+
+def _state_lines(report: PowerReport) -> Iterator[str]:
+    """A column for each state: where its watts go, and what holds its chips back."""
+    rows = [("watts", *(state.name for state in report.states))]
+    for index, (name, _) in enumerate(report.states[0].facility.parts()):
+        drawn = [state.facility.parts()[index][1] for state in report.states]
+        if any(drawn):
+            season = (report.season.replace("-", "_"),) if name == "cooling_watts" else ()
+            assumed = _assumed(report, (*_FIGURES_OF[name], *season))
+            label = _LABELS[name] + ("*" if assumed else "")
+            rows.append((label, *(f"{watts:,.0f}" for watts in drawn)))
+    rows += [
+        ("total", *(f"{watts:,.0f}" for watts in report.total_watts)),
+        (
+            "racks' input, of provisioned",
+            *(f"{watts / report.provisioned_watts:.1%}" for watts in report.it_watts),
+        ),
+        ("each chip", *(f"{state.watts_per_chip:,.0f}" for state in report.states)),
+        (
+            "each chip, not held back",
+            *(f"{state.wanted_watts_per_chip:,.0f}" for state in report.states),
+        ),
+        ("times as long", *(f"{state.slow_factor:.2f}" for state in report.states)),
+    ]
+    yield from table_lines(rows, right=frozenset(range(1, len(rows[0]))))
+
+
+def _assumption_lines(report: PowerReport) -> Iterator[str]:
+    """What the watts rest on that nobody has published, and how busy the states are."""
+    assumed = sum(figure.assumed for figure in report.figures)
+    yield (
+        f"* modelled: {assumed} of {len(report.figures)} figures are assumed, all or in part; "
+        "--sources prints them"
+    )
+    named = [state for state in report.states if state.name != "given" and state.busy]
+    for state in named:
+        busy = ", ".join(f"{engine} {share:g}" for engine, share in state.busy.items())
+        yield f"{state.name}: busy shares are assumed, {busy}"
+
+
+def _assumed(report: PowerReport, prefixes: tuple[str, ...]) -> bool:
+    return any(figure.assumed for figure in report.figures if figure.name.startswith(prefixes))
+
+
+def _source(report: PowerReport, name: str) -> str:
+    (figure,) = (each for each in report.figures if each.name == name)
+    return figure.source
+
+
+def _token_lines(report: PowerReport) -> Iterator[str]:
+    if report.tokens_per_megawatt:
+        yield ""
+        rows: list[tuple[str, ...]] = [("tokens/s/MW", "output", "input", "total", "watts", "")]
+        rows += [
+            (
+                each.basis.value,
+                *(f"{value:,.0f}" for value in (each.output, each.input, each.total, each.watts)),
+                each.why,
+            )
+            for each in report.tokens_per_megawatt
+        ]
+        yield from table_lines(rows, right=frozenset({1, 2, 3, 4}))
+    if report.cost is not None:
+        cost = report.cost
+        kinds = {
+            "output": cost.dollars_per_million_output,
+            "input": cost.dollars_per_million_input,
+            "total": cost.dollars_per_million_total,
+        }
+        yield ""
+        yield (
+            f"dollars an hour: {cost.machine_dollars_per_hour:,.2f} machines + "
+            f"{cost.energy_dollars_per_hour:,.2f} energy"
+        )
+        yield "dollars per million tokens: " + ", ".join(
+            f"{kind} {'-' if price is None else f'{price:,.4f}'}" for kind, price in kinds.items()
+        )
+
+
+def _readable(value: float) -> str:
+    """Whole from a thousand on, four digits below."""
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"

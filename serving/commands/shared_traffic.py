@@ -1,0 +1,95 @@
+"""What a collective and other traffic take on the same links at once, class by class.
+
+The collective is an all-to-all, as dispatch and combine are. Of the other traffic each chip sends
+its bytes to the chip half the group further on. All starts at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.errors import ConfigError
+from emulator.model import SharedLinks, SystemSpec, TrafficClass, traffic_classes
+from serving.commands.collective_claims import size_text
+from serving.commands.text_table import table_lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLine:
+    """One transfer of the traffic beside an all-to-all of `all_to_all_bytes` a rank.
+
+    `alone_ns` is what it takes on links of its own, `together_ns` with all the others.
+    """
+
+    system: str
+    traffic: str
+    all_to_all_bytes: int
+    bytes_per_chip: int
+    classes: int
+    alone_ns: float
+    together_ns: float
+
+
+def traffic_name(traffic: TrafficClass) -> str:
+    """As it is typed and printed: "kv-transfer"."""
+    return traffic.name.lower().replace("_", "-")
+
+
+def shared_lines(
+    system: SystemSpec,
+    sizes: list[int],
+    beside: Mapping[TrafficClass, int],
+    *,
+    chips: int,
+    ranks_per_chip: int,
+) -> Iterator[SharedLine]:
+    """For each all-to-all of `sizes`, then each class of `beside`, bytes that every chip sends.
+
+    Raises ConfigError for less than two chips: they would have no links.
+    """
+    if chips < 2:
+        raise ConfigError(field="chips", value=chips, expected="2 or more, to have links between")
+    links = SharedLinks(system, np.arange(chips))
+    classes = traffic_classes(system.chip)
+    onward = np.roll(np.eye(chips), chips // 2, axis=1)  # [chips, chips]: half the group further on
+    others = [links.transfer(traffic, size * onward) for traffic, size in beside.items()]
+    for size in sizes:
+        exchange = np.full((chips, chips), size * ranks_per_chip / chips)
+        np.fill_diagonal(exchange, 0.0)
+        transfers = [links.transfer(TrafficClass.COLLECTIVE, exchange), *others]
+        together = links.completion_ns(transfers)
+        rows = [(TrafficClass.COLLECTIVE, size * ranks_per_chip), *beside.items()]
+        for (traffic, bytes_per_chip), transfer, done_ns in zip(
+            rows, transfers, together, strict=True
+        ):
+            yield SharedLine(
+                system=system.name,
+                traffic=traffic_name(traffic),
+                all_to_all_bytes=size,
+                bytes_per_chip=bytes_per_chip,
+                classes=classes,
+                alone_ns=float(links.completion_ns([transfer])[0]),
+                together_ns=float(done_ns),
+            )
+
+
+def shared_text(lines: list[SharedLine]) -> Iterator[str]:
+    """A title and a table per system: each transfer alone, and with the others."""
+    for system in dict.fromkeys(line.system for line in lines):
+        own = [line for line in lines if line.system == system]
+        classes = own[0].classes
+        order = f"{classes} classes, each before the next" if classes > 1 else "shared fairly"
+        yield f"{system}, all-to-all and other traffic at once: {order}"
+        rows = [("all-to-all", "traffic", "a chip", "us alone", "us together")]
+        rows += [
+            (
+                size_text(line.all_to_all_bytes),
+                line.traffic,
+                size_text(line.bytes_per_chip),
+                f"{line.alone_ns / 1e3:,.1f}",
+                f"{line.together_ns / 1e3:,.1f}",
+            )
+            for line in own
+        ]
+        yield from table_lines(rows, right=frozenset({0, 2, 3, 4}))

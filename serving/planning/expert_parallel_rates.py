@@ -1,0 +1,150 @@
+"""Predictions of large expert-parallel deployments: DeepSeek's own, SGLang's, DeepEP's kernels.
+
+The factors are the fitted ones that all machines share; H800 and H100 have none of their own. What
+differs from a serving run is stated: two half batches overlap; DeepEP's kernels move bytes at the
+links' rate, as its own curve shows, so that their share is one.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from emulator.model import (
+    CollectiveModel,
+    Figure,
+    Operation,
+    Overlap,
+    Partition,
+    StepBatch,
+    StepCost,
+    StepCostModel,
+    model_by_name,
+    shipped_fits,
+    system_by_name,
+)
+
+DEEPEP_TOKENS, DEEPEP_CHOICES, DEEPEP_HIDDEN = 128, 8, 7_168
+DEEPEP_BYTES: Final = {"dispatch": 1 + 4 / 128, "combine": 2.0}
+DEEPEP_START_US: Final = 43.9
+"""Beside the links: what the first of the eight values, EP8 dispatch, leaves: 77 - 33.1 us."""
+BALANCED, EPLB = "balanced", "EPLB"
+EPLB_RATIO: Final = 59_337 / 50_302
+"""SGLang's own pair for prompts of 4,096: tokens/s with perfect balance, and with EPLB's. How much
+longer the busiest rank's experts take follows from it, and is taken for SGLang's other rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePoint:
+    """A deployment of `chips` GPUs, each with `requests` of `new` tokens over `context`."""
+
+    key: str
+    name: str
+    system: str
+    chips: int
+    requests: int
+    new_tokens: int
+    context_tokens: int
+    routing: str
+    framework: str | None = None
+    months: float = 0.0
+    conditions: str
+
+
+def _prefill(key: str, name: str, system: str, isl: int, routing: str) -> NodePoint:
+    words = "experts balanced" if routing == BALANCED else "experts by EPLB, as SGLang's own pair"
+    return NodePoint(
+        key=key,
+        name=name,
+        system=system,
+        chips=32,
+        requests=16_384 // isl,
+        new_tokens=isl,
+        context_tokens=0,
+        routing=routing,
+        conditions=f"EP32, 16,384 tokens a GPU in prompts of {isl:,}; two-batch overlap; {words}",
+    )
+
+
+NODE_POINTS: Final = (
+    _prefill("ds-prof-prefill", "DeepSeek profile, prefill", "dgx-h800", 4_096, BALANCED),
+    NodePoint(
+        key="ds-prof-decode",
+        name="DeepSeek profile, decode",
+        system="dgx-h800",
+        chips=128,
+        requests=128,
+        new_tokens=1,
+        context_tokens=4_096,
+        routing=BALANCED,
+        conditions="EP128, 128 sequences a GPU at 4,096; two-batch overlap; experts balanced",
+    ),
+    _prefill("sgl96-p1k", "SGLang on 96 H100, prefill 1k", "dgx-h100", 1_024, EPLB),
+    _prefill("sgl96-p2k", "SGLang on 96 H100, prefill 2k", "dgx-h100", 2_048, EPLB),
+    _prefill("sgl96-p4k", "SGLang on 96 H100, prefill 4k", "dgx-h100", 4_096, EPLB),
+    NodePoint(
+        key="sgl96-d2k",
+        name="SGLang on 96 H100, decode 2k",
+        system="dgx-h100",
+        chips=72,
+        requests=256,
+        new_tokens=1,
+        context_tokens=2_048 + 50,
+        routing=EPLB,
+        framework="sglang",
+        months=13.0,  # from May 2025
+        conditions="EP72, 256 sequences a GPU at 2,048 + 100; two-batch overlap; experts by EPLB",
+    ),
+)
+
+
+def node_rates() -> dict[str, float]:
+    """Tokens/s per GPU of every point, by its key."""
+    costs = {point.key: _cost(point) for point in NODE_POINTS}
+    pair = costs["sgl96-p4k"]
+    excess_ns = (EPLB_RATIO - 1) * pair.duration_ns
+    slower = 1 + excess_ns / pair.parts_ns["experts"]
+    rates = {}
+    for point in NODE_POINTS:
+        cost = costs[point.key]
+        longer = slower if point.routing == EPLB else 1.0
+        step_ns = cost.duration_ns + (longer - 1) * cost.parts_ns["experts"]
+        rates[point.key] = point.requests * point.new_tokens / step_ns * 1e9
+    return rates
+
+
+def _cost(point: NodePoint) -> StepCost:
+    """One step of every rank alike, with attention data parallel and experts over all chips."""
+    box = system_by_name(point.system)
+    system = box.cluster(-(-point.chips // box.chips.count))
+    shared = shipped_fits().everything.calibration(
+        box.chip.name, point.framework, months=point.months
+    )
+    full = Figure(value=1.0, unit="of peak", source="DeepEP's curve: its kernels reach the links")
+    costs = StepCostModel(
+        system,
+        model_by_name("deepseek-v3"),
+        Partition(chips=point.chips, tp=1, ep=point.chips, lnc=system.chip.default_lnc.count),
+        calibration=replace(shared, link_share=full),
+        overlap=Overlap.TWO_BATCH,
+    )
+    requests = point.chips * point.requests
+    return costs.cost(
+        StepBatch(
+            ranks=point.chips,
+            rank=np.repeat(np.arange(point.chips, dtype=np.int64), point.requests),
+            new_tokens=np.full(requests, point.new_tokens, dtype=np.int64),
+            context_tokens=np.full(requests, point.context_tokens, dtype=np.int64),
+            logit_rows=np.full(point.chips, point.requests, dtype=np.int64),
+        )
+    )
+
+
+def deepep_us(ranks: int, what: str) -> float:
+    """DeepEP's low-latency dispatch or combine over `ranks` H800s: links, and one constant."""
+    box = system_by_name("dgx-h800")
+    system = box.cluster(-(-ranks // box.chips.count))
+    group = np.arange(ranks, dtype=np.int64)[None]
+    size = DEEPEP_TOKENS * DEEPEP_CHOICES * DEEPEP_HIDDEN * DEEPEP_BYTES[what]
+    time = CollectiveModel(system, group).time(Operation.ALL_TO_ALL, np.array([size]))
+    return float(time.link_busy_ns[0]) / 1e3 + DEEPEP_START_US

@@ -1,0 +1,144 @@
+"""Measured Trainium steps that AWS's documents and blogs print, and predictions of them.
+
+No fit has seen a Trainium: predictions take the fitted factors that all machines share, on chips
+and stacks of another kind. They show how far that carries, and are part of no score.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from emulator.model import (
+    Partition,
+    StepBatch,
+    StepCostModel,
+    calibration_for,
+    model_by_name,
+    system_by_name,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainiumPoint:
+    """One sequence: a decode step over `context_tokens`, or a prompt of `new_tokens`."""
+
+    name: str
+    system: str
+    model: str
+    partition: Partition
+    new_tokens: int = 1
+    context_tokens: int
+    measured_ms: float
+    conditions: str
+    source: str
+
+
+_BLOG: Final = "AWS Neuron, GPT-OSS-20B megakernel on trn3pd98.3xlarge"
+_VLLM: Final = "AWS vllm-neuron benchmarks, trn3.48xlarge"
+_SDK: Final = "AWS Neuron SDK, benchmarks"
+_ONE_CHIP: Final = Partition(chips=1, tp=1, ep=1, lnc=1)
+_TP64: Final = Partition(chips=16, tp=16, ep=1, lnc=2)
+
+
+def _gpt_oss_20b(context: int, measured_ms: float) -> TrainiumPoint:
+    return TrainiumPoint(
+        name=f"trn3, gpt-oss-20b, TPOT at {context:,}",
+        system="trn3-nl32x2",
+        model="gpt-oss-20b",
+        partition=_ONE_CHIP,
+        context_tokens=context,
+        measured_ms=measured_ms,
+        conditions="one chip, TP8 over its cores (LNC 1), BF16, one sequence",
+        source=_BLOG,
+    )
+
+
+TRAINIUM_POINTS: Final = (
+    _gpt_oss_20b(640, 5.88),
+    _gpt_oss_20b(2_048, 4.92),
+    _gpt_oss_20b(4_096, 4.85),
+    _gpt_oss_20b(8_192, 4.98),
+    TrainiumPoint(
+        name="trn3, qwen3-30b-a3b, ITL",
+        system="trn3-nl32x2",
+        model="qwen3-30b-a3b",
+        partition=Partition(chips=2, tp=2, ep=2, lnc=2),
+        context_tokens=2_048 + 256,
+        measured_ms=15.5,
+        conditions="16 cores, TP8 EP8 (read as 2 chips, LNC 2), BF16, one sequence, 2,048 + 512",
+        source=_VLLM,
+    ),
+    TrainiumPoint(
+        name="trn2, llama-3.3-70b, TPOT",
+        system="trn2.48xlarge",
+        model="llama-3.1-70b",
+        partition=_TP64,
+        context_tokens=10_000 + 750,
+        measured_ms=19.6,
+        conditions="TP64 (16 chips, LNC 2), BF16, 10k + 1.5k, read as one sequence",
+        source=_SDK,
+    ),
+    TrainiumPoint(
+        name="trn2, llama-3.3-70b, TTFT",
+        system="trn2.48xlarge",
+        model="llama-3.1-70b",
+        partition=_TP64,
+        new_tokens=10_000,
+        context_tokens=0,
+        measured_ms=814.0,
+        conditions="TP64 (16 chips, LNC 2), BF16, a prompt of 10k",
+        source=_SDK,
+    ),
+    TrainiumPoint(
+        name="trn2, llama-3.1-405b, TPOT",
+        system="trn2.48xlarge",
+        model="llama-3.1-405b",
+        partition=_TP64,
+        context_tokens=10_000 + 750,
+        measured_ms=37.9,
+        conditions="read as TP64 (16 chips, LNC 2), BF16, 10k + 1.5k, one sequence",
+        source=_SDK,
+    ),
+    TrainiumPoint(
+        name="trn2, llama-3.1-405b, TTFT",
+        system="trn2.48xlarge",
+        model="llama-3.1-405b",
+        partition=_TP64,
+        new_tokens=10_000,
+        context_tokens=0,
+        measured_ms=2_442.0,
+        conditions="read as TP64 (16 chips, LNC 2), BF16, a prompt of 10k",
+        source=_SDK,
+    ),
+    TrainiumPoint(
+        name="trn2, gpt-oss-120b, TPOT",
+        system="trn2.48xlarge",
+        model="gpt-oss-120b",
+        partition=Partition(chips=4, tp=4, ep=1, expert_tp=4, lnc=2),
+        context_tokens=2_048,
+        measured_ms=7.0,
+        conditions="TP16 (4 chips, LNC 2), BF16, one sequence, read as a context of 2,048",
+        source=_SDK,
+    ),
+)
+
+
+def trainium_ns(point: TrainiumPoint) -> float:
+    """The step of the point's one sequence, in nanoseconds."""
+    system = system_by_name(point.system)
+    model = model_by_name(point.model).at_precision("bf16")
+    costs = StepCostModel(
+        system, model, point.partition, calibration=calibration_for(system.chip.name)
+    )
+    ranks = point.partition.ranks
+    logit_rows = np.zeros(ranks, dtype=np.int64)
+    logit_rows[0] = 1
+    batch = StepBatch(
+        ranks=ranks,
+        rank=np.zeros(1, dtype=np.int64),
+        new_tokens=np.array([point.new_tokens], dtype=np.int64),
+        context_tokens=np.array([point.context_tokens], dtype=np.int64),
+        logit_rows=logit_rows,
+    )
+    return float(costs.cost(batch).duration_ns)
