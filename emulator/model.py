@@ -41,7 +41,13 @@ from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement, ExpertTransfer
 from emulator.specs.rack_power import Cooling, RackPower, Season
 from emulator.specs.readings import Reading, Switch, with_readings
-from emulator.specs.shipped_fits import CALIBRATIONS, ShippedFits, calibration_for, shipped_fits
+from emulator.specs.shipped_fits import (
+    CALIBRATIONS,
+    FITTED,
+    ShippedFits,
+    calibration_for,
+    shipped_fits,
+)
 from emulator.specs.sparsity import Sparsity
 from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
 from emulator.specs.system import SystemSpec, Topology
@@ -64,6 +70,7 @@ __all__ = [
     "CEILING",
     "CHIPS",
     "DATA_SHEETS",
+    "FITTED",
     "MODELS",
     "NAMED_STATES",
     "SPEEDLESS",

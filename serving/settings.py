@@ -10,6 +10,7 @@ from typing import Any
 
 from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
+from emulator.specs.shipped_fits import CALIBRATIONS
 
 KEY = "ultraserve"
 """The name under which the settings lie in vLLM's additional config."""
@@ -41,7 +42,6 @@ class ClockSetting:
         return cls(kind=kind, dilation=dilation)
 
 
-CALIBRATIONS = ("ceiling", "fitted")
 _WORDS = {
     "system": "a catalog name",
     "model": "a catalog name",
@@ -98,7 +98,7 @@ class Settings:
     clock: str = "auto"
     pue: float | None = None
     overlap: str = "none"
-    calibration: str = "ceiling"
+    calibration: str = "fitted"
     readings: Sequence[str] = ()
     prefill_policy: str | None = None
     eplb: Mapping[str, Any] | None = None

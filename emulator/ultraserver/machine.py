@@ -69,7 +69,7 @@ class Machine:
         HbmExhausted: the model does not fit; with the usage table and what would fit.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
         self,
         system: SystemSpec,
         model: ModelSpec,

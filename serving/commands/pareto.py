@@ -100,8 +100,8 @@ def _add_assumptions(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--overlap", default="none", help="none, two-batch or full")
     group.add_argument(
         "--calibration",
-        default="ceiling",
-        help="ceiling: what the hardware allows (default); fitted: with real stacks' overheads",
+        default="fitted",
+        help="fitted: with real stacks' overheads (default); ceiling: what the hardware allows",
     )
     group.add_argument(
         "--reading",
@@ -192,7 +192,6 @@ def sweeps_of(args: argparse.Namespace) -> tuple[Sweep, ...]:
             chips=numbers["chips"],
             tp=numbers["tp"],
             ep=numbers["ep"],
-            lnc=numbers["lnc"],
             across_units=args.across_units,
         ),
         batches=numbers["batch"],
@@ -206,6 +205,7 @@ def sweeps_of(args: argparse.Namespace) -> tuple[Sweep, ...]:
             common,
             system=system,
             precisions=precisions,
+            asked=replace(common.asked, lnc=_lncs_of(system, systems, numbers["lnc"])),
             assumptions=StepAssumptions(
                 overlap=overlap,
                 calibration=calibration_for(system.chip.name, name=args.calibration),
@@ -213,6 +213,17 @@ def sweeps_of(args: argparse.Namespace) -> tuple[Sweep, ...]:
         )
         for system in systems
     )
+
+
+def _lncs_of(
+    system: SystemSpec, systems: list[SystemSpec], asked: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Those that were asked for and the chip has; all of its own where another machine has them.
+
+    One that no chip has is left in, to be refused.
+    """
+    known = {size for each in systems for size in each.chip.lnc_sizes}
+    return tuple(lnc for lnc in asked if lnc in system.chip.lnc_sizes or lnc not in known)
 
 
 def _systems(args: argparse.Namespace) -> list[SystemSpec]:

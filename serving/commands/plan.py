@@ -117,7 +117,11 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--routing", default="uniform", help="uniform, zipf:S, or a file of loads")
     group.add_argument("--overlap", choices=_OVERLAPS, default="none", help="(%(default)s)")
-    group.add_argument("--calibration", default="ceiling", help="(%(default)s)")
+    group.add_argument(
+        "--calibration",
+        default="fitted",
+        help="fitted (to GPU servers) or ceiling, the roofline alone (%(default)s)",
+    )
     group.add_argument(
         "--reading",
         action="append",
@@ -322,10 +326,17 @@ def _recorded(path: Path, model: ModelSpec) -> tuple[Traffic, str]:
 
 def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
     """The machine and the partitions, about requests of the peak's mean lengths."""
-    from emulator.model import HbmTerms, Overlap, Season, system_by_name, with_readings
+    from emulator.model import (
+        HbmTerms,
+        Overlap,
+        Season,
+        calibration_for,
+        system_by_name,
+        with_readings,
+    )
     from serving.planning.partitions import PartitionFilter
     from serving.planning.request_shape import RequestShape
-    from serving.planning.step_assumptions import StepAssumptions, calibration_by_name
+    from serving.planning.step_assumptions import StepAssumptions
     from serving.planning.sweep import Sweep
     from serving.settings import Settings
 
@@ -347,7 +358,8 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
         precisions=(args.precision or _precision(system.chip, model),),
         terms=HbmTerms(utilization=args.gpu_memory_utilization),
         assumptions=StepAssumptions(
-            overlap=Overlap(args.overlap), calibration=calibration_by_name(args.calibration)
+            overlap=Overlap(args.overlap),
+            calibration=calibration_for(system.chip.name, name=args.calibration),
         ),
         routing=args.routing,
         season=Season(args.season),

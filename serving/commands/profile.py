@@ -101,7 +101,7 @@ def _add_virtual(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--calibration",
         metavar="NAME",
-        help="ceiling (default), or fitted: with real stacks' overheads",
+        help="fitted: with real stacks' overheads (default), or ceiling",
     )
     group.add_argument(
         "--reading",
@@ -118,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: a wrong argument, a server that does not answer, a file that cannot be.
     """
     _refuse_what_is_not_used(args)
+    if not args.out.absolute().parent.is_dir():  # said before the run, not after it
+        raise ConfigError(field="out", value=args.out, expected="a path in a folder that exists")
     if args.model is None:
         from serving.commands.profile_server import profile_server as profile
     else:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from emulator.model import (
-    CEILING,
+    FITTED,
     ExpertDistribution,
     Partition,
     calibration_for,
@@ -55,7 +55,7 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
         assumed=StepAssumptions(
             overlap=Overlap(_given(args.overlap, Overlap.NONE)),
             calibration=calibration_for(
-                system.chip.name, name=_given(args.calibration, CEILING.name)
+                system.chip.name, name=_given(args.calibration, FITTED)
             ),
         ),
     )

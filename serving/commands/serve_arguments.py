@@ -14,6 +14,7 @@ from typing import Any
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ConfigError
 from emulator.model import (
+    CALIBRATIONS,
     MODELS,
     CoreRequest,
     NeuronEnvironment,
@@ -25,7 +26,7 @@ from emulator.model import (
 )
 from serving.endpoints.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.errors import UnsupportedFlag
-from serving.settings import CALIBRATIONS, Settings
+from serving.settings import Settings
 
 NO_WEIGHTS = "none"
 DEFAULT_PORT = 8000

@@ -101,6 +101,8 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
     """Rows, excluded rows, scores, seeds, references, factors, assumptions."""
     from serving.planning import validation_text as text
     from serving.planning.reference_points import reference_table
+    from serving.planning.validation import scores
+    from serving.planning.validation_aim import aim_lines
     from serving.planning.validation_assumptions import assumptions_of
 
     last = len(text.ROW_HEADER)
@@ -113,6 +115,7 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
     yield from table_lines(text.score_table(validation), right=frozenset(range(3, 8)))
     yield ""
     yield from table_lines(text.seed_table(validation), right=frozenset())
+    yield from aim_lines(scores(validation)["tpot"])
     yield ""
     if references:
         yield from table_lines(reference_table(references), right=frozenset({2, 3, 4}))

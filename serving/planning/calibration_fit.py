@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import FrameworkFactors, MachineFactors, StackFactors
+from emulator.model import ConfigError, FrameworkFactors, MachineFactors, StackFactors
 from serving.planning.counted_rows import Load
 from serving.planning.row_prediction import Predictions, RowPredictor
 
@@ -121,12 +121,16 @@ def fit_factors(
 ) -> StackFactors:
     """Fits plain rows, then the acceptance to rows with speculation where there are any.
 
-    A machine or framework without a plain row gets no factors of its own. Raises ValueError without
-    any plain row.
+    A machine or framework without a plain row gets no factors of its own. Raises ConfigError
+    without any plain row.
     """
     drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])
     if drafts.all():
-        raise ValueError("a fit needs rows without speculation")
+        raise ConfigError(
+            field="data",
+            value=f"{len(loads)} rows for {name}",
+            expected="some without speculation, which a fit begins with",
+        )
     plain = [load for load, speculative in zip(loads, drafts, strict=True) if not speculative]
     stacks = [load.deployment.stack for load in plain]
     order = FactorVector(

@@ -39,7 +39,7 @@ class LoopRows:
         solo_s: a prefill pass of one prompt; full_s: of a full pass, for each of its prompts.
         solo_steal_s, full_steal_s: what a prompt keeps decodes waiting for on shared workers.
         slots: sequences whose cache a decode worker holds.
-        front_end_s: of a request on its way in.
+        front_end_s: of a request on its way in, and of its first token on its way out.
     """
 
     users: Float64s

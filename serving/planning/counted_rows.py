@@ -143,20 +143,20 @@ class _Counter:
         self._known: dict[object, StepTerms] = {}
 
     def decode(self, deployment: Deployment, batch: int) -> StepTerms:
-        context = int(deployment.prompt_tokens + deployment.output_tokens / 2)
+        context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
         shape = (("decode", batch, context),)
         return self._terms(deployment, deployment.decode, deployment.draft_tokens, shape)
 
     def prefill(self, deployment: Deployment, prompts: int) -> StepTerms:
-        shape = (("prefill", prompts, int(deployment.prompt_tokens)),)
+        shape = (("prefill", prompts, max(1, int(deployment.prompt_tokens))),)
         return self._terms(deployment, deployment.prefill, 0, shape)
 
     def mixed(self, deployment: Deployment, batch: int, prompts: int) -> StepTerms:
         """Inside a captured graph, as decodes are, and so without a pass of prompts alone."""
-        context = int(deployment.prompt_tokens + deployment.output_tokens / 2)
+        context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
         shape: tuple[tuple[str, int, int], ...] = (("decode", batch, context),)
         if prompts:
-            shape = (*shape, ("riding", prompts, int(deployment.prompt_tokens)))
+            shape = (*shape, ("riding", prompts, max(1, int(deployment.prompt_tokens))))
         return self._terms(deployment, deployment.decode, 0, shape)
 
     def _terms(

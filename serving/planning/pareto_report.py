@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any, Final
 
-from emulator.model import Prices, SystemSpec, token_cost
+from emulator.model import Prices, SystemSpec, shipped_fits, token_cost
+from emulator.specs.shipped_fits import FITTED
 from serving.planning.operating_point import OperatingPoint
 from serving.planning.pareto import MachineCurve, Pareto, thinned
 from serving.planning.pareto_claims import Finding, RatioCurve
@@ -92,7 +93,7 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
     yield (
         f"{machine.name}: {sweep.model.name}, {shape.prompt_tokens:,} prompt and "
         f"{shape.output_tokens:,} output tokens, routing {_routing(sweep)}, "
-        f"overlap {first.overlap}, calibration {first.calibration}"
+        f"overlap {sweep.assumptions.overlap_name}, calibration {_calibration(sweep)}"
     )
     chips = system.chips.count
     watts = first.watts(pareto.basis) if pareto.basis != "drawn" else None
@@ -101,6 +102,13 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
         f"{chips} chips; power {pareto.basis}: {power}; {len(machine.points):,} points, "
         f"{len(machine.envelope.x)} on the envelope"
     )
+
+
+def _calibration(sweep: Sweep) -> str:
+    name, chip = sweep.assumptions.calibration_name, sweep.system.chip.name
+    if name == FITTED and chip not in shipped_fits().everything.machines:
+        return f"{name} (no measurements of {chip}: factors that all chips share)"
+    return name
 
 
 def _routing(sweep: Sweep) -> str:

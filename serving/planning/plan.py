@@ -71,6 +71,11 @@ class Plan:
         return self.machines + 1
 
     @property
+    def provisioned_watts_with_spare(self) -> float:
+        """Of the racks' budget, the spare machine's among it."""
+        return self.bill.provisioned_watts / self.machines * self.machines_with_spare
+
+    @property
     def spare_replica_fits(self) -> bool:
         """Whether one replica more, for the loss of one, has room on the machines bought."""
         return self.fleet.replicas < self.machines * self.replicas_per_machine

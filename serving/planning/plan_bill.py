@@ -83,8 +83,6 @@ class Bill:
         serving_mwh_per_day: the same as energy, chips that are free left idle.
         freed_mwh_per_day: what the freed chips' share of the racks' budget comes to while they are
             free, before cooling: the most that other work may draw there.
-        rack_slowdown: how many times longer steps would take if a rack were full of these replicas
-            and had to keep to its budget; 1 where it does. The simulation does not hold it back.
         per_megawatt: tokens/s/MW at the peak.
         peak_cost, day_cost: dollars of an hour and of a million tokens; None without prices.
         shared_day_cost: over the day, when other work pays for the chips that serve at no hour.
@@ -95,7 +93,6 @@ class Bill:
     mean_drawn_watts: float
     serving_mwh_per_day: float
     freed_mwh_per_day: float
-    rack_slowdown: float
     per_megawatt: tuple[TokensPerMegawatt, ...]
     peak_cost: TokenCost | None
     day_cost: TokenCost | None
@@ -120,7 +117,6 @@ def bill_of(fleet: Fleet, night: Night, rates: TokenRates, prices: Prices | None
         mean_drawn_watts=day_watt_hours / HOURS,
         serving_mwh_per_day=day_watt_hours / WATT_HOURS_PER_MWH,
         freed_mwh_per_day=power.provisioned_watts(1) * night.free_chip_hours / WATT_HOURS_PER_MWH,
-        rack_slowdown=_rack_slowdown(fleet, power),
         per_megawatt=tokens_per_megawatt(
             power,
             _scaled(rates, 1 / fleet.machines),
@@ -160,10 +156,3 @@ def _scaled(rates: TokenRates, factor: float) -> TokenRates:
         output_tokens_per_s=rates.output_tokens_per_s * factor,
         input_tokens_per_s=rates.input_tokens_per_s * factor,
     )
-
-
-def _rack_slowdown(fleet: Fleet, power: SystemPower) -> float:
-    idle_watts = fleet.idle_chip_watts
-    room_watts = power.chip_cap_watts - idle_watts
-    above_watts = fleet.busy_watts / fleet.replica_chips - idle_watts
-    return max(1.0, above_watts / room_watts) if room_watts > 0 else 1.0

@@ -1,7 +1,8 @@
 """A size held against a target, by simulation: what a replica's share of the peak gets from it.
 
 The exact lockstep scheduler serves the share of one replica, or of several, in virtual time. A
-request that has not got all its tokens when the run ends has missed the target. A size that gets
+request without a first token when the run ends has missed its TTFT, and one without its last token
+its TPOT. A size that gets
 more than its steady state can take has missed it too, though a short run may end before its queue
 is long.
 """
@@ -13,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ExpertDistribution, StepBatch, StepCost, StepCostModel
+from emulator.model import THROTTLE, ExpertDistribution, StepBatch, StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from serving.planning.partitions import Candidate
 from serving.planning.plan_demand import Demand, Share
@@ -75,6 +76,8 @@ class Check:
         percentiles_s: TTFT and TPOT of judged requests at `SHOWN_PERCENTILES`; None: not known.
         replica_chip_watts: what the chips of a replica draw together while judged requests arrive.
         busy_share: of that time, the part with a step.
+        throttled_share: of the time with a step, what steps last longer because the chips keep to
+            the power that they may draw.
         load_share: of the requests that a replica can take at all in its steady state, what it
             gets at the peak.
         kv_used_share: the most that requests of a rank ever held of its pool.
@@ -94,6 +97,7 @@ class Check:
     percentiles_s: dict[str, tuple[float | None, ...]]
     replica_chip_watts: float
     busy_share: float
+    throttled_share: float
     load_share: float
     preemptions: int
     kv_used_share: float
@@ -118,6 +122,7 @@ class _Meter:
     begin_ns: float
     end_ns: float
     busy_ns: int = 0
+    throttled_ns: float = 0.0
     joules: float = 0.0
 
     def __call__(
@@ -126,6 +131,7 @@ class _Meter:
         del batch, queues
         if self.begin_ns <= begin_ns < self.end_ns:
             self.busy_ns += cost.duration_ns
+            self.throttled_ns += cost.parts_ns[THROTTLE]
             self.joules += cost.chip_joules
 
     def watts(self, idle_watts: float) -> float:
@@ -138,6 +144,11 @@ class _Meter:
     def busy_share(self) -> float:
         """At most 1: a step may last longer than the time in which it begins."""
         return min(1.0, self.busy_ns / (self.end_ns - self.begin_ns))
+
+    @property
+    def throttled_share(self) -> float:
+        """Of the steps' time."""
+        return self.throttled_ns / self.busy_ns if self.busy_ns else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +217,7 @@ def check_size(task: SizeTask) -> Check:
         },
         replica_chip_watts=float(np.mean([meter.watts(idle_watts) for meter in meters])),
         busy_share=float(np.mean([meter.busy_share for meter in meters])),
+        throttled_share=float(np.mean([meter.throttled_share for meter in meters])),
         load_share=task.demand.peak_rate_per_s / task.replicas / task.most_requests_per_s,
         preemptions=sum(run.preemptions for run in runs),
         kv_used_share=max(run.kv_blocks_used_max for run in runs) / limits.kv_blocks_per_rank,
@@ -250,7 +262,7 @@ def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[ServingRun]) -> tup
         for share, run in zip(shares, runs, strict=True):
             late = run.missed(level)
             if run.ending is Ending.TIME_UP:
-                late |= ~run.finished
+                late |= np.isnan(run.first_token_s) if name == "ttft" else ~run.finished
             missed += int(late[share.judged].sum())
         checks.append(
             TermCheck(

@@ -5,7 +5,7 @@ settles for each how many replicas it needs, and the one with the fewest chips w
 with the next smaller one, which does not meet the target or cannot hold the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -128,21 +128,46 @@ def _next_smaller(
 ) -> tuple[Found, Check | None, str]:
     """The plan, and what is below it, simulated to its end.
 
-    Below several replicas there is one less. Below a single one there is the partition of fewer
-    chips that takes the most; should that meet the target, it is the plan.
+    Below several replicas there is one less. Below a single one there are the partition of fewer
+    chips that takes the most, and the largest replica of fewer chips, which answers sooner; should
+    one of them meet the target, it is the plan, and else the larger one is shown.
     """
     while found[1] == 1:
-        rival = strongest(options.below(_chips(found)), below_chips=_chips(found))
-        if rival is None:
-            return found, None, _no_room(sizes.sweep, sizes.demand, _chips(found) - 1)
-        most = replicas_below(rival, _chips(found))
-        replicas = sizes.smallest(rival, guess=most, most=most)
-        if replicas is None:
-            words = "of all with fewer chips the one that takes the most"
-            return found, sizes.to_the_end(rival, most), words
-        found = (rival, replicas)
+        chips = _chips(found)
+        rivals = _below_one_replica(options, chips)
+        if not rivals:
+            return found, None, _no_room(sizes.sweep, sizes.demand, chips - 1)
+        passing = _first_passing(rivals, sizes, below_chips=chips)
+        if passing is None:
+            sized = [(rival, replicas_below(rival, chips)) for rival in rivals]
+            shown = max(sized, key=_chips)
+            return found, sizes.to_the_end(*shown), rivals[shown[0]]
+        found = passing
     option, replicas = found
     return found, sizes.to_the_end(option, replicas - 1), "one replica less"
+
+
+def _below_one_replica(options: Options, chips: int) -> dict[Option, str]:
+    """What could do instead of one replica of so many chips, with what it is in words."""
+    smaller = options.below(chips)
+    largest = max((each.replica_chips for each in smaller), default=0)
+    near = [each for each in smaller if each.replica_chips == largest]
+    words = {
+        strongest(near, below_chips=chips): "the largest replica of fewer chips",
+        strongest(smaller, below_chips=chips): (
+            "of all with fewer chips the one that takes the most"
+        ),
+    }
+    return {option: said for option, said in words.items() if option is not None}
+
+
+def _first_passing(rivals: Iterable[Option], sizes: "_Sizes", *, below_chips: int) -> Found | None:
+    for rival in rivals:
+        most = replicas_below(rival, below_chips)
+        replicas = sizes.smallest(rival, guess=most, most=most)
+        if replicas is not None:
+            return rival, replicas
+    return None
 
 
 class _Sizes:
@@ -171,14 +196,17 @@ class _Sizes:
         self._mean_output = float(outputs.mean())
         self._long_output = float(np.percentile(outputs, 90))
 
-    def lead_s(self, option: Option) -> float:
-        """How long a request with a long reply stays: what a run needs to become steady."""
-        return (option.prompt_ns + self._long_output * option.point.tpot_ns) / NS_PER_S
+    def lead_s(self, option: Option, replicas: int) -> float:
+        """How long a request with a long reply stays with its share of the peak: what a run needs
+        to become steady.
+        """
+        tpot_ns = option.tpot_ns_at(self.demand.peak_rate_per_s / replicas)
+        return (option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S
 
     def is_light(self, option: Option) -> bool:
         """Whether one check about the proposed size makes no more tokens than are allowed."""
         rate_per_s = self.demand.peak_rate_per_s / option.replicas
-        requests = self._terms.judged + 2 * rate_per_s * self.lead_s(option)
+        requests = self._terms.judged + 2 * rate_per_s * self.lead_s(option, option.replicas)
         return requests * self._mean_output <= self._tokens_max
 
     def smallest(self, option: Option, *, guess: int, most: int) -> int | None:
@@ -218,7 +246,7 @@ class _Sizes:
             slo=self.slo,
             terms=terms,
             replicas=count,
-            lead_s=self.lead_s(option),
+            lead_s=self.lead_s(option, count),
             most_requests_per_s=option.most_requests_per_s,
         )
 

@@ -44,6 +44,7 @@ class Option:
         replicas: what the peak asks for.
         most_requests_per_s: what a replica takes with every seat taken, however long that takes:
             above it the queue grows without end.
+        steady: requests per second of a replica and ns between tokens, by ascending batches.
     """
 
     point: OperatingPoint
@@ -53,6 +54,12 @@ class Option:
     requests_per_s: float
     replicas: int
     most_requests_per_s: float
+    steady: tuple[tuple[float, float], ...]
+
+    def tpot_ns_at(self, requests_per_s: float) -> float:
+        """Between tokens when a replica gets so many requests, or a few more; at most `point`'s."""
+        enough = (tpot_ns for most, tpot_ns in self.steady if most >= requests_per_s)
+        return min(next(enough, self.point.tpot_ns), self.point.tpot_ns)
 
     @property
     def candidate(self) -> Candidate:
@@ -194,6 +201,7 @@ def _option(
         requests_per_s=requests_per_s,
         replicas=max(1, ceil(peak_rate_per_s / requests_per_s)),
         most_requests_per_s=max(each.requests_per_s for each in points) / replicas,
+        steady=tuple((each.requests_per_s / replicas, each.tpot_ns) for each in points),
     )
 
 

@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
-from emulator.model import PowerBasis, TokenCost
+from emulator.model import PowerBasis, TokenCost, shipped_fits
+from emulator.specs.shipped_fits import FITTED
 from serving.planning.night import HOURS, Night
 from serving.planning.plan import Plan
 from serving.planning.plan_check import SHOWN_PERCENTILES, Check
 from serving.planning.plan_options import Option
+from serving.policy.prefill_throttle import parse_prefill_policy
 
 WATTS_PER_MEGAWATT = 1e6
+ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
@@ -17,34 +20,45 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     question = plan.question
     sweep, check = question.sweep, question.check
     said = [
-        "modelled, not measured; the host's own time is not in it",
-        f"steps: calibration {sweep.assumptions.calibration_name}, overlap "
-        f"{sweep.assumptions.overlap_name}, routing {sweep.routing}",
+        "modelled, not measured; TTFT and TPOT are the engine's, without the front end and the way "
+        "to the client",
+        f"steps: {_calibration(plan)}; overlap {sweep.assumptions.overlap_name}, routing "
+        f"{sweep.routing}",
         f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
         f"{check.max_num_batched_tokens:,} tokens a rank and step; prefill policy "
-        f"{check.prefill_policy or 'the default'}",
+        f"{parse_prefill_policy(check.prefill_policy).name}",
         "replicas are independent, each gets a random 1/n of the requests; no prompts share a "
         "prefix; a replica stands where its chips lie the farthest apart",
+        "chips keep to their own power budget and their even part of their rack's: steps that "
+        f"would draw more last longer ({100 * plan.choice.check.throttled_share:.3g} % of the "
+        "plan's step time)",
         "watts of a replica between idle and its share of the peak: a line; chips that are not in "
         "service stay powered and idle",
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
     said += [f"read as {reading}" for reading in question.readings]
-    if plan.bill.rack_slowdown > 1:
-        said.append(
-            f"racks full of these replicas would have to take {plan.bill.rack_slowdown:.3g} times "
-            "as long to keep to their power budget; the simulation does not hold them back"
-        )
     if plan.choice.check.requests < 100:
         said.append(f"only {plan.choice.check.requests} requests were judged: percentiles are weak")
     return tuple(said)
 
 
+def _calibration(plan: Plan) -> str:
+    """Which one, and what it was fitted to."""
+    sweep = plan.question.sweep
+    name, chip = sweep.assumptions.calibration_name, sweep.system.chip
+    if name != FITTED:
+        return f"calibration {name}, the roofline alone: no stack does better"
+    fitted = "efficiencies and overheads fitted to public measurements of GPU servers"
+    if chip.name in shipped_fits().everything.machines:
+        return f"calibration {name}, {fitted}, {chip.name} among them"
+    return f"calibration {name}, {fitted}, none of {chip.name}: assumed to hold there"
+
+
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """The plan for a reader."""
-    question, check, bill = plan.question, plan.choice.check, plan.bill
+    """The plan for a reader, the answers first."""
+    question = plan.question
     sweep = question.sweep
     yield f"{sweep.model.name} on {sweep.system.name}, {question.slo}"
     yield f"traffic: {question.demand.in_words()}"
@@ -54,28 +68,11 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         f"{plan.rates.output_tokens_per_s:,.0f} output tokens/s"
     )
     yield ""
-    yield (
-        f"plan: {_count(plan.machines, 'UltraServer')} ({sweep.system.name}), "
-        f"{_count(check.replicas, 'replica')} of {_partition(check)}: "
-        f"{plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips"
-    )
-    yield from _spare_lines(plan)
-    yield (
-        f"power: {_mw(bill.peak_drawn_watts)} drawn at the peak, {_mw(bill.mean_drawn_watts)} over "
-        f"the day, {_mw(bill.provisioned_watts)} provisioned (before cooling)"
-    )
-    for basis in bill.per_megawatt:
-        if basis.basis is not PowerBasis.ALL_IN:
-            yield (
-                f"  tokens/s/MW {basis.basis.value}: {basis.output:,.0f} output, "
-                f"{basis.input:,.0f} input, {basis.total:,.0f} total"
-            )
-    yield from _cost_lines("over the day", bill.day_cost)
-    if plan.night.never_used_chips:
-        yield from _cost_lines("over the day, of chips in service alone", bill.shared_day_cost)
-    yield from _cost_lines("at the peak", bill.peak_cost)
+    yield from _answer_lines(plan)
     yield ""
     yield from _check_lines(plan)
+    yield ""
+    yield from _power_lines(plan)
     yield ""
     yield from _night_lines(plan)
     if question.disaggregated:
@@ -86,30 +83,71 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield from (f"  {line}" for line in assumptions(plan))
 
 
-def _spare_lines(plan: Plan) -> Iterator[str]:
-    replicas = plan.fleet.replicas + 1
-    room = "there is room" if plan.spare_replica_fits else "one more machine for it"
+def _answer_lines(plan: Plan) -> Iterator[str]:
+    """Machines, megawatts, dollars, spares and the night, a line each."""
+    check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
-        f"N+1: a machine may fail with {_count(plan.machines_with_spare, 'UltraServer')}; a "
-        f"replica may fail with {_count(replicas, 'replica')}, {room}"
+        f"plan:  {_machines(plan, plan.machines)}, {_count(check.replicas, 'replica')} of "
+        f"{_partition(check)}; {plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
+    yield (
+        f"power: {_mw(bill.peak_drawn_watts)} drawn at the peak, {_mw(bill.mean_drawn_watts)} over "
+        f"the day; {_mw(bill.provisioned_watts)} provisioned (before cooling)"
+    )
+    yield f"cost:  {_price(plan)}"
+    room = "which have room" if plan.spare_replica_fits else "for which one more machine is needed"
+    yield (
+        f"N+1:   {_machines(plan, plan.machines_with_spare)} "
+        f"({_mw(plan.provisioned_watts_with_spare)} provisioned) so that one may fail; "
+        f"{_count(plan.fleet.replicas + 1, 'replica')} so that one may fail, {room}"
+    )
+    yield (
+        f"night: {night.free_chip_hours:,} chip-hours a day freed by replicas that rest"
+        f"{f', up to {night.trough_free_chips:,} chips at once' if night.free_chip_hours else ''}"
+        f"; {night.never_used_chips:,} chips bought serve at no hour"
+    )
+
+
+def _price(plan: Plan) -> str:
+    """Of a million tokens over the day."""
+    cost = plan.bill.day_cost
+    if cost is None:
+        return "not priced (--price-hour or --price-chip-hour, --price-kwh)"
+    return f"{_prices(cost)} over the day, ${cost.dollars_per_hour:,.2f} an hour"
+
+
+def _prices(cost: TokenCost) -> str:
+    kinds = (
+        ("output", cost.dollars_per_million_output),
+        ("input", cost.dollars_per_million_input),
+        ("total", cost.dollars_per_million_total),
+    )
+    said = ", ".join(f"${price:,.4g} {kind}" for kind, price in kinds if price is not None)
+    return f"{said} per million tokens (each kind if it alone pays)"
+
+
+def _power_lines(plan: Plan) -> Iterator[str]:
+    """Tokens by the megawatt, and what tokens cost at other times and when chips are shared."""
+    bill = plan.bill
+    yield "tokens and what they take:"
+    for basis in bill.per_megawatt:
+        if basis.basis is not PowerBasis.ALL_IN:
+            yield (
+                f"  tokens/s/MW {basis.basis.value} at the peak: {basis.output:,.0f} output, "
+                f"{basis.input:,.0f} input, {basis.total:,.0f} total"
+            )
+    yield from _cost_lines("over the day", bill.day_cost)
+    if plan.night.never_used_chips:
+        yield from _cost_lines("over the day, of chips in service alone", bill.shared_day_cost)
+    yield from _cost_lines("at the peak", bill.peak_cost)
 
 
 def _cost_lines(when: str, cost: TokenCost | None) -> Iterator[str]:
     if cost is None:
         return
-    prices = ", ".join(
-        f"${price:,.4g} {kind}"
-        for kind, price in (
-            ("output", cost.dollars_per_million_output),
-            ("input", cost.dollars_per_million_input),
-            ("total", cost.dollars_per_million_total),
-        )
-        if price is not None
-    )
     yield (
-        f"cost {when}: per million tokens {prices} (each kind if it alone pays); "
-        f"${cost.dollars_per_hour:,.2f} an hour, ${cost.energy_dollars_per_hour:,.2f} of it energy"
+        f"  cost {when}: {_prices(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
+        f"${cost.energy_dollars_per_hour:,.2f} of it energy"
     )
 
 
@@ -144,6 +182,7 @@ def _one_check(what: str, check: Check) -> Iterator[str]:
         f"    {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
         f"{check.end_s:,.1f} s, after {check.warmup_s:,.1f} s of warm-up; "
         f"{check.simulated_requests:,} simulated on {_count(check.simulated_replicas, 'replica')}; "
+        f"busy {100 * check.busy_share:.3g} % of the time with "
         f"{100 * check.load_share:.3g} % of the load that the steady state can take; "
         f"{check.preemptions:,} preemptions, at most {100 * check.kv_used_share:.3g} % of KV held"
     )
@@ -220,9 +259,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "ultraservers_with_spare_replica": plan.machines_with_spare_replica,
         },
         "power": bill,
-        "provisioned_watts_with_spare": bill.provisioned_watts
-        / plan.machines
-        * plan.machines_with_spare,
+        "provisioned_watts_with_spare": plan.provisioned_watts_with_spare,
         "checks": {
             "percentiles": SHOWN_PERCENTILES,
             "plan": _check_data(choice.check),
@@ -292,7 +329,7 @@ def _night_data(night: Night) -> dict[str, Any]:
 
 
 def _size(check: Check) -> str:
-    return f"{check.chips:,} chips ({check.replicas:,} x {_partition(check)})"
+    return f"{_count(check.chips, 'chip')} ({check.replicas:,} x {_partition(check)})"
 
 
 def _partition(check: Check) -> str:
@@ -301,6 +338,13 @@ def _partition(check: Check) -> str:
         f"{_count(partition.chips, 'chip')} (tp {partition.tp}, ep {partition.ep}, "
         f"lnc {partition.lnc})"
     )
+
+
+def _machines(plan: Plan, count: int) -> str:
+    """UltraServers, or other machines of the catalog."""
+    name = plan.question.sweep.system.name
+    kind = "UltraServer" if name.startswith(ULTRASERVERS) else "machine"
+    return f"{_count(count, kind)} ({name})"
 
 
 def _count(number: int, what: str) -> str:

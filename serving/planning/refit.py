@@ -75,6 +75,7 @@ def fits_of(path: Path, *, day: date) -> ShippedFits:
 
     fingerprints = sorted({row.measured.configuration.fingerprint for row in rows})
     machines = sorted({row.measured.configuration.hardware for row in rows})
+    others = machines if len(machines) > 1 else []
     return ShippedFits(
         data={
             "file": path.name,
@@ -86,7 +87,7 @@ def fits_of(path: Path, *, day: date) -> ShippedFits:
         },
         everything=fit("fitted", lambda _: True),
         halves={seed: fit(f"half {seed}", _seen_by(half)) for seed, half in halves.items()},
-        without={machine: fit(f"without {machine}", _not_on(machine)) for machine in machines},
+        without={machine: fit(f"without {machine}", _not_on(machine)) for machine in others},
         fitted_in={
             key: frozenset(seed for seed, half in halves.items() if key in half)
             for key in fingerprints

@@ -14,6 +14,7 @@ from emulator.model import (
     ModelSpec,
     Partition,
     SystemSpec,
+    check_partition,
     kv_room_tokens,
     model_by_name,
 )
@@ -92,6 +93,8 @@ def deployment_of(configuration: Configuration, *, months: float) -> Deployment:
     system = known[configuration.hardware]
     model = _model(configuration, system)
     prefill, decode = _pools(configuration, system)
+    for pool in (prefill, decode):
+        check_partition(pool.partition, pool.system, {model.name: (model.heads, model.heads)})
     chips = prefill.workers * prefill.partition.chips + decode.workers * decode.partition.chips
     trt = "trt" in configuration.framework
     attention_dp = configuration.decode.dp_attention

@@ -82,7 +82,12 @@ class RowPredictor:
             for each in counted.stacks
         ]
         times = counted.times(calibrations)
-        front_end_s = np.array([each.front_end_request_ns.value for each in calibrations])
+        front_end_s = np.array(  # a request's way in, its first token's way out
+            [
+                each.front_end_request_ns.value + each.front_end_token_ns.value
+                for each in calibrations
+            ]
+        )
         places = np.arange(1, self._drafts.max(initial=0) + 1)
         accepted = (factors.acceptance**places * (places <= self._drafts[:, None])).sum(axis=1)
         found = closed_loop(

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from emulator.model import (
-    ConfigError,
     ExpertDistribution,
     ModelSpec,
     Partition,
@@ -49,11 +48,3 @@ class StepAssumptions:
             calibration=self.calibration,
             overlap=self.overlap,
         )
-
-
-def calibration_by_name(name: str) -> Calibration:
-    """The calibration of that name; raises ConfigError that lists the names."""
-    known = {CEILING.name: CEILING}
-    if name not in known:
-        raise ConfigError(field="calibration", value=name, expected=f"one of {', '.join(known)}")
-    return known[name]

@@ -7,6 +7,7 @@ from serving.planning.prediction_errors import RowError
 from serving.planning.row_prediction import METRICS
 from serving.planning.usable_rows import UsableRow
 from serving.planning.validation import Validation, measured_of, scores
+from serving.planning.validation_aim import AIM, LEAST_ROWS, misses
 from serving.planning.validation_assumptions import assumptions_of
 
 Table = list[list[str]]
@@ -134,6 +135,7 @@ def factor_table(validation: Validation) -> Table:
 
 def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[str, Any]:
     """The JSON document."""
+    found = scores(validation)
     return {
         "data": str(validation.path.name),
         "fit": dict(validation.fits.data),
@@ -146,7 +148,8 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
             }
             for each in validation.excluded
         ],
-        **scores(validation),
+        **found,
+        "aim": {"median_ape_max": AIM, "least_rows": LEAST_ROWS, "above": misses(found["tpot"])},
         "calibration": [
             {"name": name, "value": figure.value, "unit": figure.unit, "source": figure.source}
             for name, figure in validation.fits.everything.figures()

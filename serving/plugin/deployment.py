@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.model import (
-    CEILING,
     Calibration,
     ConfigError,
     ExpertDistribution,
@@ -26,6 +25,7 @@ from emulator.model import (
     Partition,
     RecoveryRates,
     SystemSpec,
+    calibration_for,
     check_partition,
     check_weights,
     model_by_name,
@@ -119,7 +119,7 @@ class Deployment:
     @property
     def calibration(self) -> Calibration:
         """What is added to the roofline."""
-        return CEILING
+        return calibration_for(self.system.chip.name, name=self.settings.calibration)
 
     def placement_of(self, model: ModelSpec) -> ExpertPlacement:
         """Where the experts of `model` lie at first: evenly, redundant copies spread alike."""

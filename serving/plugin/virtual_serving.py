@@ -56,10 +56,11 @@ def simulate(
     until_s: float = float("inf"),
     on_step: StepObserver | None = None,
 ) -> ServingRun:
-    """Serve `traffic` on the cost model's partition until every request has its tokens.
+    """Serve `traffic` on the cost model's partition until every request has its tokens, or with
+    `among` (a mask [requests]) every one of those; the others are there to be served beside them.
 
     Ends before that when one of `levels` is certain to be missed, whatever comes, by all requests
-    or by those `among` them (a mask [requests]), or when no step begins before `until_s`; the
+    or by those, or when no step begins before `until_s`; the
     result says which. Levels change nothing else. `on_step` is shown every step.
 
     Raises ConfigError for a request that is longer than the context or than a rank's KV, and for a
@@ -145,6 +146,8 @@ class _VirtualServing:
         self._first_token_s = np.full(requests, np.nan)
         self._last_token_s = np.full(requests, np.nan)
         self._tokens_left = traffic.output_tokens.copy()
+        self._judged = np.ones(requests, dtype=np.bool_)
+        self._judged_left = requests
         self._living: dict[int, Request] = {}
         self._given: list[Int64s] = []  # by step, the requests that got a token
         self._step_end_ns: list[int] = []
@@ -157,8 +160,9 @@ class _VirtualServing:
 
     def serve(self, levels: Sequence[ServiceLevel], judged: Bools, *, until_ns: float) -> Ending:
         """Step until the end; levels are about the requests that are `judged`, [requests]."""
-        requests = len(self._traffic)
-        while self._coming < requests or self._living:
+        self._judged = judged
+        self._judged_left = int(judged.sum())
+        while self._judged_left:
             begin_ns = self._now_ns
             if not self._living:
                 begin_ns = max(begin_ns, self._arrival_ns[self._coming])
@@ -170,7 +174,7 @@ class _VirtualServing:
             self._step()
             if len(self._step_end_ns) % HOPE_STEPS == 0 and self._is_hopeless(levels, judged):
                 return Ending.HOPELESS
-        return Ending.SERVED
+        return Ending.JUDGED if self._tokens_left.any() else Ending.SERVED
 
     def _admit(self) -> None:
         """Hand the scheduler what has arrived by now."""
@@ -214,6 +218,7 @@ class _VirtualServing:
             request = self._living.pop(number)
             assert request.is_finished(), "the scheduler and this account agree on the end"
             self._preemptions += request.num_preemptions
+            self._judged_left -= int(self._judged[number])
 
     def _decided(self, output: LockstepOutput) -> tuple[StepBatch, Int64s]:
         """The batch of a decision, and the requests that get a token by it: [tokens]."""

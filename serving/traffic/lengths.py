@@ -84,38 +84,6 @@ class LognormalLength:
         return bounded if self.sigma else np.full(requests, self.median_tokens, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HistogramLength:
-    """One of given numbers of tokens, each as often as its weight says.
-
-    Raises ConfigError for arrays that do not match, tokens outside 1 to `TOKENS_MAX`, or weights
-    that are negative or all 0.
-    """
-
-    tokens: Int64s  # [bins]
-    weights: Float64s  # [bins]
-
-    def __post_init__(self) -> None:
-        if self.tokens.ndim != 1 or self.tokens.shape != self.weights.shape or not self.tokens.size:
-            raise ConfigError(
-                field="weights",
-                value=f"shape {self.weights.shape}",
-                expected=f"one weight for each of the tokens, of shape {self.tokens.shape}",
-            )
-        for tokens in (self.tokens.min(), self.tokens.max()):
-            _check_tokens("tokens", int(tokens))
-        weights = self.weights
-        if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
-            raise ConfigError(
-                field="weights", value=weights.tolist(), expected="numbers from 0 on, not all 0"
-            )
-
-    def draw(self, rng: np.random.Generator, requests: int) -> Int64s:
-        """Draw int64[requests]."""
-        drawn: Int64s = rng.choice(self.tokens, requests, p=self.weights / self.weights.sum())
-        return drawn.astype(np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndependentLengths:
     """Prompts and replies whose lengths have nothing to do with each other."""

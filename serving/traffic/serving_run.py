@@ -22,6 +22,7 @@ class Ending(StrEnum):
     """Why a run was over."""
 
     SERVED = "served"  # every request has its last token
+    JUDGED = "judged"  # every request that the run was about has; others have not
     HOPELESS = "hopeless"  # a level is missed whatever comes
     TIME_UP = "time is up"  # the emulated time it was given
 
@@ -171,11 +172,6 @@ class ServingRun:
             return False
         finished = self.finished if among is None else self.finished[among]
         return True if finished.all() else None
-
-    def goodput_per_s(self, level: ServiceLevel) -> float:
-        """Finished requests that met the level, per second of the run; 0 for an empty run."""
-        good = self.finished & ~self.missed(level)
-        return float(good.sum() / self.emulated_s) if self.steps else 0.0
 
 
 def missed_by(

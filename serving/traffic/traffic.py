@@ -146,19 +146,6 @@ class Traffic:
             raise ConfigError(field="share", value=share, expected="above 0, at most 1")
         return self.chosen(np.random.default_rng(seed).random(len(self)) < share)
 
-    def split_over(self, replicas: int, *, seed: int | None = None) -> tuple[Self, ...]:
-        """What each of equal replicas gets: dealt in turn, or at random with a seed.
-
-        A part has the gaps of what it is dealt: in turn they are more even than the whole's, at
-        random as uneven.
-        """
-        _check_positive("replicas", replicas)
-        if seed is None:
-            replica = np.arange(len(self)) % replicas
-        else:
-            replica = np.random.default_rng(seed).integers(replicas, size=len(self))
-        return tuple(self.chosen(replica == number) for number in range(replicas))
-
     def within_context(self, context_tokens: int) -> Self:
         """Without the requests whose prompt and reply together do not fit in the context."""
         return self.chosen(self.prompt_tokens + self.output_tokens <= context_tokens)
@@ -184,11 +171,6 @@ class Traffic:
         """The most requests that arrive in any `window_s`, per second."""
         return float(self._within(window_s).max(initial=0) / window_s)
 
-    def busiest_begin_s(self, window_s: float) -> float:
-        """When the window that holds the most arrivals begins, the first of such; 0 without any."""
-        within = self._within(window_s)
-        return float(self.arrival_s[within.argmax()]) if len(self) else 0.0
-
     def _within(self, window_s: float) -> Int64s:
         """Requests from each arrival until before `window_s` later, [requests].
 
@@ -199,30 +181,6 @@ class Traffic:
         within: Int64s = ends - np.arange(len(self))
         return within
 
-    def counts_by(self, bin_s: float) -> Int64s:
-        """Arrivals in each `bin_s` from 0 on, up to that of the last one: int64[bins]."""
-        _check_positive("bin_s", bin_s)
-        return np.bincount((self.arrival_s // bin_s).astype(np.int64))
-
-    @property
-    def gap_cv(self) -> float:
-        """Standard deviation of the gaps over their mean: 1 for Poisson, above 1 for bursts.
-
-        NaN for fewer than three requests or when all arrive at once.
-        """
-        gaps_s = np.diff(self.arrival_s)
-        if len(gaps_s) < 2 or not gaps_s.any():
-            return float("nan")
-        return float(gaps_s.std() / gaps_s.mean())
-
-    def prompt_percentile(self, q: float) -> float:
-        """Prompt tokens at the percentile, between neighbours in proportion; NaN without any."""
-        return _percentile(self.prompt_tokens, q)
-
-    def output_percentile(self, q: float) -> float:
-        """Output tokens at the percentile, between neighbours in proportion; NaN without any."""
-        return _percentile(self.output_tokens, q)
-
 
 def _arrivals_within(rng: np.random.Generator, rate_per_s: float, duration_s: float) -> Float64s:
     """Arrivals before `duration_s`, in pieces until one goes past it."""
@@ -232,10 +190,6 @@ def _arrivals_within(rng: np.random.Generator, rate_per_s: float, duration_s: fl
         more = arrival_s[-1] + np.cumsum(rng.exponential(1.0 / rate_per_s, piece))
         arrival_s = np.concatenate([arrival_s, more])
     return arrival_s[arrival_s < duration_s]
-
-
-def _percentile(tokens: Int64s, q: float) -> float:
-    return float(np.percentile(tokens, q)) if len(tokens) else float("nan")
 
 
 def _check_positive(field: str, value: float) -> None:

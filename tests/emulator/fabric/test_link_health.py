@@ -52,6 +52,23 @@ def test_sixteen_backplane_lanes_are_redundant_and_no_others() -> None:
     assert rates(Tier.CROSS_RACK, cut(5, LinkTier.CROSS_RACK, 15))[5] == 8
 
 
+def test_a_reading_whose_bandwidth_counts_the_lanes_to_spare_has_none() -> None:
+    health = Health.whole(TRN3_NL72X2, WHOLE_MACHINE).after(
+        cut(5, LinkTier.BACKPLANE, 1), TRN3_NL72X2, WHOLE_MACHINE
+    )
+    found = {}
+    for reading in ("lanes", "headline", "aws_text"):
+        system = TRN3_NL72X2.read_as("links", reading)
+        links = LinkHealth.of(health, system, WHOLE_MACHINE)
+        found[reading] = links.bytes_per_s(system, Tier.BACKPLANE)[4:6] / 1e9
+
+    assert {reading: rate.tolist() for reading, rate in found.items()} == {
+        "lanes": [512, 512],
+        "headline": [640, 632],
+        "aws_text": [320, 320],
+    }
+
+
 def test_cut_lanes_and_pulled_trays_add_up() -> None:
     # 80 - 2 x 8 - 10 = 54 lanes
     assert rates(Tier.BACKPLANE, PULL, PULL, cut(7, LinkTier.BACKPLANE, 10))[7] == 54 * 8

@@ -70,6 +70,25 @@ def test_a_reading_is_taken_by_the_machines_that_have_its_switch(capsys) -> None
     assert per_user("--reading", "links=aws_text") < per_user()
 
 
+def test_an_lnc_is_for_the_machines_whose_chips_have_it(capsys) -> None:
+    data = json.loads(asked(capsys, "--lnc", "1", "--json", "-"))
+
+    lncs = {m["system"]: {point["lnc"] for point in m["points"]} for m in data["machines"]}
+    assert lncs == {"dgx-h200": {132}, "trn2.48xlarge": {1}}
+    assert main([*SMALL, "--lnc", "3"]) == 2
+    assert "lnc=3: expected one of" in capsys.readouterr().err
+
+
+def test_a_fitted_calibration_takes_longer_than_the_ceiling(capsys) -> None:
+    def per_user(*more: str) -> list[float]:
+        machines = json.loads(asked(capsys, "--json", "-", *more))["machines"]
+        return [machine["points"][0]["tokens_per_s_per_user"] for machine in machines]
+
+    fitted, ceiling = per_user("--calibration", "fitted"), per_user("--calibration", "ceiling")
+
+    assert all(slow < fast for slow, fast in zip(fitted, ceiling, strict=True))
+
+
 def test_pools_of_their_own_are_named_in_the_table(capsys) -> None:
     text = asked(capsys, "--serving", "disaggregated")
 

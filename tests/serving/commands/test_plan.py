@@ -60,6 +60,22 @@ def test_a_rate_is_planned_for_in_words_and_in_json(capsys: pytest.CaptureFixtur
     assert "simulating" in captured.err
 
 
+def test_the_fit_is_the_default_and_says_what_it_was_fitted_to(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = (*RATE, "--requests", "20")
+    assert command.question_of(parsed(*small)).sweep.assumptions.calibration_name == "fitted"
+    ceiling = command.question_of(parsed(*small, "--calibration", "ceiling"))
+    assert ceiling.sweep.assumptions.calibration_name == "ceiling"
+
+    args = parsed(*small)
+    args.run(args)
+    text = capsys.readouterr().out
+    assert "calibration fitted" in text
+    assert "GPU servers, none of trainium3: assumed to hold there" in text
+    assert "cost:  not priced" in text
+
+
 def test_a_trace_is_multiplied_and_its_peak_is_planned_for(tmp_path: Path) -> None:
     path = trace(tmp_path / "even.jsonl", 100)
     plain = command.question_of(parsed(*SMALL, "--trace", str(path), "--window", "20"))

@@ -205,6 +205,7 @@ def test_an_overlap_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (("--emulated-seconds", "nan"), "emulated-seconds=nan: expected a number above 0"),
         ((*MOE, "--rate", "-1"), "rate_per_s=-1.0: expected"),
         ((*MOE, "--steps", "0"), "steps=0: expected 1 to 50,000"),
+        ((*MOE, "--out", "no/such/trace.json"), "out=no/such/trace.json: expected a path in a"),
         (("--model", "gpt-5"), "model=gpt-5: expected one of "),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emulator.errors import ConfigError
 from emulator.model import FrameworkFactors, MachineFactors, StackFactors
 from serving.planning.calibration_fit import (
     AGEING_USUAL,
@@ -104,5 +105,5 @@ def test_the_start_of_a_fit_is_what_priors_hold_usual() -> None:
 def test_speculation_alone_cannot_be_fitted(loads: list[Load]) -> None:
     drafts = [load for load in loads if load.deployment.draft_tokens]
 
-    with pytest.raises(ValueError, match="without speculation"):
+    with pytest.raises(ConfigError, match="some without speculation"):
         fit_factors(drafts, observed(drafts), name="x", source="x")

@@ -40,6 +40,20 @@ def test_one_user_waits_for_its_prompt_alone_and_decodes_alone_by_hand() -> None
     assert found.requests_per_s[0] == pytest.approx(1 / (0.2575 + 1.0))
 
 
+def test_a_batch_between_two_of_the_grid_takes_a_time_between_theirs_by_hand() -> None:
+    # three users who decode all the time: half way between 12 and 16 ms
+    rows = replace(
+        ONE_USER,
+        users=one(3),
+        output_tokens=one(1e6),
+        front_end_s=one(0),
+        solo_s=one(1e-3),
+        full_s=one(1e-3),
+    )
+
+    assert closed_loop(rows).tpot_s[0] == pytest.approx(0.014, rel=1e-3)
+
+
 def test_accepted_guesses_divide_a_token_time() -> None:
     found = closed_loop(replace(ONE_USER, tokens_per_step=one(1.6)))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import PowerBasis, Prices
+from emulator.model import PowerBasis, Prices, calibration_for
 from serving.planning.pareto import pareto, thinned
 from serving.planning.pareto_chart import save_chart
 from serving.planning.pareto_report import (
@@ -18,6 +18,7 @@ from serving.planning.pareto_report import (
     ratio_rows,
 )
 from serving.planning.partitions import PartitionFilter
+from serving.planning.step_assumptions import StepAssumptions
 from tests.serving.planning.small_machines import small_sweep, trays
 
 
@@ -208,3 +209,15 @@ def test_expert_groups_that_are_left_out_would_not_be_on_the_envelope() -> None:
     assert len(kept.points) < len(whole.points)
     at = whole.envelope.x
     assert kept.envelope.at(at) == pytest.approx(whole.envelope.at(at))
+
+
+def test_a_chip_that_no_fit_has_seen_is_told_as_such(two_machines) -> None:
+    machine = two_machines.machines[0]
+    chip = machine.sweep.system.chip
+    calibration = calibration_for(chip.name, name="fitted")
+    sweep = replace(machine.sweep, assumptions=StepAssumptions(calibration=calibration))
+
+    (first, _) = assumption_lines(replace(machine, sweep=sweep), two_machines)
+
+    assert "calibration fitted (no measurements of trainium3: factors that all" in first
+    assert "calibration ceiling" in next(iter(assumption_lines(machine, two_machines)))

@@ -116,6 +116,27 @@ def test_below_one_replica_is_the_strongest_partition_of_fewer_chips() -> None:
     assert found.choice.smaller_words == "of all with fewer chips the one that takes the most"
 
 
+def test_a_replica_that_answers_sooner_is_tried_below_one_that_takes_the_most() -> None:
+    # First tokens are what is hard here: a rank of two chips is sooner with them than two of one.
+    sweep = replace(SWEEP, asked=PartitionFilter(chips=(1, 2, 3), tp=(1,), lnc=(2,)))
+    few = replace(DEMAND, rate_per_s=20.0)
+    found = plan(
+        question(
+            sweep=sweep,
+            demand=few,
+            slo=Slo.parse("ttft=60ms@p90"),
+            check=replace(CHECK, judged=40),
+            search=SearchTerms(tries=1),
+        )
+    )
+    below = [check for check in found.choice.tried if check.chips < found.choice.check.chips]
+
+    assert found.choice.check.meets
+    assert not any(check.meets for check in below)
+    if found.fleet.replicas == 1 and found.choice.check.chips > 1:
+        assert found.fleet.replica_chips - 1 in {check.candidate.partition.chips for check in below}
+
+
 def test_below_one_chip_there_is_nothing() -> None:
     few = replace(DEMAND, rate_per_s=1.0)
     found = plan(question(sweep=ONE_CHIP, demand=few, check=replace(CHECK, judged=10)))
@@ -189,13 +210,16 @@ def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None
     text = "\n".join(plan_lines(read))
 
     assert "  read as power=rack" in text
-    assert f"plan: 1 UltraServer (trn3-nl72x2), {found.fleet.replicas} replicas" in text
+    assert f"plan:  1 UltraServer (trn3-nl72x2), {found.fleet.replicas} replicas" in text
     assert "DOES NOT MEET the target" in text
-    assert "N+1: a machine may fail with 2 UltraServers" in text
+    assert "N+1:   2 UltraServers (trn3-nl72x2) (0.3267 MW provisioned)" in text
+    assert "night: " in text
     assert "MW drawn at the peak" in text
     assert found.bill.day_cost is not None
     assert f"${found.bill.day_cost.dollars_per_hour:,.2f} an hour" in text
     assert "assumed:" in text
+    assert "calibration ceiling, the roofline alone" in text
+    assert "chips keep to their own power budget" in text
     assert "line; chips that are not in" in text
 
 

@@ -1,7 +1,5 @@
 """What a plan draws and costs, against sums made by hand."""
 
-from dataclasses import replace
-
 import pytest
 
 from emulator.model import Prices, Season, SystemPower, TokenRates, system_by_name
@@ -107,11 +105,3 @@ def test_tokens_by_the_megawatt_are_of_all_machines() -> None:
 
     assert provisioned.output == pytest.approx(10_000 / (2 * 163_339) * 1e6)
     assert drawn.total == pytest.approx(50_000 / bill.peak_drawn_watts * 1e6)
-
-
-def test_replicas_beyond_the_racks_budget_are_told() -> None:
-    cap = SystemPower(SYSTEM).chip_cap_watts
-    hot = replace(FLEET, busy_watts=4 * (IDLE + 1.5 * (cap - IDLE)))
-
-    assert bill_of(hot, night_of_fleet(hot), RATES, None).rack_slowdown == pytest.approx(1.5)
-    assert bill_of(FLEET, night_of_fleet(FLEET), RATES, None).rack_slowdown == 1

@@ -33,6 +33,15 @@ def test_an_option_takes_the_most_that_keeps_the_mean_time(known: tuple[Option, 
         assert option.most_requests_per_s >= option.requests_per_s
 
 
+def test_a_lighter_load_has_less_time_between_tokens(known: tuple[Option, ...]) -> None:
+    for option in known:
+        rates = [rate for rate, _ in option.steady]
+        assert rates == sorted(rates)
+        assert option.tpot_ns_at(rates[0]) == min(option.steady[0][1], option.point.tpot_ns)
+        assert option.tpot_ns_at(rates[0]) <= option.tpot_ns_at(rates[-1])
+        assert option.tpot_ns_at(2 * rates[-1]) == option.point.tpot_ns
+
+
 def test_the_smallest_plan_comes_first(known: tuple[Option, ...]) -> None:
     assert [each.chips for each in known] == sorted(each.chips for each in known)
     assert {each.replica_chips for each in known} == {1, 2}

@@ -102,6 +102,8 @@ def test_narrow_weights_are_of_experts_and_the_cache_is_narrow_but_for_sglang_on
     ("change", "words"),
     [
         ({"hardware": "tpu-v7"}, "hardware=tpu-v7: expected one of"),
+        ({"decode_tp": "3", "prefill_tp": "3"}, "tp=3: expected a divisor of the 128 head groups"),
+        ({"precision": "fp4"}, "precision=nvfp4: expected one of"),
         ({"precision": "int3"}, "precision=int3: expected one of fp8, bf16, fp4"),
         ({**DISAGGREGATED, "prefill_num_workers": "0"}, "the split between prefill and decode"),
     ],

@@ -3,6 +3,8 @@
 import csv
 import hashlib
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +97,22 @@ def test_rows_that_no_fit_has_seen_are_held_out_from_the_fit_on_everything(
         assert found["median_ape"] == found["held_out"]["median_ape"]
 
 
+def test_a_curve_is_held_out_from_the_halves_that_had_not_seen_it(made_up: Validation) -> None:
+    curve = made_up.rows[0].measured.configuration.fingerprint
+    seen = replace(made_up, fits=replace(made_up.fits, fitted_in={curve: frozenset({0, 2})}))
+    lines = {
+        row.measured.line for row in made_up.rows if row.measured.configuration.fingerprint == curve
+    }
+
+    assert len(lines) == 4  # the whole curve
+    assert {each.line for each in seen.fitted("tpot")} == lines
+    assert {each.line for each in seen.held_out_of(1, "tpot")} == lines
+    assert not list(seen.held_out_of(0, "tpot"))
+    assert set(seen.of_row(0)["tpot"]) == {1, 3, 4}
+    assert len(seen.held_out("tpot")) == 3 * len(lines) + len(made_up.rows) - len(lines)
+    assert {each.line for each in seen.machine_left_out("h200", "tpot")} == lines
+
+
 @with_public
 def test_a_row_is_held_out_from_the_halves_that_had_not_its_curve() -> None:
     assert PUBLIC is not None
@@ -112,11 +130,8 @@ def test_decode_is_within_12_percent_on_machines_with_five_rows() -> None:
     found = scores(validation_of(PUBLIC / "inferencex_dsr1.csv"))["tpot"]
 
     machines = found["held_out"]["by_hardware"]
-    assert {name: each["median_ape"] for name, each in machines.items() if each["rows"] >= 5} == {
-        name: pytest.approx(each["median_ape"], abs=0)
-        for name, each in machines.items()
-        if each["median_ape"] <= 0.12
-    }
+    assert {name for name, each in machines.items() if each["rows"] >= 5} == set(machines)
+    assert {name for name, each in machines.items() if each["median_ape"] > 0.12} == set()
 
 
 @pytest.mark.slow
@@ -235,3 +250,42 @@ def test_data_is_looked_for_where_the_environment_says_and_else_beside(tmp_path:
     assert measurements_file(None, {"ULTRASERVE_MEASUREMENTS": str(tmp_path)}) == path
     with pytest.raises(ConfigError, match=r"--data FILE, or a folder .* looked for measurements"):
         measurements_file(None, {})
+
+
+def test_whatever_was_set_up_is_predicted_or_excluded_with_a_reason(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    rows = [_any_row(rng) for _ in range(25)]
+
+    found = validation_of(write_rows(tmp_path / "rows.csv", rows))
+
+    assert len(found.rows) + len(found.excluded) == len(rows)
+    assert all(each.reason for each in found.excluded)
+    for metric in METRICS:
+        predicted = found.everything.of(metric)
+        assert np.isfinite(predicted).all()
+        assert (predicted > 0).all()
+
+
+def _any_row(rng: random.Random) -> dict[str, str]:
+    """A configuration with nothing sensible about it."""
+    names = ["h100", "h200", "b300", "gb300", "mi355x", "trainium3", "inferentia2", "h20"]
+    row = {
+        "hardware": rng.choice(names),
+        "framework": rng.choice(["trt", "sglang", "vllm", "dynamo-trt", "unheard-of"]),
+        "precision": rng.choice(["fp8", "fp4", "bf16"]),
+        "spec_method": rng.choice(["none", "mtp"]),
+        "isl": rng.choice(["1", "1024", "100000"]),
+        "osl": rng.choice(["1", "1024", "8192"]),
+        "conc": rng.choice(["1", "64", "20000"]),
+        "date": rng.choice(["2025-01-01", "2026-05-01", "2027-01-01"]),
+    }
+    chips = rng.choice([1, 3, 8, 16])
+    row |= {"decode_tp": str(chips), "decode_ep": str(rng.choice([1, chips, 8]))}
+    row |= {"decode_dp_attention": rng.choice(["True", "False"])}
+    if rng.random() < 0.5:
+        return row
+    for pool in ("prefill", "decode"):
+        gpus, workers = rng.choice([4, 8, 24, 72]), rng.choice([0, 1, 2])
+        row[f"num_{pool}_gpu"] = str(gpus * max(1, workers))
+        row[f"{pool}_num_workers"] = str(workers)
+    return row | {"disagg": "True"}

@@ -38,7 +38,7 @@ def test_by_default_four_chips_are_four_ranks_of_the_bundled_model() -> None:
         "weights": "small-moe",
         "routing": "computed",
         "clock": "auto",
-        "calibration": "ceiling",
+        "calibration": "fitted",
         "overlap": "none",
     }
     assert deployment.time_model is deployment.weights

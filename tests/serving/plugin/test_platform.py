@@ -196,7 +196,7 @@ def test_the_deployment_says_what_is_emulated() -> None:
         "weights": "small-moe",
         "routing": "uniform (expected)",
         "clock": "dilated:9",
-        "calibration": "ceiling",
+        "calibration": "fitted",
         "overlap": "none",
     }
     assert deployment_of(engine_config(chips=2)).time_model.name == "small-moe"

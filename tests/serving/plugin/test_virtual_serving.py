@@ -331,7 +331,12 @@ def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) 
     assert full.meets(level) is False
     assert full.meets(level, early) is True
     assert simulate(asked, one_chip, LIMITS, levels=[level]).ending is Ending.HOPELESS
-    assert simulate(asked, one_chip, LIMITS, levels=[level], among=early).ending is Ending.SERVED
+    ended = simulate(asked, one_chip, LIMITS, levels=[level], among=early)
+    # What comes after them changes nothing, and is left when they have their tokens.
+    assert ended.ending is Ending.JUDGED
+    assert ended.last_token_s[early].tolist() == full.last_token_s[early].tolist()
+    assert ended.emulated_s == np.max(full.last_token_s[early])
+    assert not ended.finished.all()
     run = simulate(asked, one_chip, LIMITS, levels=[level], among=~early)
     assert (run.ending, run.meets(level, ~early)) == (Ending.HOPELESS, False)
 

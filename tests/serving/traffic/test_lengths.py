@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.traffic.lengths import (
     FixedLength,
-    HistogramLength,
     IndependentLengths,
     LognormalLength,
     ObservedLengths,
@@ -45,14 +44,6 @@ def test_a_lognormal_length_stays_in_its_bounds(median: int, sigma: float, seed:
         assert set(drawn.tolist()) == {median}
 
 
-def test_a_histogram_draws_each_length_as_often_as_it_weighs() -> None:
-    lengths = HistogramLength(tokens=int64s(5, 50, 500), weights=np.array([1.0, 0.0, 3.0]))
-    drawn = lengths.draw(np.random.default_rng(2), 20_000)
-
-    assert set(drawn.tolist()) == {5, 500}
-    assert (drawn == 500).mean() == pytest.approx(0.75, abs=0.015)  # five standard errors
-
-
 def test_independent_lengths_draw_prompts_and_replies_of_their_own() -> None:
     pairs = IndependentLengths(prompt=FixedLength(tokens=3), output=FixedLength(tokens=4))
     prompt, output = pairs.draw_pairs(np.random.default_rng(0), 2)
@@ -76,11 +67,6 @@ def test_observed_pairs_stay_together() -> None:
         (lambda: LognormalLength(median_tokens=10, sigma=float("nan")), "sigma"),
         (lambda: LognormalLength(median_tokens=9, sigma=1, least_tokens=10), "median_tokens"),
         (lambda: LognormalLength(median_tokens=9, sigma=1, least_tokens=0), "least_tokens"),
-        (lambda: HistogramLength(tokens=int64s(1, 2), weights=np.ones(3)), "weights"),
-        (lambda: HistogramLength(tokens=int64s(), weights=np.ones(0)), "weights"),
-        (lambda: HistogramLength(tokens=int64s(0, 2), weights=np.ones(2)), "tokens"),
-        (lambda: HistogramLength(tokens=int64s(1, 2), weights=np.zeros(2)), "weights"),
-        (lambda: HistogramLength(tokens=int64s(1, 2), weights=np.array([2.0, -1])), "weights"),
         (
             lambda: ObservedLengths(prompt_tokens=int64s(), output_tokens=int64s()),
             "output_tokens",

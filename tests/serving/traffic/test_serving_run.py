@@ -94,7 +94,6 @@ def test_a_request_meets_a_level_when_both_its_times_do(
     level: dict[str, float], share: float
 ) -> None:
     assert run().attainment(ServiceLevel(**level)) == pytest.approx(share)
-    assert run().goodput_per_s(ServiceLevel(**level)) == pytest.approx(3 * share / 5)
     assert run().meets(ServiceLevel(**level, share=0.5)) is (share >= 0.5)
 
 
@@ -109,7 +108,6 @@ def test_of_a_stopped_run_a_share_is_the_most_that_it_could_have_come_to() -> No
 def test_a_stopped_run_says_no_where_it_is_certain_and_nothing_where_it_is_not() -> None:
     assert stopped().meets(ServiceLevel(ttft_s=0.9)) is False
     assert stopped().meets(ServiceLevel(ttft_s=9.0)) is None
-    assert stopped().goodput_per_s(ServiceLevel(ttft_s=9.0)) == 0.0
 
 
 def test_a_percentile_of_what_was_not_seen_is_refused() -> None:
