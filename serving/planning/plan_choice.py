@@ -134,7 +134,7 @@ def _next_smaller(
     """
     while found[1] == 1:
         chips = _chips(found)
-        rivals = _below_one_replica(options, chips)
+        rivals = below_one_replica(options, chips)
         if not rivals:
             return found, None, _no_room(sizes.sweep, sizes.demand, chips - 1)
         passing = _first_passing(rivals, sizes, below_chips=chips)
@@ -147,7 +147,7 @@ def _next_smaller(
     return found, sizes.to_the_end(option, replicas - 1), "one replica less"
 
 
-def _below_one_replica(options: Options, chips: int) -> dict[Option, str]:
+def below_one_replica(options: Options, chips: int) -> dict[Option, str]:
     """What could do instead of one replica of so many chips, with what it is in words."""
     smaller = options.below(chips)
     largest = max((each.replica_chips for each in smaller), default=0)

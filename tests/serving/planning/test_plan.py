@@ -10,7 +10,8 @@ from emulator.units import NS_PER_S
 from serving.planning.partitions import PartitionFilter
 from serving.planning.plan import Plan, plan
 from serving.planning.plan_check import SizeTask, check_size
-from serving.planning.plan_choice import SearchTerms
+from serving.planning.plan_choice import SearchTerms, below_one_replica
+from serving.planning.plan_options import Options, strongest
 from serving.planning.plan_report import plan_data, plan_lines
 from serving.planning.slo import Slo
 from tests.serving.planning.planned import CHECK, DEMAND, QUESTION, SWEEP, question
@@ -116,25 +117,16 @@ def test_below_one_replica_is_the_strongest_partition_of_fewer_chips() -> None:
     assert found.choice.smaller_words == "of all with fewer chips the one that takes the most"
 
 
-def test_a_replica_that_answers_sooner_is_tried_below_one_that_takes_the_most() -> None:
-    # First tokens are what is hard here: a rank of two chips is sooner with them than two of one.
-    sweep = replace(SWEEP, asked=PartitionFilter(chips=(1, 2, 3), tp=(1,), lnc=(2,)))
-    few = replace(DEMAND, rate_per_s=20.0)
-    found = plan(
-        question(
-            sweep=sweep,
-            demand=few,
-            slo=Slo.parse("ttft=60ms@p90"),
-            check=replace(CHECK, judged=40),
-            search=SearchTerms(tries=1),
-        )
-    )
-    below = [check for check in found.choice.tried if check.chips < found.choice.check.chips]
+def test_below_a_replica_is_what_takes_the_most_and_what_answers_soonest() -> None:
+    sweep = replace(SWEEP, asked=PartitionFilter(chips=(1, 2, 3, 4), tp=(1,), lnc=(2,)))
+    options = Options(sweep, DEMAND, QUESTION.slo, seats=64)
+    rivals = below_one_replica(options, 4)
+    most = strongest(options.below(4), below_chips=4)
 
-    assert found.choice.check.meets
-    assert not any(check.meets for check in below)
-    if found.fleet.replicas == 1 and found.choice.check.chips > 1:
-        assert found.fleet.replica_chips - 1 in {check.candidate.partition.chips for check in below}
+    assert most in rivals
+    assert 3 in {rival.replica_chips for rival in rivals}
+    assert max(rival.replica_chips for rival in rivals) == 3
+    assert below_one_replica(options, 1) == {}
 
 
 def test_below_one_chip_there_is_nothing() -> None:
