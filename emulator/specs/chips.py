@@ -9,9 +9,9 @@ from emulator.specs.catalog.data_sheets import INFERENTIA1, MI455X, TPU_V7, TRAI
 from emulator.specs.catalog.hopper import H100, H200, H800
 from emulator.specs.catalog.trainium1 import INFERENTIA2, TRAINIUM1
 from emulator.specs.catalog.trainium2 import TRAINIUM2
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.chip import ChipSpec
 from emulator.specs.data_sheet import DataSheet
-from emulator.specs.trainium3 import TRAINIUM3
 
 CHIPS: Final[dict[str, ChipSpec]] = {
     chip.name: chip

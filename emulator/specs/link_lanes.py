@@ -11,10 +11,10 @@ from typing import Final
 from emulator.errors import ConfigError
 from emulator.specs.catalog.blackwell import B200, B300, GB200, GB300
 from emulator.specs.catalog.hopper import H100, H200, H800
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.chip import ChipSpec
 from emulator.specs.fault import LinkTier
 from emulator.specs.figure import Figure
-from emulator.specs.trainium3 import TRAINIUM3
 from emulator.units import GB
 
 _SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"

@@ -1,6 +1,6 @@
 """The fits that ship: the factors of real stacks as data, with where they come from.
 
-`python -m serving.planning.refit` writes the file. One fit has seen every row and is what others
+`python -m serving.validation.refit` writes the file. One fit has seen every row and is what others
 use; the others have each seen a part, so that rows can be predicted by fits that have not seen
 them.
 """

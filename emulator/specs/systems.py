@@ -21,8 +21,8 @@ from emulator.specs.catalog.neuron_instances import (
 )
 from emulator.specs.catalog.nvl72 import GB200_NVL72, GB300_NVL72
 from emulator.specs.catalog.trn3_nl32x2 import TRN3_NL32X2
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.system import SystemSpec
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 SYSTEMS: Final[dict[str, SystemSpec]] = {
     system.name: system

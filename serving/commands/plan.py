@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from serving.planning.night import Day
     from serving.planning.plan import PlanQuestion
     from serving.planning.plan_demand import Demand
-    from serving.planning.sweep import Sweep
+    from serving.steady_state.sweep import Sweep
     from serving.traffic.traffic import Traffic
 
 _OVERLAPS: Final = ("none", "two-batch", "full")
@@ -334,11 +334,11 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
         system_by_name,
         with_readings,
     )
-    from serving.planning.partitions import PartitionFilter
-    from serving.planning.request_shape import RequestShape
-    from serving.planning.step_assumptions import StepAssumptions
-    from serving.planning.sweep import Sweep
     from serving.settings import Settings
+    from serving.steady_state.partitions import PartitionFilter
+    from serving.steady_state.request_shape import RequestShape
+    from serving.steady_state.step_assumptions import StepAssumptions
+    from serving.steady_state.sweep import Sweep
 
     system = with_readings(system_by_name(args.system or Settings().system), args.reading)
     asked: dict[str, Any] = {
@@ -368,7 +368,7 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
 
 def _precision(chip: Any, model: ModelSpec) -> str:
     """As stored; the narrowest that the chip takes where it does not take that."""
-    from serving.planning.precision import STORED, model_at, precisions_of
+    from serving.steady_state.precision import STORED, model_at, precisions_of
 
     try:
         model_at(STORED, model, chip)

@@ -19,7 +19,7 @@ from serving.settings import Settings
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings
-    from serving.planning.profiled_run import ProfiledRun
+    from serving.profiling.profiled_run import ProfiledRun
 
 _VIRTUAL_ONLY: Final = (
     *("system", "chips", "tp", "ep", "lnc", "routing", "rate", "requests"),
@@ -145,8 +145,8 @@ def _refuse_what_is_not_used(args: argparse.Namespace) -> None:
 def report(run: ProfiledRun, ceilings: Ceilings, out: Path, *, as_json: bool) -> int:
     """Write the trace and print the sums; 1 and one line when no step ran."""
     from serving.commands.profile_text import summary_lines
-    from serving.planning.chrome_trace import write_trace
-    from serving.planning.profile_summary import summarize
+    from serving.profiling.chrome_trace import write_trace
+    from serving.profiling.profile_summary import summarize
 
     if run.dropped:
         print(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from serving.commands.control_connection import connect
-from serving.planning.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
+from serving.profiling.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings

@@ -16,15 +16,15 @@ from emulator.model import (
 )
 from emulator.specs.overlap import Overlap
 from serving.metrics.step_recording import STEPS_DEFAULT
-from serving.planning.profile_traffic import SchedulerLimits, profile_traffic
-from serving.planning.step_assumptions import StepAssumptions
+from serving.profiling.profile_traffic import SchedulerLimits, profile_traffic
 from serving.settings import Settings
+from serving.steady_state.step_assumptions import StepAssumptions
 from serving.traffic.lengths import IndependentLengths, LognormalLength
 from serving.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings
-    from serving.planning.profiled_run import ProfiledRun
+    from serving.profiling.profiled_run import ProfiledRun
 
 
 def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
@@ -54,9 +54,7 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
         steps_max=_given(args.steps, STEPS_DEFAULT),
         assumed=StepAssumptions(
             overlap=Overlap(_given(args.overlap, Overlap.NONE)),
-            calibration=calibration_for(
-                system.chip.name, name=_given(args.calibration, FITTED)
-            ),
+            calibration=calibration_for(system.chip.name, name=_given(args.calibration, FITTED)),
         ),
     )
 

@@ -1,1 +1,1 @@
-"""What to run where, and what machines then give: answers of the cost model alone."""
+"""How many machines a load needs, seen to meet its target, and what that costs."""

@@ -10,15 +10,15 @@ from math import ceil
 from emulator.model import Prices, TokenRates
 from emulator.units import NS_PER_S
 from serving.planning.night import Day, Night, night_of
-from serving.planning.operating_point import OperatingPoint
 from serving.planning.plan_bill import Bill, Fleet, bill_of
 from serving.planning.plan_check import CheckTerms
 from serving.planning.plan_choice import Choice, Progress, SearchTerms, choose
 from serving.planning.plan_demand import Demand
 from serving.planning.plan_workers import CheckWorkers
-from serving.planning.pools import pooled_points
 from serving.planning.slo import Slo
-from serving.planning.sweep import Sweep
+from serving.steady_state.operating_point import OperatingPoint
+from serving.steady_state.pools import pooled_points
+from serving.steady_state.sweep import Sweep
 from serving.traffic.traffic import Traffic
 
 

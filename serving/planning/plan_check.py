@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from emulator.model import THROTTLE, ExpertDistribution, StepBatch, StepCost, StepCostModel
 from emulator.units import NS_PER_S
-from serving.planning.partitions import Candidate
 from serving.planning.plan_demand import Demand, Share
 from serving.planning.slo import Slo
-from serving.planning.sweep import ROUTING_SEED, Sweep
+from serving.steady_state.partitions import Candidate
+from serving.steady_state.sweep import ROUTING_SEED, Sweep
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun
 

@@ -19,7 +19,7 @@ from serving.planning.plan_options import Option, Options, replicas_below, stron
 from serving.planning.plan_search import smallest_passing
 from serving.planning.plan_workers import CheckWorkers
 from serving.planning.slo import Slo
-from serving.planning.sweep import Sweep
+from serving.steady_state.sweep import Sweep
 
 Found = tuple[Option, int]
 """An option with so many replicas."""

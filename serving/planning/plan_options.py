@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.units import NS_PER_S
-from serving.planning.operating_point import OperatingPoint
-from serving.planning.partitions import Candidate
 from serving.planning.plan_demand import Demand
-from serving.planning.replica import Replica
 from serving.planning.slo import Slo
-from serving.planning.sweep import Sweep
+from serving.steady_state.operating_point import OperatingPoint
+from serving.steady_state.partitions import Candidate
+from serving.steady_state.replica import Replica
+from serving.steady_state.sweep import Sweep
 
 Int64s = NDArray[np.int64]
 

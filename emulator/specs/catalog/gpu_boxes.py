@@ -7,9 +7,9 @@ from emulator.specs.catalog.cdna import MI300X, MI325X, MI355X
 from emulator.specs.catalog.gpu import LINK_HOP, NETWORK_START, SWITCH_HOP
 from emulator.specs.catalog.hopper import H100, H200, H800
 from emulator.specs.catalog.peak_pue import AIR, LIQUID
+from emulator.specs.catalog.rack_powers import rack_power_of
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-from emulator.specs.rack_powers import rack_power_of
 from emulator.specs.system import SystemSpec, Topology
 
 _GPUS: Final = 8

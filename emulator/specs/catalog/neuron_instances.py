@@ -9,11 +9,11 @@ from typing import Final
 
 from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
 from emulator.specs.catalog.peak_pue import AIR
+from emulator.specs.catalog.rack_powers import rack_power_of
 from emulator.specs.catalog.trainium1 import INFERENTIA2, TRAINIUM1
 from emulator.specs.catalog.trainium2 import TRAINIUM2
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-from emulator.specs.rack_powers import rack_power_of
 from emulator.specs.system import SystemSpec, Topology
 
 _HARDWARE: Final = f"{SDK}, neuron-hardware"

@@ -5,9 +5,9 @@ from typing import Final
 from emulator.specs.catalog.blackwell import GB200, GB300
 from emulator.specs.catalog.gpu import NETWORK_START, SWITCH_HOP
 from emulator.specs.catalog.peak_pue import LIQUID
+from emulator.specs.catalog.rack_powers import rack_power_of
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-from emulator.specs.rack_powers import rack_power_of
 from emulator.specs.system import SystemSpec
 
 _ALONE: Final = Figure(

@@ -8,10 +8,10 @@ from typing import Final
 from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
 from emulator.specs.catalog.neuron_switches import SEMIANALYSIS, V1, hops, with_variants
 from emulator.specs.catalog.peak_pue import AIR
+from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
-from emulator.specs.rack_powers import rack_power_of
 from emulator.specs.system import SystemSpec
-from emulator.specs.trainium3 import TRAINIUM3
 
 _ARCH: Final = f"{SDK}, neuron-hardware/trn3-arch.rst"
 _HOPS: Final = f"{SEMIANALYSIS}: NL32x2 with its first generation of switches"

@@ -7,7 +7,7 @@ from emulator.fabric.all_reduce import RankAllReduce
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 
 SYSTEM = TRN3_NL72X2  # 4 chips a tray, 72 a rack; 512, 512 and 128 bytes/ns; 1,000 ns a hop
 

@@ -7,8 +7,8 @@ from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
 from emulator.fabric.tiers import Tier, tier_bytes_per_s, tiers_of
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.seating import VACANT
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 TRAY = AllToAll(TRN3_NL72X2, 4)
 START_NS, HOP_NS = 1_300, 1_000

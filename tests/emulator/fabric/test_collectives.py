@@ -10,8 +10,8 @@ from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.collectives import CollectiveModel, Operation
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.schedules import Algorithm
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.units import MB
 from tests.emulator.fabric.tori import torus
 

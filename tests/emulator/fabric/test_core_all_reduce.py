@@ -3,7 +3,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.fabric.core_all_reduce import CoreAllReduce
-from emulator.specs.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 
 PAYLOAD = np.array([1_056_000.0])
 

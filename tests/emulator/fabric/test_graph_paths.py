@@ -10,10 +10,10 @@ from emulator.fabric.graph_paths import GraphPaths
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tier_paths import TierPaths
 from emulator.fabric.tiers import Tier
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.seating import VACANT
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from tests.emulator.fabric.tori import torus
 
 START_NS = system_by_name("trn2-ultraserver").chip.dma_start_ns.value

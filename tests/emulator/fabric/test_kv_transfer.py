@@ -7,9 +7,9 @@ from emulator.errors import ConfigError
 from emulator.fabric.kv_transfer import kv_transfer_ns
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 
 def moved_ns(

@@ -6,11 +6,11 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 WHOLE_MACHINE = Partition(chips=144, ep=144)
 PULL = Fault(kind=FaultKind.PULL_SWITCH_TRAY, rack=0)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import UNREACHABLE, Routes, find_routes
 from emulator.fabric.tiers import Tier, tiers_of
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.seating import VACANT
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 START_NS, HOP_NS = 1_300, 1_000
 NODES = np.array([0, 1, 2, 3, 4, 5, 72, 73])  # a tray, a second one, and two of the other rack

@@ -5,8 +5,8 @@ from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.shared_links import SharedLinks
 from emulator.fabric.traffic_classes import TrafficClass
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 CHIPS = np.arange(8)
 HALF = 1_300 + 3_000  # a start and the way over the backplane

@@ -10,8 +10,8 @@ from emulator.fabric.graph import FabricGraph
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.shortest_ways import Ways, find_ways
 from emulator.fabric.wiring import fabric_graph
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from tests.emulator.fabric.tori import torus
 
 SMALL = {

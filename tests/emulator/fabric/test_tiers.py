@@ -11,9 +11,9 @@ from emulator.fabric.tiers import (
     tiers_of,
     tiers_there,
 )
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 
 def test_four_chips_of_a_tray_then_the_rack_then_the_other_rack() -> None:

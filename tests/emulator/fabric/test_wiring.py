@@ -9,11 +9,11 @@ from emulator.fabric.graph import FabricGraph, NodeKind
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
 from emulator.fabric.wiring import fabric_graph
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from tests.emulator.fabric.tori import figure, torus
 
 

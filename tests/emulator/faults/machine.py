@@ -8,6 +8,7 @@ import numpy as np
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
 from emulator.faults.survival import Recovery, WeightBytes, survival
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.figure import Figure
 from emulator.specs.health import Health
@@ -15,7 +16,6 @@ from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import Seating
 from emulator.specs.system import SystemSpec
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 WEIGHTS = WeightBytes(expert_bytes=10, replica_bytes=1_000)
 

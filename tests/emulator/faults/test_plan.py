@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.faults.plan import FaultEvent, counts_at_rates, plan_faults
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import FaultKind
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 HOUR_NS = 3_600 * 10**9
 TRAY = Partition(chips=4, ep=4)

@@ -5,9 +5,9 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.faults.recovery_time import RecoveryRates, recovery_ns, reload_ns
 from emulator.faults.survival import Recovery
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import FaultKind
 from emulator.specs.figure import Figure
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from tests.emulator.faults.machine import lose, machine
 
 MACHINE = machine(chips=8, experts=8, spares=1)

@@ -1,10 +1,10 @@
 import numpy as np
 
 from emulator.faults.seats import OUT_OF_SERVICE, Room, Seats, islands, take_seats
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT, Seating
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from tests.emulator.faults.machine import lose
 
 

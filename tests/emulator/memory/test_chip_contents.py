@@ -6,11 +6,11 @@ from emulator.memory.chip_contents import HbmTerms, core_needs, kv_tokens_that_f
 from emulator.memory.lnc import core_map
 from emulator.memory.model_memory import ModelMemory
 from emulator.memory.smallest_partition import smallest_partition
+from emulator.specs.catalog.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
 from emulator.specs.tensor_group import Split, TensorGroup
-from emulator.specs.trainium3 import TRAINIUM3
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.units import GB, GIB, MB
 
 NO_RESERVE = HbmTerms(activation_bytes=0, collective_bytes=0)

@@ -3,7 +3,7 @@ import pytest
 from emulator.errors import ConfigError, NeuronError
 from emulator.memory.core_request import CoreRequest, compiled_lnc, resolve
 from emulator.memory.neuron_environment import NeuronEnvironment
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 
 
 def resolved(

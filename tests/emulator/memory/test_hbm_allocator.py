@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from emulator.errors import HbmExhausted
 from emulator.memory.hbm_allocator import HbmAllocator, taken_level
 from emulator.memory.lnc import CoreMap, core_map
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
-from emulator.specs.trainium3 import TRAINIUM3
 from emulator.units import GIB
 
 STACK = 36 * GIB

@@ -9,10 +9,10 @@ from emulator.errors import ConfigError, HbmExhausted
 from emulator.memory.chip_contents import KV_OWNER, HbmTerms
 from emulator.memory.hbm_layout import HbmLayout, lay_out
 from emulator.memory.model_memory import ModelMemory
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.partition import Partition
 from emulator.specs.tensor_group import Split, TensorGroup
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.units import GB, GIB, MB
 
 # What a stack has beside the microcode of its two physical cores.

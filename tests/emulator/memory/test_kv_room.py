@@ -7,9 +7,9 @@ from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.hbm_layout import lay_out
 from emulator.memory.kv_room import kv_room_tokens
 from emulator.memory.model_memory import ModelMemory
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import GPT_OSS_120B, LLAMA_3_1_8B, QWEN3_235B_A22B
 from emulator.specs.partition import Partition
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 CASES = [
     (GPT_OSS_120B, Partition(chips=1, ep=1, lnc=2)),

@@ -5,7 +5,7 @@ import pytest
 from emulator.errors import ConfigError, NeuronError
 from emulator.memory.lnc import LogicalCore, core_map
 from emulator.specs.catalog.hopper import H100
-from emulator.specs.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.units import GIB
 
 LNC_SIZES = (1, 2, 8)

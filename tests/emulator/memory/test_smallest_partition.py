@@ -9,11 +9,11 @@ from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.hbm_layout import lay_out
 from emulator.memory.model_memory import ModelMemory
 from emulator.memory.smallest_partition import as_flags, smallest_partition
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
 from emulator.specs.tensor_group import Split, TensorGroup
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.units import GB
 
 TERMS = HbmTerms(activation_bytes=0, collective_bytes=0)

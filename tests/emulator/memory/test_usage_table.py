@@ -4,8 +4,8 @@ from emulator.errors import HbmExhausted
 from emulator.memory.hbm_allocator import HbmAllocator
 from emulator.memory.lnc import core_map
 from emulator.memory.usage_table import readable_bytes, usage_table
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
-from emulator.specs.trainium3 import TRAINIUM3
 from emulator.units import GIB, MIB
 
 MICROCODE = HbmOwner(use=HbmUse.MICROCODE)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.power.system_power import SystemPower
+from emulator.specs.catalog.rack_powers import RACK_POWERS
 from emulator.specs.rack_power import Cooling, Season
-from emulator.specs.rack_powers import RACK_POWERS
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS, system_by_name
 from tests.emulator.power.made_up_rack import ROUND, a_figure, round_system

@@ -5,8 +5,8 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.catalog.hopper import H100
 from emulator.specs.catalog.trainium1 import TRAINIUM1
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
-from emulator.specs.trainium3 import TRAINIUM3
 
 
 def test_trainium3_has_the_figures_of_its_fact_sheet() -> None:

@@ -2,9 +2,9 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.specs.catalog.data_sheets import MI455X, TPU_V7, TRAINIUM4
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.data_sheet import DataSheet
 from emulator.specs.figure import Figure
-from emulator.specs.trainium3 import TRAINIUM3
 
 
 def test_trainium4_is_what_the_keynote_says_beside_trainium3_and_nothing_more() -> None:

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.health import TIERS, Health
 from emulator.specs.partition import Partition
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 PARTITION = Partition(chips=4, ep=4, spares=1)
 WHOLE = Health.whole(TRN3_NL72X2, PARTITION)

@@ -5,11 +5,11 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.catalog.blackwell import B200, GB300
 from emulator.specs.catalog.hopper import H100, H800
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.chip import ChipSpec
 from emulator.specs.fault import LinkTier
 from emulator.specs.figure import Figure
 from emulator.specs.link_lanes import TierLanes, lanes_of
-from emulator.specs.trainium3 import TRAINIUM3
 
 
 def test_a_chip_has_160_lanes_of_which_144_are_active() -> None:

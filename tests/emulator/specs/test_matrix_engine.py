@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
-from emulator.specs.trainium3 import TRAINIUM3
 
 
 def figure(value: float) -> Figure:

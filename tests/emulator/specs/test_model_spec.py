@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model import ModelSpec
-from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
 from tests.emulator.specs.tiny_model import TINY
 
 PUBLIC_CONFIG: dict[str, Any] = {

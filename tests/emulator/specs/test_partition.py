@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.partition import Partition, check_partition
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 DENSE = {"m": (64, 8)}  # 64 query heads that may not leave their 8 key/value heads
 ANY_TP = {"m": (144, 144)}

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.rack_powers import RACK_POWERS, rack_power_of
 from emulator.specs.rack_power import Cooling, Season
-from emulator.specs.rack_powers import RACK_POWERS, rack_power_of
 from emulator.specs.systems import SYSTEMS
 from tests.emulator.power.made_up_rack import ROUND, a_figure
 

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.chip import ChipSpec
 from emulator.specs.chips import CHIPS
 from emulator.specs.figure import Figure
 from emulator.specs.readings import Reading, Switch, apply_reading, with_readings
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
-from emulator.specs.trainium3 import TRAINIUM3
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 SPECS: dict[str, ChipSpec | SystemSpec] = {**CHIPS, **SYSTEMS}
 

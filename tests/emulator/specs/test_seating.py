@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT, Seating
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 PARTITION = Partition(chips=3, ep=3, first_chip=8, spares=2)
 

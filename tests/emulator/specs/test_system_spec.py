@@ -4,8 +4,8 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.specs.catalog.neuron_instances import INF2_48XLARGE
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 
 
 def a_figure(value: float) -> Figure:

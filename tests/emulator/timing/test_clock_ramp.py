@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.specs.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.timing.clock_ramp import ramp_loss_ns
 
 ENGINE = TRAINIUM3.matrix  # from half the rate to all of it in 3 us

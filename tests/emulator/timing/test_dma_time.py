@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.specs.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.timing.dma_time import exposed_start_ns, lost_share, transfer_efficiency
 
 

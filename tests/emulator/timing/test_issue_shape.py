@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.models import MODELS
-from emulator.specs.trainium3 import TRAINIUM3
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.layer_weights import layer_weights
 from emulator.timing.product_rate import ProductRate

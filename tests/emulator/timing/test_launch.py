@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from emulator.specs.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.timing.launch import kernel_launch_ns, step_launch_ns
 
 

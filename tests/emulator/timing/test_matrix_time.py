@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.specs.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.timing.matrix_time import contraction_rows, moving_rows, output_columns, tile_macs
 
 ENGINE = TRAINIUM3.matrix

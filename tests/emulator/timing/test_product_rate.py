@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
 from emulator.specs.models import MODELS
 from emulator.specs.sparsity import Sparsity
-from emulator.specs.trainium3 import TRAINIUM3
 from emulator.specs.weight_format import WeightFormat
 from emulator.timing.product_rate import ProductRate, check_formats, flops_per_ns, product_rate
 

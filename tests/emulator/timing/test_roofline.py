@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from emulator.specs.trainium3 import TRAINIUM3
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.timing.product_rate import ProductRate
 from emulator.timing.roofline import ENGINES, busy_ns, engine_rates, overlapped_ns
 from emulator.timing.work import Work

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.specs.mixtral_8x7b import MIXTRAL_8X7B
+from emulator.specs.catalog.mixtral_8x7b import MIXTRAL_8X7B
+from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.specs.model import ModelSpec
 from emulator.specs.placement import ExpertPlacement
-from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.routing import ExpectedRouting
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.batch import StepBatch
+from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model import ModelSpec
-from emulator.specs.trainium3 import TRAINIUM3
 from emulator.specs.weight_format import WeightFormat
 from emulator.timing.attention_work import attention_work
 from emulator.timing.feed_forward_work import (

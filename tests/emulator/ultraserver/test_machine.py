@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.faults.recovery_time import RecoveryRates
+from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.figure import Figure
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
@@ -18,9 +20,7 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
-from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.specs.seating import VACANT
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.ultraserver.machine import Machine, Settlement
 from tests.emulator.ultraserver.tiny_steps import TINY, batch_of, same_on_each
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
 from emulator.specs.matrix_engine import MatrixEngine
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from tests.emulator.ultraserver.tiny_steps import SLOW_MEMORY, TINY, batch_of, same_on_each
 

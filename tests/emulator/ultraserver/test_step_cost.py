@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from emulator.power.draw import chip_watts
 from emulator.power.system_power import SystemPower
+from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.specs.models import MODELS
-from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
 from tests.emulator.ultraserver.tiny_steps import (
     Row,
     batch_of,

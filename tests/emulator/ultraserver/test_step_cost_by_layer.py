@@ -6,9 +6,9 @@ import pytest
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.ultraserver.step_cost import StepCostModel
 from tests.emulator.ultraserver.tiny_steps import (
     LAUNCH_NS,

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from emulator.fabric.all_to_all import AllToAll
+from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.partition import Partition
 from emulator.specs.placement import ExpertPlacement
-from emulator.specs.qwen3_30b_a3b import QWEN3_30B_A3B
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.weight_format import WeightFormat
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
 from emulator.specs.models import MODELS
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
-from emulator.specs.trn3_nl72x2 import TRN3_NL72X2
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_time import combine, two_batch_ns
 from tests.emulator.ultraserver.tiny_steps import (

@@ -12,11 +12,11 @@ from emulator.ultraserver.relief import FULL_SPEED
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
 from serving.metrics.step_record import StepPhase
-from serving.planning.profile_summary import summarize
+from serving.profiling.profile_summary import summarize
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
 from tests.serving.metrics.step_records import MS
-from tests.serving.planning.profiled_runs import CEILINGS, a_relief, a_run
-from tests.serving.planning.trace_event_format import faults_of
+from tests.serving.profiling.profiled_runs import CEILINGS, a_relief, a_run
+from tests.serving.profiling.trace_event_format import faults_of
 
 MOE = ("--model", "qwen3-30b-a3b", "--chips", "2", "--requests", "6", "--output-tokens", "8")
 

@@ -5,14 +5,14 @@ from typing import Any
 
 from emulator.model import HbmTerms, model_by_name, system_by_name
 from serving.planning.night import deepseek_day
-from serving.planning.partitions import PartitionFilter
 from serving.planning.plan import PlanQuestion
 from serving.planning.plan_check import CheckTerms
 from serving.planning.plan_choice import SearchTerms
 from serving.planning.plan_demand import RateDemand
-from serving.planning.request_shape import RequestShape
 from serving.planning.slo import Slo
-from serving.planning.sweep import Sweep
+from serving.steady_state.partitions import PartitionFilter
+from serving.steady_state.request_shape import RequestShape
+from serving.steady_state.sweep import Sweep
 from serving.traffic.lengths import IndependentLengths, LognormalLength
 
 SYSTEM = system_by_name("trn3-nl72x2")

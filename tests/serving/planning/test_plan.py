@@ -7,15 +7,15 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.model import Prices, model_by_name
 from emulator.units import NS_PER_S
-from serving.planning.partitions import PartitionFilter
 from serving.planning.plan import Plan, plan
 from serving.planning.plan_check import SizeTask, check_size
 from serving.planning.plan_choice import SearchTerms, below_one_replica
 from serving.planning.plan_options import Options, strongest
 from serving.planning.plan_report import plan_data, plan_lines
 from serving.planning.slo import Slo
+from serving.steady_state.partitions import PartitionFilter
 from tests.serving.planning.planned import CHECK, DEMAND, QUESTION, SWEEP, question
-from tests.serving.planning.small_machines import trays
+from tests.serving.steady_state.small_machines import trays
 
 FEW = replace(CHECK, judged=60)
 ONE_CHIP = replace(SWEEP, asked=PartitionFilter(chips=(1,), lnc=(2,)))

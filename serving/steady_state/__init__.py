@@ -1,0 +1,1 @@
+"""What a machine does in steady state: partitions, operating points, pools, sweeps of them."""
