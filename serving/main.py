@@ -12,15 +12,15 @@ from emulator.errors import UltraServeError
 
 _COMMANDS = (
     "serve",
+    "demo",
+    "state",
+    "fault",
+    "profile",
     "describe",
     "collectives",
     "power",
     "pareto",
     "plan",
-    "demo",
-    "state",
-    "fault",
-    "profile",
     "validate",
 )
 
