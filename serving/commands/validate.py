@@ -115,7 +115,7 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
     yield from table_lines(text.score_table(validation), right=frozenset(range(3, 8)))
     yield ""
     yield from table_lines(text.seed_table(validation), right=frozenset())
-    yield from aim_lines(scores(validation)["tpot"])
+    yield from aim_lines(scores(validation)["tpot"], validation.fits.fresh)
     yield ""
     if references:
         yield from table_lines(reference_table(references), right=frozenset({2, 3, 4}))

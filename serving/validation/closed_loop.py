@@ -40,6 +40,7 @@ class LoopRows:
         solo_steal_s, full_steal_s: what a prompt keeps decodes waiting for on shared workers.
         slots: sequences whose cache a decode worker holds.
         front_end_s: of a request on its way in, and of its first token on its way out.
+        handover_s: of a prompt's keys and values between two pools.
     """
 
     users: Float64s
@@ -56,6 +57,7 @@ class LoopRows:
     solo_steal_s: Float64s
     full_steal_s: Float64s
     front_end_s: Float64s
+    handover_s: Float64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,7 +99,7 @@ def closed_loop(rows: LoopRows) -> LoopTimes:
         held_up_s = stolen * step_s / np.maximum(1 - stolen, _LEAST_FREE_SHARE)
         new_tpot_s = np.where(rows.disaggregated, step_s, step_s + held_up_s)
         behind_s = np.where(rows.disaggregated, 0.0, step_s / 2)  # half a step until it is joined
-        new_wait_s = rows.solo_s + behind_s + rows.front_end_s
+        new_wait_s = rows.solo_s + behind_s + rows.front_end_s + rows.handover_s
         free_rate = users / (new_wait_s + osl * new_tpot_s)
         most = np.minimum(capacity, slots / (osl * new_tpot_s))
         new_wait_s = np.where(free_rate > most, users / most - osl * new_tpot_s, new_wait_s)

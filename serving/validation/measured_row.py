@@ -18,7 +18,9 @@ from emulator.model import ConfigError
 
 POOL_COLUMNS: Final = ("gpu", "tp", "ep", "dp_attention", "num_workers")
 FINGERPRINT_DIGITS: Final = 12
-_WORDS: Final = {"true": True, "false": False, "1": True, "0": False}
+_WORDS: Final = dict.fromkeys(("true", "1", "1.0"), True) | dict.fromkeys(
+    ("false", "0", "0.0"), False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +96,26 @@ class MeasuredRow:
     usable: bool
 
 
-def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
-    """Every row of the CSV file at `path`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadRow:
+    """One line whose configuration cannot be read, and which cell is to blame."""
 
-    Raises ConfigError, one line that names the file, line, column and value, for a file that cannot
-    be read, a column that is missing, and a cell that is not what its column holds.
+    line: int
+    hardware: str
+    reason: str
+
+
+def read_rows(path: Path) -> tuple[MeasuredRow | UnreadRow, ...]:
+    """Every row of the CSV file at `path`; a result that cannot be read counts as empty.
+
+    Raises ConfigError, one line that names the file, for a file that cannot be read, a column that
+    is missing, and a file without rows.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines, restkey="", restval=None)
             _check_header(path, reader.fieldnames)
-            rows = tuple(_rows(path, reader))
+            rows = tuple(_rows(reader))
     except OSError as error:
         raise ConfigError(
             field="data", value=path, expected=f"a file that can be read ({error.strerror})"
@@ -116,10 +127,16 @@ def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
     return rows
 
 
-def _rows(path: Path, reader: "csv.DictReader[str]") -> Iterator[MeasuredRow]:
+def _rows(reader: "csv.DictReader[str]") -> Iterator[MeasuredRow | UnreadRow]:
     for cells in reader:
-        if any(value for value in cells.values()):
-            yield _row(_Cells(path=path, line=reader.line_num, cells=cells))
+        if not any(value for value in cells.values()):
+            continue
+        line = reader.line_num
+        try:
+            yield _row(_Cells(line=line, cells=cells))
+        except ConfigError as error:
+            hardware = (cells.get("hardware") or "").strip().lower()
+            yield UnreadRow(line=line, hardware=hardware, reason=str(error))
 
 
 def _check_header(path: Path, names: object) -> None:
@@ -149,7 +166,6 @@ def _column(pool: str, name: str) -> str:
 class _Cells:
     """One line's cells, read as what they should be."""
 
-    path: Path
     line: int
     cells: Mapping[str, str | None]
 
@@ -172,10 +188,11 @@ class _Cells:
         return _WORDS[word]
 
     def result(self, name: str) -> float | None:
-        number = self._number(name)
-        if number is not None and number <= 0:
-            raise self.refusal(name, "a number above 0, or nothing")
-        return number
+        try:
+            number = self._number(name)
+        except ConfigError:
+            return None
+        return number if number is not None and number > 0 else None
 
     def day(self, name: str) -> date:
         try:
@@ -196,11 +213,7 @@ class _Cells:
         return number
 
     def refusal(self, name: str, expected: str) -> ConfigError:
-        return ConfigError(
-            field=f"{self.path}, line {self.line}, {name}",
-            value=self.cells.get(name) or "",
-            expected=expected,
-        )
+        return ConfigError(field=name, value=self.cells.get(name) or "nothing", expected=expected)
 
 
 def _row(cells: _Cells) -> MeasuredRow:

@@ -153,17 +153,27 @@ def _model(configuration: Configuration, system: SystemSpec) -> ModelSpec:
 def _pools(configuration: Configuration, system: SystemSpec) -> tuple[Pool, Pool]:
     if not configuration.disaggregated:
         columns = configuration.decode
-        pool = _pool(system, columns, gpus=columns.tp, workers=1)
+        pool = _pool(system, columns, gpus=max(columns.tp, columns.ep), workers=1)
         return pool, pool
     pools = []
     for name, columns in (("prefill", configuration.prefill), ("decode", configuration.decode)):
-        if not columns.workers or not columns.gpus or columns.gpus % columns.workers:
+        if columns.workers and columns.gpus % columns.workers:
+            raise ConfigError(
+                field=f"{name}_num_workers",
+                value=columns.workers,
+                expected=f"a divisor of the {columns.gpus} GPUs",
+            )
+        if not columns.workers or not columns.gpus:
             raise ConfigError(
                 field=f"{name}_num_workers",
                 value=columns.workers,
                 expected="the split between prefill and decode workers, which this row leaves out",
             )
         gpus = columns.gpus // columns.workers
+        if columns.tp not in (1, gpus):
+            raise ConfigError(
+                field=f"{name}_tp", value=columns.tp, expected=f"the {gpus} GPUs of a worker, or 1"
+            )
         pools.append(_pool(system, columns, gpus=gpus, workers=columns.workers))
     return pools[0], pools[1]
 
@@ -175,7 +185,7 @@ def _pool(system: SystemSpec, columns: PoolColumns, *, gpus: int, workers: int) 
     run workers of up to 4 GPUs as plain TP, wider ones as attention DP with expert parallelism.
     """
     attention_dp, ep = columns.dp_attention, columns.ep
-    if columns.tp == 1 and gpus > 1:
+    if columns.tp == columns.ep == 1 and gpus > 1:
         attention_dp = gpus > SMALL_WORKER_GPUS
         ep = gpus if attention_dp else 1
     ep = min(ep, gpus)

@@ -12,6 +12,7 @@ from emulator.model import StackFactors
 from emulator.units import NS_PER_S
 from serving.validation.closed_loop import LoopRows, closed_loop
 from serving.validation.counted_rows import CountedRows, Load
+from serving.validation.row_handover import handover_s
 
 Float64s = NDArray[np.float64]
 
@@ -70,6 +71,7 @@ class RowPredictor:
         self._decodes = np.array([each.decode.workers for each in deployments], dtype=np.float64)
         self._slots = np.array([each.slots for each in deployments])
         self._chips = np.array([each.chips for each in deployments], dtype=np.float64)
+        self._handover_s = np.array([handover_s(each) for each in deployments])
         self._drafts = np.array([each.draft_tokens for each in deployments])
 
     def predict(self, factors: StackFactors) -> Predictions:
@@ -106,6 +108,7 @@ class RowPredictor:
                 solo_steal_s=times.solo_steal_s,
                 full_steal_s=times.full_steal_s,
                 front_end_s=front_end_s[counted.stack_of_row] / NS_PER_S,
+                handover_s=self._handover_s,
             )
         )
         return Predictions(

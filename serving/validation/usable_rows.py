@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from emulator.model import ConfigError
 from serving.validation.counted_rows import Load
-from serving.validation.measured_row import MeasuredRow
+from serving.validation.measured_row import MeasuredRow, UnreadRow
 from serving.validation.row_deployment import deployment_of
 from serving.validation.row_prediction import months_before
 
@@ -22,18 +22,23 @@ class UsableRow:
 class ExcludedRow:
     """A row that is not predicted."""
 
-    measured: MeasuredRow
+    line: int
+    hardware: str
     reason: str
 
 
 def usable_rows(
-    rows: Iterable[MeasuredRow],
+    rows: Iterable[MeasuredRow | UnreadRow],
 ) -> tuple[tuple[UsableRow, ...], tuple[ExcludedRow, ...]]:
     """Both kinds, each in the file's order; the reasons come from configurations, or are the file's
     own mark.
     """
     usable, excluded = [], []
     for row in rows:
+        if isinstance(row, UnreadRow):
+            excluded.append(ExcludedRow(line=row.line, hardware=row.hardware, reason=row.reason))
+            continue
+        hardware = row.configuration.hardware
         try:
             if not row.usable:
                 raise ConfigError(field="usable", value=0, expected="1: the file marks this row")
@@ -41,7 +46,7 @@ def usable_rows(
             months = months_before(configuration.day)
             deployment = deployment_of(configuration, months=months)
         except ConfigError as error:
-            excluded.append(ExcludedRow(measured=row, reason=str(error)))
+            excluded.append(ExcludedRow(line=row.line, hardware=hardware, reason=str(error)))
             continue
         usable.append(UsableRow(measured=row, load=Load(deployment=deployment, users=row.users)))
     return tuple(usable), tuple(excluded)

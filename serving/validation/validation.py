@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.model import ShippedFits, shipped_fits
-from serving.validation.measured_row import MeasuredRow, read_rows
+from serving.validation.measured_row import MeasuredRow, UnreadRow, read_rows
 from serving.validation.prediction_errors import RowError, summary
 from serving.validation.row_prediction import METRICS, Predictions, RowPredictor
 from serving.validation.usable_rows import ExcludedRow, UsableRow, usable_rows
@@ -88,7 +88,7 @@ def validation_of(path: Path, fits: ShippedFits | None = None) -> Validation:
 
 
 def validation_of_rows(
-    path: Path, measured: Sequence[MeasuredRow], fits: ShippedFits | None = None
+    path: Path, measured: Sequence[MeasuredRow | UnreadRow], fits: ShippedFits | None = None
 ) -> Validation:
     """The same of rows that were read already."""
     held = fits or shipped_fits()

@@ -120,8 +120,7 @@ def _median_cell(found: dict[str, Any] | None) -> str:
 def excluded_table(validation: Validation) -> Table:
     """Lines that were not predicted, and why."""
     return [["line", "hardware", "excluded because"]] + [
-        [str(each.measured.line), each.measured.configuration.hardware, each.reason]
-        for each in validation.excluded
+        [str(each.line), each.hardware, each.reason] for each in validation.excluded
     ]
 
 
@@ -142,8 +141,8 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
         "rows": [_row_data(validation, place) for place in range(len(validation.rows))],
         "excluded": [
             {
-                "line": each.measured.line,
-                "hardware": each.measured.configuration.hardware,
+                "line": each.line,
+                "hardware": each.hardware,
                 "reason": each.reason,
             }
             for each in validation.excluded

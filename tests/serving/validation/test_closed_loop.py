@@ -27,7 +27,15 @@ ONE_USER = LoopRows(
     solo_steal_s=one(0.2),
     full_steal_s=one(0.15),
     front_end_s=one(0.05),
+    handover_s=one(0.0),
 )
+
+
+def test_a_first_token_waits_for_the_cache_to_be_handed_over() -> None:
+    far = closed_loop(replace(ONE_USER, handover_s=one(0.03)))
+
+    assert far.steady_ttft_s[0] == pytest.approx(0.28)
+    assert far.tpot_s[0] == pytest.approx(0.010)
 
 
 def test_one_user_waits_for_its_prompt_alone_and_decodes_alone_by_hand() -> None:
@@ -117,6 +125,7 @@ def test_users_are_conserved_and_nobody_is_faster_than_alone(
         solo_steal_s=one(solo_s),
         full_steal_s=one(solo_s * 0.8),
         front_end_s=one(0.05),
+        handover_s=one(0.0),
     )
 
     found = closed_loop(rows)

@@ -4,7 +4,13 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
-from serving.validation.measured_row import read_rows, required_columns
+from serving.validation.measured_row import (
+    MeasuredRow,
+    UnreadRow,
+    read_rows,
+    required_columns,
+)
+from serving.validation.usable_rows import usable_rows
 from tests.serving.validation.made_up_measurements import DISAGGREGATED, write_rows
 
 
@@ -57,23 +63,36 @@ def test_an_empty_result_is_none_and_an_empty_line_is_no_row(tmp_path: Path) -> 
         ("conc", "many", "a number"),
         ("conc", "0", "a whole number of at least 1"),
         ("isl", "10.5", "a whole number of at least 1"),
-        ("mean_tpot", "-1", "a number above 0, or nothing"),
-        ("mean_ttft", "nan", "a finite number"),
         ("disagg", "perhaps", "True or False"),
         ("date", "May", "a date, YYYY-MM-DD"),
         ("spec_method", "eagle", "none or mtp"),
         ("hardware", "", "a word"),
     ],
 )
-def test_a_bad_cell_is_named_with_file_line_column_and_value(
+def test_a_row_that_cannot_be_read_is_named_with_line_column_and_value_and_spoils_no_other(
     column: str, value: str, expected: str, tmp_path: Path
 ) -> None:
-    path = write_rows(tmp_path / "rows.csv", [{}, {column: value}])
+    path = write_rows(tmp_path / "rows.csv", [{}, {column: value}, {}])
 
-    with pytest.raises(ConfigError) as caught:
-        read_rows(path)
+    first, unread, last = read_rows(path)
 
-    assert str(caught.value) == f"{path}, line 3, {column}={value}: expected {expected}"
+    assert isinstance(unread, UnreadRow)
+    assert (unread.line, unread.reason) == (
+        3,
+        f"{column}={value or 'nothing'}: expected {expected}",
+    )
+    assert isinstance(first, MeasuredRow)
+    assert isinstance(last, MeasuredRow)
+    _, excluded = usable_rows([unread])
+    assert [(each.line, each.reason) for each in excluded] == [(3, unread.reason)]
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "nan", "inf", "abc", ""])
+def test_a_result_that_cannot_be_read_counts_as_empty(value: str, tmp_path: Path) -> None:
+    (row,) = read_rows(write_rows(tmp_path / "rows.csv", [{"mean_tpot": value}]))
+
+    assert isinstance(row, MeasuredRow)
+    assert row.results.mean_tpot_s is None
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
