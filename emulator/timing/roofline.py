@@ -1,11 +1,8 @@
-"""The roofline: how long work keeps each engine of a chip busy, and how long it takes together.
+"""The roofline: how long work keeps each engine of a chip busy, at peak rates.
 
-Assumptions, each a ceiling and so on the optimistic side:
-- vector, scalar and GPSIMD engines and the DMAs run at their peak rates whenever they have work;
-  the matrix engine is occupied for what is issued to it (matrix_time), and starts slowly
-  (clock_ramp);
-- engines overlap perfectly inside a phase (attention, or a chip's experts), weights are prefetched:
-  a phase lasts as long as its busiest engine.
+Vector, scalar and GPSIMD engines and the DMAs run at their peak whenever they have work; the matrix
+engine is occupied for what is issued to it (matrix_time), and starts slowly (clock_ramp). How long
+engines take together is a calibration's to say.
 """
 
 from dataclasses import dataclass
@@ -62,9 +59,3 @@ def busy_ns(work: Work, rates: EngineRates) -> Float64s:
         (work.hbm_bytes + work.lost_bytes) / rates.hbm_bytes,
     )
     return np.array(np.broadcast_arrays(*rows))
-
-
-def overlapped_ns(busy: Float64s) -> Float64s:
-    """How long overlapped engines take together: [engines, ...] -> [...]."""
-    longest: Float64s = busy.max(axis=0)
-    return longest

@@ -111,6 +111,7 @@ class StepCostModel:
             )
         self.system = system
         self._power = SystemPower(system)
+        self._cap_watts = self._power.chip_cap_watts
         self.model = model
         self.partition = partition
         self.calibration = calibration
@@ -285,8 +286,8 @@ class StepCostModel:
         back until it does not: chips wait for each other.
         """
         free_ns = time.duration_ns
-        factor = self.throttle(work, free_ns)
-        wanted = wanted_watts(self.system.chip, self._busy_shares(work, free_ns))
+        wanted = self._wanted_watts(work, free_ns)
+        factor = self._throttle(wanted)
         whole_ns = int(np.ceil(factor * free_ns))
         busy = dict(zip(ENGINES, slow * work.engine_ns, strict=True))
         busy[COLLECTIVES] = work.link_ns
@@ -309,9 +310,15 @@ class StepCostModel:
 
         At least 1. A chip may draw its budget, or its even part of what its rack is given.
         """
-        chip = self.system.chip
-        wanted = wanted_watts(chip, self._busy_shares(work, free_ns))
-        return float(throttle_factor(chip, wanted, cap_watts=self._power.chip_cap_watts).max())
+        return self._throttle(self._wanted_watts(work, free_ns))
+
+    def _throttle(self, wanted: Float64s) -> float:
+        """The same from the watts that chips would draw, [chips]."""
+        return float(throttle_factor(self.system.chip, wanted, cap_watts=self._cap_watts).max())
+
+    def _wanted_watts(self, work: StepWork, free_ns: float) -> Float64s:
+        """What each chip would draw if the step took `free_ns`, [chips]."""
+        return wanted_watts(self.system.chip, self._busy_shares(work, free_ns))
 
     def _busy_shares(self, work: StepWork, duration_ns: float) -> dict[str, Float64s]:
         """What draws power: engines' shares of the step at full rate, each [chips].

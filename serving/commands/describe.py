@@ -15,6 +15,7 @@ from emulator.model import ConfigError, CoreMap, Figure
 from serving.commands.catalog_overview import overview_lines
 from serving.commands.catalog_section import Section, SwitchShown, catalog_sections, sections_of
 from serving.commands.catalog_text import section_lines
+from serving.commands.reading_argument import add_reading_argument
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,13 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME",
         help="what to print (default: all chips and systems, a line each)",
     )
-    parser.add_argument(
-        "--reading",
-        action="append",
-        default=[],
-        metavar="SWITCH=READING",
-        help="where sources disagree, read them in another way; describe NAME lists the switches",
-    )
+    add_reading_argument(parser, default=[])
     parser.add_argument("--json", action="store_true", help="print JSON, in base units")
     parser.set_defaults(run=run)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from emulator.errors import ConfigError
+from serving.commands.reading_argument import add_reading_argument
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
@@ -103,13 +104,7 @@ def _add_assumptions(parser: argparse.ArgumentParser) -> None:
         default="fitted",
         help="fitted: with real stacks' overheads (default); ceiling: what the hardware allows",
     )
-    group.add_argument(
-        "--reading",
-        action="append",
-        default=[],
-        metavar="SWITCH=READING",
-        help="where sources disagree, read them in another way; describe NAME lists the switches",
-    )
+    add_reading_argument(group, default=[])
     group.add_argument(
         "--gpu-memory-utilization", type=float, default=0.92, help="share of HBM to use (0.92)"
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
 from serving.commands.json_text import json_text
+from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
     from emulator.model import ModelSpec, Prices
@@ -122,13 +123,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         default="fitted",
         help="fitted (to GPU servers) or ceiling, the roofline alone (%(default)s)",
     )
-    group.add_argument(
-        "--reading",
-        action="append",
-        default=[],
-        metavar="SWITCH=READING",
-        help="read a figure as another source does; may be repeated",
-    )
+    add_reading_argument(group, default=[])
     for name, default in (
         ("gpu-memory-utilization", 0.92),
         ("max-num-seqs", 1_024),

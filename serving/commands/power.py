@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from emulator.errors import ConfigError
 from serving.commands.json_text import json_text
 from serving.commands.power_text import report_lines
+from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
     from emulator.model import PowerState, Prices, SystemPower, TokenCost, TokensPerMegawatt
@@ -76,13 +77,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="ENGINE=SHARE,...",
         help="one state instead of the named ones, such as dma=0.8,tensor_fp8=0.2",
     )
-    parser.add_argument(
-        "--reading",
-        action="append",
-        default=[],
-        metavar="SWITCH=READING",
-        help="read a figure as another source does; may be repeated",
-    )
+    add_reading_argument(parser, default=[])
     parser.add_argument(
         "--pue", type=float, metavar="RATIO", help="of your site on its worst day, at least 1"
     )

@@ -15,6 +15,7 @@ from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
 from serving.commands.control_connection import add_connection_arguments
 from serving.commands.json_text import json_text
+from serving.commands.reading_argument import add_reading_argument
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -103,12 +104,7 @@ def _add_virtual(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="fitted: with real stacks' overheads (default), or ceiling",
     )
-    group.add_argument(
-        "--reading",
-        action="append",
-        metavar="SWITCH=READING",
-        help="how to read sources that disagree about the machine (repeatable)",
-    )
+    add_reading_argument(group, default=None)
 
 
 def run(args: argparse.Namespace) -> int:

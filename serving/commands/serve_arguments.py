@@ -24,6 +24,7 @@ from emulator.model import (
     system_by_name,
     with_readings,
 )
+from serving.commands.reading_argument import add_reading_argument
 from serving.endpoints.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.errors import UnsupportedFlag
 from serving.settings import Settings
@@ -117,14 +118,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
         "partition", "chips = tp x dp; experts lie on whole groups of ep chips"
     )
     part.add_argument("--system", default=defaults.system, help="machine (default: %(default)s)")
-    part.add_argument(
-        "--reading",
-        action="append",
-        default=[],
-        metavar="SWITCH=READING",
-        help="how to read sources that disagree about the machine (repeatable; `ultraserve "
-        "describe SYSTEM` lists the switches)",
-    )
+    add_reading_argument(part, default=[])
     part.add_argument("--chips", type=int, help=f"chips (default: tp x dp, or {defaults.chips})")
     part.add_argument(
         "--tp",

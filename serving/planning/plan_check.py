@@ -21,6 +21,7 @@ from serving.planning.slo import Slo
 from serving.steady_state.partitions import Candidate
 from serving.steady_state.sweep import ROUTING_SEED, Sweep
 from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.percentile import percentile
 from serving.traffic.serving_run import Ending, ServingRun
 
 Float64s = NDArray[np.float64]
@@ -256,7 +257,7 @@ def _longest_allowed_s(share: Share, slo: Slo) -> float:
 def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[ServingRun]) -> tuple[TermCheck, ...]:
     times_s = _times_s(shares, runs)
     checks = []
-    for (name, limit_s, percentile), level in zip(slo.terms(), slo.levels(), strict=True):
+    for (name, limit_s, asked), level in zip(slo.terms(), slo.levels(), strict=True):
         judged = sum(int(share.judged.sum()) for share in shares)
         missed = 0
         for share, run in zip(shares, runs, strict=True):
@@ -268,8 +269,8 @@ def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[ServingRun]) -> tup
             TermCheck(
                 name=name,
                 limit_s=limit_s,
-                percentile=percentile,
-                reached_s=_percentile(times_s[name], percentile),
+                percentile=asked,
+                reached_s=_percentile(times_s[name], asked),
                 share=(judged - missed) / judged if judged else 1.0,
             )
         )
@@ -289,9 +290,9 @@ def _times_s(shares: Sequence[Share], runs: Sequence[ServingRun]) -> dict[str, F
     return {"ttft": np.concatenate(ttfts), "tpot": np.concatenate(tpots)}
 
 
-def _percentile(times_s: Float64s, percentile: float) -> float | None:
+def _percentile(times_s: Float64s, q: float) -> float | None:
     """The smallest time that so many do not exceed; None when it is not known, or of nothing."""
     if not len(times_s) or np.isnan(times_s).any():
         return None
-    found = float(np.percentile(times_s, percentile, method="inverted_cdf"))
+    found = percentile(times_s, q)
     return found if np.isfinite(found) else None

@@ -20,6 +20,7 @@ from serving.steady_state.operating_point import OperatingPoint
 from serving.steady_state.partitions import Candidate
 from serving.steady_state.replica import Replica
 from serving.steady_state.sweep import Sweep
+from serving.traffic.percentile import percentile
 
 Int64s = NDArray[np.int64]
 
@@ -258,4 +259,4 @@ def _largest_within(
 
 def _long_prompt(prompt_tokens: Int64s, slo: Slo) -> int:
     """The prompt that the target's percentile of prompts does not exceed."""
-    return int(np.percentile(prompt_tokens, slo.ttft_percentile, method="inverted_cdf"))
+    return int(percentile(prompt_tokens, slo.ttft_percentile))

@@ -26,7 +26,7 @@ def handover_ns(
     """
     unit_chips = system.chips.count // system.units
     if system.units > 1:
-        first = unit_chips
+        first = -(-from_chips // unit_chips) * unit_chips  # the next unit that is free
     else:
         first = min(max(unit_chips // 2, from_chips), unit_chips - to_chips)
     return kv_transfer_ns(

@@ -10,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.traffic.percentile import percentile
 from serving.traffic.service_level import ServiceLevel
 from serving.traffic.traffic import Traffic
 
@@ -197,10 +198,7 @@ def missed_by(
 
 
 def _percentile(samples: Float64s, q: float, what: str) -> float:
-    """The smallest sample that q percent of them do not exceed; NaN of none.
-
-    No value between two samples, so that a p99 within a limit and 99 % within it are the same.
-    """
+    """See `percentile`; NaN of no samples. Raises ValueError for one that is not known."""
     if np.isnan(samples).any():
         raise ValueError(f"{int(np.isnan(samples).sum())} requests have no {what} yet")
-    return float(np.percentile(samples, q, method="inverted_cdf")) if len(samples) else float("nan")
+    return percentile(samples, q) if len(samples) else float("nan")

@@ -5,7 +5,7 @@ import pytest
 
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.timing.product_rate import ProductRate
-from emulator.timing.roofline import ENGINES, busy_ns, engine_rates, overlapped_ns
+from emulator.timing.roofline import ENGINES, busy_ns, engine_rates
 from emulator.timing.work import Work
 
 
@@ -45,12 +45,6 @@ def test_a_chip_without_gpsimd_engines_gathers_on_its_vector_engines() -> None:
     busy = busy_ns(work, engine_rates(chip, "bf16"))
 
     assert busy[:, 0].tolist() == pytest.approx([0, 3, 0, 0, 0])
-
-
-def test_overlapped_engines_take_as_long_as_the_busiest() -> None:
-    busy = np.array([[1.0, 0.0], [0.0, 3.0], [2.0, 0.0], [5.0, 1.0]])
-
-    assert overlapped_ns(busy).tolist() == [5, 3]
 
 
 def test_fp32_runs_the_tensor_engine_at_a_quarter_of_bf16_and_nothing_else_slower() -> None:

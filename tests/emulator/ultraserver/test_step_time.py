@@ -12,6 +12,7 @@ from emulator.specs.models import MODELS
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.ultraserver.step_cost import StepCostModel
+from emulator.ultraserver.step_rows import together_ns
 from emulator.ultraserver.step_time import combine, two_batch_ns
 from tests.emulator.ultraserver.tiny_steps import (
     LAUNCH_NS,
@@ -293,3 +294,9 @@ def test_the_slowest_chip_is_the_bottleneck_that_parts_tell_of() -> None:
 
     assert slowed.parts_ns["experts"] == pytest.approx(3 * even.parts_ns["experts"], rel=1e-6)
     assert slowed.parts_ns["dispatch_combine"] == even.parts_ns["dispatch_combine"]
+
+
+def test_overlapped_engines_take_as_long_as_the_busiest() -> None:
+    busy = np.array([[1.0, 0.0], [0.0, 3.0], [2.0, 0.0], [5.0, 1.0]])
+
+    assert together_ns(busy, 0.0).tolist() == [5, 3]
