@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, resource_tracker
 from types import TracebackType
 from typing import Self
 
@@ -24,9 +24,7 @@ class CheckWorkers:
 
     def __enter__(self) -> Self:
         if self.count > 1:
-            self._pool = ProcessPoolExecutor(
-                self.count, mp_context=get_context("spawn"), initializer=_leave_interrupts
-            )
+            self._pool = ProcessPoolExecutor(self.count, mp_context=get_context("spawn"))
         return self
 
     def __exit__(
@@ -46,9 +44,12 @@ class CheckWorkers:
         """Simulate all of them, in their order."""
         if self._pool is None:
             return [check_size(task) for task in tasks]
-        return list(self._pool.map(check_size, tasks))
-
-
-def _leave_interrupts() -> None:
-    """A Ctrl-C goes to every process of a terminal; the one that has the workers ends them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A Ctrl-C goes to every process of a terminal; the one that has the workers ends them. They
+        # are started here and inherit what is blocked, so that none sees one, however early.
+        resource_tracker.ensure_running()  # which would unblock it when it starts
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            checks = self._pool.map(check_size, tasks)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return list(checks)
