@@ -26,6 +26,7 @@ from emulator.chip.commands import (
     Command,
     Hang,
     LoadExperts,
+    LoadWeights,
     RepeatStep,
     Report,
     ResetRank,
@@ -33,10 +34,10 @@ from emulator.chip.commands import (
     Stop,
     TakeExperts,
 )
-from emulator.chip.effects import Condition, Effect, ExpertWeights, Failed, Ready
+from emulator.chip.effects import Condition, Effect, ExpertWeights, Failed, NotLoaded, Ready
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
-from emulator.errors import ChannelError
+from emulator.errors import ChannelError, CheckpointError
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
@@ -102,7 +103,7 @@ class Fleet:
         self.tp = tp
         self.placement = placement
         self._experts = ExpertMap(placement)
-        self._weights_dir = weights_dir
+        self._weights_of: dict[int, Path] = dict.fromkeys(range(placement.chips), weights_dir)
         self._kv_blocks = kv_blocks
         self._block_tokens = block_tokens
         self._slots = max(slots_max, placement.slots)
@@ -138,7 +139,7 @@ class Fleet:
         hub = self._live_hub()
         for chip in chips:
             share = ChipShare(
-                weights_dir=str(self._weights_dir),
+                weights_dir=str(self._weights_of[chip]),
                 experts=self._experts_of(chip),
                 kv_blocks=self._kv_blocks,
                 block_tokens=self._block_tokens,
@@ -305,10 +306,41 @@ class Fleet:
             self._take_out(chip)
             raise ChipLost((chip,), str(error)) from error
 
+    def renew(self, chips: Collection[int], weights_dir: Path) -> None:
+        """Let `chips` hold the weights of another checkpoint of the same architecture.
+
+        Those that are not there read it when they are added. Chips that exchange experts hold the
+        same checkpoint, and their ranks have no requests.
+
+        Raises:
+            CheckpointError: a chip cannot read it; all hold what they held.
+            ChipLost: a chip was lost meanwhile; the others hold the new weights.
+        """
+        before = {chip: self._weights_of[chip] for chip in chips}
+        live = sorted(set(chips) & self.live_chips)
+        lost: tuple[int, ...] = ()
+        try:
+            replies = self._ask({chip: self._load_weights(chip, weights_dir) for chip in live})
+        except _Interrupted as loss:
+            replies, lost = loss.replies, loss.chips
+        refused = [reply.reason for reply in replies.values() if isinstance(reply, NotLoaded)]
+        if refused:
+            loaded = [chip for chip, reply in replies.items() if not isinstance(reply, NotLoaded)]
+            with contextlib.suppress(ChipLost):  # the next step meets it
+                self._tell({chip: self._load_weights(chip, before[chip]) for chip in loaded})
+            raise CheckpointError(refused[0])
+        self._weights_of.update(dict.fromkeys(chips, weights_dir))
+        if lost:
+            raise ChipLost(lost)
+
+    def _load_weights(self, chip: int, weights_dir: Path) -> LoadWeights:
+        return LoadWeights(weights_dir=str(weights_dir), experts=self._experts_of(chip))
+
     def place(self, placement: ExpertPlacement, transfers: Sequence[ExpertTransfer]) -> None:
         """Move weights until `placement` holds: from chip to chip, or from the checkpoint.
 
-        All that moves in a layer is read before anything is written, so experts may change places.
+        A chip never takes an expert from one that holds another checkpoint: it reads its own. All
+        that moves in a layer is read before anything is written, so experts may change places.
 
         Raises:
             ChipLost: a chip was lost meanwhile; some slots may hold the old expert, some the new.
@@ -328,7 +360,7 @@ class Fleet:
         layer = transfers[0].layer
         wanted: dict[int, list[int]] = {}  # slots to read, by chip
         for each in transfers:
-            if each.source_chip >= 0 and each.source_slot not in wanted.get(each.source_chip, []):
+            if self._moves(each) and each.source_slot not in wanted.get(each.source_chip, []):
                 wanted.setdefault(each.source_chip, []).append(each.source_slot)
         read = self._tell(
             {chip: SendExperts(layer=layer, slots=slots) for chip, slots in wanted.items()}
@@ -336,7 +368,7 @@ class Fleet:
         moves: dict[int, list[ExpertTransfer]] = {}
         loads: dict[int, list[ExpertTransfer]] = {}
         for each in transfers:
-            (moves if each.source_chip >= 0 else loads).setdefault(each.chip, []).append(each)
+            (moves if self._moves(each) else loads).setdefault(each.chip, []).append(each)
         take: dict[int, Command] = {}
         for chip, arriving in moves.items():
             parts = []
@@ -365,6 +397,11 @@ class Fleet:
             finally:  # a chip that did not answer is lost; all others have written
                 for each in chain.from_iterable(written.values()):
                     held[layer, each.chip, each.slot] = each.expert
+
+    def _moves(self, transfer: ExpertTransfer) -> bool:
+        """Whether the expert comes from another chip, and not from the checkpoint."""
+        source = transfer.source_chip
+        return source >= 0 and self._weights_of[source] == self._weights_of[transfer.chip]
 
     def _set_placement(self, placement: ExpertPlacement) -> None:
         assert placement.slots <= self._slots, (placement.slots, self._slots)

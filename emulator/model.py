@@ -20,6 +20,12 @@ from emulator.memory.core_request import resolve as resolve_cores
 from emulator.memory.kv_room import kv_room_tokens
 from emulator.memory.lnc import CoreMap, core_map
 from emulator.memory.neuron_environment import NeuronEnvironment
+from emulator.memory.training_memory import (
+    TrainingMemory,
+    check_training_fits,
+    smallest_training_chips,
+    training_memory,
+)
 from emulator.power.draw import chip_watts, throttle_factor, wanted_watts
 from emulator.power.energy_meter import EnergyMeter
 from emulator.power.power_state import NAMED_STATES, PowerState, power_state
@@ -52,18 +58,34 @@ from emulator.specs.sparsity import Sparsity
 from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
 from emulator.specs.system import SystemSpec, Topology
 from emulator.specs.systems import SYSTEMS, system_by_name
+from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
 from emulator.specs.work_energy import WorkEnergy, work_energy_of
 from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.timing.model_flops import (
+    forward_flops,
+    served_flops,
+    serving_flops_per_output_token,
+    training_flops_per_token,
+)
 from emulator.timing.speculation import expected_accepted
 from emulator.ultraserver.busiest_experts import BusiestExperts
 from emulator.ultraserver.ceilings import Ceilings, ceilings_of
+from emulator.ultraserver.handover_cost import (
+    HandoverCost,
+    checkpoint_write,
+    experts_moved,
+    transfer_bytes,
+    weights_read,
+)
 from emulator.ultraserver.machine import Machine, Settlement, StepCosting
 from emulator.ultraserver.relief import SPEEDLESS, relieved_ns
+from emulator.ultraserver.sleeping_hbm import SLEEP_TAGS, SleepingHbm
 from emulator.ultraserver.step_columns import StepColumns
 from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
 from emulator.ultraserver.step_rows import CalibrationValues
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
+from emulator.ultraserver.training_cost import TrainingCost, TrainingStepCost
 
 __all__ = [
     "CALIBRATIONS",
@@ -73,6 +95,7 @@ __all__ = [
     "FITTED",
     "MODELS",
     "NAMED_STATES",
+    "SLEEP_TAGS",
     "SPEEDLESS",
     "SYSTEMS",
     "THROTTLE",
@@ -97,6 +120,7 @@ __all__ = [
     "FacilityWatts",
     "Figure",
     "FrameworkFactors",
+    "HandoverCost",
     "HbmExhausted",
     "HbmTerms",
     "Health",
@@ -113,12 +137,15 @@ __all__ = [
     "Prices",
     "RackPower",
     "Reading",
+    "Recompute",
     "Recovery",
     "RecoveryRates",
     "Season",
     "Settlement",
+    "Sharding",
     "SharedLinks",
     "ShippedFits",
+    "SleepingHbm",
     "Sparsity",
     "StackFactors",
     "StepBatch",
@@ -136,11 +163,17 @@ __all__ = [
     "TokensPerMegawatt",
     "Topology",
     "TrafficClass",
+    "TrainingCost",
+    "TrainingMemory",
+    "TrainingRecipe",
+    "TrainingStepCost",
     "WorkEnergy",
     "calibration_for",
     "ceilings_of",
     "check_partition",
+    "check_training_fits",
     "check_weights",
+    "checkpoint_write",
     "chip_by_name",
     "chip_watts",
     "claims_directory",
@@ -148,6 +181,8 @@ __all__ = [
     "compiled_lnc",
     "core_map",
     "expected_accepted",
+    "experts_moved",
+    "forward_flops",
     "kv_room_tokens",
     "kv_transfer_ns",
     "model_by_name",
@@ -156,14 +191,21 @@ __all__ = [
     "rack_of",
     "relieved_ns",
     "resolve_cores",
+    "served_flops",
+    "serving_flops_per_output_token",
     "shipped_fits",
+    "smallest_training_chips",
     "system_by_name",
     "throttle_factor",
     "token_cost",
     "tokens_per_megawatt",
     "traffic_classes",
+    "training_flops_per_token",
+    "training_memory",
+    "transfer_bytes",
     "tray_of",
     "wanted_watts",
+    "weights_read",
     "with_readings",
     "work_energy_of",
 ]

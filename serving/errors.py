@@ -32,3 +32,16 @@ class ServerFailed(UltraServeError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the server did not start: {reason}")
+
+
+class LeaseRefused(UltraServeError):
+    """Chips cannot be lent out, or taken back, now; definite, nothing has changed."""
+
+
+class TrainingDiverged(UltraServeError):
+    """A step's loss was no number; definite: the newest checkpoint is from before."""
+
+    def __init__(self, *, step: int, loss: float) -> None:
+        super().__init__(
+            f"step {step}: the loss is {loss}: a lower --learning-rate, or --precision fp32"
+        )

@@ -12,6 +12,7 @@ from emulator.errors import UltraServeError
 
 _COMMANDS = (
     "serve",
+    "train",
     "demo",
     "state",
     "fault",

@@ -11,9 +11,13 @@ import traceback
 from pathlib import Path
 
 from emulator.actors.channel import Spoke
-from emulator.chip.chip_share import ChipShare, load_chip, read_experts
-from emulator.chip.commands import Command, Hang, LoadExperts, Report, Stop
-from emulator.chip.effects import Condition, Effect, Failed, Ready
+from emulator.actors.codec import Message
+from emulator.chip.chip import Chip
+from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
+from emulator.chip.commands import Hang, LoadExperts, LoadWeights, Report, Stop
+from emulator.chip.effects import Condition, Failed, Ready
+from emulator.chip.training_chip import TrainingChip
+from emulator.chip.training_share import TrainingShare, load_training_chip
 from emulator.errors import CheckpointError
 
 _SMAPS = Path("/proc/self/smaps_rollup")
@@ -26,7 +30,9 @@ class ChipActor:
         CheckpointError: the checkpoint is not on this node, or cannot be computed.
     """
 
-    def __init__(self, *, chip: int, address: str, key: bytes, share: ChipShare) -> None:
+    def __init__(
+        self, *, chip: int, address: str, key: bytes, share: ChipShare | TrainingShare
+    ) -> None:
         if not Path(share.weights_dir).is_dir():
             where = socket.gethostname()
             raise CheckpointError(f"{share.weights_dir}: there is no such directory on {where}")
@@ -35,7 +41,11 @@ class ChipActor:
         self._key = key
         self._cpu_s = 0.0
         self._share = share
-        self._chip = load_chip(share)
+        self._chip: Chip | TrainingChip
+        if isinstance(share, TrainingShare):
+            self._chip = load_training_chip(share)
+        else:
+            self._chip = load_chip(share)
 
     def wait_loaded(self) -> None:
         """Return once the share is loaded: Ray answers no call before the actor is made."""
@@ -63,19 +73,23 @@ class ChipActor:
                 continue
             started_s = time.thread_time()
             try:
-                effect = self._carry_out(command)  # type: ignore[arg-type]
+                effect = self._carry_out(command)
             except Exception:  # noqa: BLE001  the hub must learn of it; the chip is lost from here on
                 spoke.send(Failed(reason=traceback.format_exc()))
                 return
             self._cpu_s += time.thread_time() - started_s
             spoke.send(effect)
 
-    def _carry_out(self, command: Command) -> Effect:
+    def _carry_out(self, command: Message) -> Message:
         if isinstance(command, Report):
             return self._condition()
-        if isinstance(command, LoadExperts):
-            command = read_experts(self._share, command)
-        return self._chip.handle(command)
+        if isinstance(self._chip, Chip) and isinstance(self._share, ChipShare):
+            if isinstance(command, LoadWeights):
+                self._share, effect = renew_chip(self._chip, self._share, command)
+                return effect
+            if isinstance(command, LoadExperts):
+                command = read_experts(self._share, command)
+        return self._chip.handle(command)  # type: ignore[arg-type]
 
     def _condition(self) -> Condition:
         lines = (line.split() for line in _SMAPS.read_text(encoding="ascii").splitlines()[1:])

@@ -1,7 +1,8 @@
 """Commands and effects as packets: a head, a msgpack header, and the arrays as they are.
 
 No pickle: a packet can only become one of the frozen types that `chip.commands` and `chip.effects`
-export as `Command` and `Effect`. A received array is a read-only view of its packet.
+export as `Command` and `Effect`, or one of those of training. A received array is a read-only view
+of its packet.
 
 A packet is: its size [8 bytes], kind [2 bytes], zeros [2 bytes], frames [4 bytes], the size of each
 frame [8 bytes each], then the frames, each starting at a multiple of 16 bytes. Frame 0 is the
@@ -17,14 +18,21 @@ import numpy as np
 
 from emulator.chip.commands import Command
 from emulator.chip.effects import Effect
+from emulator.chip.training_commands import TrainingCommand
+from emulator.chip.training_effects import TrainingEffect
 from emulator.errors import ChannelError, ConfigError
 
-Message = Command | Effect
+Message = Command | Effect | TrainingCommand | TrainingEffect
 
 HEAD_BYTES: Final = 16
 """What must be read of a packet to know its size."""
 
-_KINDS: tuple[type[Message], ...] = (*get_args(Command), *get_args(Effect))
+_KINDS: tuple[type[Message], ...] = (
+    *get_args(Command),
+    *get_args(Effect),
+    *get_args(TrainingCommand),
+    *get_args(TrainingEffect),
+)
 _KIND_OF = {kind: index for index, kind in enumerate(_KINDS)}
 _DTYPES = ("<f4", "<i4", "<i8")
 _ALIGN_BYTES = 16

@@ -101,6 +101,16 @@ class Chip:
             case _:
                 raise AssertionError(f"a chip does not handle {type(command).__name__}")
 
+    def renew(self, shard: ModelShard) -> None:
+        """Hold other weights of the same architecture, groups and slots from now on.
+
+        Only between steps, and while no request of the rank has tokens in the KV cache.
+        """
+        assert self._running is None, "other weights came in a step"
+        assert shard.architecture == self._shard.architecture
+        assert shard.groups == self._shard.groups
+        self._shard = shard
+
     def _begin(self, command: BeginStep) -> Effect:
         assert self._running is None, "a step began before the last one ended"
         step = command.step

@@ -1,13 +1,15 @@
 """What one chip is given when it starts, and how it reads its share of a checkpoint."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulator.chip.chip import Chip
-from emulator.chip.commands import LoadExperts, TakeExperts
+from emulator.chip.commands import LoadExperts, LoadWeights, TakeExperts
+from emulator.chip.effects import Done, NotLoaded
 from emulator.compute.architecture import read_architecture
 from emulator.compute.checkpoint import load_experts, load_shard
 from emulator.compute.paged_kv import PagedKv
+from emulator.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,27 @@ def load_chip(share: ChipShare) -> Chip:
         block_tokens=share.block_tokens,
     )
     return Chip(shard, kv, tp=share.tp, tp_index=share.tp_index)
+
+
+def renew_chip(
+    chip: Chip, share: ChipShare, command: LoadWeights
+) -> tuple[ChipShare, Done | NotLoaded]:
+    """Let `chip`, which has `share`, hold the weights that `command` asks for.
+
+    Returns the share that it then has, and its answer. Both sets of weights are in the host's
+    memory for a moment: one that cannot be read must not cost the chip the other.
+    """
+    wanted = replace(share, weights_dir=command.weights_dir, experts=command.experts)
+    directory = Path(command.weights_dir)
+    try:
+        arch = read_architecture(directory)
+        if arch != read_architecture(Path(share.weights_dir)):
+            return share, NotLoaded(reason=f"{directory}: another architecture")
+        shard = load_shard(directory, arch, wanted.experts, tp=share.tp, tp_index=share.tp_index)
+    except CheckpointError as error:
+        return share, NotLoaded(reason=str(error))
+    chip.renew(shard)
+    return wanted, Done()
 
 
 def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:

@@ -95,6 +95,19 @@ class LoadExperts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadWeights:
+    """Hold the weights of the checkpoint in `weights_dir`, of the same architecture, instead of
+    those that are held; `experts` gives the expert of each slot, or EMPTY, for each layer.
+
+    Answered by `Done`, or by `NotLoaded`: the chip then holds what it held. The rank has no request
+    with tokens: what the KV cache holds is of the weights before.
+    """
+
+    weights_dir: str
+    experts: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRank:
     """Forget the rank's requests and the step in progress; its KV cache holds nothing of value."""
 
@@ -123,6 +136,7 @@ Command = (
     | SendExperts
     | TakeExperts
     | LoadExperts
+    | LoadWeights
     | ResetRank
     | Report
     | Hang

@@ -67,6 +67,13 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotLoaded:
+    """The weights asked for cannot be read, for this reason; the chip holds what it held."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """CPU seconds that the chip has computed, and its process's proportional and resident size."""
 
@@ -83,5 +90,14 @@ class Failed:
 
 
 Effect = (
-    Ready | Attended | Dispatch | ExpertRows | ExpertWeights | StepDone | Done | Condition | Failed
+    Ready
+    | Attended
+    | Dispatch
+    | ExpertRows
+    | ExpertWeights
+    | StepDone
+    | Done
+    | NotLoaded
+    | Condition
+    | Failed
 )

@@ -70,7 +70,7 @@ class LinkHealth:
             elif to_switches:
                 trays = system.switch_trays_per_rack.count
                 share[own, tier] = 1 - health.switch_trays_out[rack_of(system, own)] / max(trays, 1)
-        share[own[~health.in_service]] = 0.0
+        share[own[~health.works]] = 0.0  # a chip that is lent out relays as before
         return cls(share=share, switch_trays_out=health.switch_trays_out)
 
     @property

@@ -8,9 +8,10 @@ compiled model.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.faults.survival import Recovery
@@ -39,6 +40,12 @@ _DRIVES = Figure(
     "compute tray), which read 14 GB/s each, as drives on PCIe 5 x4 (16 GB/s) do; the model of the "
     "drives is not published",
 )
+_DRIVES_WRITE = Figure(
+    value=2 * 7 * GB,
+    unit="bytes/s per tray",
+    source="assumed: both drives of a tray take 7 GB/s each, half of what they are taken to read, "
+    "as flash drives on PCIe 5 x4 do; the model of the drives is not published",
+)
 _HOST_LINK = Figure(
     value=128 * GB,
     unit="bytes/s per tray and direction",
@@ -58,12 +65,13 @@ class RecoveryRates:
     notice_ns: Figure = _LINK_DOWN
     drives_bytes_per_s: Figure = _DRIVES
     host_link_bytes_per_s: Figure = _HOST_LINK
+    drives_write_bytes_per_s: Figure = _DRIVES_WRITE
 
     def __post_init__(self) -> None:
-        for name in ("hang_ns", "notice_ns", "drives_bytes_per_s", "host_link_bytes_per_s"):
-            figure: Figure = getattr(self, name)
+        for field in fields(self):
+            figure: Figure = getattr(self, field.name)
             if figure.value <= 0:
-                raise ConfigError(field=name, value=figure.value, expected="> 0")
+                raise ConfigError(field=field.name, value=figure.value, expected="> 0")
 
     def detection_ns(self, kinds: Iterable[FaultKind]) -> int:
         """Time until all of these faults are noticed, starting together; 0 for none.
@@ -78,11 +86,23 @@ class RecoveryRates:
 def reload_ns(
     recovery: Recovery, partition: Partition, system: SystemSpec, rates: RecoveryRates
 ) -> int:
-    """Time until every chip has read its weights: the slowest tray's, by drives or by host link."""
+    """Time until every chip has read its weights; see `reading_ns`."""
     chips = recovery.seating.system_chips(partition)  # [positions]
     seated = chips != VACANT
-    tray = chips[seated] // system.chips_per_tray.count
-    tray_bytes = np.bincount(tray, weights=recovery.reload_bytes[seated])
+    return reading_ns(chips[seated], recovery.reload_bytes[seated], system, rates)
+
+
+def reading_ns(
+    chips: NDArray[np.int64],
+    read_bytes: NDArray[np.int64],
+    system: SystemSpec,
+    rates: RecoveryRates,
+) -> int:
+    """Time in which `chips` of the system, int64[chips], read so many bytes from the checkpoint.
+
+    The slowest tray's, by drives or by host link.
+    """
+    tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=read_bytes)
     rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
     return math.ceil(float(tray_bytes.max(initial=0.0)) / rate * NS_PER_S)
 

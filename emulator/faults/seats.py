@@ -43,10 +43,14 @@ class Seats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How many experts of one layer each position can hold, int64[positions], and a group needs."""
+    """How many experts of one layer each position can hold, int64[positions], and a group needs.
+
+    Nobody takes the positions `lent`, whose chips are lent out.
+    """
 
     capacity: I64
     experts: int
+    lent: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,7 @@ def take_seats(
         opened[number] = way.island
         seats[[position for position in block if position not in way.kept]] = VACANT
         filling[way.island] += way.fill
-    _complete_ranks(partition, seats, opened, standby, filling)
+    _complete_ranks(partition, seats, opened, standby, filling, room.lent)
     for chips_of, positions in filling.items():
         _seat(positions, seats, standby[chips_of], partition, system)
 
@@ -157,6 +161,7 @@ def _fewest_to_fill(
     to_complete = {  # the same for all ranks that are complete
         tuple(chip for chip in partition.chips_of_rank(rank) if chip not in seated)
         for rank in ranks
+        if room.lent.isdisjoint(partition.chips_of_rank(rank))
     }
     opening = [
         filled
@@ -183,7 +188,7 @@ def _fill_groups(
     for start in range(block.start, block.stop, partition.ep):
         group = range(start, start + partition.ep)
         held = sum(int(room.capacity[position]) for position in group if position in seated)
-        vacant = [position for position in group if position not in seated]
+        vacant = [position for position in group if position not in seated | room.lent]
         for position in sorted(vacant, key=preference):
             if held >= room.experts:
                 break
@@ -217,6 +222,7 @@ def _complete_ranks(
     opened: dict[int, int],
     standby: dict[int, list[int]],
     filling: dict[int, list[int]],
+    lent: frozenset[int],
 ) -> None:
     """Adds to `filling` what completes ranks of open blocks, as far as standby chips go."""
     size = block_size(partition)
@@ -224,7 +230,7 @@ def _complete_ranks(
     vacancies = {
         rank: sorted(vacant.intersection(partition.chips_of_rank(rank)))
         for rank in range(partition.ranks)
-        if rank * partition.tp // size in opened
+        if rank * partition.tp // size in opened and lent.isdisjoint(partition.chips_of_rank(rank))
     }
     for rank in sorted(vacancies, key=lambda rank: (len(vacancies[rank]), rank)):
         island = opened[rank * partition.tp // size]

@@ -63,7 +63,7 @@ class Recovery:
     seating: Seating
 
 
-def survival(
+def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends on
     placement: ExpertPlacement,
     health: Health,
     partition: Partition,
@@ -73,18 +73,20 @@ def survival(
     capacity: I64,
     reachable: Bools,
     weights: WeightBytes,
+    lent: frozenset[int] = frozenset(),
 ) -> Recovery:
     """What becomes of a machine that computed by `placement` on `seating` until now.
 
     `capacity`, int64[positions], says how many slots of a layer each position has memory for, those
     of the placement and what spare HBM holds. `reachable`, bool[chips, chips], says which chips of
     the partition and its spares links join (the fabric's routes know). Works for faults and for
-    repairs: a chip that is in service and has no seat stands by.
+    repairs: a chip that is in service and has no seat stands by. Nobody takes the positions `lent`.
 
     Raises ValueError for arrays of another shape, or more experts on a position than fit.
     """
     _check(placement, partition, capacity, reachable)
-    room = Room(capacity=capacity, experts=placement.experts if placement.layers else 0)
+    experts = placement.experts if placement.layers else 0
+    room = Room(capacity=capacity, experts=experts, lent=lent)
     seats = take_seats(partition, system, health, seating, room=room, reachable=reachable)
     before, after = seating.chip_of_position, seats.seating.chip_of_position
     filled = np.array(seats.filled, dtype=np.int64)

@@ -5,9 +5,9 @@ spread by heads over the cores of its rank's chips, so the fullest stack of a ra
 many tokens its pool has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emulator.errors import HbmExhausted
 from emulator.memory.chip_contents import (
@@ -23,9 +23,12 @@ from emulator.memory.hbm_allocator import HbmAllocator
 from emulator.memory.lnc import CoreMap, core_map
 from emulator.memory.model_memory import ModelMemory
 from emulator.memory.smallest_partition import as_flags, smallest_partition
-from emulator.specs.hbm_usage import StackUsage
+from emulator.specs.hbm_usage import HbmOwner, HbmUse, StackUsage
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
+
+Holdings = tuple[tuple[HbmOwner, int, int], ...]
+"""(owner, core, bytes) of one chip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,33 @@ class HbmLayout:
                 on_core = copies * -(-group.copy_bytes // count)
                 allocator.resize_on_cores(weights_owner(group), [on_core] * count)
 
+    def lend_out(self, chip: int, training: Mapping[HbmOwner, int]) -> Holdings:
+        """Let `chip` hold a training state, bytes by owner, instead of all that serving holds.
+
+        What it held comes back, for `take_back`; the cores' microcode stays. Raises HbmExhausted
+        when the training state does not fit; nothing then changes.
+        """
+        allocator = self.allocators[chip]
+        with allocator.whole_or_nothing():
+            held = _empty(allocator)
+            for owner, wanted_bytes in training.items():
+                on_core = -(-wanted_bytes // len(self.cores.cores))
+                allocator.allocate_on_cores(owner, [on_core] * len(self.cores.cores))
+        return held
+
+    def check_lending(self, chip: int, training: Mapping[HbmOwner, int]) -> int:
+        """Bytes that `chip` would have left beside a training state; raises HbmExhausted."""
+        allocator = self.allocators[chip].copy(device=self.allocators[chip].device)
+        copied = replace(self, allocators=(*self.allocators[:chip], allocator))
+        copied.lend_out(chip, training)
+        return allocator.free_bytes
+
+    def take_back(self, chip: int, held: Holdings) -> None:
+        """Let `chip` hold again what `lend_out` took from it, and nothing of a training state."""
+        _empty(self.allocators[chip])
+        for owner, core, held_bytes in held:
+            self.allocators[chip].allocate(owner, core=core, wanted_bytes=held_bytes)
+
     def spare_bytes(self, chip: int) -> int:
         """HBM of `chip` that nobody holds: after `take_kv`, where lost experts can be reloaded."""
         return self.allocators[chip].free_bytes
@@ -99,6 +129,19 @@ class HbmLayout:
         """Assert that every chip's bytes are conserved."""
         for allocator in self.allocators:
             allocator.check()
+
+
+def _empty(allocator: HbmAllocator) -> Holdings:
+    """Take everything but microcode from its owners; what they held."""
+    held: dict[tuple[HbmOwner, int], int] = {}
+    for stack in allocator.usage():
+        for each in stack.held:
+            key = (each.owner, each.core)
+            held[key] = held.get(key, 0) + each.held_bytes
+    kept = {key: count for key, count in held.items() if key[0].use is not HbmUse.MICROCODE}
+    for owner in {owner for owner, _ in kept}:
+        allocator.free(owner)
+    return tuple((owner, core, count) for (owner, core), count in kept.items())
 
 
 def lay_out(

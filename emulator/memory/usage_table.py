@@ -36,6 +36,7 @@ _COLUMN_OF_USE: Final = {
     HbmUse.KV: "Tensors",
     HbmUse.ACTIVATIONS: "Shared Scratchpad",
     HbmUse.COLLECTIVES: "Collectives",
+    HbmUse.TRAINING: "Tensors",
 }
 _WIDTH_LEAST: Final = 10
 _NAME_WIDTH_LEAST: Final = 14
@@ -45,6 +46,7 @@ _RUNTIME_USAGE: Final = {
     HbmUse.KV: "tensors",
     HbmUse.ACTIVATIONS: "shared scratchpad",
     HbmUse.COLLECTIVES: "collectives",
+    HbmUse.TRAINING: "tensors",
 }
 
 

@@ -26,3 +26,15 @@ class EnergyMeter:
         seconds = duration_ns / NS_PER_S
         self.chip_joules += chip_watts * seconds
         self.facility_joules += self._facility_watts(chip_watts) * seconds
+
+    def add_beyond(self, chip_joules: float) -> None:
+        """Count what chips drew beyond the watts of intervals that are counted already.
+
+        What the facility adds to each watt of chips comes with it; what it draws anyway does not.
+        """
+        assert chip_joules >= 0.0, chip_joules
+        self.chip_joules += chip_joules
+        # Spread over a long time, so that a system whose parts are not linear is near its idle.
+        seconds = 1_000.0
+        beyond = self._facility_watts(chip_joules / seconds) - self._facility_watts(0.0)
+        self.facility_joules += beyond * seconds

@@ -5,13 +5,14 @@ from enum import StrEnum
 
 
 class HbmUse(StrEnum):
-    """What HBM is held for."""
+    """What HBM is held for; TRAINING is all that a training job holds, told apart by names."""
 
     WEIGHTS = "weights"
     KV = "kv"
     ACTIVATIONS = "activations"
     COLLECTIVES = "collectives"
     MICROCODE = "microcode"
+    TRAINING = "training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

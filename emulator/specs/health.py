@@ -4,6 +4,7 @@ Chips are those of a partition and its spares, numbered from the partition's fir
 new state out of an old one; nothing here decides what to do about it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,6 +39,7 @@ class Health:
     slow_factor: Float64s  # [chips]: its engines take this many times as long
     lanes_down: I64  # [chips, tiers]
     switch_trays_out: I64  # [racks]
+    lent: Bools  # [chips]: they work, for somebody else
 
     @classmethod
     def whole(cls, system: SystemSpec, partition: Partition) -> "Health":
@@ -50,13 +52,34 @@ class Health:
             slow_factor=np.ones(chips),
             lanes_down=np.zeros((chips, len(TIERS)), dtype=np.int64),
             switch_trays_out=np.zeros(system.racks.count, dtype=np.int64),
+            lent=np.zeros(chips, dtype=np.bool_),
         )
 
     @property
-    def in_service(self) -> Bools:
+    def works(self) -> Bools:
         """Chips that can compute, bool[chips]; slow ones can, and so can those without links."""
-        in_service: Bools = ~(self.lost | self.hung | self.failed_stacks.any(axis=1))
+        works: Bools = ~(self.lost | self.hung | self.failed_stacks.any(axis=1))
+        return works
+
+    @property
+    def in_service(self) -> Bools:
+        """Chips that can compute and are not lent out, bool[chips]."""
+        in_service: Bools = self.works & ~self.lent
         return in_service
+
+    def lending(self, chips: Collection[int]) -> "Health":
+        """This state once `chips`, which are in service, are lent out."""
+        assert self.in_service[list(chips)].all(), chips
+        lent = self.lent.copy()
+        lent[list(chips)] = True
+        return replace(self, lent=lent)
+
+    def returning(self, chips: Collection[int]) -> "Health":
+        """This state once `chips`, which are lent out, are not any more; what failed stays out."""
+        assert self.lent[list(chips)].all(), chips
+        lent = self.lent.copy()
+        lent[list(chips)] = False
+        return replace(self, lent=lent)
 
     def state_of(self, chip: int) -> str:
         """One word or two: what keeps a chip out of service, or how it is in it."""
@@ -67,6 +90,8 @@ class Health:
         if self.failed_stacks[chip].any():
             stacks = ", ".join(map(str, np.flatnonzero(self.failed_stacks[chip])))
             return f"HBM stack {stacks} failed"
+        if self.lent[chip]:
+            return "lent out"
         if self.slow_factor[chip] > 1:
             return f"slow x{self.slow_factor[chip]:g}"
         return "up"
@@ -110,7 +135,8 @@ class Health:
         lanes_down[row] = 0
         if chip is None:
             switch_trays_out[:] = 0
-        return Health(
+        return replace(
+            self,
             lost=lost,
             hung=hung,
             failed_stacks=failed_stacks,
@@ -136,7 +162,7 @@ class Health:
         last = partition.chips + partition.spares - 1
         spares = f" and {partition.spares} spares" if partition.spares else ""
         self._check_exists(chip, f"0 to {last}, of the partition's {partition.chips} chips{spares}")
-        if not self.in_service[chip]:
+        if not self.works[chip]:
             raise ConfigError(
                 field="chip", value=chip, expected=f"a chip in service; it is {self.state_of(chip)}"
             )

@@ -27,7 +27,7 @@ from emulator.timing.launch import kernel_launch_ns
 from emulator.timing.matrix_time import FEED_FORWARD_SEQUENCES
 from emulator.timing.roofline import TENSOR, busy_ns, engine_rates
 from emulator.timing.routing import ExpectedRouting
-from emulator.timing.work import is_busy
+from emulator.timing.work import Work, is_busy
 from emulator.ultraserver.rank_phase import HIDDEN_BYTES_PER_ELEMENT, sums_experts_in_rank
 from emulator.ultraserver.step_terms import PhaseTerms
 from emulator.ultraserver.token_exchange import TokenExchange
@@ -44,6 +44,8 @@ class ExpertPhaseModel:
     `exchanges` says whether tokens go to other chips at all. The placement is of blocks of
     `expert_tp` chips, which have an expert together.
     """
+
+    _sequences: int = FEED_FORWARD_SEQUENCES
 
     def __init__(
         self,
@@ -120,6 +122,12 @@ class ExpertPhaseModel:
             else None,
         )
 
+    def _work(self, pairs: Float64s, distinct: Float64s) -> Work:
+        """Of `pairs` on `distinct` experts of each chip, [kinds, chips] both."""
+        return expert_work(
+            self._model, pairs, distinct, self._shape, expert_tp=self._partition.expert_tp
+        )
+
     def _terms(
         self,
         *,
@@ -130,9 +138,8 @@ class ExpertPhaseModel:
         """`exchanged` is a combine, which goes along the same pairs as dispatch, backwards: the
         transposed matrix, and so the same time for the same bytes.
         """
-        work = expert_work(
-            self._model, pairs, distinct, self._shape, expert_tp=self._partition.expert_tp
-        )
+        work = self._work(pairs, distinct)
+        sequences = self._sequences
         engine_ns = busy_ns(work, self._rates)  # [engines, kinds, chips]
         link_ns, latency_ns, link_bytes = _links(exchanged, pairs.shape)
         return PhaseTerms(
@@ -140,11 +147,9 @@ class ExpertPhaseModel:
             ramp_ns=ramp_loss_ns(self._matrix, engine_ns[TENSOR]),
             core_ns=self._cores.duration_ns(pairs * self._token_bytes),
             core_moving_ns=self._cores.moving_ns(pairs * self._token_bytes),
-            fill_drain_ns=FEED_FORWARD_SEQUENCES
-            * self._matrix.fill_drain_ns.value
-            * is_busy(pairs),
+            fill_drain_ns=sequences * self._matrix.fill_drain_ns.value * is_busy(pairs),
             dma_start_ns=np.zeros(pairs.shape),
-            launch_ns=FEED_FORWARD_SEQUENCES * self._launch_ns * is_busy(pairs),
+            launch_ns=sequences * self._launch_ns * is_busy(pairs),
             link_ns=link_ns,
             latency_ns=latency_ns,
             collectives=log2(self._partition.expert_group)

@@ -5,8 +5,8 @@ a new health; `settle` decides how the machine goes on with it. Live processes f
 decided here; this file knows none of them.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
-from emulator.faults.recovery_time import RecoveryRates, recovery_ns
+from emulator.faults.departure import Departure, departure, home_on
+from emulator.faults.recovery_time import RecoveryRates, reading_ns, recovery_ns
+from emulator.faults.seats import block_size
 from emulator.faults.survival import Recovery, WeightBytes, survival
 from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.hbm_layout import HbmLayout, lay_out
+from emulator.memory.hbm_layout import HbmLayout, Holdings, lay_out
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import CEILING, Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.hbm_usage import HbmOwner
 from emulator.specs.health import Health
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
@@ -32,6 +35,12 @@ from emulator.specs.seating import VACANT, Seating
 from emulator.specs.system import SystemSpec
 from emulator.specs.tensor_group import Split
 from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.handover_cost import (
+    HandoverCost,
+    experts_moved,
+    weights_read,
+    weights_stowed,
+)
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
 
 Bools = NDArray[np.bool_]
@@ -44,6 +53,15 @@ class Settlement:
 
     recovery: Recovery
     duration_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LentSeat:
+    """A position whose chip is lent out: its slots of a layer, and its HBM, when it was not."""
+
+    chip: int
+    capacity: int
+    held: Holdings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,6 +114,7 @@ class Machine:
             terms=terms,
         )
         self._slots = placement.slots
+        self._lent: dict[int, _LentSeat] = {}
         self._rates = rates or RecoveryRates()
         self.ranks_up: Bools = np.ones(partition.ranks, dtype=np.bool_)
         self._fabric = self._all_to_all()
@@ -130,8 +149,17 @@ class Machine:
             health = health.after(fault, self.system, self.partition)
         return health
 
-    def settlement(self, health: Health, kinds: Iterable[FaultKind] = ()) -> Settlement:
-        """How the machine would go on with `health`; changes nothing. `kinds` are noticed first."""
+    def settlement(
+        self,
+        health: Health,
+        kinds: Iterable[FaultKind] = (),
+        *,
+        prepared: Collection[int] = (),
+    ) -> Settlement:
+        """How the machine would go on with `health`; changes nothing. `kinds` are noticed first.
+
+        The chips `prepared` have read the weights of a seat that they take.
+        """
         recovery = survival(
             self.placement,
             health,
@@ -141,15 +169,34 @@ class Machine:
             capacity=self.capacity(),
             reachable=self._reachable(health),
             weights=self._weight_bytes(),
+            lent=self._lent_positions(health),
         )
+        ready = [position for position, chip in recovery.restored if chip in prepared]
+        if ready:
+            reload_bytes = recovery.reload_bytes.copy()
+            reload_bytes[ready] -= self._weight_bytes().replica_bytes
+            recovery = replace(recovery, reload_bytes=reload_bytes)
         return Settlement(
             recovery=recovery,
             duration_ns=recovery_ns(recovery, kinds, self.partition, self.system, self._rates),
         )
 
     def settle(self, health: Health, settlement: Settlement) -> None:
-        """Go on as `settlement`, made for `health`, says."""
+        """Go on as `settlement`, made for `health`, says.
+
+        Chips that are lent out from now on give up their HBM, those that come back get it again.
+        """
         recovery = settlement.recovery
+        lent = self._lent_positions(health)
+        for position in sorted(self._lent.keys() - lent):
+            self.hbm.take_back(position, self._lent.pop(position).held)
+        capacity = self.capacity()
+        for position in sorted(lent - self._lent.keys()):
+            self._lent[position] = _LentSeat(
+                chip=int(self.seating.chip_of_position[position]),
+                capacity=int(capacity[position]),
+                held=self.hbm.lend_out(position, {}),
+            )
         self.health = health
         self.seating = recovery.seating
         self.ranks_up = recovery.ranks_up
@@ -168,6 +215,8 @@ class Machine:
         """
         self.placement = placement
         for position, slots in enumerate(self._slots_held().tolist()):
+            if position in self._lent:
+                continue
             self.hbm.hold_expert_copies(position, slots * placement.layers)
         self.cost_model = self.cost_model.with_placement(placement)
 
@@ -178,7 +227,135 @@ class Machine:
         room = held + np.array(spare, dtype=np.int64)
         # A second copy of an expert on one chip is of no use.
         capacity: I64 = np.minimum(room, np.maximum(held, self.model.experts))
+        for position, seat in self._lent.items():
+            capacity[position] = seat.capacity
         return capacity
+
+    @property
+    def lent_positions(self) -> tuple[int, ...]:
+        """Positions whose chips are lent out, ascending."""
+        return tuple(sorted(self._lent))
+
+    def lent_position(self, chip: int) -> int | None:
+        """The position that `chip` left when it was lent out; None when it is not."""
+        return next((at for at, seat in self._lent.items() if seat.chip == chip), None)
+
+    def _lent_positions(self, health: Health) -> frozenset[int]:
+        """Positions that are lent out under `health`, which may lend more chips, or fewer."""
+        seats = self.seating.chip_of_position
+        leaving = np.flatnonzero((seats != VACANT) & health.lent[seats])
+        away = {position for position, seat in self._lent.items() if health.lent[seat.chip]}
+        return frozenset(away.union(leaving.tolist()))
+
+    def departure(
+        self, chips: Collection[int], stand_in: ExpertPlacement | None = None
+    ) -> Departure:
+        """What becomes of experts when `chips`, all seated, leave; changes nothing.
+
+        Those of a `stand_in` go where its own chips have room, which is everywhere.
+        Raises ConfigError, with the figures, when the machine cannot go on without them.
+        """
+        seats = self.seating.chip_of_position
+        return departure(
+            self.placement if stand_in is None else stand_in,
+            self.partition,
+            leaving=np.flatnonzero(np.isin(seats, list(chips))).tolist(),
+            seating=self.seating,
+            ranks_up=self.ranks_up,
+            capacity=self._room_for(stand_in),
+        )
+
+    def home_on(
+        self, home: ExpertPlacement, stand_in: ExpertPlacement | None = None
+    ) -> ExpertPlacement:
+        """Where experts lie on the chips that are there; `home` when all are. See `departure`."""
+        return home_on(
+            home,
+            self.partition,
+            seating=self.seating,
+            ranks_up=self.ranks_up,
+            capacity=self._room_for(stand_in),
+        )
+
+    def _room_for(self, stand_in: ExpertPlacement | None) -> I64:
+        if stand_in is None:
+            return self.capacity()
+        return np.full(self.partition.chips, stand_in.experts, dtype=np.int64)
+
+    def hold_training(self, positions: Collection[int], needs: Mapping[HbmOwner, int]) -> None:
+        """Give a training state, bytes of a chip by owner, the HBM of positions that are lent out.
+
+        Without `needs` nobody holds any but microcode. Raises HbmExhausted when it does not fit.
+        """
+        for position in positions:
+            assert position in self._lent, position
+            self.hbm.lend_out(position, needs)
+
+    def reclaim(self, positions: Collection[int]) -> None:
+        """Give lent positions the HBM that serving holds again, to read weights into."""
+        for position in positions:
+            self.hbm.take_back(position, self._lent[position].held)
+
+    def recallable(self, health: Health, recovery: Recovery) -> tuple[int, ...]:
+        """Chips that are lent out, but without which `recovery` closes blocks that they can open.
+
+        Only of blocks in which a rank was up until now, or of all when no rank were left up. Chips
+        that would leave by this very recovery are not looked at.
+        """
+        away = [seat.chip for seat in self._lent.values() if health.lent[seat.chip]]
+        leaving = self._lent_positions(health) - self._lent.keys()
+        if not away or leaving:
+            return ()
+        whole = self.settlement(health.returning(away)).recovery
+        if not recovery.survivable and whole.survivable:
+            return tuple(sorted(away))
+        per_block = block_size(self.partition) // self.partition.tp
+        was, now, could = (
+            ranks.reshape(-1, per_block).any(axis=1)
+            for ranks in (self.ranks_up, recovery.ranks_up, whole.ranks_up)
+        )
+        blocks = np.flatnonzero(was & ~now & could) * per_block * self.partition.tp
+        wanted = {
+            seat.chip
+            for position, seat in self._lent.items()
+            if position - position % block_size(self.partition) in blocks and seat.chip in away
+        }
+        return tuple(sorted(wanted))
+
+    def reading(self, chips: Collection[int]) -> HandoverCost:
+        """What it costs that `chips` read the weights of a seat again, without experts."""
+        numbers = np.array(sorted(chips), dtype=np.int64) + self.partition.first_chip
+        read_bytes = np.full(len(numbers), self._weight_bytes().replica_bytes, dtype=np.int64)
+        return weights_read(self.system, numbers, read_bytes, self._rates)
+
+    def moving(self, payload_bytes: NDArray[np.float64]) -> HandoverCost:
+        """What it costs that positions exchange payload_bytes[sender, receiver]."""
+        return experts_moved(self.system, payload_bytes, all_to_all=self._fabric)
+
+    @property
+    def block_positions(self) -> int:
+        """Positions of a block: the fewest that are whole ranks and whole groups of experts."""
+        return block_size(self.partition)
+
+    def renewal(self, positions: Collection[int]) -> HandoverCost:
+        """What it costs that the chips in `positions` read other weights, experts included; vacant
+        positions read nothing.
+        """
+        wanted = np.array(sorted(positions), dtype=np.int64)
+        wanted = wanted[self.chips_up[wanted]]
+        weights = self._weight_bytes()
+        experts = (self.placement.expert_of_slot != EMPTY).sum(axis=(0, 2))[wanted]  # [positions]
+        read_bytes = weights.replica_bytes + experts * weights.expert_bytes
+        chips = self.seating.system_chips(self.partition)[wanted]
+        return weights_read(self.system, chips, read_bytes, self._rates)
+
+    def stowing(self, position_bytes: I64) -> HandoverCost:
+        """What it costs that seated chips copy so many bytes, int64[positions], to their hosts'
+        memory, or from there.
+        """
+        seated = np.flatnonzero(self.chips_up)
+        chips = self.seating.system_chips(self.partition)[seated]
+        return weights_stowed(self.system, chips, position_bytes[seated], self._rates)
 
     def _slots_held(self) -> I64:
         """Slots of a layer that each position holds memory for; those of the start it keeps."""
@@ -198,7 +375,8 @@ class Machine:
 
     def _all_to_all(self) -> AllToAll:
         first = self.partition.first_chip
-        standby = self.seating.standby(self.health)
+        lent = np.flatnonzero(self.health.lent & self.health.works)
+        standby = np.union1d(self.seating.standby(self.health), lent)
         return AllToAll(
             self.system,
             self.partition.chips,

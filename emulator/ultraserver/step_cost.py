@@ -286,7 +286,7 @@ class StepCostModel:
         back until it does not: chips wait for each other.
         """
         free_ns = time.duration_ns
-        wanted = self._wanted_watts(work, free_ns)
+        wanted = self.wanted_watts(work, free_ns)
         factor = self._throttle(wanted)
         whole_ns = int(np.ceil(factor * free_ns))
         busy = dict(zip(ENGINES, slow * work.engine_ns, strict=True))
@@ -310,13 +310,13 @@ class StepCostModel:
 
         At least 1. A chip may draw its budget, or its even part of what its rack is given.
         """
-        return self._throttle(self._wanted_watts(work, free_ns))
+        return self._throttle(self.wanted_watts(work, free_ns))
 
     def _throttle(self, wanted: Float64s) -> float:
         """The same from the watts that chips would draw, [chips]."""
         return float(throttle_factor(self.system.chip, wanted, cap_watts=self._cap_watts).max())
 
-    def _wanted_watts(self, work: StepWork, free_ns: float) -> Float64s:
+    def wanted_watts(self, work: StepWork, free_ns: float) -> Float64s:
         """What each chip would draw if the step took `free_ns`, [chips]."""
         return wanted_watts(self.system.chip, self._busy_shares(work, free_ns))
 

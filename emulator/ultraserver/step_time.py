@@ -53,7 +53,7 @@ def combine(
         own = _one_after_the_other(timed)
     if not terms.drafts:
         return own
-    once = _without_host(calibration)
+    once = without_host(calibration)
     drafts = [combine(draft, once, overlap) for draft in terms.drafts]
     drafts_ns = sum(draft.duration_ns for draft in drafts)
     return StepTime(
@@ -64,7 +64,7 @@ def combine(
     )
 
 
-def _without_host(calibration: Calibration) -> Calibration:
+def without_host(calibration: Calibration) -> Calibration:
     """For what a step runs beside the model: the step's own overheads are counted once."""
     return replace(
         calibration,

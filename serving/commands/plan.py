@@ -197,7 +197,7 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
     from serving.planning.plan import PlanQuestion
     from serving.planning.plan_check import CheckTerms
     from serving.planning.plan_choice import SearchTerms
-    from serving.planning.slo import Slo
+    from serving.traffic.slo import Slo
 
     slo = Slo.parse(args.slo)
     model = model_by_name(args.model)

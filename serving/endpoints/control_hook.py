@@ -11,6 +11,8 @@ from typing import Any
 
 from serving.endpoints.control_address import ENVIRONMENT, ControlAddress
 from serving.endpoints.control_service import ControlServer
+from serving.endpoints.elastic_ep_refusal import is_refused, refuse
+from serving.plugin.response_weights import begin_response, name_weights_in_responses
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -19,7 +21,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 class ControlHook:
-    """Passes everything through; runs the service while the app is up.
+    """Passes everything through but what is refused; runs the service while the app is up.
+
+    Responses name the weights that made them: see `serving.plugin.response_weights`.
 
     The address is the environment's `ULTRASERVE_CONTROL_ADDRESS`, else the default. Of several API
     processes of one server the first has the service.
@@ -33,7 +37,11 @@ class ControlHook:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Handle one request, or the app's whole life."""
+        if is_refused(scope):
+            await refuse(send)
+            return
         if scope["type"] != "lifespan":
+            begin_response()
             await self._app(scope, receive, send)
             return
         servers: list[ControlServer] = []
@@ -42,6 +50,7 @@ class ControlHook:
             # What fails here fails in the app's own start, which uvicorn then reports; before the
             # app has begun, uvicorn would take an error for an app that knows no lifespan.
             if message["type"] == "lifespan.startup.complete":
+                name_weights_in_responses(scope["app"].state.engine_client)
                 servers.extend(_servers(scope["app"].state))
                 for server in servers:
                     await server.start()

@@ -1,13 +1,13 @@
 """The control service `ultraserve.v1.Control`: gRPC in the API's process, a call to the engine.
 
 It decides nothing: a request becomes one line of JSON for the engine, which applies it between two
-steps, and the engine's line becomes the answer or a gRPC status.
+steps, and the engine's line becomes the answer or a gRPC status. Calls about day and night go to
+the server's controller, vLLM's own words to vLLM.
 """
 
-import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -17,9 +17,12 @@ from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_messages import ENGINE_GONE, fault_from_message, to_message
+from serving.endpoints.control_messages import fault_from_message, to_message
+from serving.endpoints.day_night import DayNight
+from serving.endpoints.day_night_calls import DayNightCalls
+from serving.endpoints.engine_answer import answer
+from serving.endpoints.rest_calls import RestCalls, ServedEngine
 from serving.errors import PortInUse
-from serving.metrics import control_call
 from serving.metrics.control_call import (
     ControlReply,
     ControlRequest,
@@ -27,17 +30,18 @@ from serving.metrics.control_call import (
     HealReport,
     HealRequest,
     InjectRequest,
+    PublishRequest,
     RecordingRequest,
     RecordingState,
     RecordRequest,
-    Refusal,
-    RefusalCode,
     ReliefReply,
     ReliefRequest,
+    RollbackRequest,
     StateReply,
     StateRequest,
     StepsReply,
     StepsRequest,
+    VersionReport,
 )
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -47,51 +51,16 @@ _CALLS_MAX: Final = 16
 """Calls at a time; one more is refused with RESOURCE_EXHAUSTED."""
 
 _STOP_GRACE_S: Final = 1.0
-_ENGINE_CHECK_S: Final = 0.5
-"""How often a waiting call looks whether the engine is still there: vLLM leaves calls that an
-engine died on without an answer."""
-
-_STATUS: Final = {
-    RefusalCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
-    RefusalCode.PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
-}
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
 
-class Engine(Protocol):
-    """What the service needs of vLLM's AsyncLLM."""
-
-    @property
-    def errored(self) -> bool:
-        """The engine's process is gone, or cannot go on."""
-
-    async def collective_rpc(
-        self,
-        method: str,
-        timeout: float | None = None,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call a method of the executor; one answer per executor."""
-
-
-class EngineGone(Exception):
-    """The engine ended before it answered; indefinite: the call may have been applied."""
-
-    def __init__(self) -> None:
-        super().__init__(ENGINE_GONE)
-
-
-class EngineFailed(Exception):
-    """The engine answered a call with an error of its own, in its words."""
-
-
-class ControlService(pb_grpc.ControlServicer):
+class ControlService(RestCalls, DayNightCalls, pb_grpc.ControlServicer):
     """Answers each call with what the engine says."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ServedEngine, day_night: DayNight | None = None) -> None:
         self._engine = engine
+        self._day_night = day_night
 
     async def GetState(  # noqa: N802  the name that the contract gives
         self, request: pb.GetStateRequest, context: "Context[Any, Any]"
@@ -153,20 +122,27 @@ class ControlService(pb_grpc.ControlServicer):
         reply = await self._answer(asked, ReliefReply, context)
         return to_message(reply.relief, pb.StepRelief)
 
+    async def Publish(  # noqa: N802  the name that the contract gives
+        self, request: pb.PublishRequest, context: "Context[Any, Any]"
+    ) -> pb.VersionReport:
+        """Serve other weights, block by block."""
+        asked = PublishRequest(weights_dir=request.weights_dir, note=request.note)
+        reply = await self._answer(asked, VersionReport, context)
+        return to_message(reply, pb.VersionReport)
+
+    async def Rollback(  # noqa: N802  the name that the contract gives
+        self, request: pb.RollbackRequest, context: "Context[Any, Any]"
+    ) -> pb.VersionReport:
+        """Serve the weights before the present ones again."""
+        del request
+        reply = await self._answer(RollbackRequest(), VersionReport, context)
+        return to_message(reply, pb.VersionReport)
+
     async def _answer(
         self, request: ControlRequest, kind: type[ReplyT], context: "Context[Any, Any]"
     ) -> ReplyT:
         """The engine's reply, which is of `kind`; anything else ends the call with its status."""
-        try:
-            reply = await ask(self._engine, request)
-        except EngineGone as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        except EngineFailed as error:
-            await context.abort(grpc.StatusCode.INTERNAL, str(error))
-        if isinstance(reply, Refusal):
-            await context.abort(_STATUS[reply.code], reply.message)
-        assert isinstance(reply, kind), reply
-        return reply
+        return await answer(self._engine, request, kind, context)
 
 
 async def _counts(
@@ -186,47 +162,21 @@ async def _counts(
     return given
 
 
-async def ask(engine: Engine, request: ControlRequest) -> ControlReply:
-    """Send `request` to the engine and wait for its reply, however long its step takes.
-
-    Raises:
-        EngineGone: it ended before it answered.
-        EngineFailed: its answer is an error that is no refusal.
-    """
-    if engine.errored:
-        raise EngineGone
-    call = asyncio.ensure_future(
-        engine.collective_rpc(control_call.METHOD, args=(control_call.to_json(request),))
-    )
-    try:
-        while not call.done():
-            await asyncio.wait({call}, timeout=_ENGINE_CHECK_S)
-            if engine.errored and not call.done():
-                raise EngineGone
-    finally:
-        call.cancel()  # when the client has gone, nobody waits for it
-    failure = call.exception()
-    if failure is not None and engine.errored:
-        raise EngineGone from failure
-    if failure is not None:
-        raise EngineFailed(" ".join(str(failure).split())) from failure
-    (text,) = call.result()
-    return control_call.reply_from_json(text)
-
-
 class ControlServer:
     """The service on its address, from `start` to `stop`; both in the loop of the engine's client.
 
     `start` raises PortInUse when another program listens there.
     """
 
-    def __init__(self, engine: Engine, address: ControlAddress) -> None:
+    def __init__(
+        self, engine: ServedEngine, address: ControlAddress, day_night: DayNight | None = None
+    ) -> None:
         self._address = address
         # Without sharing, a second server on the port is told so instead of taking half the calls.
         self._server = grpc.aio.server(
             options=[("grpc.so_reuseport", 0)], maximum_concurrent_rpcs=_CALLS_MAX
         )
-        pb_grpc.add_ControlServicer_to_server(ControlService(engine), self._server)
+        pb_grpc.add_ControlServicer_to_server(ControlService(engine, day_night), self._server)
 
     async def start(self) -> None:
         """Listen."""

@@ -12,7 +12,7 @@ import msgspec
 
 from emulator.model import Ceilings
 from emulator.specs.fault import Fault
-from serving.metrics.machine_state import Count, MachineState, Plain
+from serving.metrics.machine_state import Count, LeaseState, MachineState, Plain, VersionState
 from serving.metrics.step_recording import StepPage, StepRelief
 
 METHOD: Final = "ultraserve_control"
@@ -65,14 +65,73 @@ class ReliefRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="r
     factor: float
 
 
+class DrainRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="drain"):
+    """Asks to lend out chips: whole ranks, in service, at least one other rank stays.
+
+    Their requests have `grace_s` emulated seconds to end; then those that are left go on elsewhere.
+    A dry run answers what would happen, and changes nothing.
+    """
+
+    chips: tuple[Count, ...]
+    grace_s: float
+    dry_run: bool = False
+
+
+class ResumeRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="resume"):
+    """Asks for a lease's chips back; one that still drains is called off."""
+
+    lease: Count
+
+
+class TrainingNote(Plain, frozen=True, kw_only=True, tag_field="method", tag="training"):
+    """Tells what the job on a lease's chips has done since it was handed them; see TrainingTotals.
+
+    The engine's energy counts the chips at idle all along, and what they drew beyond it as told.
+    """
+
+    lease: Count
+    steps: Count
+    tokens: Count
+    loss: float | None
+    joules: float
+    emulated_s: float
+    watts: float
+    hbm_bytes_per_chip: Count
+
+
+class PublishRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="publish"):
+    """Asks to serve the checkpoint in `weights_dir` from now on, block by block.
+
+    It has the architecture and the tokenizer of what is served. The directory has to stay as it is
+    while it may be served; `note` says in one line where it comes from.
+    """
+
+    weights_dir: str
+    note: str = ""
+
+
+class RollbackRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="rollback"):
+    """Asks to serve the version before again."""
+
+
+class WatchRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="watch"):
+    """Asks for what changes while the engine runs; may be asked several times a second."""
+
+
 ControlRequest = (
     StateRequest
+    | WatchRequest
     | InjectRequest
     | HealRequest
     | RecordRequest
     | RecordingRequest
     | StepsRequest
     | ReliefRequest
+    | DrainRequest
+    | ResumeRequest
+    | TrainingNote
+    | PublishRequest
+    | RollbackRequest
 )
 
 
@@ -136,6 +195,48 @@ class ReliefReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="reli
     relief: StepRelief
 
 
+class LeaseReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="lease"):
+    """Answers DrainRequest, ResumeRequest and TrainingNote.
+
+    `lease` is None for a dry run; `reason` says in one line what happens, or would.
+    """
+
+    lease: LeaseState | None
+    reason: str
+
+
+class VersionReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="version"):
+    """Answers PublishRequest and RollbackRequest.
+
+    Attributes:
+        version: that every block will serve; `weights` is its name in responses.
+        waiting_blocks: that have yet to read it.
+    """
+
+    version: Count
+    weights: str
+    waiting_blocks: Count
+
+
+class WatchReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="watch"):
+    """Answers WatchRequest.
+
+    Attributes:
+        emulated_s: now, also between two steps; `dilation` as in MachineState.
+        arrived_requests: all since the engine's start, as of its last step.
+        running, waiting: requests of all ranks.
+        leases, versions: as in MachineState.
+    """
+
+    emulated_s: float
+    dilation: float
+    arrived_requests: Count
+    running: Count
+    waiting: Count
+    leases: tuple[LeaseState, ...]
+    versions: tuple[VersionState, ...]
+
+
 class RefusalCode(StrEnum):
     """INVALID: no such chip, stack, ... on this machine. PRECONDITION: it cannot happen now."""
 
@@ -151,7 +252,16 @@ class Refusal(Plain, frozen=True, kw_only=True, tag_field="reply", tag="refused"
 
 
 ControlReply = (
-    StateReply | FaultReport | HealReport | RecordingState | StepsReply | ReliefReply | Refusal
+    StateReply
+    | FaultReport
+    | HealReport
+    | RecordingState
+    | StepsReply
+    | ReliefReply
+    | LeaseReport
+    | VersionReport
+    | WatchReply
+    | Refusal
 )
 
 _request_decoder: Final = msgspec.json.Decoder[ControlRequest](ControlRequest)

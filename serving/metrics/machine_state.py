@@ -6,7 +6,7 @@ wire. Emulated seconds count from the engine's start.
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -14,6 +14,10 @@ from emulator.specs.fault import Fault, LinkTier
 
 Count = Annotated[int, Meta(ge=0)]
 """A number of things, or one of them by its number."""
+
+
+SERVING: Final = "serving"
+"""The phase of chips that no lease has; the other ones are those of `serving.daynight.handover`."""
 
 
 class Plain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +85,7 @@ class ChipState(Plain, frozen=True, kw_only=True):
         spare: it stands by: no rank and no experts.
         cut_links: the tiers of which it has lost lanes.
         expert_slots: slots of all layers; `expert_slots_filled` of them hold an expert.
+        phase: of the group that it is lent out with; "serving" for a chip that is in no lease.
     """
 
     chip: Count
@@ -96,6 +101,7 @@ class ChipState(Plain, frozen=True, kw_only=True):
     expert_slots: Count
     expert_slots_filled: Count
     watts: float
+    phase: str = SERVING
 
     @property
     def hbm_used_bytes(self) -> int:
@@ -109,7 +115,7 @@ class ChipState(Plain, frozen=True, kw_only=True):
 
 
 class RankState(Plain, frozen=True, kw_only=True):
-    """One attention replica and its scheduler's queues."""
+    """One attention replica and its scheduler's queues; `version` numbers its weights."""
 
     rank: Count
     up: bool
@@ -117,6 +123,7 @@ class RankState(Plain, frozen=True, kw_only=True):
     requests_waiting: Count
     kv_blocks_used: Count
     kv_blocks: Count
+    version: Count = 1
 
 
 class RackState(Plain, frozen=True, kw_only=True):
@@ -171,6 +178,111 @@ class FaultRecord(Plain, frozen=True, kw_only=True):
     healed_emulated_s: float | None
 
 
+class TrainingTotals(Plain, frozen=True, kw_only=True):
+    """What a training job has done on a lease's chips since they were handed to it, as it says.
+
+    `joules` are all that the chips drew in `emulated_s` of the job, idle power and work.
+    """
+
+    steps: Count
+    tokens: Count
+    loss: float | None
+    joules: float
+    emulated_s: float
+    watts: float
+    hbm_bytes_per_chip: Count
+
+
+class LeaseState(Plain, frozen=True, kw_only=True):
+    """A group of chips that is, or was, lent out: whole ranks, numbered from 1.
+
+    Attributes:
+        phase: of the group; "serving" says that the lease has ended.
+        reason: what it waits for, or how it ended: one line.
+        since_emulated_s: when the phase began.
+        until_emulated_s: when it ends at the latest (draining) or for certain (restoring); None
+            where nobody knows.
+        lost_chips: those of `chips` that have failed since the lease began.
+        drained_requests: of the group's requests, those that ended within the grace time;
+            `moved_requests` went on elsewhere.
+        experts_moved: expert copies, each of one layer, that went to chips that stay, and back.
+        bytes_links: of the timed model, between chips; `bytes_storage` came from the checkpoint.
+        joules: what the group's chips drew while they changed hands, neither draining nor training;
+            a part of the engine's energy.
+        drain_s: emulated; so are the times that moving experts, vacating the chips, reading weights
+            and warming up took.
+        training: None until the job has said something.
+    """
+
+    number: Count
+    chips: tuple[Count, ...]
+    ranks: tuple[Count, ...]
+    phase: str
+    reason: str
+    since_emulated_s: float
+    until_emulated_s: float | None
+    lost_chips: tuple[Count, ...]
+    drained_requests: Count
+    moved_requests: Count
+    experts_moved: Count
+    bytes_links: Count
+    bytes_storage: Count
+    joules: float
+    drain_s: float
+    experts_s: float
+    vacate_s: float
+    restore_s: float
+    warm_s: float
+    training: TrainingTotals | None
+
+
+class VersionState(Plain, frozen=True, kw_only=True):
+    """One version of the weights.
+
+    Attributes:
+        number: from 1, the version that the engine started with.
+        weights: its name in responses: the number, and the beginning of the weights' hash.
+        published_emulated_s: when it was asked for.
+        target: every block serves it, or will; one version is.
+        ranks: that serve it now.
+        failure: why it is not served although it was published; empty when nothing went wrong.
+        bytes_storage: of the timed model, that chips have read to serve it; `read_s` is the
+            emulated time that their blocks stood still for it, and `joules` what they drew in it,
+            a part of the engine's energy.
+    """
+
+    number: Count
+    weights: str
+    weights_dir: str
+    note: str
+    published_emulated_s: float
+    target: bool
+    ranks: Count
+    failure: str
+    bytes_storage: Count
+    read_s: float
+    joules: float
+
+
+class SleepState(Plain, frozen=True, kw_only=True):
+    """Whether the engine sleeps, in vLLM's sense, and what the last time took.
+
+    Attributes:
+        asleep: of "weights" and "kv_cache", what is not in HBM; empty when the engine is awake.
+        level: of the last sleep: 1 keeps the weights in the hosts' memory, 2 nowhere; 0: none yet.
+        host_bytes: weights of the timed model that the hosts' memory holds meanwhile.
+        sleep_s: emulated seconds that going to sleep took the last time; `wake_s` waking up, its
+            parts together. `joules` are what the chips drew in both, a part of the engine's energy.
+    """
+
+    asleep: tuple[str, ...] = ()
+    level: Count = 0
+    host_bytes: Count = 0
+    sleep_s: float = 0.0
+    wake_s: float = 0.0
+    joules: float = 0.0
+
+
 class MachineState(Plain, frozen=True, kw_only=True):
     """Everything.
 
@@ -180,6 +292,8 @@ class MachineState(Plain, frozen=True, kw_only=True):
         routing: where expert choices come from.
         chips: the partition's, then its spares.
         faults: all since the start, in the order of their numbers.
+        leases: those that go on, and the last ones that have ended, in the order of their numbers.
+        versions: of the weights, in the order of their numbers.
     """
 
     emulated_s: float
@@ -197,3 +311,6 @@ class MachineState(Plain, frozen=True, kw_only=True):
     racks: tuple[RackState, ...]
     faults: tuple[FaultRecord, ...]
     expert_balance: ExpertBalance
+    leases: tuple[LeaseState, ...] = ()
+    versions: tuple[VersionState, ...] = ()
+    sleep: SleepState = SleepState()

@@ -151,6 +151,43 @@ METRICS = (
         help="Bytes of the timed model's expert weights that rebalancing moved between chips.",
         field="expert_moved_bytes",
     ),
+    Metric(
+        name="ultraserve_chips_lent",
+        kind="gauge",
+        help="Chips of the partition that are lent out to training, or on their way back.",
+        field="chips_lent",
+    ),
+    Metric(
+        name="ultraserve_handovers",
+        kind="counter",
+        help="Hand-overs of groups of chips that were completed, to training and back.",
+        field="handovers",
+    ),
+    Metric(
+        name="ultraserve_handover_bytes",
+        kind="counter",
+        help="Bytes that hand-overs moved over links and read from storage.",
+        field="handover_bytes",
+    ),
+    Metric(
+        name="ultraserve_handover_joules",
+        kind="counter",
+        help="Modelled energy that chips drew while they changed hands; part of all chips' energy.",
+        field="handover_joules",
+    ),
+    Metric(
+        name="ultraserve_training_tokens",
+        kind="counter",
+        help="Tokens that training jobs say they have trained on lent chips.",
+        field="training_tokens",
+    ),
+    Metric(
+        name="ultraserve_training_joules",
+        kind="counter",
+        help="Modelled energy that training drew on lent chips beyond idle ones; part of all "
+        "chips' energy.",
+        field="training_joules",
+    ),
 )
 
 INFO_NAME = "ultraserve_info"

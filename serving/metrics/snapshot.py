@@ -16,7 +16,8 @@ class Snapshot:
 
     Totals count from the engine's start, idle time included in `emulated_s` and in the joules.
     `pause_s` is time in which recovering from faults or moving experts held steps up; it is not in
-    `busy_s`. `expert_imbalance` is the busiest chip's tokens over the mean's, 0 before the first.
+    `busy_s`. `training_joules` are what training jobs drew on lent chips beyond idle ones.
+    `expert_imbalance` is the busiest chip's tokens over the mean's, 0 before the first.
     """
 
     dilation: float
@@ -41,6 +42,12 @@ class Snapshot:
     expert_imbalance: float
     expert_rebalances: int
     expert_moved_bytes: int
+    chips_lent: int
+    handovers: int
+    handover_bytes: int
+    handover_joules: float
+    training_tokens: int
+    training_joules: float
 
     def to_payload(self) -> dict[str, int]:
         """Return every field as a whole number of 64 bits; exact."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.model import ConfigError
+from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
 from serving.traffic.traffic import Traffic
 
 Float64s = NDArray[np.float64]
@@ -22,24 +23,6 @@ HOURS: Final = 24
 HOUR_S: Final = 3_600.0
 DAY_S: Final = HOURS * HOUR_S
 _ROUNDING: Final = 1e-9
-
-DEEPSEEK_SOURCE: Final = (
-    "shape of DeepSeek's inference on 24 February 2025, in H800 nodes: peak 278, mean 226.75 "
-    "(deepseek-ai/open-infra-index, CC0; steps read off its figure); assumed to be that of requests"
-)
-_DEEPSEEK_NODES: Final = (  # from hour to hour of local time, nodes
-    (0.0, 1.25, 218),
-    (1.25, 2.0, 188),
-    (2.0, 2.75, 158),
-    (2.75, 3.0, 128),
-    (3.0, 3.5, 98),
-    (3.5, 6.5, 68),
-    (6.5, 7.0, 98),
-    (7.0, 7.5, 128),
-    (7.5, 8.0, 188),
-    (8.0, 8.5, 218),
-    (8.5, 24.0, 278),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +125,8 @@ def deepseek_day() -> Day:
     edges = np.arange(HOURS)
     shares = np.zeros(HOURS)  # [hours]
     busiest = np.zeros(HOURS)
-    peak = max(nodes for _, _, nodes in _DEEPSEEK_NODES)
-    for begin, end, nodes in _DEEPSEEK_NODES:
+    peak = max(nodes for _, _, nodes in DEEPSEEK_NODES)
+    for begin, end, nodes in DEEPSEEK_NODES:
         inside = np.clip(np.minimum(end, edges + 1) - np.maximum(begin, edges), 0, None)
         shares += inside * nodes / peak
         busiest = np.maximum(busiest, np.where(inside > 0, nodes / peak, 0))

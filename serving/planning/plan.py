@@ -15,10 +15,10 @@ from serving.planning.plan_check import CheckTerms
 from serving.planning.plan_choice import Choice, Progress, SearchTerms, choose
 from serving.planning.plan_demand import Demand
 from serving.planning.plan_workers import CheckWorkers
-from serving.planning.slo import Slo
 from serving.steady_state.operating_point import OperatingPoint
 from serving.steady_state.pools import pooled_points
 from serving.steady_state.sweep import Sweep
+from serving.traffic.slo import Slo
 from serving.traffic.traffic import Traffic
 
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from emulator.model import THROTTLE, ExpertDistribution, StepBatch, StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from serving.planning.plan_demand import Demand, Share
-from serving.planning.slo import Slo
 from serving.steady_state.partitions import Candidate
 from serving.steady_state.sweep import ROUTING_SEED, Sweep
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.percentile import percentile
 from serving.traffic.serving_run import Ending, ServingRun
+from serving.traffic.slo import Slo
 
 Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -18,8 +18,8 @@ from serving.planning.plan_demand import Demand
 from serving.planning.plan_options import Option, Options, replicas_below, strongest
 from serving.planning.plan_search import smallest_passing
 from serving.planning.plan_workers import CheckWorkers
-from serving.planning.slo import Slo
 from serving.steady_state.sweep import Sweep
+from serving.traffic.slo import Slo
 
 Found = tuple[Option, int]
 """An option with so many replicas."""

@@ -32,6 +32,12 @@ class MachineTotals:
     expert_imbalance: float
     expert_rebalances: int
     expert_moved_bytes: int
+    chips_lent: int = 0
+    handovers: int = 0
+    handover_bytes: int = 0
+    handover_joules: float = 0.0
+    training_tokens: int = 0
+    training_joules: float = 0.0
 
 
 class EngineTime:
@@ -78,6 +84,15 @@ class EngineTime:
         self._steps += 1
         self._pause_ns += pause_ns
         self._compute_wall_s += compute_wall_s
+
+    @property
+    def passes(self) -> bool:
+        """Whether emulated time passes while nothing happens; virtual time does not."""
+        return self._clock.dilation > 0
+
+    def spend(self, joules: float) -> None:
+        """Count what chips drew beyond what steps and idle chips do."""
+        self._meter.add_beyond(joules)
 
     @property
     def now_ns(self) -> int:

@@ -38,6 +38,9 @@ _HOST_POOL_SHARE = 0.5
 """Assumed: how much of the host's free memory the KV of all ranks may fill. With prefix caching
 vLLM writes to every block of the pool in time, and the chips' arrays hold the weights' own KV."""
 
+_REST = ("sleep", "wake_up", "discard")
+"""What vLLM's executor asks its workers when an engine sleeps or wakes; the live engine's words."""
+
 _TORCH_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
@@ -220,7 +223,7 @@ class UltraServeExecutor(Executor):
         Raises:
             NotImplementedError: a method that this platform has no answer to.
         """
-        del timeout, kwargs
+        del timeout
         answers: dict[str, Any] = {
             "get_supported_tasks": ("generate",),
             "update_max_model_len": None,
@@ -231,7 +234,10 @@ class UltraServeExecutor(Executor):
             "get_model_inspection": f"{self.deployment.weights_name} on emulated chips",
         }
         if method == CONTROL_METHOD:
-            result = [self.live_engine().control(*args)]
+            result: list[Any] = [self.live_engine().control(*args)]
+        elif method in _REST:
+            getattr(self.live_engine(), str(method))(*args, **(kwargs or {}))
+            result = [None]
         elif isinstance(method, str) and method in answers:
             result = [answers[method]]
         else:

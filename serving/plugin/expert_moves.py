@@ -5,7 +5,8 @@ emulated time, and those of the weights that compute tokens, which really move b
 memories. They are the same where one model is both.
 """
 
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,18 @@ from serving.plugin.expert_balancer import ExpertBalancer, Move
 from serving.plugin.live_machine import LiveMachine
 
 I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedExperts:
+    """What a hand-over moved of the timed model: expert copies, each of one layer, and bytes that
+    crossed links in `duration_ns`, which the next step is charged; `joules` are beyond idle chips.
+    """
+
+    copies: int = 0
+    link_bytes: int = 0
+    duration_ns: int = 0
+    joules: float = 0.0
 
 
 class ExpertMoves:
@@ -112,9 +125,54 @@ class ExpertMoves:
             if move is not None:
                 self._really_move(move)
 
+    def leave(self, chips: Collection[int]) -> MovedExperts | None:
+        """Copy to chips that stay what else would be nowhere once `chips` have gone.
+
+        None when a chip was lost meanwhile: where experts lie has to be looked at again. Raises
+        ConfigError, with the figures, when they do not fit.
+        """
+        machine, fleet = self._live.machine, self._live.tokens
+        goal = machine.departure(chips).placement
+        stand_in = None
+        if not self._same_model and isinstance(fleet, Fleet):
+            stand_in = machine.departure(chips, fleet.placement).placement
+        return self._go_to(goal, stand_in)
+
+    def come_back(self) -> MovedExperts | None:
+        """Let experts lie as at the start as far as chips are there; see `leave`.
+
+        Where experts are balanced by their load, the next plan does so.
+        """
+        machine, fleet = self._live.machine, self._live.tokens
+        if self._deployment.eplb is not None or not machine.ranks_up.any():
+            return MovedExperts()
+        stand_in = None
+        if not self._same_model and isinstance(fleet, Fleet):
+            stand_in = machine.home_on(self._home_of_weights, fleet.placement)
+        return self._go_to(machine.home_on(self._home), stand_in)
+
+    def _go_to(
+        self, goal: ExpertPlacement, stand_in: ExpertPlacement | None
+    ) -> MovedExperts | None:
+        """Move the timed model's experts to `goal`, those of a stand-in to `stand_in`."""
+        machine, fleet = self._live.machine, self._live.tokens
+        moved = MovedExperts()
+        move = self._way_to(machine.placement, goal)
+        if move is not None:
+            done = self._move_on_machine(move)
+            if done is None:
+                return None
+            moved = done
+        if stand_in is not None and isinstance(fleet, Fleet):
+            move = self._way_to(fleet.placement, stand_in)
+            if move is not None and not self._really_move(move):
+                return None
+        return moved
+
     def _way_to(self, before: ExpertPlacement, home: ExpertPlacement) -> Move | None:
-        """What leads back to `home`, which may have fewer slots than `before`."""
+        """What leads to `home`, which may have fewer slots than `before`, or more."""
         slots = home.padded(before.slots)
+        before = replace(before, expert_of_slot=before.padded(home.slots))
         if np.array_equal(slots, before.expert_of_slot):
             return None
         transfers = migration(
@@ -139,19 +197,26 @@ class ExpertMoves:
         if move is not None:
             self._move_on_machine(move)
 
-    def _move_on_machine(self, move: Move) -> None:
-        """Move experts of the timed model, and charge the links for it."""
+    def _move_on_machine(self, move: Move) -> MovedExperts | None:
+        """Move experts of the timed model, and charge the links for it; None: broken off."""
         machine = self._live.machine
         if self._same_model and not self._really_move(move):
-            return
+            return None
         moved = transfer_bytes(
             move.transfers, self._deployment.time_model.expert_bytes, machine.partition.chips
         )
         # What moves between slots of one chip crosses no link.
         between = moved.between_chips * ~np.eye(machine.partition.chips, dtype=np.bool_)
         self.moved_bytes += int(between.sum())
+        cost = machine.moving(between)
         machine.place_experts(move.placement)
-        self._live.pause(machine.transfer_ns(between))
+        self._live.pause(cost.duration_ns)
+        return MovedExperts(
+            copies=len(move.transfers),
+            link_bytes=cost.bytes_links,
+            duration_ns=cost.duration_ns,
+            joules=cost.joules,
+        )
 
     def _move_weights(self) -> None:
         fleet = self._live.tokens

@@ -5,9 +5,11 @@ Between steps it answers the control service.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
@@ -15,34 +17,47 @@ from emulator.fleet import Fleet, MadeUpTokens
 from emulator.model import Machine, StepCost, ceilings_of
 from emulator.sim.clock import Clock
 from emulator.specs.step import RankOutput, RankStep
+from emulator.units import NS_PER_S
+from serving.errors import LeaseRefused
 from serving.metrics.control_call import (
     ControlReply,
     ControlRequest,
+    DrainRequest,
     FaultReport,
     HealReport,
     HealRequest,
     InjectRequest,
+    LeaseReport,
+    PublishRequest,
     RecordingRequest,
     RecordRequest,
     Refusal,
     RefusalCode,
     ReliefRequest,
+    ResumeRequest,
+    RollbackRequest,
     StateReply,
     StateRequest,
     StepsRequest,
+    TrainingNote,
     request_from_json,
     to_json,
 )
 from serving.metrics.machine_state import MachineState
+from serving.plugin.chip_leases import ChipLeases, WarmUp
 from serving.plugin.deployment import Deployment
+from serving.plugin.engine_sleep import EngineSleep
 from serving.plugin.engine_time import EngineTime, MachineTotals
 from serving.plugin.expert_moves import ExpertMoves
-from serving.plugin.live_machine import LiveMachine
+from serving.plugin.lease_checks import training_hbm
+from serving.plugin.live_machine import LiveMachine, LiveStep
 from serving.plugin.live_recording import LiveRecording
 from serving.plugin.machine_report import machine_state
 from serving.plugin.merge import LockstepOutput
+from serving.plugin.model_versions import ModelVersions
 from serving.plugin.step_report import StepReport
-from serving.plugin.translate import step_batch
+from serving.plugin.step_wish import StepWish
+from serving.plugin.translate import step_batch, warm_up_step
 
 
 def start_tokens(
@@ -97,6 +112,23 @@ class LiveEngine:
         )
         self._experts = ExpertMoves(deployment, self._live)
         self._recording = LiveRecording(lambda: self._time.now_ns, ceilings_of(machine.cost_model))
+        self._versions = ModelVersions(
+            deployment.weights_dir,
+            self._live,
+            now_ns=lambda: self._time.now_ns,
+            passes=clock.dilation > 0,
+            spend=self._time.spend,
+        )
+        self._leases = ChipLeases(
+            self._live,
+            self._experts,
+            now_ns=lambda: self._time.now_ns,
+            training_hbm=training_hbm(deployment),
+            warm_up=self._warm_up,
+            spend=self._time.spend,
+        )
+        self._sleep = EngineSleep(self._live, self._versions, spend=self._time.spend)
+        self._wish = StepWish()
         self._last_cost: StepCost | None = None
         self._held_until_ns = 0
         self._heard = self._counted = LockstepOutput.make_empty()
@@ -113,9 +145,21 @@ class LiveEngine:
         continues: bool,
     ) -> tuple[dict[int, RankOutput], StepReport]:
         """Compute a step and hold it until its emulated end; `continues`: see `StepPacer`."""
+        live, _ = self._step(lambda: self._live.step(steps, bitmasks), steps, continues=continues)
+        ended = self.report(live.lost_ranks)
+        self._go_on_with_leases(idle=False)
+        # What leases did after the step is in the same report, but not the time that it took.
+        lost_ranks = ended.lost_ranks + self._live.take_lost_ranks()
+        report = replace(self.report(lost_ranks), begin_s=ended.begin_s, end_s=ended.end_s)
+        return live.result.outputs, report
+
+    def _step(
+        self, compute: Callable[[], LiveStep], steps: Sequence[RankStep], *, continues: bool
+    ) -> tuple[LiveStep, StepCost]:
+        """Compute `steps`, count what they cost, and hold them until their emulated end."""
         begin_ns = self._time.begin_ns(continues=continues)
         started = time.perf_counter()
-        live = self._live.step(steps, bitmasks)
+        live = compute()
         outputs, loads = live.result.outputs, live.result.loads
         computed = [step for step in steps if step.rank in outputs]
         batch = step_batch(computed, outputs, self._deployment.partition.ranks)
@@ -139,22 +183,57 @@ class LiveEngine:
             queues=self._heard.rank_states,
         )
         self._time.finish(begin_ns, cost, pause_ns=pause_ns, compute_wall_s=compute_wall_s)
-        return outputs, self.report(live.lost_ranks)
+        return live, cost
+
+    def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
+        """A made-up prompt on ranks that have just come back, in a step of its own."""
+        steps = [warm_up_step(rank) for rank in ranks]
+        live, cost = self._step(
+            lambda: self._live.warm_up(steps), steps, continues=not self._is_idle
+        )
+        self._live.forget_requests(ranks)
+        partition = self._deployment.partition
+        positions = [chip for rank in ranks for chip in partition.chips_of_rank(rank)]
+        duration_ns = cost.duration_ns * (1 + live.repeats)
+        joules = float(cost.chip_watts[positions].sum()) * duration_ns / NS_PER_S
+        return WarmUp(duration_ns=duration_ns, joules=joules)
+
+    def _go_on_with_leases(self, *, idle: bool) -> None:
+        """Let groups of chips go, and come back, as far as that is due."""
+        before = self._leases.states
+        waits = self._time.passes or not idle
+        self._leases.advance(self._heard.rank_states, waits=waits)
+        if self._leases.states != before:
+            self._wish.make()  # an idle scheduler has to hear of ranks that open and close
 
     def hear(self, output: LockstepOutput) -> None:
         """Take what the scheduler says of its ranks, and of requests that had to move."""
         self._heard = output
-        if self._live.owes_ranks:  # their requests have yet to move
-            return
-        before, self._counted = self._counted, output
-        moved = output.moved_requests - before.moved_requests
-        failed = output.failed_requests - before.failed_requests
-        self._live.faults.count_requests(moved=moved, failed=failed)
+        self._wish = output.wish
+        self._hold(self._versions.advance(output))
+        if self._versions.wants_step:
+            self._wish.make()
+        if not self._live.owes_ranks:  # or else their requests have yet to move
+            before, self._counted = self._counted, output
+            moved = output.moved_requests - before.moved_requests
+            failed = output.failed_requests - before.failed_requests
+            self._live.faults.count_requests(moved=moved, failed=failed)
+            self._leases.count_moved(moved)
+        if not output.total_num_scheduled_tokens:
+            self._go_on_with_leases(idle=self._is_idle)
+            self._hold(self._live.take_pause())
 
     def report(self, lost_ranks: tuple[int, ...] = ()) -> StepReport:
         """The end of the last step, for the scheduler and the metrics."""
         ranks_up = tuple(self._live.machine.ranks_up.tolist())
-        return self._time.report(self._totals(), lost_ranks=lost_ranks, ranks_up=ranks_up)
+        draining = np.flatnonzero(~self._leases.ranks_open).tolist()
+        report = self._time.report(self._totals(), lost_ranks=lost_ranks, ranks_up=ranks_up)
+        return replace(
+            report,
+            closed_ranks=tuple(sorted({*self._versions.closed_ranks, *draining})),
+            renewed_ranks=self._versions.renewed_ranks,
+            weights=self._versions.names,
+        )
 
     def _totals(self) -> MachineTotals:
         machine = self._live.machine
@@ -167,19 +246,28 @@ class LiveEngine:
             expert_imbalance=self._experts.imbalance or 0.0,
             expert_rebalances=self._experts.rebalances,
             expert_moved_bytes=self._experts.moved_bytes,
+            chips_lent=self._leases.chips_lent,
+            **asdict(self._leases.totals),
         )
 
     def state(self) -> MachineState:
         """The whole machine between two steps."""
-        return machine_state(
+        state = machine_state(
             self._deployment,
             self._live,
             self._time.snapshot(self._totals()),
             self._experts.balance,
+            leases=self._leases,
             last_cost=self._last_cost,
             queues=self._heard.rank_states,
             kv_blocks=self._kv_blocks,
         )
+        ranks = [
+            structs.replace(rank, version=self._versions.number_of(rank.rank))
+            for rank in state.ranks
+        ]
+        versions, sleep = self._versions.states(), self._sleep.state()
+        return structs.replace(state, ranks=tuple(ranks), versions=versions, sleep=sleep)
 
     @property
     def _is_idle(self) -> bool:
@@ -189,16 +277,38 @@ class LiveEngine:
     def control(self, request: str) -> str:
         """Answer the control service: JSON in, JSON out; a refusal is an answer too."""
         try:
+            if self._is_idle:
+                self._go_on_with_leases(idle=True)
             return to_json(self._answer(request_from_json(request)))
         except ConfigError as error:
             return to_json(Refusal(code=RefusalCode.INVALID, message=str(error)))
+        except LeaseRefused as error:
+            return to_json(Refusal(code=RefusalCode.PRECONDITION, message=str(error)))
         finally:
             # What this took begins now: an idle engine may be through with it before its next step.
-            taken_ns = self._live.take_pause()
-            if taken_ns:
-                self._held_until_ns = max(self._held_until_ns, self._time.now_ns) + taken_ns
+            self._hold(self._live.take_pause())
+
+    def _hold(self, duration_ns: int) -> None:
+        """Let the next step begin so much later than it would now."""
+        if duration_ns:
+            self._held_until_ns = max(self._held_until_ns, self._time.now_ns) + duration_ns
+
+    def sleep(self, level: int) -> None:
+        """Give up HBM as vLLM's sleep does; raises ConfigError when it cannot be now."""
+        self._hold(self._sleep.fall_asleep(level, self.state().leases))
+
+    def wake_up(self, tags: Sequence[str] | None) -> None:
+        """Bring back into HBM what `tags` name, or everything."""
+        self._hold(self._sleep.wake(tags))
+
+    def discard(self, tags: Sequence[str]) -> None:
+        """Give up the KV cache alone."""
+        self._sleep.discard(tags)
 
     def _answer(self, request: ControlRequest) -> ControlReply:
+        refusal = self._sleep.refusal(request)
+        if refusal is not None:
+            return refusal
         match request:
             case StateRequest():
                 return StateReply(state=self.state())
@@ -216,5 +326,33 @@ class LiveEngine:
                 healed = self._live.heal(request.chip, request.rack)
                 self._experts.bring_home()
                 return HealReport(healed=healed)
+            case PublishRequest():
+                self._wish.make()  # an idle scheduler has to hear of blocks that close
+                return self._versions.publish(request.weights_dir, request.note)
+            case RollbackRequest():
+                self._wish.make()
+                return self._versions.roll_back()
+            case DrainRequest() | ResumeRequest() | TrainingNote():
+                return self._answer_of_lease(request)
             case RecordRequest() | RecordingRequest() | StepsRequest() | ReliefRequest():
                 return self._recording.answer(request)
+
+    def _answer_of_lease(
+        self, request: DrainRequest | ResumeRequest | TrainingNote
+    ) -> ControlReply:
+        """Raises ConfigError and LeaseRefused; what can be done at once in an idle engine is."""
+        match request:
+            case DrainRequest():
+                self._live.settle_pending()
+                number, words = self._leases.drain(request, self._heard.rank_states)
+            case ResumeRequest():
+                number, words = self._leases.resume(request.lease), ""
+            case TrainingNote():
+                number, words = self._leases.note(request), ""
+        if number is None:
+            return LeaseReport(lease=None, reason=words)
+        self._wish.make()
+        if self._is_idle:
+            self._go_on_with_leases(idle=True)
+        lease = self._leases.state(number)
+        return LeaseReport(lease=lease, reason=words or lease.reason)

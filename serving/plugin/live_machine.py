@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from vllm.logger import init_logger
 
 from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
-from emulator.model import Health, Machine, Recovery, StepCosting
+from emulator.model import Health, Machine, Recovery, Settlement, StepCosting
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.step import RankStep
 from serving.plugin.fault_log import FaultLog, Outcome
-from serving.plugin.fleet_recovery import follow, ranks_without_kv
+from serving.plugin.fleet_recovery import follow, positions_vacated, ranks_without_kv
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -134,7 +134,7 @@ class LiveMachine:
         Raises ConfigError for a fault that cannot happen on this machine as it is.
         """
         health = self._actual.after(fault, self.machine.system, self.machine.partition)
-        recovery = self.machine.settlement(health).recovery
+        recovery = self._settlement(health, ())[1].recovery
         if dry_run:
             return None, recovery
         self.faults.check_room()
@@ -200,7 +200,7 @@ class LiveMachine:
                 fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
                 system, partition = self.machine.system, self.machine.partition
                 self._actual = self._actual.after(fault, system, partition)
-                self._record(fault, self.machine.settlement(self._actual).recovery)
+                self._record(fault, self._settlement(self._actual, ())[1].recovery)
 
     def _record(self, fault: Fault, recovery: Recovery) -> int:
         return self.faults.add(
@@ -215,13 +215,96 @@ class LiveMachine:
         if self.faults.pending:
             self._settle()
 
-    def _settle(self) -> None:
-        """Go on with what has happened: the machine decides, the chips follow."""
+    def lend(self, chips: Collection[int]) -> bool:
+        """Let `chips` go to somebody else: their processes end, their ranks lose their KV.
+
+        False when it cannot be now, because of what has happened since it was planned: one of them
+        is out of service, or an expert lies on nobody else; then nothing has changed.
+        """
+        self.settle_pending()
+        if not self._actual.in_service[list(chips)].all():
+            return False
+        health = self._actual.lending(chips)
+        settlement = self.machine.settlement(health)
+        if settlement.recovery.reloads:
+            return False
+        before, partition = self.machine.seating, self.machine.partition
+        lost_ranks = ranks_without_kv(before, settlement.recovery, partition)
+        gone: Collection[int] = ()
+        if isinstance(self.tokens, MadeUpTokens):
+            self.tokens.forget(lost_ranks)
+        else:
+            leaving = positions_vacated(before, settlement.recovery).tolist()
+            try:
+                self.tokens.remove(leaving, lost_ranks)
+            except ChipLost as loss:
+                gone = loss.chips
+            self.tokens.place(self.tokens.placement.without(leaving), ())
+        self._actual = health
+        self.machine.settle(health, settlement)
+        self._lost_ranks |= lost_ranks
+        self._on_change()
+        if gone:
+            self.meet(gone)
+        return True
+
+    def take_back(self, chips: Collection[int]) -> None:
+        """Let `chips`, which are lent out and have read their weights, take seats again.
+
+        Those that have failed meanwhile stay out.
+        """
+        self.settle_pending()
+        self._actual = self._actual.returning([c for c in chips if self._actual.lent[c]])
+        self._settle(prepared=chips)
+
+    def forget_requests(self, ranks: Collection[int]) -> None:
+        """Let the chips of `ranks` forget what they know of requests."""
+        if isinstance(self.tokens, MadeUpTokens):
+            self.tokens.forget(ranks)
+            return
+        try:
+            self.tokens.remove((), ranks)
+        except ChipLost as loss:
+            self.meet(loss.chips)
+
+    def warm_up(self, steps: Sequence[RankStep]) -> LiveStep:
+        """Compute made-up steps between two real ones, also on ranks that have just come back.
+
+        Ranks that lose their KV in it are told of with those before it.
+        """
+        owed, self._lost_ranks = self._lost_ranks, set()
+        done = self.step(steps, {})
+        self._lost_ranks |= owed.union(done.lost_ranks)
+        return done
+
+    def take_lost_ranks(self) -> tuple[int, ...]:
+        """Ranks whose requests must move, and have not been told of; they are with this."""
+        lost, self._lost_ranks = self._lost_ranks, set()
+        return tuple(sorted(lost))
+
+    def _settlement(
+        self, health: Health, kinds: Sequence[FaultKind], prepared: Collection[int] = ()
+    ) -> tuple[Health, Settlement]:
+        """How to go on with `health`, in which lent chips are called back where nothing else helps.
+
+        Changes nothing.
+        """
+        settlement = self.machine.settlement(health, kinds, prepared=prepared)
+        recalled = self.machine.recallable(health, settlement.recovery)
+        if recalled:
+            health = health.returning(recalled)
+            settlement = self.machine.settlement(health, kinds, prepared=prepared)
+        return health, settlement
+
+    def _settle(self, prepared: Collection[int] = ()) -> None:
+        """Go on with what has happened: the machine decides, the chips follow.
+
+        The chips `prepared` have read the weights of a seat that they take.
+        """
         started = time.perf_counter()
         while True:
-            health = self._actual
             kinds = [record.fault.kind for record in self.faults.pending]
-            settlement = self.machine.settlement(health, kinds)
+            health, settlement = self._settlement(self._actual, kinds, prepared)
             recovery = settlement.recovery
             before, partition = self.machine.seating, self.machine.partition
             lost_ranks = ranks_without_kv(before, recovery, partition)
@@ -241,6 +324,7 @@ class LiveMachine:
             except ChipLost as loss:
                 self._note_experts()
                 self._note_gone(loss.chips, recovery.seating)
+        self._actual = health
         self.machine.settle(health, settlement)
         self._lost_ranks |= lost_ranks
         self._pause_ns += settlement.duration_ns

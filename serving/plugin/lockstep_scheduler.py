@@ -7,7 +7,6 @@ and outputs, so that vLLM's own duration metrics are in emulated seconds.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from vllm.v1.core.sched.interface import PauseState, SchedulerInterface
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import (
-    EngineCoreEvent,
-    EngineCoreEventType,
     EngineCoreOutput,
     EngineCoreOutputs,
 )
@@ -27,11 +24,12 @@ from vllm.v1.request import Request, RequestStatus
 
 from serving.plugin.merge import (
     LockstepOutput,
-    RankQueues,
     merge_client,
     merge_outputs,
     merge_stats,
+    queues_of,
 )
+from serving.plugin.prefix_hits import prefix_hit_tokens
 from serving.plugin.rank_evacuation import (
     add_silent_rows,
     carry_contexts,
@@ -42,7 +40,9 @@ from serving.plugin.rank_evacuation import (
 )
 from serving.plugin.rank_loads import RankLoads
 from serving.plugin.rank_throttle import RankThrottle
-from serving.plugin.step_report import StepReport, TimedOutput
+from serving.plugin.request_place import NOWHERE, Place, name_weights
+from serving.plugin.step_report import StepReport, TimedOutput, stamp_events
+from serving.plugin.step_wish import StepWish
 from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.policy.rank_choice import choose_rank
 from serving.settings import Settings
@@ -55,20 +55,12 @@ if TYPE_CHECKING:
     from vllm.v1.structured_output import StructuredOutputManager
 
 
-@dataclass(slots=True)
-class _Place:
-    """Where a request is, its number in the order of arrival, and how many events are stamped."""
-
-    rank: int
-    arrival: int
-    stamped_events: int = 0
-
-
 class LockstepScheduler(SchedulerInterface):
     """N vLLM schedulers behind the interface of one.
 
-    Invariants: a request lives in exactly one rank, or came when none was up and ends in the next
-    step; a rank that is down has none; the merged output's counts are the ranks' sums.
+    Invariants: a request lives in exactly one rank, or waits for one to take requests, or came when
+    none was up and ends in the next step; a rank that is down has none; the merged output's counts
+    are the ranks' sums.
     """
 
     connector = None
@@ -107,9 +99,12 @@ class LockstepScheduler(SchedulerInterface):
         self._seats: int = self.ranks[0].max_num_active_reqs
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, Place] = {}
         self._arrivals = 0
         self._turned_away: dict[str, Request] = {}
+        self._closed: NDArray[np.bool_] = np.zeros(len(self.ranks), dtype=np.bool_)
+        self._weights: tuple[str, ...] = ()
+        self._wish = StepWish()
         self._moved_requests = 0
         self._failed_requests = 0
         self._continues = False
@@ -124,6 +119,7 @@ class LockstepScheduler(SchedulerInterface):
     def schedule(self, throttle_prefills: bool = False) -> LockstepOutput:
         """Let every rank schedule, and merge; a rank without requests takes part all the same."""
         self._announced = True
+        self._wish.grant()
         by_rank = self._throttle.schedule(throttle_prefills)
         for number, (rank, output) in enumerate(zip(self.ranks, by_rank, strict=True)):
             carry_contexts(rank, output)
@@ -140,9 +136,12 @@ class LockstepScheduler(SchedulerInterface):
             by_rank,
             continues=continues,
             empty_rank_steps=int(self.empty_steps.sum()),
+            arrived_requests=self._arrivals,
             moved_requests=self._moved_requests,
             failed_requests=self._failed_requests,
-            rank_states=tuple(map(_queues, self.ranks)),
+            rank_states=tuple(map(queues_of, self.ranks)),
+            closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
+            wish=self._wish,
         )
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
@@ -169,6 +168,7 @@ class LockstepScheduler(SchedulerInterface):
         report = None
         if isinstance(model_runner_output, TimedOutput):
             self._report = report = model_runner_output.report
+            self._weights = report.weights if report is not None else ()
         self._loads.forget()
         merged: dict[int, EngineCoreOutputs] = {}
         stats: list[SchedulerStats] = []
@@ -183,10 +183,15 @@ class LockstepScheduler(SchedulerInterface):
                 if part.scheduler_stats is not None:
                     stats.append(part.scheduler_stats)
                     part.scheduler_stats = None
+                if self._weights:
+                    name_weights(part.outputs, self._weights[number], self._places)
                 merge_client(merged, client, part)
         if report is not None:
+            self._closed[:] = False
+            self._closed[list(report.closed_ranks)] = True
             self._end(merged, self._finish_failed(report.failed_requests))
             self._end(merged, self._evacuate(report))
+            self._forget_prefixes(report.renewed_ranks)
         self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank)
         if self._log_stats:
@@ -197,6 +202,12 @@ class LockstepScheduler(SchedulerInterface):
         computed = scheduler_output.total_num_scheduled_tokens > 0
         self._continues = computed and self.has_unfinished_requests()
         return merged
+
+    def _forget_prefixes(self, renewed_ranks: Iterable[int]) -> None:
+        """Empty the prefix caches of ranks that have other weights now."""
+        for number in renewed_ranks:
+            done = self.ranks[number].reset_prefix_cache()
+            assert done, "a rank that read other weights has no requests"
 
     def _finish_failed(self, names: Iterable[str]) -> list[Request]:
         """End requests that could not be computed; the ranks free what they held."""
@@ -222,6 +233,10 @@ class LockstepScheduler(SchedulerInterface):
             if request.is_finished():
                 continue
             number = self._choose(request)
+            if number is None and self.ranks_up.any():
+                self._places[request.request_id].rank = NOWHERE
+                self._turned_away[request.request_id] = request
+                continue
             if number is None:
                 request.status = RequestStatus.FINISHED_ERROR
                 continue
@@ -238,12 +253,16 @@ class LockstepScheduler(SchedulerInterface):
         return self._places[request.request_id].arrival
 
     def _dismiss_turned_away(self) -> list[Request]:
-        """End the requests that came when no rank was up, unless one is up by now."""
+        """End the requests that came when no rank was up, unless one is up by now.
+
+        While all that are up are closed, they wait.
+        """
         turned_away, self._turned_away = list(self._turned_away.values()), {}
         for request in turned_away:
             if self.ranks_up.any():
-                self.add_request(request)
+                self._send(request)
             else:
+                del self._places[request.request_id]
                 request.status = RequestStatus.FINISHED_ERROR
         return [request for request in turned_away if request.is_finished()]
 
@@ -270,7 +289,7 @@ class LockstepScheduler(SchedulerInterface):
             for output in outputs.outputs:
                 place = self._places.get(output.request_id)
                 first = place.stamped_events if place else 0
-                _stamp_events((output.events or [])[first:], report)
+                stamp_events((output.events or [])[first:], report)
                 if place:
                     place.stamped_events = 0
         # A prompt computed in several steps keeps its events until the last: they are of this one.
@@ -279,7 +298,7 @@ class LockstepScheduler(SchedulerInterface):
                 request = rank.requests.get(request_id)
                 if request is not None and request.events:
                     place = self._places[request_id]
-                    _stamp_events(request.events[place.stamped_events :], report)
+                    stamp_events(request.events[place.stamped_events :], report)
                     place.stamped_events = len(request.events)
 
     def _merge_stats(self, parts: list[SchedulerStats]) -> SchedulerStats:
@@ -297,29 +316,56 @@ class LockstepScheduler(SchedulerInterface):
     def add_request(self, request: Request) -> None:
         """Send a request to a rank; one that comes when none is up ends in the next step."""
         place = self._places.get(request.request_id)
-        if place is not None and request.request_id in self.ranks[place.rank].requests:
+        if (
+            place
+            and place.rank != NOWHERE
+            and request.request_id in self.ranks[place.rank].requests
+        ):
             self.ranks[place.rank].add_request(request)  # more input of a streaming session
             return
-        number = self._choose(request)
         self._arrivals += 1
+        # An id that comes again begins anew; until it has a rank, it has none that is left.
+        self._places[request.request_id] = Place(rank=NOWHERE, arrival=self._arrivals)
+        self._send(request)
+
+    def _send(self, request: Request) -> None:
+        """Send a request that has no rank to one; it waits when none takes it."""
+        number = self._choose(request)
         if number is None:
             self._turned_away[request.request_id] = request
             return
-        self._places[request.request_id] = _Place(rank=number, arrival=self._arrivals)
-        self.ranks[number].add_request(request)
+        self._places[request.request_id].rank = number
+        if request.num_preemptions or request.num_output_tokens:
+            put_in(self.ranks[number], request)  # evacuated before: it was queued once
+        else:
+            self.ranks[number].add_request(request)
         self._loads.add(number, request)
+
+    def _open_ranks(self, request: Request) -> NDArray[np.bool_]:
+        """Ranks that may take it; with tokens, those of the weights that made the last of them.
+
+        Where none of those is open, the request goes on with other weights.
+        """
+        ranks = self.ranks_up & ~self._closed
+        place = self._places.get(request.request_id)
+        if place is not None and place.weights and self._weights:
+            own = ranks & (np.array(self._weights) == place.weights[-1])
+            if own.any():
+                return own
+        return ranks
 
     def _choose(self, request: Request) -> int | None:
         load_tokens, requests = self._loads.before(request)
+        ranks = self._open_ranks(request)
         hit_tokens = [
-            prefix_hit_tokens(rank, request) if is_up else 0
-            for rank, is_up in zip(self.ranks, self.ranks_up, strict=True)
+            prefix_hit_tokens(rank, request) if is_open else 0
+            for rank, is_open in zip(self.ranks, ranks, strict=True)
         ]
         return choose_rank(
             hit_tokens=np.array(hit_tokens, dtype=np.int64),
             load_tokens=load_tokens,
             has_seat=requests < self._seats,
-            is_up=self.ranks_up,
+            is_up=ranks,
         )
 
     def finish_requests(
@@ -338,6 +384,7 @@ class LockstepScheduler(SchedulerInterface):
         for request_id in list(self._turned_away) if wanted is None else wanted:
             request = self._turned_away.pop(request_id, None)
             if request is not None:
+                del self._places[request_id]
                 request.status = finished_status
                 finished.append(request)
         return finished
@@ -355,7 +402,13 @@ class LockstepScheduler(SchedulerInterface):
     def get_num_unfinished_requests(self) -> int:
         """Sum over ranks, and what waits to be told that none is up."""
         unfinished: int = sum(rank.get_num_unfinished_requests() for rank in self.ranks)
-        return unfinished + len(self._turned_away)
+        return unfinished + (len(self._turned_away) if self._owes_turned_away else 0)
+
+    @property
+    def _owes_turned_away(self) -> bool:
+        """Whether requests without a rank ask for a step: in a pause, new ones only wait."""
+        running = self.pause_state is PauseState.UNPAUSED
+        return bool(self._turned_away) and (running or not self.ranks_up.any())
 
     def has_finished_requests(self) -> bool:
         """Whether a rank still has to tell the chips of a finished request."""
@@ -365,7 +418,8 @@ class LockstepScheduler(SchedulerInterface):
         """Also true once before the first request: an empty step publishes the clock."""
         return (
             not self._announced
-            or bool(self._turned_away)
+            or self._wish.wanted
+            or self._owes_turned_away
             or any(rank.has_requests() for rank in self.ranks)
         )
 
@@ -410,31 +464,3 @@ class LockstepScheduler(SchedulerInterface):
         """Shut every rank down."""
         for rank in self.ranks:
             rank.shutdown()
-
-
-def _queues(rank: Scheduler) -> RankQueues:
-    running, waiting = rank.get_request_counts()
-    pool = rank.kv_cache_manager.block_pool
-    used = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # less vLLM's null block
-    return RankQueues(running=running, waiting=waiting, kv_blocks_used=used)
-
-
-def _stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
-    for event in events:
-        if event.type is EngineCoreEventType.QUEUED:
-            event.timestamp = min(report.at_monotonic_s(event.timestamp), report.begin_s)
-        else:
-            event.timestamp = report.begin_s
-
-
-def prefix_hit_tokens(rank: Scheduler, request: Request) -> int:
-    """Tokens of the request in the rank's prefix cache; the last one is computed anyway."""
-    manager = rank.kv_cache_manager
-    hashes = request.block_hashes
-    if not hashes or not manager.prefix_cache_lookup_enabled(request):
-        return 0
-    # On most ranks the first block is not there, and asking for it alone is several times cheaper.
-    if manager.block_pool.get_cached_block(hashes[0], [0]) is None:
-        return 0
-    hit = manager.coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
-    return int(hit[1])

@@ -8,6 +8,7 @@ from emulator.specs.link_lanes import lanes_of
 from emulator.specs.placement import EMPTY
 from emulator.specs.seating import VACANT
 from serving.metrics.machine_state import (
+    SERVING,
     ChipHealth,
     ChipState,
     CutLink,
@@ -19,6 +20,7 @@ from serving.metrics.machine_state import (
     StackState,
 )
 from serving.metrics.snapshot import Snapshot
+from serving.plugin.chip_leases import ChipLeases
 from serving.plugin.deployment import Deployment
 from serving.plugin.live_machine import LiveMachine
 from serving.plugin.merge import RankQueues
@@ -30,6 +32,7 @@ def machine_state(
     snapshot: Snapshot,
     balance: ExpertBalance,
     *,
+    leases: ChipLeases,
     last_cost: StepCost | None,
     queues: tuple[RankQueues, ...],
     kv_blocks: int,
@@ -55,15 +58,18 @@ def machine_state(
         ),
         chip_watts=snapshot.chip_watts,
         facility_watts=snapshot.facility_watts,
-        chips=_chips(live, last_cost),
+        chips=_chips(live, leases, last_cost),
         ranks=_ranks(machine, queues, kv_blocks),
         racks=_racks(live),
         faults=live.faults.records,
         expert_balance=balance,
+        leases=leases.states,
     )
 
 
-def _chips(live: LiveMachine, last_cost: StepCost | None) -> tuple[ChipState, ...]:
+def _chips(
+    live: LiveMachine, leases: ChipLeases, last_cost: StepCost | None
+) -> tuple[ChipState, ...]:
     machine = live.machine
     health, partition, system = live.actual, machine.partition, machine.system
     position_of = {
@@ -71,7 +77,7 @@ def _chips(live: LiveMachine, last_cost: StepCost | None) -> tuple[ChipState, ..
         for position, chip in enumerate(machine.seating.chip_of_position.tolist())
         if chip != VACANT
     }
-    usage = machine.hbm.usage()
+    usage, phases = machine.hbm.usage(), leases.phases
     slots = machine.placement.expert_of_slot  # [layers, positions, slots]
     filled = (slots != EMPTY).sum(axis=(0, 2))  # [positions]
     idle_watts = machine.cost_model.idle_chip_watts
@@ -81,6 +87,7 @@ def _chips(live: LiveMachine, last_cost: StepCost | None) -> tuple[ChipState, ..
         position = position_of.get(chip)
         place = partition.first_chip + chip
         seated = position is not None
+        holds = position if seated else machine.lent_position(chip)  # whose HBM it is
         watts = idle_watts
         if position is not None and last_cost is not None:
             watts = float(last_cost.chip_watts[position])
@@ -102,15 +109,16 @@ def _chips(live: LiveMachine, last_cost: StepCost | None) -> tuple[ChipState, ..
                         owner_bytes={
                             str(owner): held for owner, held in stack.bytes_by_owner().items()
                         }
-                        if seated
+                        if holds is not None
                         else {},
                     )
-                    for stack in usage[0 if position is None else position]
+                    for stack in usage[0 if holds is None else holds]
                 ),
                 cut_links=_cut_links(live, chip),
                 expert_slots=machine.placement.layers * machine.placement.slots if seated else 0,
                 expert_slots_filled=int(filled[position]) if position is not None else 0,
                 watts=watts,
+                phase=phases.get(chip, SERVING),
             )
         )
     return tuple(chips)
@@ -120,7 +128,7 @@ def _health(live: LiveMachine, chip: int) -> ChipHealth:
     health = live.actual
     if health.hung[chip]:
         return ChipHealth.HUNG
-    if not health.in_service[chip]:
+    if not health.works[chip]:
         return ChipHealth.LOST
     return ChipHealth.SLOW if health.slow_factor[chip] > 1 else ChipHealth.UP
 

@@ -4,8 +4,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
+
+from serving.plugin.step_wish import StepWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,23 +20,37 @@ class RankQueues:
     kv_blocks_used: int
 
 
+def queues_of(rank: Scheduler) -> RankQueues:
+    """How a rank's scheduler stands now."""
+    running, waiting = rank.get_request_counts()
+    pool = rank.kv_cache_manager.block_pool
+    used = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # less vLLM's null block
+    return RankQueues(running=running, waiting=waiting, kv_blocks_used=used)
+
+
 @dataclass
 class LockstepOutput(SchedulerOutput):
     """A merged SchedulerOutput that keeps each rank's own.
 
     `continues` says that requests were left over from the step before, so no time was idle.
     `empty_rank_steps` counts, over all locksteps so far, the ranks that took part in one without a
-    token of their own while another rank had some; `moved_requests` the requests that lost ranks
+    token of their own while another rank had some; `arrived_requests` all requests that were ever
+    added; `moved_requests` the requests that lost ranks
     have handed to others, `failed_requests` those that ended with an error because no rank could
-    take them, or the executor gave them up. `rank_states` say how each rank stands.
+    take them, or the executor gave them up. `rank_states` say how each rank stands;
+    `closed_ranks` are those that take no new request, as the engine asked. `wish` is how the engine
+    asks for a step when there is nothing to compute.
     """
 
     by_rank: list[SchedulerOutput] = field(default_factory=list)
     continues: bool = False
     empty_rank_steps: int = 0
+    arrived_requests: int = 0
     moved_requests: int = 0
     failed_requests: int = 0
     rank_states: tuple[RankQueues, ...] = ()
+    closed_ranks: tuple[int, ...] = ()
+    wish: StepWish = field(default_factory=StepWish)
 
 
 def merge_outputs(by_rank: list[SchedulerOutput], **of_all: Any) -> LockstepOutput:

@@ -1,7 +1,9 @@
 """What the executor tells the scheduler of a step besides its tokens: times, totals, lost ranks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
 from vllm.v1.outputs import ModelRunnerOutput
 
 from serving.metrics.snapshot import Snapshot
@@ -18,6 +20,10 @@ class StepReport:
     `failed_requests` could not be computed and end with an error. `ranks_up` says of each rank
     whether it takes requests from now on, also of the lost ones, which a spare may have replaced;
     None leaves it as it was, but for the lost ones, which are then down.
+
+    `closed_ranks` are up and take no request from now on; those that they have go on there.
+    `renewed_ranks` have read other weights since the last report: what their prefix caches hold is
+    of the old ones. `weights` names the weights of each rank; empty where nobody asks.
     """
 
     begin_s: float
@@ -27,6 +33,9 @@ class StepReport:
     lost_ranks: tuple[int, ...] = ()
     failed_requests: tuple[str, ...] = ()
     ranks_up: tuple[bool, ...] | None = None
+    closed_ranks: tuple[int, ...] = ()
+    renewed_ranks: tuple[int, ...] = ()
+    weights: tuple[str, ...] = ()
 
     def at_monotonic_s(self, wall_s: float) -> float:
         """Emulated seconds at a reading of the monotonic clock; the step's begin when virtual."""
@@ -40,3 +49,12 @@ class TimedOutput(ModelRunnerOutput):
     """A ModelRunnerOutput that carries its step's report."""
 
     report: StepReport | None = field(default=None)
+
+
+def stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
+    """Put emulated seconds on events that vLLM stamped with the wall in the step of `report`."""
+    for event in events:
+        if event.type is EngineCoreEventType.QUEUED:
+            event.timestamp = min(report.at_monotonic_s(event.timestamp), report.begin_s)
+        else:
+            event.timestamp = report.begin_s

@@ -4,6 +4,7 @@ The only place that knows the fields of both; pinned by tests/contracts.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,8 +13,26 @@ from vllm.v1.core.sched.output import GrammarOutput, NewRequestData, SchedulerOu
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors, ModelRunnerOutput
 
 from emulator.model import StepBatch
+from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
 from serving.plugin.requests import sampling_spec
+
+WARM_UP: Final = "warm-up"
+"""The request of a made-up step: no client's, for vLLM's ids end in a part of random letters."""
+
+
+def warm_up_step(rank: int) -> RankStep:
+    """A prompt of a few tokens that nobody asked for, on a rank that has no request."""
+    tokens = list(range(1, 9))
+    request = NewRequest(
+        request_id=WARM_UP,
+        token_ids=tokens,
+        prompt_tokens=len(tokens),
+        sampling=SamplingSpec(temperature=0.0),
+        block_ids=[1],  # vLLM keeps block 0 to itself
+    )
+    scheduled = Scheduled(request_id=WARM_UP, first_position=0, new_tokens=len(tokens))
+    return RankStep(rank=rank, new=[request], scheduled=[scheduled], finished=[])
 
 
 def rank_step(

@@ -305,7 +305,7 @@ def test_a_spare_that_does_not_start_is_a_lost_chip_and_another_may_come(
     assert psutil.wait_procs([process], timeout=GONE_WITHIN_S)[1] == []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fleet, "_weights_dir", tmp_path / "gone")
+        patch.setitem(fleet._weights_of, 1, tmp_path / "gone")
         with pytest.raises(ChipLost, match="did not start") as loss:
             fleet.add(1, even_placement(CHIPS))
     assert loss.value.chips == (1,)

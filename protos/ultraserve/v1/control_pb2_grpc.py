@@ -69,6 +69,66 @@ class ControlStub:
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.SerializeToString,
                 response_deserializer=ultraserve_dot_v1_dot_control__pb2.StepRelief.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/ultraserve.v1.Control/Drain',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.DrainRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.LeaseReport.FromString,
+                _registered_method=True)
+        self.Resume = channel.unary_unary(
+                '/ultraserve.v1.Control/Resume',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.LeaseReport.FromString,
+                _registered_method=True)
+        self.GetDayNight = channel.unary_unary(
+                '/ultraserve.v1.Control/GetDayNight',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetDayNightRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+                _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/ultraserve.v1.Control/SetPolicy',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+                _registered_method=True)
+        self.SetPhase = channel.unary_unary(
+                '/ultraserve.v1.Control/SetPhase',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.SetPhaseRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+                _registered_method=True)
+        self.Publish = channel.unary_unary(
+                '/ultraserve.v1.Control/Publish',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.PublishRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.VersionReport.FromString,
+                _registered_method=True)
+        self.Rollback = channel.unary_unary(
+                '/ultraserve.v1.Control/Rollback',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.VersionReport.FromString,
+                _registered_method=True)
+        self.Sleep = channel.unary_unary(
+                '/ultraserve.v1.Control/Sleep',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.SleepRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                _registered_method=True)
+        self.WakeUp = channel.unary_unary(
+                '/ultraserve.v1.Control/WakeUp',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.WakeUpRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                _registered_method=True)
+        self.PauseGeneration = channel.unary_unary(
+                '/ultraserve.v1.Control/PauseGeneration',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.PauseGenerationRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                _registered_method=True)
+        self.ResumeGeneration = channel.unary_unary(
+                '/ultraserve.v1.Control/ResumeGeneration',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.ResumeGenerationRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                _registered_method=True)
+        self.GetRest = channel.unary_unary(
+                '/ultraserve.v1.Control/GetRest',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetRestRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                _registered_method=True)
 
 
 class ControlServicer:
@@ -126,6 +186,92 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Lends out chips: whole ranks in service, of which others stay. Their requests end or go on
+        elsewhere. FAILED_PRECONDITION: it cannot be now, with the figures, or a policy decides.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Takes a lease's chips back; one that still drains is called off. The same errors as Drain.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDayNight(self, request, context):
+        """Who serves, who trains, and why. FAILED_PRECONDITION, here and in the next two: the server was
+        started without day and night.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPolicy(self, request, context):
+        """Lets another policy decide, or none ("manual"). INVALID_ARGUMENT: there is no such policy.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPhase(self, request, context):
+        """Says what a group is to do, under the policy "manual". INVALID_ARGUMENT: no such group or
+        phase; FAILED_PRECONDITION: another policy decides.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Publish(self, request, context):
+        """Serves other weights of the same architecture, block by block; requests end with the weights
+        that they began with. FAILED_PRECONDITION: they cannot be served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rollback(self, request, context):
+        """Serves the weights before the present ones again. FAILED_PRECONDITION: there are none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Sleep(self, request, context):
+        """vLLM's words, for the whole engine: weights leave HBM, and come back; requests are held, and go
+        on. INVALID_ARGUMENT: a level or mode that vLLM does not have; FAILED_PRECONDITION: not now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WakeUp(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseGeneration(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeGeneration(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRest(self, request, context):
+        """Whether it sleeps or pauses.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -163,6 +309,66 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.GetRelief,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.FromString,
                     response_serializer=ultraserve_dot_v1_dot_control__pb2.StepRelief.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.DrainRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.LeaseReport.SerializeToString,
+            ),
+            'Resume': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.ResumeRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.LeaseReport.SerializeToString,
+            ),
+            'GetDayNight': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDayNight,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetDayNightRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.SetPolicyRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.SerializeToString,
+            ),
+            'SetPhase': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPhase,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.SetPhaseRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.SerializeToString,
+            ),
+            'Publish': grpc.unary_unary_rpc_method_handler(
+                    servicer.Publish,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.PublishRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.VersionReport.SerializeToString,
+            ),
+            'Rollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollback,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.RollbackRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.VersionReport.SerializeToString,
+            ),
+            'Sleep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sleep,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.SleepRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+            ),
+            'WakeUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.WakeUp,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.WakeUpRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+            ),
+            'PauseGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseGeneration,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.PauseGenerationRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+            ),
+            'ResumeGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeGeneration,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.ResumeGenerationRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+            ),
+            'GetRest': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRest,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetRestRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +560,330 @@ class Control:
             '/ultraserve.v1.Control/GetRelief',
             ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.SerializeToString,
             ultraserve_dot_v1_dot_control__pb2.StepRelief.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/Drain',
+            ultraserve_dot_v1_dot_control__pb2.DrainRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.LeaseReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/Resume',
+            ultraserve_dot_v1_dot_control__pb2.ResumeRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.LeaseReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDayNight(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/GetDayNight',
+            ultraserve_dot_v1_dot_control__pb2.GetDayNightRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/SetPolicy',
+            ultraserve_dot_v1_dot_control__pb2.SetPolicyRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPhase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/SetPhase',
+            ultraserve_dot_v1_dot_control__pb2.SetPhaseRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Publish(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/Publish',
+            ultraserve_dot_v1_dot_control__pb2.PublishRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.VersionReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/Rollback',
+            ultraserve_dot_v1_dot_control__pb2.RollbackRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.VersionReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sleep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/Sleep',
+            ultraserve_dot_v1_dot_control__pb2.SleepRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WakeUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/WakeUp',
+            ultraserve_dot_v1_dot_control__pb2.WakeUpRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/PauseGeneration',
+            ultraserve_dot_v1_dot_control__pb2.PauseGenerationRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/ResumeGeneration',
+            ultraserve_dot_v1_dot_control__pb2.ResumeGenerationRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.Control/GetRest',
+            ultraserve_dot_v1_dot_control__pb2.GetRestRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
             options,
             channel_credentials,
             insecure,

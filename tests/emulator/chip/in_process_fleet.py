@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from emulator.actors.channel import ChipLost, ChipSilent, Drained
-from emulator.chip.chip_share import ChipShare, load_chip, read_experts
-from emulator.chip.commands import Command, Hang, LoadExperts, Stop
+from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
+from emulator.chip.commands import Command, Hang, LoadExperts, LoadWeights, Stop
 from emulator.chip.effects import Effect, Ready
 from emulator.fleet import Fleet
 
@@ -32,6 +32,9 @@ class LiveChip:
         self.hanging = self.hanging or isinstance(command, Hang)
         if not self.alive or self.hanging:
             return None
+        if isinstance(command, LoadWeights):
+            self.share, answer = renew_chip(self.chip, self.share, command)
+            return answer
         if isinstance(command, LoadExperts):
             return self.chip.handle(read_experts(self.share, command))
         return self.chip.handle(command)

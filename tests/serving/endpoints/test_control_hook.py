@@ -20,7 +20,7 @@ from emulator.errors import ConfigError
 from serving.endpoints.control_address import ENVIRONMENT, MIDDLEWARE, ControlAddress
 from serving.endpoints.control_client import ControlClient, ServerUnreachable
 from serving.endpoints.control_hook import ControlHook
-from serving.endpoints.control_service import Engine
+from serving.endpoints.engine_call import Engine
 from serving.errors import PortInUse
 from serving.metrics.machine_state import MachineState
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port

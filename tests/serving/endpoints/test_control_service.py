@@ -12,7 +12,7 @@ from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
-from serving.endpoints import control_service
+from serving.endpoints import engine_call
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
 from serving.endpoints.control_service import ControlServer
@@ -151,7 +151,7 @@ def test_an_engine_that_is_gone_is_unavailable(engine: SmallEngine, client: Cont
 def test_an_engine_that_ends_before_it_answers_ends_the_call(
     engine: SmallEngine, client: ControlClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_service, "_ENGINE_CHECK_S", 0.01)
+    monkeypatch.setattr(engine_call, "_ENGINE_CHECK_S", 0.01)
     engine.silent = True
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(client.state)

@@ -9,11 +9,11 @@ from serving.planning.plan import PlanQuestion
 from serving.planning.plan_check import CheckTerms
 from serving.planning.plan_choice import SearchTerms
 from serving.planning.plan_demand import RateDemand
-from serving.planning.slo import Slo
 from serving.steady_state.partitions import PartitionFilter
 from serving.steady_state.request_shape import RequestShape
 from serving.steady_state.sweep import Sweep
 from serving.traffic.lengths import IndependentLengths, LognormalLength
+from serving.traffic.slo import Slo
 
 SYSTEM = system_by_name("trn3-nl72x2")
 MODEL = model_by_name("qwen3-30b-a3b")

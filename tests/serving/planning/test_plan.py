@@ -12,8 +12,8 @@ from serving.planning.plan_check import SizeTask, check_size
 from serving.planning.plan_choice import SearchTerms, below_one_replica
 from serving.planning.plan_options import Options, strongest
 from serving.planning.plan_report import plan_data, plan_lines
-from serving.planning.slo import Slo
 from serving.steady_state.partitions import PartitionFilter
+from serving.traffic.slo import Slo
 from tests.serving.planning.planned import CHECK, DEMAND, QUESTION, SWEEP, question
 from tests.serving.steady_state.small_machines import trays
 

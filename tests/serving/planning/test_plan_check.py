@@ -9,10 +9,10 @@ from emulator.errors import ConfigError
 from emulator.model import StepCostModel
 from serving.planning.plan_check import Check, SizeTask, check_size
 from serving.planning.plan_demand import Share, TraceDemand
-from serving.planning.slo import Slo
 from serving.plugin.virtual_serving import simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending
+from serving.traffic.slo import Slo
 from serving.traffic.traffic import Traffic
 from tests.serving.planning.planned import CHECK, DEMAND, QUESTION, SWEEP
 

@@ -6,7 +6,7 @@ import pytest
 
 from emulator.units import NS_PER_S
 from serving.planning.plan_options import Option, Options, replicas_below, strongest
-from serving.planning.slo import Slo
+from serving.traffic.slo import Slo
 from tests.serving.planning.planned import DEMAND, SWEEP
 
 SLO = Slo.parse("ttft=300ms,tpot=20ms")

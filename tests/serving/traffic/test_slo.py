@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from serving.planning.slo import Slo
+from serving.traffic.slo import Slo
 
 
 def test_one_percentile_at_the_end_holds_for_both_terms() -> None:

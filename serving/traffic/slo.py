@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.traffic.service_level import ServiceLevel
 
 DEFAULT_PERCENTILE: Final = 99.0

@@ -1,0 +1,67 @@
+"""One layer's work of a chip's experts in a training micro-batch: weighed sums, and back.
+
+A row is a token's hidden state; a pair is a row with one of this chip's experts. The weights of
+pairs are applied here, so that one row of sums leaves the chip for each row that came.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array  # type: ignore[import-untyped]
+
+from emulator.chip.training_commands import TrainExperts
+from emulator.compute.mixed_precision import Precision, as_operand
+from emulator.compute.parameters import Parameters
+from emulator.compute.training_experts import ExpertsTape, experts_backward, experts_forward
+
+F32 = NDArray[np.float32]
+
+
+class ExpertWork:
+    """What the way back needs of the way there; made by `forward`."""
+
+    __slots__ = ("_command", "_out", "_pairs_of_row", "_precision", "_tape")
+
+    def __init__(
+        self, command: TrainExperts, out: F32, tape: ExpertsTape, precision: Precision
+    ) -> None:
+        self._command = command
+        self._out = out  # [pairs, hidden], unweighted
+        self._tape = tape
+        self._precision = precision
+        self._pairs_of_row = _pairs_of_row(command)
+
+    @classmethod
+    def forward(
+        cls, experts: Parameters, command: TrainExperts, precision: Precision
+    ) -> tuple["ExpertWork", F32]:
+        """Apply `experts` to what `command` brings; returns the work, and sums [rows, hidden]."""
+        rows = command.rows[command.row_of_pair]  # [pairs, hidden]
+        out, tape = experts_forward(experts, command.layer, rows, command.counts, precision)
+        work = cls(command, out, tape, precision)
+        return work, work._summed(out, command.weights)
+
+    def backward(self, experts: Parameters, grads: Parameters, grad_sums: F32) -> tuple[F32, F32]:
+        """From `grad_sums` dL/dsums [rows, hidden]: the gradients by rows [rows, hidden] and by the
+        weights of pairs [pairs]; adds to `grads`.
+        """
+        command = self._command
+        of_pair = grad_sums[command.row_of_pair]  # [pairs, hidden]
+        by_weight: F32 = np.einsum("ph,ph->p", of_pair, self._out)
+        of_pair *= command.weights[:, None]
+        as_operand(of_pair, self._precision)
+        by_row = experts_backward(experts, grads, command.layer, self._tape, of_pair)
+        return self._summed(by_row, np.ones(len(by_row), np.float32)), by_weight
+
+    def _summed(self, of_pair: F32, weights: F32) -> F32:
+        """Add each row's pairs, [pairs, hidden] -> [rows, hidden], in the order of slots."""
+        order, ends = self._pairs_of_row
+        shape = (len(ends) - 1, len(of_pair))
+        total: F32 = csr_array((weights[order], order, ends), shape=shape) @ of_pair
+        return total
+
+
+def _pairs_of_row(command: TrainExperts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs in the order of their rows, and where each row's begin and the last one's end."""
+    order = np.argsort(command.row_of_pair, kind="stable")
+    counts = np.bincount(command.row_of_pair, minlength=len(command.rows))
+    return order, np.concatenate([[0], np.cumsum(counts)])

@@ -1,0 +1,46 @@
+"""What one training chip is given when it starts, and how it reads its share of a checkpoint."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.chip.training_chip import TrainingChip
+from emulator.chip.training_weights import TrainingWeights
+from emulator.compute.adamw import AdamWSettings
+from emulator.compute.architecture import read_architecture
+from emulator.compute.mixed_precision import Precision
+from emulator.compute.parameters import read_dense, read_experts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingShare:
+    """A training chip's part of the model in `weights_dir`: all dense weights, and the `experts` of
+    each layer.
+
+    `state_file` holds weights and moments after `steps` steps, and replaces the checkpoint's
+    weights; empty begins from those.
+    """
+
+    weights_dir: str
+    experts: list[list[int]]
+    precision: Precision
+    optimizer: AdamWSettings
+    state_file: str = ""
+    steps: int = 0
+
+
+def load_training_chip(share: TrainingShare) -> TrainingChip:
+    """Read the share from its checkpoint, or from what a job saved.
+
+    Raises:
+        CheckpointError: either cannot be read, or not computed.
+    """
+    directory = Path(share.weights_dir)
+    arch = read_architecture(directory)
+    weights = TrainingWeights(
+        read_dense(directory, arch),
+        read_experts(directory, arch, share.experts),
+        share.optimizer,
+    )
+    if share.state_file:
+        weights.restore(Path(share.state_file), share.experts, share.steps)
+    return TrainingChip(weights, share.precision)

@@ -1,0 +1,180 @@
+"""Causal grouped-query attention over whole sequences, forward and backward, in bounded memory.
+
+Nothing of size length^2 is kept: the forward keeps each row's sum of exponentials, and the backward
+makes the exponentials again (as Dao et al. 2022, "FlashAttention", does). Queries are taken in
+blocks that see no key beyond the block's end, so most of the future is never computed.
+
+Arrays are [heads, head_dim, sequences, length]: a head's values at successive positions lie
+together, so that whatever is done to each of them runs over long rows, and a product takes a
+sequence as it lies. Queries are already scaled by 1 / sqrt(head_dim).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from emulator.compute.mixed_precision import Precision, as_operand
+from emulator.compute.tiled_matmul import F32
+
+QUERY_BLOCK_TOKENS = 64
+"""Query positions that are attended together: a smaller block computes less of the future."""
+
+SCORES_MAX = 1 << 17
+"""Scores held at once, 512 KiB of them: they stay in a core's cache through all their passes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShape:
+    """A batch is `sequences` of `length` tokens each, flattened [sequences * length, ...]."""
+
+    sequences: int
+    length: int
+
+    def __post_init__(self) -> None:
+        assert self.sequences > 0, self
+        assert self.length > 0, self
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the batch."""
+        return self.sequences * self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionInputs:
+    """Operands of attention, already rounded where `precision` asks it.
+
+    `bounded` says that no score exceeds attention.SAFE_SCORE, so no maximum is taken off.
+    """
+
+    query: F32  # [heads, head_dim, sequences, length]
+    key: F32  # [kv_heads, head_dim, sequences, length]
+    value: F32  # [kv_heads, head_dim, sequences, length]
+    bounded: bool
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some queries of one head in some sequences, and the keys up to their end."""
+
+    head: int
+    kv_head: int
+    sequences: slice
+    start: int
+    end: int
+
+    def queries(self, x: F32) -> F32:
+        """Of [heads, head_dim, sequences, length]: [sequences, head_dim, queries], a view."""
+        return x[self.head, :, self.sequences, self.start : self.end].swapaxes(0, 1)
+
+    def keys(self, x: F32) -> F32:
+        """Of [kv_heads, head_dim, sequences, length]: [sequences, head_dim, keys], a view."""
+        return x[self.kv_head, :, self.sequences, : self.end].swapaxes(0, 1)
+
+    def rows(self, x: F32) -> F32:
+        """Of [heads, sequences, length]: [sequences, queries], a view."""
+        return x[self.head, self.sequences, self.start : self.end]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attended:
+    """What attention gives: a row's `mixed` values are its exponentials' mean of the values."""
+
+    mixed: F32  # [heads, head_dim, sequences, length]
+    total: F32  # [heads, sequences, length], the sum of the exponentials of a row
+    largest: F32 | None  # [heads, sequences, length], taken off before; None if scores are bounded
+
+
+def attention_forward(inputs: AttentionInputs) -> Attended:
+    """Attend: each query sees the keys at its own position and before it."""
+    heads, _, sequences, length = inputs.query.shape
+    dtype = inputs.query.dtype
+    mixed = np.empty(inputs.query.shape, dtype=dtype)
+    total = np.empty((heads, sequences, length), dtype=dtype)
+    largest = None if inputs.bounded else np.empty((heads, sequences, length), dtype=dtype)
+    scratch = np.empty(_scratch_size(inputs), dtype=dtype)
+    for piece in _pieces(inputs):
+        scores = _masked_scores(inputs, piece, scratch)
+        if largest is not None:
+            np.max(scores, axis=2, out=piece.rows(largest))
+            scores -= piece.rows(largest)[:, :, None]
+        weights = np.exp(scores, out=scores)
+        sums = np.matmul(weights, np.ones(piece.end, dtype=dtype))  # [sequences, queries]
+        piece.rows(total)[:] = sums
+        as_operand(weights, inputs.precision)
+        part = np.matmul(piece.keys(inputs.value), weights.swapaxes(1, 2))
+        np.divide(part, sums[:, None], out=piece.queries(mixed))
+    return Attended(mixed=mixed, total=total, largest=largest)
+
+
+def attention_backward(
+    inputs: AttentionInputs, attended: Attended, grad: F32, into: tuple[F32, F32, F32]
+) -> None:
+    """From `grad` dL/dmixed: adds to the gradients of query, key and value, `into`.
+
+    With e the exponentials, t their sum and m = e v / t the mixed: dL/de = v (g / t) - g m / t,
+    where g / t, an operand, and g m / t are made once for all keys of a row.
+    """
+    over_total = grad / attended.total[:, None]  # [heads, head_dim, sequences, length]
+    of_total = (over_total * attended.mixed).sum(axis=1)  # [heads, sequences, length]
+    as_operand(over_total, inputs.precision)
+    scratch = np.empty((2, _scratch_size(inputs)), dtype=grad.dtype)
+    for piece in _pieces(inputs):
+        weights = _masked_scores(inputs, piece, scratch[0])
+        if attended.largest is not None:
+            weights -= piece.rows(attended.largest)[:, :, None]
+        np.exp(weights, out=weights)
+        grad_scores = _view(scratch[1], weights.shape)
+        grad_part = piece.queries(over_total)
+        np.matmul(grad_part.swapaxes(1, 2), piece.keys(inputs.value), out=grad_scores)
+        grad_scores -= piece.rows(of_total)[:, :, None]
+        grad_scores *= weights
+        as_operand(grad_scores, inputs.precision)
+        as_operand(weights, inputs.precision)
+        into_query, into_key, into_value = (
+            piece.queries(into[0]),
+            piece.keys(into[1]),
+            piece.keys(into[2]),
+        )
+        into_query += np.matmul(piece.keys(inputs.key), grad_scores.swapaxes(1, 2))
+        into_key += np.matmul(piece.queries(inputs.query), grad_scores)
+        into_value += np.matmul(grad_part, weights)
+
+
+def _pieces(inputs: AttentionInputs) -> Iterator[_Piece]:
+    heads, _, sequences, length = inputs.query.shape
+    group = heads // len(inputs.key)
+    for start in range(0, length, QUERY_BLOCK_TOKENS):
+        end = min(start + QUERY_BLOCK_TOKENS, length)
+        together = max(1, SCORES_MAX // ((end - start) * end))
+        for head in range(heads):
+            for first in range(0, sequences, together):
+                taken = slice(first, min(first + together, sequences))
+                yield _Piece(head, head // group, taken, start, end)
+
+
+def _scratch_size(inputs: AttentionInputs) -> int:
+    length = int(inputs.key.shape[3])
+    return max(SCORES_MAX, min(QUERY_BLOCK_TOKENS, length) * length)
+
+
+def _view(scratch: F32, shape: tuple[int, ...]) -> F32:
+    return scratch[: int(np.prod(shape))].reshape(shape)
+
+
+def _masked_scores(inputs: AttentionInputs, piece: _Piece, scratch: F32) -> F32:
+    """[sequences, queries, keys] in `scratch`; keys after their query are minus infinity."""
+    query, key = piece.queries(inputs.query), piece.keys(inputs.key)
+    scores = _view(scratch, (len(query), piece.end - piece.start, piece.end))
+    np.matmul(query.swapaxes(1, 2), key, out=scores)
+    scores[:, :, piece.start :] += _future(piece.end - piece.start, scores.dtype.name)
+    return scores
+
+
+@lru_cache(maxsize=64)
+def _future(tokens: int, dtype: str) -> F32:
+    """0 where a query sees a key of its own block, else minus infinity: [tokens, tokens]."""
+    return np.triu(np.full((tokens, tokens), -np.inf, dtype=dtype), k=1)

@@ -1,0 +1,56 @@
+"""Mixed precision of training as the chip has it: BF16 operands, FP32 sums and FP32 masters.
+
+The tensor engine multiplies BF16 and adds up in FP32 (PSUM), so every operand of a product, weight
+or activation or gradient, is rounded to BF16 before it; results stay FP32. A gradient passes a
+rounding unchanged (straight through). It must not know which products there are.
+"""
+
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.tiled_matmul import F32
+
+_CHUNK_WORDS = 1 << 15
+"""Rounded at once: a chunk and its scratch are 256 KiB, inside the cache of a core."""
+
+
+class Precision(Enum):
+    """What is done to the operands of every product."""
+
+    BF16 = "bf16"
+    """Rounded to BF16, nearest, ties to even; arrays are float32."""
+
+    FP32 = "fp32"
+    """Used as they are, in the arrays' own type (float64 when a gradient is checked)."""
+
+
+def round_to_bfloat16(values: F32) -> F32:
+    """Round `values` in place to the nearest BF16, ties to even; returns `values`.
+
+    Magnitudes from the middle between the largest BF16 and 2^128 become infinite, as on the chip;
+    numpy's own NaN stays NaN. The array must be float32 and contiguous.
+    """
+    assert values.dtype == np.float32, values.dtype
+    assert values.flags.c_contiguous, "a copy would be rounded instead"
+    words = values.reshape(-1).view(np.uint32)
+    scratch = np.empty(min(_CHUNK_WORDS, words.size), dtype=np.uint32)
+    for start in range(0, words.size, _CHUNK_WORDS):
+        _round_words(words[start : start + _CHUNK_WORDS], scratch)
+    return values
+
+
+def _round_words(words: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None:
+    """Add half of the last kept bit, less one where that bit is even, and cut."""
+    addend = scratch[: words.size]
+    np.right_shift(words, np.uint32(16), out=addend)
+    np.bitwise_and(addend, np.uint32(1), out=addend)
+    np.add(addend, np.uint32(0x7FFF), out=addend)
+    np.add(words, addend, out=words)
+    np.bitwise_and(words, np.uint32(0xFFFF0000), out=words)
+
+
+def as_operand(values: F32, precision: Precision) -> F32:
+    """Make `values`, which the caller has no other use for, an operand of a product; in place."""
+    return round_to_bfloat16(values) if precision is Precision.BF16 else values

@@ -1,0 +1,158 @@
+"""A layer's attention block in training: norm, projections, attention, and what is added back.
+
+The forward gives a tape, which is all that the backward needs; gradients are added to the views of
+`grads`, so that batches may be taken in pieces. Between the projections arrays are [heads,
+head_dim, tokens], see causal_attention; a head is here a query head, a key head or a value head.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from emulator.compute.architecture import Architecture
+from emulator.compute.attention import scores_are_bounded
+from emulator.compute.causal_attention import (
+    Attended,
+    AttentionInputs,
+    BatchShape,
+    attention_backward,
+    attention_forward,
+)
+from emulator.compute.mixed_precision import Precision, as_operand
+from emulator.compute.parameters import Parameters
+from emulator.compute.rope import rotation
+from emulator.compute.tiled_matmul import F32
+from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionTape:
+    """What `attend_backward` needs of `attend_forward`; `residual` goes on to the router."""
+
+    shape: BatchShape
+    x: F32  # [tokens, hidden]
+    x_scale: F32  # [tokens, 1]
+    normed: F32  # [tokens, hidden], an operand
+    heads: F32  # [heads + kv_heads, head_dim, tokens], queries and keys before their norms
+    heads_scale: F32  # [heads + kv_heads, 1, tokens]
+    inputs: AttentionInputs
+    attended: Attended
+    mixed: F32  # [heads * head_dim, tokens], an operand
+    residual: F32  # [tokens, hidden]
+
+
+def attend_forward(
+    dense: Parameters, layer: int, x: F32, shape: BatchShape, precision: Precision
+) -> AttentionTape:
+    """Run a layer's attention block on `x` [tokens, hidden]; `tape.residual` is its result."""
+    arch = dense.layout.architecture
+    weights, prefix = dense.operands(precision), f"layers.{layer}"
+    normed, x_scale = rms_norm_forward(x, weights[f"{prefix}.input_norm"], arch.norm_eps)
+    as_operand(normed, precision)
+    qkv = np.matmul(weights[f"{prefix}.qkv"].T, normed.T)
+    heads = qkv.reshape(-1, arch.head_dim, shape.tokens)[: -arch.kv_heads]
+    turned, heads_scale = rms_norm_forward(
+        heads, _head_weights(weights, prefix, arch), arch.norm_eps, axis=1
+    )
+    rotated = np.empty((len(qkv) // arch.head_dim, *turned.shape[1:]), dtype=x.dtype)
+    _rotate(turned, shape, arch, out=rotated[: -arch.kv_heads])
+    rotated[: arch.heads] *= arch.head_dim**-0.5
+    rotated[-arch.kv_heads :] = qkv.reshape(rotated.shape)[-arch.kv_heads :]
+    as_operand(rotated, precision)
+    query, key, value = _parts(rotated, shape, arch)
+    bounded = scores_are_bounded(weights[f"{prefix}.query_norm"], weights[f"{prefix}.key_norm"])
+    inputs = AttentionInputs(
+        query=query, key=key, value=value, bounded=bounded, precision=precision
+    )
+    attended = attention_forward(inputs)
+    mixed = as_operand(attended.mixed.reshape(-1, shape.tokens).copy(), precision)
+    residual = np.matmul(mixed.T, weights[f"{prefix}.output"])
+    residual += x
+    return AttentionTape(
+        shape=shape,
+        x=x,
+        x_scale=x_scale,
+        normed=normed,
+        heads=heads,
+        heads_scale=heads_scale,
+        inputs=inputs,
+        attended=attended,
+        mixed=mixed,
+        residual=residual,
+    )
+
+
+def attend_backward(
+    dense: Parameters, grads: Parameters, layer: int, tape: AttentionTape, grad_residual: F32
+) -> F32:
+    """From `grad_residual` dL/dresidual [tokens, hidden]: dL/dx; adds to `grads`."""
+    arch, shape, precision = dense.layout.architecture, tape.shape, tape.inputs.precision
+    weights, prefix = dense.operands(precision), f"layers.{layer}"
+    grad_out = as_operand(grad_residual.copy(), precision)
+    grads[f"{prefix}.output"][:] += tape.mixed @ grad_out
+    grad_mixed = np.matmul(weights[f"{prefix}.output"], grad_out.T)
+    # Gradients of rotated queries and keys and of values, in the order of `qkv`'s columns.
+    grad_qkv = np.zeros((arch.heads + 2 * arch.kv_heads, arch.head_dim, shape.tokens), tape.x.dtype)
+    attention_backward(
+        tape.inputs,
+        tape.attended,
+        grad_mixed.reshape(tape.inputs.query.shape),
+        _parts(grad_qkv, shape, arch),
+    )
+    grad_qkv[: arch.heads] *= arch.head_dim**-0.5
+    turned_back = _rotate(grad_qkv[: -arch.kv_heads], shape, arch, back=True)
+    grad_qkv[: -arch.kv_heads], by_weight = rms_norm_backward(
+        tape.heads, tape.heads_scale, _head_weights(weights, prefix, arch), turned_back, axis=1
+    )
+    by_head = by_weight.sum(axis=2)  # [heads + kv_heads, head_dim]
+    grads[f"{prefix}.query_norm"][:] += by_head[: arch.heads].sum(axis=0)
+    grads[f"{prefix}.key_norm"][:] += by_head[arch.heads :].sum(axis=0)
+    columns = as_operand(grad_qkv, precision).reshape(-1, shape.tokens)
+    grads[f"{prefix}.qkv"][:] += (columns @ tape.normed).T
+    grad_normed = np.matmul(columns.T, weights[f"{prefix}.qkv"].T)
+    grad_x, by_weight = rms_norm_backward(
+        tape.x, tape.x_scale, weights[f"{prefix}.input_norm"], grad_normed
+    )
+    grads[f"{prefix}.input_norm"][:] += by_weight.sum(axis=0)
+    grad_x += grad_residual
+    return grad_x
+
+
+def _head_weights(weights: Parameters, prefix: str, arch: Architecture) -> F32:
+    """The norm's weight of each query and key head: [heads + kv_heads, head_dim, 1]."""
+    both = [weights[f"{prefix}.query_norm"], weights[f"{prefix}.key_norm"]]
+    return np.repeat(both, [arch.heads, arch.kv_heads], axis=0)[:, :, None]
+
+
+def _parts(heads: F32, shape: BatchShape, arch: Architecture) -> tuple[F32, F32, F32]:
+    """Views of queries, keys and values, [their heads, head_dim, sequences, length]."""
+    by_sequence = heads.reshape(*heads.shape[:2], shape.sequences, shape.length)
+    key_end = arch.heads + arch.kv_heads
+    return by_sequence[: arch.heads], by_sequence[arch.heads : key_end], by_sequence[key_end:]
+
+
+@lru_cache(maxsize=16)
+def _angles(length: int, head_dim: int, theta: float, dtype: str) -> tuple[F32, F32]:
+    """Cosine and sine of every position, [head_dim / 2, 1, length] each."""
+    angles = rotation(np.arange(length), head_dim, theta)
+    cos, sin = angles.cos[:, 0].T, angles.sin[:, 0].T
+    return cos[:, None].astype(dtype, order="C"), sin[:, None].astype(dtype, order="C")
+
+
+def _rotate(
+    x: F32, shape: BatchShape, arch: Architecture, *, out: F32 | None = None, back: bool = False
+) -> F32:
+    """Rotate `x` [heads, head_dim, tokens] by each token's position, or `back`; into `out`."""
+    cos, sin = _angles(shape.length, arch.head_dim, arch.rope_theta, x.dtype.name)
+    if back:
+        sin = -sin
+    out = np.empty_like(x) if out is None else out
+    halves = (len(x), 2, arch.head_dim // 2, shape.sequences, shape.length)
+    split, into = x.reshape(halves), out.reshape(halves)
+    first, second = split[:, 0], split[:, 1]
+    np.multiply(first, cos, out=into[:, 0])
+    into[:, 0] -= second * sin
+    np.multiply(second, cos, out=into[:, 1])
+    into[:, 1] += first * sin
+    return out

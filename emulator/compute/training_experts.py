@@ -1,0 +1,111 @@
+"""The experts that live on one chip, in training: SwiGLU forward with a tape, and backward.
+
+Each expert is one product over its rows, whatever rows the others have, so an expert's gradient
+has the same bits on whichever chip it lives. What lies between the products is kept transposed,
+[intermediate, pairs], and taken for all experts at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.mixed_precision import Precision, as_operand
+from emulator.compute.parameters import Parameters
+from emulator.compute.tiled_matmul import F32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsTape:
+    """What `experts_backward` needs of `experts_forward`."""
+
+    precision: Precision
+    rows: F32  # [pairs, hidden], operands
+    counts: NDArray[np.int64]  # [local_experts]
+    both: F32  # [2 * intermediate, pairs]: gates, then ups
+    gated: F32  # [intermediate, pairs], an operand
+
+
+def experts_forward(
+    experts: Parameters, layer: int, rows: F32, counts: NDArray[np.int64], precision: Precision
+) -> tuple[F32, ExpertsTape]:
+    """Apply each expert to its rows.
+
+    Args:
+        experts: the experts of this chip.
+        layer: which.
+        rows: [pairs, hidden] operands, as `RouterTape.hidden` has them, sorted by expert: first
+            those of local expert 0, then of 1, ... They are kept on the tape, not copied.
+        counts: [local_experts] rows of each expert; adds up to pairs.
+        precision: of the products.
+
+    Returns [pairs, hidden] in the order of `rows`, unweighted, and the tape.
+    """
+    weights = experts.operands(precision)
+    gate_up, down = weights[f"layers.{layer}.gate_up"], weights[f"layers.{layer}.down"]
+    both = np.empty((gate_up.shape[2], len(rows)), dtype=rows.dtype)
+    for expert, pairs in _spans(counts):
+        np.matmul(gate_up[expert].T, rows[pairs].T, out=both[:, pairs])
+    gate, up = np.split(both, 2)
+    gated = _sigmoid(gate)
+    gated *= gate
+    gated *= up
+    as_operand(gated, precision)
+    out = np.empty_like(rows)
+    for expert, pairs in _spans(counts):
+        np.matmul(gated[:, pairs].T, down[expert], out=out[pairs])
+    return out, ExpertsTape(precision=precision, rows=rows, counts=counts, both=both, gated=gated)
+
+
+def experts_backward(
+    experts: Parameters, grads: Parameters, layer: int, tape: ExpertsTape, grad_out: F32
+) -> F32:
+    """From `grad_out` [pairs, hidden], operands as `combine_backward` gives them: the gradient of
+    the rows [pairs, hidden]; adds to `grads`.
+    """
+    weights = experts.operands(tape.precision)
+    gate_up, down = weights[f"layers.{layer}.gate_up"], weights[f"layers.{layer}.down"]
+    grad_gate_up, grad_down = grads[f"layers.{layer}.gate_up"], grads[f"layers.{layer}.down"]
+    grad_gated = np.empty_like(tape.gated)
+    for expert, pairs in _spans(tape.counts):
+        np.matmul(down[expert], grad_out[pairs].T, out=grad_gated[:, pairs])
+        grad_down[expert] += tape.gated[:, pairs] @ grad_out[pairs]
+    grad_both = as_operand(_swiglu_backward(tape.both, grad_gated), tape.precision)
+    grad_rows = np.empty_like(tape.rows)
+    for expert, pairs in _spans(tape.counts):
+        np.matmul(grad_both[:, pairs].T, gate_up[expert].T, out=grad_rows[pairs])
+        grad_gate_up[expert] += (grad_both[:, pairs] @ tape.rows[pairs]).T
+    return grad_rows
+
+
+def _spans(counts: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
+    """Each expert that has rows, and where they are."""
+    ends = np.cumsum(counts)
+    for expert in np.flatnonzero(counts).tolist():
+        yield expert, slice(int(ends[expert] - counts[expert]), int(ends[expert]))
+
+
+def _sigmoid(x: F32) -> F32:
+    with np.errstate(over="ignore"):  # 1 over infinity is the 0 that is meant
+        falling: F32 = np.exp(-x)
+    falling += 1.0
+    np.divide(1.0, falling, out=falling)
+    return falling
+
+
+def _swiglu_backward(both: F32, grad_gated: F32) -> F32:
+    """dL/dboth [2 * intermediate, pairs]; silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g)."""
+    gate, up = np.split(both, 2)
+    sigmoid = _sigmoid(gate)
+    grad_both = np.empty_like(both)
+    grad_gate, grad_up = np.split(grad_both, 2)
+    np.multiply(gate, sigmoid, out=grad_up)  # silu
+    # s * (1 + g - g * s)
+    np.subtract(gate, grad_up, out=grad_gate)
+    grad_gate += 1.0
+    grad_gate *= sigmoid
+    grad_gate *= up
+    grad_gate *= grad_gated
+    grad_up *= grad_gated
+    return grad_both

@@ -1,0 +1,56 @@
+"""The decoder in training, cut where tokens leave for experts on other chips.
+
+One layer forward is `attend_forward`, `route_forward`, the experts' owners (training_experts),
+`combine_forward`; backward it is `combine_backward`, the owners, `route_backward`,
+`attend_backward`. `embed` comes before the first layer, `head` after the last.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.causal_attention import BatchShape
+from emulator.compute.mixed_precision import Precision
+from emulator.compute.parameters import Parameters
+from emulator.compute.tiled_matmul import F32
+from emulator.compute.training_attention import AttentionTape, attend_backward, attend_forward
+from emulator.compute.training_loss import balance_loss, expert_share, head
+from emulator.compute.training_router import (
+    RouterTape,
+    combine_backward,
+    combine_forward,
+    route_backward,
+    route_forward,
+)
+
+__all__ = [
+    "AttentionTape",
+    "BatchShape",
+    "RouterTape",
+    "attend_backward",
+    "attend_forward",
+    "balance_loss",
+    "combine_backward",
+    "combine_forward",
+    "embed",
+    "embed_backward",
+    "expert_share",
+    "head",
+    "route_backward",
+    "route_forward",
+]
+
+
+def embed(dense: Parameters, tokens: NDArray[np.int32], precision: Precision) -> F32:
+    """Look `tokens` [tokens] up: [tokens, hidden], a new array."""
+    return dense.operands(precision)["embedding"][tokens]
+
+
+def embed_backward(
+    dense: Parameters, grads: Parameters, tokens: NDArray[np.int32], grad_x: F32
+) -> None:
+    """Add `grad_x` [tokens, hidden] to the rows of the embedding that were looked up."""
+    assert dense.layout.slots["embedding"] == grads.layout.slots["embedding"]
+    order = np.argsort(tokens, kind="stable")
+    ordered = tokens[order]
+    firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    grads["embedding"][ordered[firsts]] += np.add.reduceat(grad_x[order], firsts, axis=0)

@@ -1,0 +1,92 @@
+"""What training minimises: cross-entropy of the next token, and the balance of the experts.
+
+The balance loss of a layer is experts * sum_e(share_e * mean_probability_e) over the whole batch,
+with share_e the pairs of token and expert e over the tokens (Fedus et al. 2021, equation 4, as
+Hugging Face's Qwen3-MoE counts it): k when all experts are alike, up to experts when one has all.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.mixed_precision import Precision, as_operand
+from emulator.compute.parameters import Parameters
+from emulator.compute.tiled_matmul import F32
+from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
+
+IGNORED_TARGET = -1
+"""A token with this target is not counted and has no gradient."""
+
+LOGITS_MAX = 1 << 18
+"""Logits held at once, 1 MiB of them, however many rows there are."""
+
+
+def head(
+    dense: Parameters,
+    grads: Parameters | None,
+    x: F32,
+    targets: NDArray[np.int32],
+    loss_scale: float,
+    precision: Precision,
+) -> tuple[float, int, F32 | None]:
+    """Cross-entropy of `x` [tokens, hidden], the last layer's result, against `targets` [tokens].
+
+    `loss_scale` is what one token's loss counts in the total, 1 / counted tokens of the whole
+    batch. Returns the sum of the losses in nats, unscaled, how many were counted, and, if `grads`
+    is given and added to, dL/dx [tokens, hidden], else None.
+    """
+    arch = dense.layout.architecture
+    operands = dense.operands(precision)
+    normed, scale = rms_norm_forward(x, operands["final_norm"], arch.norm_eps)
+    as_operand(normed, precision)
+    matrix = operands["embedding"].T if arch.tied_embeddings else operands["lm_head"]
+    grad_normed = np.empty_like(normed)
+    grad_matrix = np.zeros_like(matrix, order="K")
+    loss, rows_max = 0.0, max(1, LOGITS_MAX // arch.vocab)
+    for start in range(0, len(x), rows_max):
+        rows = slice(start, start + rows_max)
+        logits = normed[rows] @ matrix  # [rows, vocab]
+        loss += _softmax_and_loss(logits, targets[rows])
+        if grads is not None:
+            _grad_logits(logits, targets[rows], loss_scale)
+            as_operand(logits, precision)
+            grad_matrix += normed[rows].T @ logits
+            np.matmul(logits, matrix.T, out=grad_normed[rows])
+    counted = int(np.count_nonzero(targets != IGNORED_TARGET))
+    if grads is None:
+        return loss, counted, None
+    into = grads["embedding"].T if arch.tied_embeddings else grads["lm_head"]
+    into += grad_matrix
+    grad_x, by_weight = rms_norm_backward(x, scale, operands["final_norm"], grad_normed)
+    grads["final_norm"][:] += by_weight.sum(axis=0)
+    return loss, counted, grad_x
+
+
+def _softmax_and_loss(logits: F32, targets: NDArray[np.int32]) -> float:
+    """Turn `logits` [rows, vocab] into probabilities in place; returns the sum of the losses."""
+    logits -= logits.max(axis=1, keepdims=True)
+    counted = targets != IGNORED_TARGET
+    of_target = logits[np.arange(len(targets)), np.where(counted, targets, 0)]
+    np.exp(logits, out=logits)
+    total = logits.sum(axis=1, keepdims=True)
+    logits /= total
+    losses = np.log(total[:, 0]) - of_target
+    return float(np.sum(losses, where=counted, dtype=np.float64))
+
+
+def _grad_logits(probabilities: F32, targets: NDArray[np.int32], loss_scale: float) -> None:
+    """Turn [rows, vocab] probabilities into dL/dlogits in place."""
+    rows = np.flatnonzero(targets != IGNORED_TARGET)
+    probabilities[rows, targets[rows]] -= 1.0
+    if len(rows) < len(targets):
+        probabilities[targets == IGNORED_TARGET] = 0.0
+    probabilities *= loss_scale
+
+
+def expert_share(counts: NDArray[np.int64], tokens: int) -> F32:
+    """Pairs over tokens of each expert, [experts], from its pairs `counts` in the whole batch."""
+    return (counts / tokens).astype(np.float32)
+
+
+def balance_loss(share: F32, mean_probability: F32) -> float:
+    """The balance loss of a layer, unweighted, from [experts] each over the whole batch."""
+    return float(len(share) * np.dot(share.astype(np.float64), mean_probability))

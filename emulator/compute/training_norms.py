@@ -1,0 +1,47 @@
+"""Root-mean-square normalisation for training: forward with what the backward needs, and backward.
+
+With s = 1 / sqrt(mean(x^2) + eps) and y = x * s * w over an axis of length n:
+dL/dw = sum(dy * x * s), and dL/dx = s * (dy * w) - x * s^3 / n * sum(dy * w * x).
+
+`weight` has a shape that broadcasts with x; the axis is the last unless it is named.
+"""
+
+import numpy as np
+
+from emulator.compute.tiled_matmul import F32
+
+
+def rms_norm_forward(x: F32, weight: F32, eps: float, *, axis: int = -1) -> tuple[F32, F32]:
+    """Normalise `x`; returns y, a new array of its shape, and s, of length 1 along the axis."""
+    scale = _sum_of_products(x, x, axis)
+    scale *= 1.0 / x.shape[axis]
+    scale += eps
+    np.sqrt(scale, out=scale)
+    np.divide(1.0, scale, out=scale)
+    normed = x * scale
+    normed *= weight
+    return normed, scale
+
+
+def rms_norm_backward(
+    x: F32, scale: F32, weight: F32, grad: F32, *, axis: int = -1
+) -> tuple[F32, F32]:
+    """From `grad` dL/dy: dL/dx, a new array, and dL/dy * x * s, to be summed for dL/dw."""
+    normed = x * scale
+    by_weight = grad * normed
+    weighted = grad * weight
+    along = _sum_of_products(weighted, normed, axis)
+    along *= 1.0 / x.shape[axis]
+    normed *= along
+    weighted -= normed
+    weighted *= scale
+    return weighted, by_weight
+
+
+def _sum_of_products(left: F32, right: F32, axis: int) -> F32:
+    """The sum of left * right along the axis, which is kept with length 1."""
+    if axis == -1:
+        last: F32 = np.einsum("...n,...n->...", left, right)[..., None]
+        return last
+    total: F32 = (left * right).sum(axis=axis, keepdims=True)
+    return total

@@ -1,0 +1,158 @@
+"""A layer's router in training: which experts, with which weights, and the gradient through both.
+
+Choosing is not differentiated; the weights are, and the balance loss is through the probabilities.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.compute.mixed_precision import Precision, as_operand
+from emulator.compute.parameters import Parameters
+from emulator.compute.tiled_matmul import F32
+from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
+
+
+@dataclass(slots=True, kw_only=True)
+class RouterTape:
+    """What the backward needs of a layer's second half.
+
+    `hidden` goes to the experts `chosen`; it is an operand already, rounded where `precision` asks
+    it. `expert_rows` is None until `combine_forward` has seen them. Where the experts' owners weigh
+    and add up themselves, the rows never come here: what they find for the loss's gradient by
+    `weights` is put in `grad_weights` before the backward instead.
+    """
+
+    precision: Precision
+    residual: F32  # [tokens, hidden]
+    scale: F32  # [tokens, 1]
+    hidden: F32  # [tokens, hidden], an operand
+    probabilities: F32  # [tokens, experts], the softmax over all experts
+    chosen: NDArray[np.int64]  # [tokens, k], ascending
+    weights: F32  # [tokens, k]
+    expert_rows: F32 | None = None  # [tokens, k, hidden]
+    grad_weights: F32 | None = None  # [tokens, k]
+
+
+def route_forward(dense: Parameters, layer: int, residual: F32, precision: Precision) -> RouterTape:
+    """Choose experts for `residual` [tokens, hidden]."""
+    arch = dense.layout.architecture
+    operands = dense.operands(precision)
+    hidden, scale = rms_norm_forward(residual, operands[f"layers.{layer}.post_norm"], arch.norm_eps)
+    as_operand(hidden, precision)
+    logits = hidden @ operands[f"layers.{layer}.router"]  # [tokens, experts]
+    chosen = _highest(logits, arch.experts_per_token)
+    logits -= logits.max(axis=1, keepdims=True)
+    probabilities = np.exp(logits, out=logits)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    weights = np.take_along_axis(probabilities, chosen, axis=1)
+    if arch.normalise_expert_weights:
+        weights /= weights.sum(axis=1, keepdims=True)
+    return RouterTape(
+        precision=precision,
+        residual=residual,
+        scale=scale,
+        hidden=hidden,
+        probabilities=probabilities,
+        chosen=chosen,
+        weights=weights,
+    )
+
+
+def _highest(logits: F32, k: int) -> NDArray[np.int64]:
+    """The places of each row's `k` highest logits [tokens, experts], ascending: [tokens, k]."""
+    least = np.partition(logits, -k, axis=1)[:, -k, None]  # [tokens, 1]
+    places = np.flatnonzero(logits >= least)
+    if len(places) != len(logits) * k:  # two logits are equal where the choice is cut
+        return np.sort(np.argpartition(logits, -k, axis=1)[:, -k:], axis=1)
+    return places.reshape(-1, k) % logits.shape[1]
+
+
+def combine_forward(tape: RouterTape, expert_rows: F32) -> F32:
+    """Finish a layer: `expert_rows` [tokens, k, hidden] in the order of `tape.chosen`.
+
+    Returns the layer's result [tokens, hidden]; keeps the rows on the tape.
+    """
+    tape.expert_rows = expert_rows
+    mixed = np.matmul(tape.weights[:, None, :], expert_rows)  # [tokens, 1, hidden]
+    x: F32 = mixed[:, 0]
+    x += tape.residual
+    return x
+
+
+def combine_backward(tape: RouterTape, grad_x: F32) -> F32:
+    """From `grad_x` dL/dx [tokens, hidden] of the layer's result: the gradient of every expert row
+    [tokens, k, hidden], an operand, to be sent to the row's expert.
+    """
+    grad_rows: F32 = tape.weights[:, :, None] * grad_x[:, None, :]
+    return as_operand(grad_rows, tape.precision)
+
+
+def route_backward(
+    dense: Parameters,
+    grads: Parameters,
+    layer: int,
+    tape: RouterTape,
+    grad_x: F32,
+    grad_hidden: F32,
+    expert_share: F32,
+    balance_scale: float,
+) -> F32:
+    """Go back through combining, weights, router and norm to the attention block's result.
+
+    Args:
+        dense: the weights; `grads` of the same layout are added to.
+        grads: see `dense`.
+        layer: which.
+        tape: of `route_forward`, with the rows that `combine_forward` put on it.
+        grad_x: dL/dx [tokens, hidden] of the layer's result.
+        grad_hidden: dL/dhidden [tokens, hidden] that came back from the experts, each token's k
+            rows added up.
+        expert_share: [experts] pairs of token and expert over tokens, of the whole batch of all
+            chips (see training_loss.expert_share); adds up to k.
+        balance_scale: coefficient * experts / tokens of the whole batch, times what the loss is
+            scaled by: the balance loss's derivative by one probability is this times the share.
+
+    Returns dL/dresidual [tokens, hidden].
+    """
+    arch = dense.layout.architecture
+    operands = dense.operands(tape.precision)
+    grad_logits = _grad_logits(
+        tape,
+        grad_x,
+        expert_share * np.asarray(balance_scale, dtype=tape.hidden.dtype),
+        normalised=arch.normalise_expert_weights,
+    )
+    as_operand(grad_logits, tape.precision)
+    grads[f"layers.{layer}.router"][:] += tape.hidden.T @ grad_logits
+    grad = grad_logits @ operands[f"layers.{layer}.router"].T
+    grad += grad_hidden
+    grad_residual, by_weight = rms_norm_backward(
+        tape.residual, tape.scale, operands[f"layers.{layer}.post_norm"], grad
+    )
+    grads[f"layers.{layer}.post_norm"][:] += by_weight.sum(axis=0)
+    grad_residual += grad_x
+    return grad_residual
+
+
+def _grad_logits(tape: RouterTape, grad_x: F32, grad_probability: F32, *, normalised: bool) -> F32:
+    """dL/dlogits [tokens, experts]; `grad_probability` [experts] is the balance loss's part."""
+    grad_weights = tape.grad_weights  # [tokens, k]
+    if grad_weights is None:
+        assert tape.expert_rows is not None, "combine_forward comes before the backward"
+        grad_weights = np.matmul(tape.expert_rows, grad_x[:, :, None])[:, :, 0]
+    probabilities = tape.probabilities
+    # A softmax's backward is p * (dp - sum(p * dp)); here for a dp that all tokens share.
+    along = probabilities @ grad_probability  # [tokens]
+    if normalised:
+        # The chosen weights are a softmax of the chosen logits alone.
+        centre = np.einsum("tk,tk->t", tape.weights, grad_weights)
+        of_chosen = tape.weights * (grad_weights - centre[:, None])
+    else:
+        of_chosen = tape.weights * grad_weights
+        along += of_chosen.sum(axis=1)
+    grad_logits = probabilities * (grad_probability - along[:, None])
+    places = np.arange(len(of_chosen))[:, None], tape.chosen
+    grad_logits[places] += of_chosen  # a token's experts differ, so no place comes twice
+    return grad_logits

@@ -1,0 +1,138 @@
+"""Whether a group of chips can leave a machine that serves on, and where its experts then lie.
+
+Pure, and decided before anything moves. A group is whole ranks; what leaves beside it in an expert
+group must lie on chips that stay, within the memory that they have.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.faults.reloads import plan_reloads
+from emulator.faults.seats import block_size
+from emulator.specs.partition import Partition
+from emulator.specs.placement import EMPTY, ExpertPlacement
+from emulator.specs.seating import VACANT, Seating
+
+Bools = NDArray[np.bool_]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Departure:
+    """What becomes of experts when `positions` leave.
+
+    Attributes:
+        placement: what lies where before they go: on positions that stay, every expert of each
+            group that goes on; on those that leave, what lay there. It may have more slots.
+        copied: expert copies, each of one layer, that positions which stay get.
+        slots_needed: experts of a layer that the tightest group needs; `slots_there` is for how
+            many the positions of it that stay have memory.
+    """
+
+    positions: tuple[int, ...]
+    placement: ExpertPlacement
+    copied: int
+    slots_needed: int
+    slots_there: int
+
+
+def departure(
+    placement: ExpertPlacement,
+    partition: Partition,
+    *,
+    leaving: Collection[int],
+    seating: Seating,
+    ranks_up: Bools,
+    capacity: I64,
+) -> Departure:
+    """Where experts lie once `leaving`, positions of whole ranks, are to go.
+
+    `ranks_up`, bool[ranks], are those that take requests; `capacity`, int64[positions], says for
+    how many experts of a layer each position has memory.
+
+    Raises ConfigError, with the figures, when no rank would stay up, or the experts of a group that
+    goes on do not fit on what stays of it.
+    """
+    gone = np.array(sorted(leaving), dtype=np.int64)
+    named = ", ".join(str(int(rank)) for rank in np.unique(gone // partition.tp))
+    staying = ranks_up.copy()
+    staying[gone // partition.tp] = False
+    if not staying.any():
+        expected = "ranks of which at least one other one stays up"
+        raise ConfigError(field="ranks to lend", value=named, expected=expected)
+    seated = np.setdiff1d(np.flatnonzero(seating.chip_of_position != VACANT), gone)
+    groups = _groups_of_open_blocks(partition, staying)
+    slots_needed = slots_there = 0
+    if placement.layers:
+        slots_needed = placement.experts
+        held = np.zeros(partition.chips, dtype=np.int64)
+        held[seated] = capacity[seated]
+        by_group = held.reshape(-1, partition.ep).sum(axis=1)[groups]  # [groups that go on]
+        slots_there = int(by_group.min())
+        if slots_there < slots_needed:
+            group = int(groups[by_group.argmin()])
+            raise ConfigError(
+                field="ranks to lend",
+                value=named,
+                expected=f"ranks without which the {slots_needed} experts of a layer still fit: "
+                f"expert group {group} has memory for {slots_there} on the chips that stay",
+            )
+    plan = plan_reloads(
+        placement,
+        gone=gone,
+        filled=np.zeros(0, dtype=np.int64),
+        seated=seated,
+        capacity=capacity,
+        groups=groups,
+    )
+    slots = plan.placement.expert_of_slot.copy()
+    slots[:, gone, : placement.slots] = placement.expert_of_slot[:, gone]
+    return Departure(
+        positions=tuple(gone.tolist()),
+        placement=ExpertPlacement(experts=placement.experts, ep=placement.ep, expert_of_slot=slots),
+        copied=len(plan.transfers),
+        slots_needed=slots_needed,
+        slots_there=slots_there,
+    )
+
+
+def home_on(
+    home: ExpertPlacement,
+    partition: Partition,
+    *,
+    seating: Seating,
+    ranks_up: Bools,
+    capacity: I64,
+) -> ExpertPlacement:
+    """`home` as far as chips are there, and what then lacks a place beside it, as evenly as fits.
+
+    Raises ValueError when the experts of a group that is open do not fit.
+    """
+    vacant = np.flatnonzero(seating.chip_of_position == VACANT)
+    plan = plan_reloads(
+        home,
+        gone=vacant,
+        filled=np.zeros(0, dtype=np.int64),
+        seated=np.flatnonzero(seating.chip_of_position != VACANT),
+        capacity=capacity,
+        groups=_groups_of_open_blocks(partition, ranks_up),
+    )
+    return plan.placement
+
+
+def experts_held(placement: ExpertPlacement, positions: Collection[int]) -> int:
+    """Expert copies, each of one layer, that lie on `positions`."""
+    return int((placement.expert_of_slot[:, list(positions)] != EMPTY).sum())
+
+
+def _groups_of_open_blocks(partition: Partition, ranks_up: Bools) -> I64:
+    """Expert groups of blocks in which a rank is up, ascending."""
+    size = block_size(partition)
+    blocks = np.unique(np.flatnonzero(ranks_up) * partition.tp // size)
+    of_block = np.arange(size // partition.ep)
+    groups: I64 = (blocks[:, None] * (size // partition.ep) + of_block).ravel()
+    return groups

@@ -1,0 +1,178 @@
+"""What a training job holds in the HBM of each of its chips, by owner, and how few chips hold it.
+
+A parameter costs its weight in the precision of the products, an FP32 gradient in which
+micro-batches add up, and, divided over the chips that share it, an FP32 master copy and two FP32
+moments (AdamW). Sizes are of the fullest chip: the one with most experts, which also gets the most
+tokens when tokens pick experts evenly.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from emulator.errors import HbmExhausted
+from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.hbm_allocator import HbmAllocator
+from emulator.memory.lnc import CoreMap, core_map
+from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.specs.model import ModelSpec
+from emulator.specs.saved_activations import FP32_BYTES, KEPT_BYTES, SavedActivations
+from emulator.specs.system import SystemSpec
+from emulator.specs.tensor_group import Split
+from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
+
+GRADIENT_BYTES: Final = 4  # FP32, as Megatron-LM and DeepSeek-V3 (arXiv 2412.19437, 3.3.2) add up
+MASTER_BYTES: Final = 4
+MOMENTS_BYTES: Final = 8
+LOGIT_ROWS: Final = 1_024
+"""Assumed: logits and their gradients are made for so many tokens at a time, as HbmTerms takes."""
+BUFFERS: Final = 2  # one is filled while the other is used
+
+Owners = tuple[tuple[HbmOwner, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMemory:
+    """Bytes of the fullest chip by owner; none of them is 0."""
+
+    owners: Owners
+
+    @property
+    def chip_bytes(self) -> int:
+        """All of them."""
+        return sum(count for _, count in self.owners)
+
+    def on_cores(self, cores: int) -> Owners:
+        """The same on each of a chip's `cores` logical cores, rounded up."""
+        return tuple((owner, -(-count // cores)) for owner, count in self.owners)
+
+    def check_fits(self, cores: CoreMap, *, device: int = 0, hint: str = "") -> None:
+        """Raises HbmExhausted, with the usage table of a chip that holds nothing else."""
+        allocator = HbmAllocator(cores, device=device)
+        try:
+            for owner, on_core in self.on_cores(len(cores.cores)):
+                allocator.allocate_on_cores(owner, [on_core] * len(cores.cores))
+        except HbmExhausted as error:
+            raise HbmExhausted(
+                owner=error.owner,
+                wanted_bytes=error.wanted_bytes,
+                free_bytes=error.free_bytes,
+                table=error.table,
+                hint=hint,
+            ) from None
+
+    def fits(self, cores: CoreMap) -> bool:
+        """Whether `check_fits` would pass."""
+        on_core = sum(count for _, count in self.on_cores(len(cores.cores)))
+        return cores.cores_per_region * on_core <= cores.region_bytes
+
+
+def training_memory(
+    system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe
+) -> TrainingMemory:
+    """What each of `chips` chips holds; raises ConfigError for a group that does not divide them.
+
+    `model` is the catalog's: its own storage format says nothing of training.
+    """
+    trained = trained_model(model, recipe)
+    group = recipe.expert_group(chips)
+    slots = trained.moe_layers * -(-trained.experts // group)  # experts of the fullest chip
+    dense, own = trained.replica_parameters(), slots * trained.expert_parameters
+    copies = chips // group
+    dense_bytes = sum(
+        each.copy_bytes for each in trained.tensor_groups() if each.split is not Split.EXPERT
+    )
+    weights, gradients = dense_bytes, GRADIENT_BYTES * (dense + own)
+    if recipe.sharding >= Sharding.GRADIENTS:
+        gradients = GRADIENT_BYTES * (
+            _part(dense, chips) + _part(own, copies) + BUFFERS * _part(dense, trained.layers)
+        )
+    if recipe.sharding >= Sharding.WEIGHTS:
+        weights = _part(dense_bytes, chips) + BUFFERS * _part(dense_bytes, trained.layers)
+    shared = _part(dense, chips) + _part(own, copies)
+    named = {
+        "weights": weights + slots * trained.expert_bytes,
+        "gradients": gradients,
+        "master": MASTER_BYTES * shared,
+        "moments": MOMENTS_BYTES * shared,
+        "activations": _activation_bytes(trained, recipe, group=group),
+        "collectives": _collective_bytes(trained, recipe),
+    }
+    microcode = system.chip.cores.count * system.chip.microcode_bytes_per_core.count
+    owners = [(HbmOwner(use=HbmUse.MICROCODE), microcode)]
+    owners += [(HbmOwner(use=HbmUse.TRAINING, name=name), size) for name, size in named.items()]
+    return TrainingMemory(owners=tuple((owner, size) for owner, size in owners if size))
+
+
+def trained_model(model: ModelSpec, recipe: TrainingRecipe) -> ModelSpec:
+    """The model as its products run in training: keys and values in BF16, whatever it serves."""
+    return model.at_precision(recipe.precision, kv_bytes_per_element=KEPT_BYTES)
+
+
+def training_cores(system: SystemSpec, recipe: TrainingRecipe) -> CoreMap:
+    """The logical cores of a chip of the job."""
+    return core_map(system.chip, recipe.lnc or system.chip.default_lnc.count)
+
+
+def smallest_training_chips(
+    system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe
+) -> int | None:
+    """The fewest chips of `system` whose HBM holds the job; None when not even all of them do."""
+    cores = training_cores(system, recipe)
+    every = recipe.ep or 1
+    for chips in range(every, system.chips.count + 1, every):
+        if training_memory(system, model, chips, recipe).fits(cores):
+            return chips
+    return None
+
+
+def check_training_fits(
+    system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe, *, device: int = 0
+) -> TrainingMemory:
+    """The memory of a job that fits; raises HbmExhausted, which says how many chips would do."""
+    memory = training_memory(system, model, chips, recipe)
+    cores = training_cores(system, recipe)
+    if not memory.fits(cores):
+        wants = f"each of {chips} chips would hold {memory.chip_bytes:,} bytes to train "
+        capacity = f"{model.name}, and has {system.chip.hbm_bytes:,}; "
+        advice = _advice(system, model, recipe)
+        memory.check_fits(cores, device=device, hint=wants + capacity + advice)
+    return memory
+
+
+def _advice(system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> str:
+    """How many chips would fit, and how many when layers are recomputed."""
+    thrifty = replace(recipe, recompute=Recompute.LAYERS)
+    found = [smallest_training_chips(system, model, each) for each in (recipe, thrifty)]
+    words = [f"{fewest} chips" if fewest else "no number of its chips" for fewest in found]
+    again = "" if found[0] == found[1] else f", or {words[1]} with recompute=layers"
+    return f"smallest of {system.name} that fits: {words[0]}{again}"
+
+
+def _activation_bytes(model: ModelSpec, recipe: TrainingRecipe, *, group: int) -> int:
+    """What is kept of a micro-batch, one layer's gradients in work, and logits of some rows."""
+    saved, tokens = SavedActivations.of(model), recipe.micro_batch_tokens_per_chip
+    pairs = 0
+    if model.experts:  # of the fullest chip, when tokens pick experts evenly
+        fullest = -(-model.experts // group) * group
+        pairs = -(-tokens * model.experts_per_token * fullest // model.experts)
+    dense_layer = tokens * (saved.attention + saved.dense)
+    routed_layer = tokens * (saved.attention + saved.router) + pairs * saved.expert_pair
+    widest = max(dense_layer if model.dense_layers else 0, routed_layer if model.experts else 0)
+    if recipe.recompute is Recompute.LAYERS:
+        kept = model.layers * tokens * saved.layer_input + widest
+    else:
+        kept = model.dense_layers * dense_layer + model.moe_layers * routed_layer
+    logits = BUFFERS * FP32_BYTES * min(LOGIT_ROWS, tokens) * model.vocab
+    return kept + widest + logits
+
+
+def _collective_bytes(model: ModelSpec, recipe: TrainingRecipe) -> int:
+    """Dispatch and combine of a micro-batch, two buffers each; at least what serving reserves."""
+    rows = recipe.micro_batch_tokens_per_chip * model.hidden * KEPT_BYTES
+    both_ways = 2 * BUFFERS * rows if model.experts else 0
+    return max(HbmTerms().collective_bytes, both_ways)
+
+
+def _part(count: int, parts: int) -> int:
+    """The largest of even parts."""
+    return -(-count // parts)

@@ -1,0 +1,140 @@
+"""Training runs whose speed their makers have published, to hold the cost of training against.
+
+Nothing is fitted to them. Each says what of the real run the prediction leaves out.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from emulator.specs.figure import Figure
+from emulator.specs.overlap import Overlap
+from emulator.specs.training_recipe import Sharding, TrainingRecipe
+
+_HERD: Final = "The Llama 3 Herd of Models, arXiv 2407.21783"
+_CARD: Final = "Llama 3.1 model card: 15T+ tokens"
+_PARALLEL: Final = (
+    "tensor, pipeline and context parallelism and their bubbles are left out; all chips are data "
+    "parallel with the weights sharded, whose collectives hide behind computing"
+)
+_HOURS: Final = (
+    f"{_PARALLEL}; the hours are all that were billed to the model, restarts and long-context "
+    "stages included"
+)
+
+
+class Speed(StrEnum):
+    """What a published figure counts."""
+
+    TOKENS = "tokens/s per chip"
+    MODEL_FLOPS = "model flop/s per chip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTraining:
+    """`measured` on `units` of a catalog system, as far as the prediction's size matters.
+
+    Attributes:
+        units: scale-up domains that are predicted; the real run may have had more.
+        measured: per chip; its unit is one of `Speed`.
+        differs: what of the real run is left out or assumed.
+    """
+
+    name: str
+    system: str
+    units: int
+    model: str
+    recipe: TrainingRecipe
+    measured: Figure
+    differs: str
+
+    def __post_init__(self) -> None:
+        assert self.measured.unit in list(Speed), self.measured
+        assert self.units >= 1, self.units
+
+
+def _per_chip(tokens: float, hours: float, source: str) -> Figure:
+    """Tokens a second that `hours` of chips make of `tokens`."""
+    return Figure(
+        value=tokens / (hours * 3600),
+        unit=Speed.TOKENS.value,
+        source=f"arithmetic: {tokens:.4g} tokens / ({hours:.4g} GPU hours x 3,600 s), {source}",
+    )
+
+
+def _llama(sequence_tokens: int) -> TrainingRecipe:
+    return TrainingRecipe(
+        sequence_tokens=sequence_tokens,
+        micro_batches=1,
+        sharding=Sharding.WEIGHTS,
+        overlap=Overlap.FULL,
+    )
+
+
+PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
+    PublishedTraining(
+        name="DeepSeek-V3, pre-training",
+        system="dgx-h800",
+        units=16,
+        model="deepseek-v3",
+        recipe=TrainingRecipe(
+            sequences_per_chip=2,
+            micro_batches=4,
+            precision="fp8",
+            ep=64,
+            overlap=Overlap.TWO_BATCH,
+        ),
+        measured=_per_chip(
+            1e12, 180e3, "arXiv 2412.19437, table 1 and section 1: 180K H800 hours a trillion"
+        ),
+        differs="128 chips in two groups of 64 instead of 2,048; no pipeline of 16 stages, which "
+        "is how the real weights fit, nor its bubbles; no multi-token prediction (one more layer "
+        "and LM head); routing is not limited to four nodes; DualPipe's overlap is taken as that "
+        "of two half batches",
+    ),
+    PublishedTraining(
+        name="Llama 3.1 405B, pre-training at 16,384 GPUs",
+        system="dgx-h100",
+        units=32,
+        model="llama-3.1-405b",
+        recipe=_llama(8_192),
+        measured=Figure(value=400e12, unit=Speed.MODEL_FLOPS.value, source=f"{_HERD}, table 4"),
+        differs=_PARALLEL,
+    ),
+    PublishedTraining(
+        name="Llama 3.1 405B, pre-training at 8,192 GPUs",
+        system="dgx-h100",
+        units=32,
+        model="llama-3.1-405b",
+        recipe=_llama(8_192),
+        measured=Figure(value=430e12, unit=Speed.MODEL_FLOPS.value, source=f"{_HERD}, table 4"),
+        differs=_PARALLEL,
+    ),
+    PublishedTraining(
+        name="Llama 3.1 405B, all GPU hours",
+        system="dgx-h100",
+        units=32,
+        model="llama-3.1-405b",
+        recipe=_llama(8_192),
+        measured=_per_chip(15.6e12, 30.84e6, f"{_CARD}; {_HERD}: 15.6T"),
+        differs=_HOURS,
+    ),
+    PublishedTraining(
+        name="Llama 3.1 70B, all GPU hours",
+        system="dgx-h100",
+        units=32,
+        model="llama-3.1-70b",
+        recipe=_llama(8_192),
+        measured=_per_chip(15e12, 7.0e6, _CARD),
+        differs=_HOURS,
+    ),
+    PublishedTraining(
+        name="Llama 3.1 8B, all GPU hours",
+        system="dgx-h100",
+        units=32,
+        model="llama-3.1-8b",
+        recipe=_llama(8_192),
+        measured=_per_chip(15e12, 1.46e6, _CARD),
+        differs=_HOURS,
+    ),
+)

@@ -1,0 +1,52 @@
+"""What a forward pass keeps for the backward pass, of each token and each (token, expert) pair.
+
+Counted from the architecture, in BF16: the inputs of every product and of every function that is
+not linear. Scores of attention are not kept but made again (FlashAttention, arXiv 2205.14135);
+their sums are kept, in FP32.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from emulator.specs.model import ModelSpec
+
+KEPT_BYTES: Final = 2  # BF16, whatever precision products run in
+FP32_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedActivations:
+    """Bytes that one layer keeps: of each token by part, and of each pair on the expert's chip."""
+
+    layer_input: int
+    attention: int
+    dense: int
+    router: int
+    expert_pair: int
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> Self:
+        """Of a layer of `model`, nothing recomputed.
+
+        Attention keeps its input, the normed input, queries, keys, values, the heads' answers and
+        one FP32 sum a head; of a latent its two small vectors beside the heads' own keys and
+        values. Feed-forward networks keep their input and the normed one, gate, up and their
+        product; routed experts those three and their input where the expert lies, and the answer
+        where the token came from. A router keeps a probability of every expert, in FP32.
+        """
+        hidden, latent = model.hidden, model.latent
+        if latent is None:
+            heads = model.query_width + 2 * model.kv_width
+        else:
+            values = model.heads * (latent.query_width_per_head + latent.value_dim)
+            heads = model.query_width + values + latent.query_rank + latent.cached_width
+        answers = model.heads * model.head_dim
+        shared = 3 * model.shared_experts * model.expert_intermediate
+        picked = model.experts_per_token * hidden
+        return cls(
+            layer_input=KEPT_BYTES * hidden,
+            attention=KEPT_BYTES * (2 * hidden + heads + answers) + FP32_BYTES * model.heads,
+            dense=KEPT_BYTES * (2 * hidden + 3 * model.dense_intermediate),
+            router=KEPT_BYTES * (2 * hidden + shared + picked) + FP32_BYTES * model.experts,
+            expert_pair=KEPT_BYTES * (hidden + 3 * model.expert_intermediate),
+        )

@@ -1,0 +1,256 @@
+"""The door to live chips that train: start them, let them take a step, evaluate, read their state.
+
+Every chip has all dense weights and sequences of its own; the experts are spread over the chips
+evenly. What a step costs in emulated time is not decided here, nor what is done about a lost chip:
+a job that loses one starts another fleet from what it saved.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.actors.channel import ChipLost, ChipSilent, Hub
+from emulator.actors.ray_session import ChipProcess, RaySession
+from emulator.chip.commands import Command, Stop
+from emulator.chip.effects import Effect, Failed, Ready
+from emulator.chip.training_commands import BeginTraining, SendTrainingState, TrainingCommand
+from emulator.chip.training_effects import TrainingEffect, TrainingStateRead
+from emulator.chip.training_share import TrainingShare
+from emulator.chip.training_weights import FIRST, MASTER, SECOND
+from emulator.compute.adamw import AdamWSettings
+from emulator.compute.architecture import Architecture
+from emulator.compute.checkpoint import check_weights
+from emulator.compute.mixed_precision import Precision
+from emulator.compute.parameters import (
+    Parameters,
+    dense_layout,
+    dense_tensors,
+    expert_layout,
+    expert_tensors,
+)
+from emulator.errors import ChannelError
+from emulator.specs.placement import EMPTY, ExpertPlacement
+from emulator.ultraserver.exchange import ExpertMap
+from emulator.ultraserver.training_lockstep import Optimization, TrainingLockstep, TrainingResult
+
+__all__ = [
+    "AdamWSettings",
+    "ChipLost",
+    "Micro",
+    "Optimization",
+    "Precision",
+    "TrainingFleet",
+    "TrainingResult",
+    "TrainingState",
+]
+
+logger = logging.getLogger(__name__)
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+START_TIMEOUT_S = 300.0
+CONNECT_TIMEOUT_S = 20.0
+"""Chips connect within milliseconds of having loaded their shares (assumed: room for a busy
+host)."""
+SILENCE_TIMEOUT_S = 300.0
+"""Chips that are all silent for so long are lost: a micro-batch's layer takes a second at most on a
+core of its own (assumed: room for a job at low priority beside a busy server)."""
+
+Micro = Sequence[tuple[I32, I32]]
+"""A micro-batch: tokens and targets, [sequences, length] each, of every chip in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingState:
+    """All that chips have learned, on whatever number of them.
+
+    `values` are the FP32 weights and the two moments of each parameter, by "master.", "first." or
+    "second." and its name; experts lie in the order of their ids. `weights` are the weights alone
+    under Hugging Face's names and shapes.
+    """
+
+    values: dict[str, F32]
+    weights: dict[str, F32]
+
+
+class TrainingFleet:
+    """Chips 0 to `chips` - 1, which train the model in `weights_dir`.
+
+    Args:
+        weights_dir: Hugging Face checkpoint; its config.json shapes the model.
+        chips: how many.
+        precision: of products.
+        optimizer: AdamW's settings.
+        state_file: `TrainingState.values` as a safetensors file, saved after `steps` steps; None
+            begins from the checkpoint's weights.
+        steps: see `state_file`.
+        ray_address: a running Ray cluster to join; None starts one of our own.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be computed; before any process is started.
+        ChannelError: from `start`, when a chip does not start.
+        ChipLost: when chips are gone, or failed; the fleet is of no use then but to be stopped.
+    """
+
+    def __init__(
+        self,
+        *,
+        weights_dir: Path,
+        chips: int,
+        precision: Precision,
+        optimizer: AdamWSettings,
+        state_file: Path | None = None,
+        steps: int = 0,
+        ray_address: str | None = None,
+    ) -> None:
+        self.architecture: Architecture = check_weights(weights_dir)
+        self.chips = chips
+        arch = self.architecture
+        self._placement = ExpertPlacement.even(
+            layers=arch.layers, experts=arch.experts, chips=chips, ep=chips
+        )
+        self._experts = ExpertMap(self._placement)
+        self._weights_dir = weights_dir
+        self._precision = precision
+        self._optimizer = optimizer
+        self._state_file = state_file
+        self._steps = steps
+        self._ray = RaySession(ray_address)
+        self._hub: Hub | None = None
+        self._actors: dict[int, ChipProcess] = {}
+
+    def start(self) -> None:
+        """Start Ray and the chips, and wait until each has loaded its share."""
+        try:
+            self._ray.start()
+            self._hub = Hub(self._ray.hub_host())
+            nodes = self._ray.place_chips(self.chips)
+            for chip in range(self.chips):
+                self._actors[chip] = self._ray.start_chip(
+                    node=nodes[chip],
+                    chip=chip,
+                    address=self._hub.address,
+                    key=self._hub.key,
+                    share=self._share(chip),
+                )
+            self._wait_loaded()
+            self._hub.accept(range(self.chips), CONNECT_TIMEOUT_S)
+            for _, message in self._hub.receive(range(self.chips), START_TIMEOUT_S):
+                assert isinstance(message, Ready), message
+        except BaseException:
+            self.stop()
+            raise
+
+    def _share(self, chip: int) -> TrainingShare:
+        return TrainingShare(
+            weights_dir=str(self._weights_dir),
+            experts=self._experts_of(chip),
+            precision=self._precision,
+            optimizer=self._optimizer,
+            state_file="" if self._state_file is None else str(self._state_file),
+            steps=self._steps,
+        )
+
+    def _experts_of(self, chip: int) -> list[list[int]]:
+        """The experts of each layer that `chip` owns; the last chips may have one fewer."""
+        slots = self._placement.expert_of_slot[:, chip].tolist()
+        return [[expert for expert in layer if expert != EMPTY] for layer in slots]
+
+    def _wait_loaded(self) -> None:
+        """Wait until the actors are made; Ray tells why one is not."""
+        try:
+            self._ray.wait_loaded(list(self._actors.values()), START_TIMEOUT_S)
+        except Exception as error:
+            last_line = str(error).strip().splitlines()[-1]
+            raise ChannelError(f"a chip did not start: {last_line}") from error
+
+    def step(self, micros: Sequence[Micro], optimization: Optimization) -> TrainingResult:
+        """Take one step of the optimizer on all `micros` together."""
+        return self._drive(micros, optimization)
+
+    def evaluate(self, micros: Sequence[Micro]) -> TrainingResult:
+        """The loss of `micros`; nothing is changed."""
+        return self._drive(micros, None)
+
+    def _drive(self, micros: Sequence[Micro], optimization: Optimization | None) -> TrainingResult:
+        asked = sum(int((targets >= 0).sum()) for micro in micros for _, targets in micro)
+        begins = [
+            {
+                chip: BeginTraining(tokens=tokens, targets=targets, loss_scale=1 / max(1, asked))
+                for chip, (tokens, targets) in enumerate(micro)
+            }
+            for micro in micros
+        ]
+        lockstep = TrainingLockstep(begins, self._experts, optimization)
+        commands = lockstep.start()
+        while commands:
+            commands = lockstep.advance(self._ask(commands))
+        return lockstep.result()
+
+    def state(self) -> TrainingState:
+        """Read what the chips have learned."""
+        arch = self.architecture
+        read = self._ask({c: SendTrainingState(dense=c == 0) for c in range(self.chips)})
+        parts = {chip: each for chip, each in read.items() if isinstance(each, TrainingStateRead)}
+        values: dict[str, F32] = {}
+        weights: dict[str, F32] = {}
+        for kind, of_dense, of_experts in (
+            (MASTER, "dense", "experts"),
+            (FIRST, "dense_first", "experts_first"),
+            (SECOND, "dense_second", "experts_second"),
+        ):
+            dense = Parameters(dense_layout(arch), getattr(parts[0], of_dense))
+            values |= {f"{kind}.{name}": dense[name] for name in dense}
+            if kind == MASTER:
+                weights |= dense_tensors(dense, arch)
+            shares = []
+            for chip in range(self.chips):
+                owned = self._experts_of(chip)
+                layout = expert_layout(arch, [len(layer) for layer in owned])
+                share = Parameters(layout, getattr(parts[chip], of_experts))
+                shares.append(share)
+                if kind == MASTER:
+                    weights |= expert_tensors(share, arch, owned)
+            for name in shares[0]:  # the even placement gives chips their experts in order
+                values[f"{kind}.{name}"] = np.concatenate([share[name] for share in shares])
+        return TrainingState(values=values, weights=weights)
+
+    def _ask(
+        self, commands: Mapping[int, Command | TrainingCommand]
+    ) -> dict[int, Effect | TrainingEffect]:
+        """Send every command and wait for the answer to each; raises ChipLost."""
+        assert self._hub is not None, "the fleet is not started"
+        replies: dict[int, Effect | TrainingEffect] = {}
+        try:
+            self._hub.send_all(commands)
+            for chip, reply in self._hub.receive(commands, SILENCE_TIMEOUT_S):
+                if isinstance(reply, Failed):
+                    logger.error("chip %d failed: %s", chip, reply.reason)
+                    last_line = reply.reason.strip().splitlines()[-1]
+                    raise ChipLost((chip,), last_line)
+                replies[chip] = reply  # type: ignore[assignment]
+        except ChipSilent as error:
+            raise ChipLost(error.chips, str(error)) from error
+        return replies
+
+    def kill(self, chip: int) -> None:
+        """Lose `chip`: its process ends at once, and nobody is told."""
+        self._ray.kill(self._actors[chip])
+
+    def stop(self) -> None:
+        """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            for chip in self._actors:
+                try:
+                    hub.send(chip, Stop())
+                except ChannelError:
+                    continue
+            hub.close()
+        self._actors = {}
+        self._ray.stop()

@@ -1,0 +1,149 @@
+"""The collectives of a training step beside its exchanges of tokens: gradients out, weights back.
+
+Gradients of dense parameters are reduce-scattered over all chips of the job, in FP32 as they were
+added up; the chip that owns a part updates it, and the new weights are all-gathered. Where groups
+hold copies of the same experts, the chips with the same copy do so among themselves. Assumed: a
+bucket for each layer, one after the other.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fabric.collectives import CollectiveModel, Operation
+from emulator.memory.training_memory import GRADIENT_BYTES
+from emulator.specs.calibration import Calibration
+from emulator.specs.model import ModelSpec
+from emulator.specs.system import SystemSpec
+from emulator.specs.tensor_group import Split
+from emulator.timing.product_rate import ProductRate
+from emulator.timing.roofline import DMA, ENGINES
+from emulator.ultraserver.step_work import StepWork
+from emulator.units import NS_PER_S
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Talk:
+    """Collectives one after the other: how long, and what they do on each chip."""
+
+    duration_ns: float
+    work: StepWork
+
+    def __add__(self, other: "Talk") -> "Talk":
+        return Talk(duration_ns=self.duration_ns + other.duration_ns, work=self.work + other.work)
+
+
+class GradientCollectives:
+    """Collectives of a job on `chips`, int64[chips] of the system, in expert groups of `group`.
+
+    `own_experts` [chips] is how many experts, counted in all layers, each chip holds.
+    """
+
+    def __init__(
+        self,
+        system: SystemSpec,
+        model: ModelSpec,
+        chips: Int64s,
+        *,
+        group: int,
+        own_experts: Int64s,
+        calibration: Calibration,
+    ) -> None:
+        self._system = system
+        self._model = model
+        self._chips = chips
+        self._group = group
+        self._own_experts = own_experts
+        self._calibration = calibration
+
+    @property
+    def nothing(self) -> Talk:
+        """No collective."""
+        count = len(self._chips)
+        work = StepWork(
+            engine_ns=np.zeros((len(ENGINES), count)),
+            link_ns=np.zeros(count),
+            flops=np.zeros((len(ProductRate), count)),
+            hbm_bytes=np.zeros(count),
+            link_bytes=np.zeros(count),
+        )
+        return Talk(duration_ns=0.0, work=work)
+
+    def reduce_dense(self) -> Talk:
+        """Gradients of the dense parameters, to their owners."""
+        size = GRADIENT_BYTES * self._model.replica_parameters()
+        return self._dense_talk(Operation.REDUCE_SCATTER, size)
+
+    def gather_dense(self) -> Talk:
+        """Weights of the dense parameters, from their owners."""
+        held = self._model.tensor_groups()
+        size = sum(group.copy_bytes for group in held if group.split is not Split.EXPERT)
+        return self._dense_talk(Operation.ALL_GATHER, size)
+
+    def reduce_experts(self) -> Talk:
+        """Gradients of experts, among the chips that hold copies."""
+        size = GRADIENT_BYTES * self._model.expert_parameters
+        return self._expert_talk(Operation.REDUCE_SCATTER, size)
+
+    def gather_experts(self) -> Talk:
+        """Weights of experts, among the chips that hold copies."""
+        return self._expert_talk(Operation.ALL_GATHER, self._model.expert_bytes)
+
+    @cached_property
+    def _over_all(self) -> CollectiveModel:
+        return CollectiveModel(self._system, self._chips[None, :])
+
+    @cached_property
+    def _over_copies(self) -> CollectiveModel:
+        return CollectiveModel(self._system, self._chips.reshape(-1, self._group).T.copy())
+
+    def _dense_talk(self, operation: Operation, size_bytes: int) -> Talk:
+        if len(self._chips) == 1:
+            return self.nothing
+        sizes = np.array([float(size_bytes)])
+        return self._talk(self._over_all, operation, sizes, len(self._chips))
+
+    def _expert_talk(self, operation: Operation, expert_bytes: int) -> Talk:
+        copies = len(self._chips) // self._group
+        if copies == 1 or not self._model.experts:
+            return self.nothing
+        sizes = self._own_experts[: self._group].astype(np.float64) * expert_bytes
+        return self._talk(self._over_copies, operation, sizes, copies)
+
+    def _talk(
+        self, model: CollectiveModel, operation: Operation, sizes: Float64s, ranks: int
+    ) -> Talk:
+        """`sizes` are of all layers together, [groups]; chips are group after group."""
+        layers = self._model.layers
+        time = model.time(operation, sizes / layers)
+        links_ns = layers * time.link_busy_ns  # [groups]
+        rest_ns = layers * np.maximum(time.duration_ns - time.link_busy_ns, 0.0)
+        started_ns = layers * log2(ranks) * self._calibration.collective_ns.value * (sizes > 0)
+        total_ns = links_ns / self._calibration.link_share.value + rest_ns + started_ns
+        own = self._own_groups(len(sizes))  # [chips] -> group
+        sent_bytes = (ranks - 1) / ranks * sizes[own]
+        work = self.nothing.work
+        engine_ns = work.engine_ns.copy()
+        moved_bytes = 2 * sent_bytes  # read where it is sent from, written where it arrives
+        engine_ns[DMA] = moved_bytes / self._system.chip.memory_bytes_per_s * NS_PER_S
+        return Talk(
+            duration_ns=float(total_ns.max()),
+            work=StepWork(
+                engine_ns=engine_ns,
+                link_ns=links_ns[own],
+                flops=work.flops,
+                hbm_bytes=moved_bytes,
+                link_bytes=sent_bytes,
+            ),
+        )
+
+    def _own_groups(self, groups: int) -> Int64s:
+        """Which of `groups` groups each chip is in: all in one, or those with its place in one."""
+        own: Int64s = np.arange(len(self._chips)) % groups
+        return own

@@ -1,0 +1,168 @@
+"""What it costs to hand chips over: experts moved over links, weights read, checkpoints written.
+
+Emulated time, from bytes and rates alone. Each tray reads and writes with its own drives over its
+host's link, both of which its chips share (see recovery_time); what is left out there is left out
+here. Drives hold enough, and take a checkpoint as fast as its last tray does.
+
+Joules are those of moving the bytes, above what the chips draw idle: whoever counts the chips' time
+counts that, and `idle_joules` says how much it is. Assumed: a bit over a host's link costs what one
+over a chip's links does; a bit that is read from HBM, or written to it, costs what one that engines
+stream does; drives and hosts draw no more than the system's other watts already say.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.fabric.all_to_all import AllToAll
+from emulator.faults.recovery_time import RecoveryRates
+from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.placement import ExpertTransfer
+from emulator.specs.system import SystemSpec
+from emulator.specs.work_energy import PICO, work_energy_of
+from emulator.units import BITS_PER_BYTE, NS_PER_S
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverCost:
+    """Bytes over chips' links and over storage, emulated nanoseconds, joules above idle."""
+
+    bytes_links: int = 0
+    bytes_storage: int = 0
+    duration_ns: int = 0
+    joules: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("bytes_links", "bytes_storage", "duration_ns", "joules"):
+            if getattr(self, name) < 0:
+                raise ConfigError(field=name, value=getattr(self, name), expected="at least 0")
+
+    def __add__(self, other: "HandoverCost") -> "HandoverCost":
+        """One after the other."""
+        return HandoverCost(
+            bytes_links=self.bytes_links + other.bytes_links,
+            bytes_storage=self.bytes_storage + other.bytes_storage,
+            duration_ns=self.duration_ns + other.duration_ns,
+            joules=self.joules + other.joules,
+        )
+
+    def idle_joules(self, system: SystemSpec, *, chips: int) -> float:
+        """What `chips` chips draw meanwhile for being on."""
+        return chips * system.chip.idle_watts.value * self.duration_ns / NS_PER_S
+
+
+def transfer_bytes(
+    transfers: Iterable[ExpertTransfer], *, positions: int, expert_bytes: int
+) -> Float64s:
+    """Bytes from each position to each, [positions, positions], of experts that chips pass on.
+
+    What is read from the checkpoint has no sender and is left out; see `weights_read`.
+    """
+    sent = np.zeros((positions, positions))
+    for transfer in transfers:
+        if transfer.source_chip >= 0:
+            sent[transfer.source_chip, transfer.chip] += expert_bytes
+    return sent
+
+
+def experts_moved(
+    system: SystemSpec,
+    sent_bytes: Float64s,
+    *,
+    all_to_all: AllToAll | None = None,
+    physical: Int64s | None = None,
+    calibration: Calibration = CEILING,
+) -> HandoverCost:
+    """Weights over the chips' links: sent_bytes[sender, receiver], all at once.
+
+    Positions are the system's chips `physical`, its first ones without it; `all_to_all` are their
+    links, whole without it. The links' share is the calibration's, and what serving does with the
+    same links meanwhile is not counted. Raises ValueError for chips that no links join.
+    """
+    positions = len(sent_bytes)
+    links = all_to_all or AllToAll(system, positions, physical=physical)
+    exchange = links.exchange(sent_bytes)
+    busy_ns = float(exchange.link_busy_ns.max(initial=0.0))
+    slower_ns = busy_ns / calibration.link_share.value - busy_ns
+    moved = float(sent_bytes.sum() - np.trace(sent_bytes))
+    energy = work_energy_of(system.chip)
+    bit_joules = PICO * (energy.link.value + 2 * energy.hbm.value)  # read there, written here
+    return HandoverCost(
+        bytes_links=math.ceil(moved),
+        duration_ns=math.ceil(exchange.duration_ns + slower_ns),
+        joules=BITS_PER_BYTE * moved * bit_joules,
+    )
+
+
+def weights_read(
+    system: SystemSpec,
+    physical: Int64s,
+    chip_bytes: Float64s | Int64s,
+    rates: RecoveryRates | None = None,
+) -> HandoverCost:
+    """Each chip `physical` [chips] reads chip_bytes [chips] from its tray's drives into its HBM.
+
+    Of weights, of a checkpoint to go on from, or of both. Raises ConfigError for a chip that the
+    system has not, or negative bytes.
+    """
+    rates = rates or RecoveryRates()
+    rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
+    return _over_storage(system, physical, chip_bytes, rate)
+
+
+def checkpoint_write(
+    system: SystemSpec,
+    physical: Int64s,
+    chip_bytes: Float64s | Int64s,
+    rates: RecoveryRates | None = None,
+) -> HandoverCost:
+    """Each chip `physical` [chips] writes chip_bytes [chips] from its HBM to its tray's drives.
+
+    Of a training job, `TrainingCost.checkpoint_bytes`. Raises ConfigError as `weights_read` does.
+    """
+    rates = rates or RecoveryRates()
+    rate = min(rates.drives_write_bytes_per_s.value, rates.host_link_bytes_per_s.value)
+    return _over_storage(system, physical, chip_bytes, rate)
+
+
+def weights_stowed(
+    system: SystemSpec,
+    physical: Int64s,
+    chip_bytes: Float64s | Int64s,
+    rates: RecoveryRates | None = None,
+) -> HandoverCost:
+    """Each chip `physical` [chips] copies chip_bytes [chips] from its HBM to its host's memory, or
+    back: no drive takes part. Raises ConfigError as `weights_read` does.
+    """
+    rates = rates or RecoveryRates()
+    return _over_storage(system, physical, chip_bytes, rates.host_link_bytes_per_s.value)
+
+
+def _over_storage(
+    system: SystemSpec, physical: Int64s, chip_bytes: Float64s | Int64s, bytes_per_s: float
+) -> HandoverCost:
+    """The slowest tray's time, at so many bytes a second for each."""
+    chips, moved = np.asarray(physical), np.asarray(chip_bytes, dtype=np.float64)
+    if chips.shape != moved.shape or chips.ndim != 1:
+        raise ConfigError(field="chip_bytes", value=moved.shape, expected=f"one for each {chips}")
+    if ((chips < 0) | (chips >= system.chips.count)).any():
+        raise ConfigError(
+            field="chips", value=chips.tolist(), expected=f"chips of {system.chips.count}"
+        )
+    if (moved < 0).any():
+        raise ConfigError(field="chip_bytes", value=float(moved.min()), expected="at least 0")
+    tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=moved)
+    total = float(moved.sum())
+    energy = work_energy_of(system.chip)
+    return HandoverCost(
+        bytes_storage=math.ceil(total),
+        duration_ns=math.ceil(float(tray_bytes.max(initial=0.0)) / bytes_per_s * NS_PER_S),
+        joules=BITS_PER_BYTE * total * PICO * (energy.link.value + energy.hbm.value),
+    )

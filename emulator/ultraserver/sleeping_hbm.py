@@ -1,0 +1,108 @@
+"""What of the machine's HBM an engine that sleeps gives up, and what that takes in emulated time.
+
+The words are vLLM's: at level 1 weights go to the hosts' memory and the KV cache is dropped, at
+level 2 both are dropped; waking brings them back in parts, "weights" and "kv_cache". What computing
+needs besides (activations, the collectives' buffers, microcode) stays, as it does there. At level 2
+vLLM leaves it to its user to load weights again; here waking reads them from the checkpoint.
+"""
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.ultraserver.handover_cost import HandoverCost
+from emulator.ultraserver.machine import Machine
+
+_USES = {"weights": HbmUse.WEIGHTS, "kv_cache": HbmUse.KV}
+SLEEP_TAGS = tuple(_USES)
+
+_Held = tuple[int, HbmOwner, int, int]
+"""(position, owner, core, bytes)."""
+
+
+class SleepingHbm:
+    """The HBM of a machine whose engine may sleep.
+
+    Invariant: what left HBM comes back whole; every byte has one owner or is free meanwhile. Chips
+    that are lent out are none of the engine's, and keep what they hold.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._away: dict[str, list[_Held]] = {}
+        self.level = 0
+        self.host_bytes = 0
+
+    @property
+    def asleep(self) -> tuple[str, ...]:
+        """Which of the tags are not in HBM."""
+        return tuple(tag for tag in SLEEP_TAGS if tag in self._away)
+
+    def fall_asleep(self, level: int) -> HandoverCost:
+        """Give up weights and KV; raises ConfigError for a level that is not 1 or 2."""
+        if level not in (1, 2):
+            raise ConfigError(field="level", value=level, expected="1 or 2")
+        cost = HandoverCost()
+        if "weights" not in self._away:
+            held = self._release("weights")
+            self.level, self.host_bytes = level, 0
+            if level == 1:
+                cost = self._machine.stowing(self._by_position(held))
+                self.host_bytes = cost.bytes_storage
+        self.discard_kv()
+        return cost
+
+    def discard_kv(self) -> None:
+        """Give up the KV cache alone, which takes no time."""
+        if "kv_cache" not in self._away:
+            self._release("kv_cache")
+
+    def wake(self, tags: Collection[str]) -> HandoverCost:
+        """Bring back what `tags` name and is away; raises ConfigError for another tag."""
+        for tag in tags:
+            if tag not in _USES:
+                expected = f"of {', '.join(SLEEP_TAGS)}"
+                raise ConfigError(field="tags", value=tag, expected=expected)
+        cost = HandoverCost()
+        for tag in [tag for tag in self.asleep if tag in tags]:
+            held = self._away.pop(tag)
+            for position, owner, core, held_bytes in held:
+                allocator = self._machine.hbm.allocators[position]
+                allocator.allocate(owner, core=core, wanted_bytes=held_bytes)
+            if tag == "weights":
+                cost = self._weights_back(held)
+        return cost
+
+    def _weights_back(self, held: Iterable[_Held]) -> HandoverCost:
+        if self.level == 2:
+            return self._machine.renewal(range(self._machine.partition.chips))
+        self.host_bytes = 0
+        return self._machine.stowing(self._by_position(held))
+
+    def _by_position(self, held: Iterable[_Held]) -> NDArray[np.int64]:
+        """Bytes of each position, int64[positions]."""
+        by_position = np.zeros(self._machine.partition.chips, dtype=np.int64)
+        for position, _, _, held_bytes in held:
+            by_position[position] += held_bytes
+        return by_position
+
+    def _release(self, tag: str) -> list[_Held]:
+        """Free what `tag` names, wherever serving holds it."""
+        lent = set(self._machine.lent_positions)
+        away: dict[tuple[int, HbmOwner, int], int] = {}
+        for position, allocator in enumerate(self._machine.hbm.allocators):
+            if position in lent:
+                continue
+            owners = set()
+            for each in (held for stack in allocator.usage() for held in stack.held):
+                if each.owner.use is _USES[tag]:
+                    key = (position, each.owner, each.core)
+                    away[key] = away.get(key, 0) + each.held_bytes
+                    owners.add(each.owner)
+            for owner in owners:
+                allocator.free(owner)
+        self._away[tag] = [(*key, held_bytes) for key, held_bytes in away.items()]
+        return self._away[tag]

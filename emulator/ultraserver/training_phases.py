@@ -1,0 +1,146 @@
+"""The passes of a micro-batch as phases: what serving counts of a step, and what training adds.
+
+A forward pass is a step that computes prompts with logits of every token, and writes what it keeps;
+recomputing is the same once more; a backward pass has the same rows, exchanges included, with the
+work of `backward_work`. Ranks are single chips.
+"""
+
+from dataclasses import replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fabric.all_to_all import AllToAll
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.specs.placement import ExpertPlacement
+from emulator.specs.saved_activations import SavedActivations
+from emulator.specs.system import SystemSpec
+from emulator.specs.training_recipe import Recompute
+from emulator.timing import backward_work, matrix_time
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.timing.gradient_shape import GradientShape
+from emulator.timing.issue_shape import IssueShape
+from emulator.timing.rank_totals import RankTotals
+from emulator.timing.roofline import DMA
+from emulator.timing.work import Work
+from emulator.ultraserver.expert_phase import ExpertPhaseModel
+from emulator.ultraserver.rank_phase import RankPhases
+from emulator.ultraserver.segments import RowKind
+from emulator.ultraserver.step_terms import PhaseTerms
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+
+class Pass(StrEnum):
+    """The passes over a micro-batch, in their order."""
+
+    FORWARD = "forward"
+    RECOMPUTE = "recompute"
+    BACKWARD = "backward"
+
+
+class TrainingRanks(RankPhases):
+    """What each chip does by itself in one kind of pass, under one way to recompute."""
+
+    def __init__(
+        self,
+        system: SystemSpec,
+        model: ModelSpec,
+        partition: Partition,
+        physical: Int64s,
+        all_to_all: AllToAll,
+        *,
+        each: Pass,
+        recompute: Recompute,
+    ) -> None:
+        super().__init__(system, model, partition, physical, all_to_all)
+        self._each = each
+        self._recompute = recompute
+        self._gradients = GradientShape.of(model, system.chip, cores=self._cores.cores)
+        self._saved = SavedActivations.of(model)
+
+    def _row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
+        if self._each is Pass.BACKWARD:
+            return self._backward_row(row, totals)
+        terms = super()._row(row, totals)
+        moved_bytes = self._kept_bytes(row) * totals.tokens
+        engine_ns = terms.engine_ns.copy()  # [engines, 1, ranks]
+        engine_ns[DMA] += moved_bytes / self._rates.hbm_bytes
+        return replace(terms, engine_ns=engine_ns, hbm_bytes=terms.hbm_bytes + moved_bytes)
+
+    def _kept_bytes(self, row: RowKind) -> int:
+        """What a token's forward row writes for later, and what recomputing it reads first.
+
+        Keys and values are left out: the forward row writes those anyway.
+        """
+        saved, written = self._saved, self._model.kv_bytes_per_token_layer
+        if row.part == "attention":
+            if self._each is Pass.RECOMPUTE:
+                return saved.layer_input + saved.attention - written
+            if self._recompute is Recompute.LAYERS:
+                return saved.layer_input
+            return saved.attention - written
+        if self._each is Pass.FORWARD and self._recompute is Recompute.LAYERS:
+            return 0
+        return {"dense": saved.dense, "router": saved.router}.get(row.part, 0)
+
+    def _backward_row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
+        """Two products after each of the forward row's, so twice as many that wait and launch."""
+        model, shape = self._model, (self.split, self.shape, self._gradients)
+        match row.part:
+            case "attention":
+                work = backward_work.attention_backward(model, totals, *shape, window=row.window)
+                latent = model.latent is not None
+                count = matrix_time.LATENT_SEQUENCES if latent else matrix_time.ATTENTION_SEQUENCES
+                return self._phase(work, totals, 2 * count, sums=1, starts=1)
+            case "dense":
+                work = backward_work.dense_backward(model, totals, *shape)
+                return self._phase(work, totals, 2 * matrix_time.FEED_FORWARD_SEQUENCES, sums=1)
+            case "router":
+                work = backward_work.router_backward(model, totals, *shape)
+                shared = model.shared_experts > 0
+                count = matrix_time.ROUTER_SEQUENCES
+                count += matrix_time.FEED_FORWARD_SEQUENCES if shared else 0
+                return self._phase(work, totals, 2 * count, sums=1 if shared else 0)
+            case "lm_head":
+                work = backward_work.lm_head_backward(model, totals, *shape)
+                return self._phase(work, totals, 2 * matrix_time.LM_HEAD_SEQUENCES)
+        return self._phase(backward_work.loss_backward(model, totals), totals, 0)
+
+
+class TrainingExperts(ExpertPhaseModel):
+    """The routed experts in one kind of pass; their exchanges are those of serving."""
+
+    def __init__(  # noqa: PLR0913  what its parent takes, and the kind of pass
+        self,
+        system: SystemSpec,
+        model: ModelSpec,
+        partition: Partition,
+        placement: ExpertPlacement,
+        distribution: ExpertDistribution,
+        all_to_all: AllToAll,
+        shape: IssueShape,
+        *,
+        each: Pass,
+        recompute: Recompute,
+    ) -> None:
+        super().__init__(system, model, partition, placement, distribution, all_to_all, shape)
+        self._each = each
+        self._keeps = each is Pass.RECOMPUTE or recompute is Recompute.NONE
+        self._gradients = GradientShape.of(model, system.chip, cores=self._cores.cores)
+        self._saved = SavedActivations.of(model)
+        if each is Pass.BACKWARD:
+            self._sequences = 2 * matrix_time.FEED_FORWARD_SEQUENCES
+
+    def _work(self, pairs: Float64s, distinct: Float64s) -> Work:
+        if self._each is Pass.BACKWARD:
+            return backward_work.expert_backward(
+                self._model, pairs, distinct, self._shape, self._gradients
+            )
+        work = super()._work(pairs, distinct)
+        if not self._keeps:
+            return work
+        return replace(work, hbm_bytes=work.hbm_bytes + self._saved.expert_pair * pairs)

@@ -1,0 +1,227 @@
+"""`ultraserve train`: a training job on emulated chips; its directory is its whole interface."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emulator.data import SMALL_MOE_DIR
+from serving.commands.json_text import json_text
+
+if TYPE_CHECKING:
+    from serving.training.job import Trainer, TrainingJob
+    from serving.training.job_spec import JobSpec
+    from serving.training.job_status import CurvePoint, JobStatus
+
+_SHOWN_EVERY_STEPS = 10
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `train` command."""
+    from serving.training.job_spec import JobSpec
+    from serving.training.learning_rate import Decay
+
+    parser = subparsers.add_parser(
+        "train",
+        help="train a model on emulated chips",
+        description="Train a Qwen3-MoE model on emulated chips, from a folder of text. Everything "
+        "about the job is kept in --output; started again on it, the job goes on from its newest "
+        "checkpoint. SIGTERM saves a checkpoint and ends.",
+        epilog="Example: ultraserve train --output job --chips 2 --steps 500 --init 1",
+    )
+    spec = JobSpec(weights=str(SMALL_MOE_DIR))
+    job = parser.add_argument_group("job")
+    job.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="the job's directory"
+    )
+    job.add_argument(
+        "--weights",
+        default=spec.weights,
+        metavar="DIR",
+        help="Hugging Face checkpoint to begin from (default: the bundled small model)",
+    )
+    job.add_argument(
+        "--init",
+        dest="fresh_seed",
+        type=int,
+        metavar="SEED",
+        help="draw fresh weights of that architecture instead of reading its own",
+    )
+    job.add_argument(
+        "--corpus",
+        default="",
+        metavar="DIR",
+        help="folder of *.py, *.md, *.rst and *.txt files; a hash of the name holds 1 in 20 out "
+        "(default: the *.py files of the running Python's standard library, tests included)",
+    )
+    _number(job, "--steps", spec.steps, "optimizer steps until it is done")
+    _number(job, "--batch-tokens", spec.batch_tokens, "tokens of a step, on all chips together")
+    _number(job, "--sequence-tokens", spec.sequence_tokens, "tokens of a sequence")
+    _number(
+        job, "--micro-batch-tokens", spec.micro_batch_tokens, "tokens that a chip takes at once"
+    )
+    _number(job, "--seed", spec.seed, "of the order of the data")
+    job.add_argument(
+        "--overfit",
+        dest="one_batch",
+        action="store_true",
+        help="learn the first batch again and again",
+    )
+    _number(job, "--save-every", spec.save_every_steps, "steps between checkpoints")
+    _number(job, "--keep", spec.keep_checkpoints, "checkpoints kept")
+    _number(
+        job,
+        "--eval-every",
+        spec.eval_every_steps,
+        "steps between held-out losses; 0 takes them with checkpoints alone",
+    )
+    _number(job, "--eval-sequences", spec.eval_sequences, "held-out windows that are taken")
+    job.add_argument(
+        "--compare-gzip",
+        action="store_true",
+        help="at the end, take the loss of all held-out files and compare it with gzip -9",
+    )
+    job.add_argument("--json", action="store_true", help="print the job's last status as JSON")
+    _add_learning(parser, spec, tuple(Decay))
+    _add_machine(parser, spec)
+    parser.set_defaults(run=run)
+
+
+_FIELD_OF_FLAG = {
+    "--save-every": "save_every_steps",
+    "--keep": "keep_checkpoints",
+    "--eval-every": "eval_every_steps",
+    "--warmup": "warmup_steps",
+}
+"""Flags that are shorter than their setting."""
+
+
+def _number(group: argparse._ArgumentGroup, flag: str, value: int | float, text: str) -> None:
+    group.add_argument(
+        flag,
+        dest=_FIELD_OF_FLAG.get(flag, flag.removeprefix("--").replace("-", "_")),
+        type=type(value),
+        default=value,
+        metavar="N",
+        help=f"{text} (default: %(default)s)",
+    )
+
+
+def _add_learning(
+    parser: argparse.ArgumentParser, spec: JobSpec, schedules: tuple[str, ...]
+) -> None:
+    learning = parser.add_argument_group("learning")
+    _number(learning, "--learning-rate", spec.learning_rate, "the highest")
+    _number(learning, "--warmup", spec.warmup_steps, "steps until the highest rate")
+    learning.add_argument(
+        "--schedule", choices=schedules, default=spec.schedule, help="default: %(default)s"
+    )
+    _number(learning, "--final-share", spec.final_share, "of the highest rate at the end")
+    _number(learning, "--decay-share", spec.decay_share, "of all steps in which wsd decays")
+    _number(learning, "--weight-decay", spec.weight_decay, "of AdamW")
+    _number(learning, "--clip-norm", spec.clip_norm, "largest norm of all gradients")
+    _number(learning, "--balance-coefficient", spec.balance_coefficient, "of the balance loss")
+    learning.add_argument(
+        "--precision",
+        choices=("bf16", "fp32"),
+        default=spec.precision,
+        help="of products; sums, weights and moments are FP32 (default: %(default)s)",
+    )
+
+
+def _add_machine(parser: argparse.ArgumentParser, spec: JobSpec) -> None:
+    machine = parser.add_argument_group("machine")
+    _number(machine, "--chips", spec.chips, "chips that it trains on")
+    _number(machine, "--first-chip", spec.first_chip, "the first one's number in the system")
+    machine.add_argument("--system", default=spec.system, help="default: %(default)s")
+    machine.add_argument(
+        "--model",
+        metavar="NAME",
+        help="catalog model that sets time, HBM and energy (default: the weights' own)",
+    )
+    machine.add_argument(
+        "--dilation",
+        type=float,
+        metavar="K",
+        help="wall seconds per emulated second (default: does not wait)",
+    )
+    machine.add_argument("--ray-address", metavar="HOST:PORT", help="a Ray cluster to join")
+    _number(machine, "--restarts-max", spec.restarts_max, "restarts of lost chips in a row")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; returns 0 when all steps are taken or the job was asked to stop.
+
+    Raises:
+        UltraServeError: a wrong setting, or a job that cannot go on.
+    """
+    from dataclasses import fields
+
+    from serving.training.job import TrainingJob
+    from serving.training.job_directory import JobDirectory
+    from serving.training.job_spec import JobSpec
+
+    args.weights = str(Path(args.weights).resolve())
+    args.corpus = str(Path(args.corpus).resolve()) if args.corpus else ""
+    spec = JobSpec(**{field.name: getattr(args, field.name) for field in fields(JobSpec)})
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda which, _frame: asked.append(which))
+    with JobDirectory(args.output, spec) as directory:
+        talk = sys.stderr if args.json else sys.stdout
+
+        def say(line: str) -> None:
+            print(line, file=talk, flush=True)
+            directory.say(line)
+
+        def shows(point: CurvePoint, status: JobStatus) -> None:
+            if point.step % _SHOWN_EVERY_STEPS == 0 or point.held_out_nats is not None:
+                say(progress_line(point, status))
+
+        job = TrainingJob(spec, directory, say=say, shows=shows, stop_asked=lambda: bool(asked))
+        say(
+            f"corpus {job.corpus.digest[:16]}: {len(job.corpus.training)} files to learn from, "
+            f"{len(job.corpus.held_out)} held out, {job.corpus.skipped} skipped"
+        )
+        at_end = (lambda trainer: compare(job, trainer, say)) if args.compare_gzip else None
+        status = job.run(at_end)
+        newest = directory.path / "checkpoints" / status.checkpoint
+        say(f"{status.phase} after step {status.step}: {newest}")
+    if args.json:
+        print(json_text(status))
+    return 0
+
+
+def progress_line(point: CurvePoint, status: JobStatus) -> str:
+    """One step for people."""
+    held_out = ""
+    if point.held_out_nats is not None and status.held_out_bits_per_byte is not None:
+        held_out = (
+            f"  held-out {point.held_out_nats:.4f} ({status.held_out_bits_per_byte:.3f} bits/byte)"
+        )
+    return (
+        f"step {point.step:>6}  loss {point.loss:.4f}{held_out}  "
+        f"{status.tokens_per_wall_s:,.0f} tokens/s  emulated {point.emulated_ns / 1e9:.4f} s  "
+        f"{point.joules:,.1f} J"
+    )
+
+
+def compare(job: TrainingJob, trainer: Trainer, say: Callable[[str], None]) -> None:
+    """Say what all held-out files cost, and what gzip makes of them.
+
+    Windows overlap by half, so that a token has at least that many before it; see `whole_text`.
+    """
+    from serving.training.evaluation import gzip_sizes
+
+    windows = job.held_out.whole(stride=job.sequence_tokens // 2)
+    loss = job.evaluate(trainer, windows)
+    zipped = gzip_sizes(job.corpus.held_out)
+    say(
+        f"all held-out files: {loss.nats_per_token:.4f} nats/token, {loss.bits_per_byte:.4f} "
+        f"bits/byte over {loss.tokens:,} tokens; gzip -9: {zipped.per_file_bits_per_byte:.4f} each "
+        f"file for itself, {zipped.concatenated_bits_per_byte:.4f} all in one"
+    )

@@ -1,0 +1,87 @@
+"""Options in a policy's text, `headroom=0.2,dwell=30m`, read into dataclasses and written back."""
+
+import re
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final
+
+from emulator.errors import ConfigError
+
+_UNITS_S: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_DURATION: Final = re.compile(r"(?P<number>[0-9.eE+-]+)(?P<unit>[dhms]?)")
+
+
+def duration_s(text: str, *, field: str) -> float:
+    """Read `30m`, `2h`, `1d`, `90s` or plain seconds; raises ConfigError for anything else."""
+    matched = _DURATION.fullmatch(text.strip())
+    try:
+        if matched is None:
+            raise ValueError(text)
+        seconds = float(matched["number"]) * _UNITS_S[matched["unit"] or "s"]
+    except ValueError:
+        raise ConfigError(
+            field=field, value=text, expected="a time such as 90s, 30m, 2h or 1d"
+        ) from None
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """Write a time that `duration_s` reads back to the same number."""
+    for unit, unit_s in _UNITS_S.items():
+        if seconds and seconds % unit_s == 0 and seconds < 1e9:
+            return f"{int(seconds / unit_s)}{unit}"
+    return f"{seconds!r}s"
+
+
+def options_text(policy: Any, default: Any) -> str:
+    """Write the fields that differ from the default's, those of a `guard` within among them."""
+    return ",".join(
+        f"{name}={text}"
+        for name, text in _options(policy).items()
+        if _options(default).get(name) != text
+    )
+
+
+def with_options(policy: Any, text: str) -> Any:
+    """Return the policy with the options of a text; raises ConfigError for one it does not know."""
+    for part in text.split(",") if text.strip() else []:
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        known = _options(policy)
+        if not equals or name not in known:
+            expected = f"NAME=VALUE with one of {', '.join(known)}"
+            raise ConfigError(field="policy option", value=part, expected=expected)
+        policy = _replaced(policy, name, value)
+    return policy
+
+
+def _options(policy: Any) -> dict[str, str]:
+    """Each option's name and text, by what the fields hold: numbers, and times ending in _s."""
+    options: dict[str, str] = {}
+    for known in fields(policy):
+        value = getattr(policy, known.name)
+        if is_dataclass(value) and known.name == "guard":
+            options |= _options(value)
+        elif known.name.endswith("_s"):
+            options[known.name.removesuffix("_s")] = duration_text(value)
+        elif isinstance(value, int | float):
+            options[known.name] = repr(value)
+    return options
+
+
+def _replaced(policy: Any, name: str, text: str) -> Any:
+    for known in fields(policy):
+        value = getattr(policy, known.name)
+        if is_dataclass(value) and known.name == "guard" and name in _options(value):
+            return replace(policy, guard=_replaced(value, name, text))
+        if known.name == f"{name}_s":
+            return replace(policy, **{known.name: duration_s(text, field=name)})
+        if known.name == name:
+            return replace(policy, **{name: _number(text, type(value), field=name)})
+    raise AssertionError(name)
+
+
+def _number(text: str, kind: type, *, field: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        expected = "a whole number" if kind is int else "a number"
+        raise ConfigError(field=field, value=text, expected=expected) from None

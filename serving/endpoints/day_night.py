@@ -1,0 +1,342 @@
+"""Day and night in a running server: looks, lets a policy decide, does the next thing, again.
+
+A thin shell. The truth about chips is the engine's, the job's is its directory, the policy and the
+plan are pure; what is kept here is about the server's own tries. So the loop may end anywhere, by
+whatever error: the next one looks again and goes on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from emulator.errors import CheckpointError, ConfigError
+from serving.daynight.handover import Action, HandoverLimits, Phase
+from serving.daynight.observation import Observation
+from serving.daynight.policy import Decision, Policy
+from serving.daynight.policy_text import parse_policy
+from serving.endpoints.day_clock import DAY_S, DayClock
+from serving.endpoints.day_night_settings import IF_BETTER, MANUAL, DayNightSettings, check_policy
+from serving.endpoints.demand_meter import Arrivals, DemandMeter, last_end
+from serving.endpoints.engine_call import Engine, EngineFailed, EngineGone, ask
+from serving.endpoints.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
+from serving.endpoints.handover_tries import HandoverTries
+from serving.endpoints.job_process import JobProcess
+from serving.endpoints.job_record import end_job
+from serving.endpoints.lease_notes import LeaseNotes
+from serving.endpoints.morning_weights import candidate, judge, keep, published_in, served_nats
+from serving.metrics.control_call import (
+    ControlReply,
+    ControlRequest,
+    DrainRequest,
+    LeaseReport,
+    PublishRequest,
+    Refusal,
+    RefusalCode,
+    ResumeRequest,
+    VersionReport,
+    WatchReply,
+    WatchRequest,
+)
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+TICK_S: Final = 0.3
+"""Wall seconds between two looks; the engine answers one between two of its steps."""
+
+_AGAIN_S: Final = 0.5
+_AGAIN_S_MAX: Final = 10.0
+_SAVE_S: Final = 20.0
+"""Wall seconds that the job has to save when the server ends."""
+
+_UNWEIGHED_PER_S: Final = 1e12
+"""What a group serves when nobody has said: more than any load, so that hours alone decide."""
+
+ReplyT = TypeVar("ReplyT", bound=ControlReply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was seen at one moment, and what follows from it; `now_s` is the wall's Unix time."""
+
+    now_s: float
+    watch: WatchReply
+    observed: Observation
+    decision: Decision
+    groups: tuple[Group, ...]
+    desired: tuple[Phase, ...]
+    job: JobSeen
+
+
+class DayNight:
+    """The controller of one server, in the loop of the engine's client.
+
+    `job_command` makes the job's command for chips of the partition and the engine's dilation.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DayNightSettings,
+        *,
+        job_command: Callable[[Sequence[int], float], list[str]],
+        limits: HandoverLimits | None = None,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self.settings = settings
+        self._job_command = job_command
+        self._limits = HandoverLimits() if limits is None else limits
+        self._wall_s = wall_s
+        directory = settings.training.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.clock = DayClock.starting(
+            settings.day_start,
+            day_length_s=settings.day_length_s,
+            zone=settings.zone,
+            wall_s=wall_s(),
+        ).after(last_end(directory))
+        self._meter = DemandMeter(directory, self.clock)
+        self.job = JobProcess(directory)
+        self.tries = HandoverTries()
+        self._notes = LeaseNotes()
+        self.published = ""
+        self._refused_step: int | None = None
+        self.policy_text = ""
+        self.policy: Policy | None = None
+        self._by_hand = [Phase.SERVING] * settings.groups
+        self._changed: tuple[int, float] | None = None  # groups that serve, and since when
+        self.restarts = 0
+        self.trouble = ""
+        self._task: asyncio.Task[None] | None = None
+        self.set_policy(settings.policy)
+
+    # What a user asks for.
+
+    def set_policy(self, text: str) -> None:
+        """Let another policy decide from the next look on; raises ConfigError.
+
+        With `manual` every group goes on doing what it was to do.
+        """
+        check_policy(text, weighs=self.settings.group_requests_per_s is not None)
+        self.policy = None if text == MANUAL else parse_policy(text)
+        self.policy_text = text if self.policy is None else str(self.policy)
+
+    def set_phase(self, group: int, phase: Phase) -> None:
+        """Say what a group is to do while the policy is `manual`.
+
+        Raises ConfigError for no such group, and for a phase that no group can stay in, or when too
+        many groups would train.
+        """
+        assert self.policy is None
+        if not 0 <= group < self.settings.groups:
+            expected = f"0 to {self.settings.groups - 1}"
+            raise ConfigError(field="group", value=group, expected=expected)
+        if phase not in (Phase.SERVING, Phase.TRAINING):
+            raise ConfigError(field="phase", value=phase, expected="serving or training")
+        wanted = [*self._by_hand]
+        wanted[group] = phase
+        if wanted.count(Phase.TRAINING) > self.settings.lend_groups:
+            expected = f"at most {self.settings.lend_groups} groups that train"
+            raise ConfigError(field="phase", value=phase, expected=expected)
+        self._by_hand = wanted
+        self.job.forgive()
+
+    # The loop.
+
+    def start(self) -> None:
+        """Begin to look and to act, in the running loop."""
+        self._task = asyncio.create_task(self.run())
+
+    async def stop(self) -> None:
+        """End the loop and the job, which saves if it does so in time; idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        await asyncio.to_thread(end_job, self.settings.training.directory, save_s=_SAVE_S)
+
+    async def run(self) -> None:
+        """Look and act until the engine is gone; whatever ends a loop, another one begins."""
+        wait_s = _AGAIN_S
+        while True:
+            begun_s = time.monotonic()
+            loop = asyncio.create_task(self._loop())
+            try:
+                await asyncio.wait({loop})
+            finally:
+                loop.cancel()
+            failure = None if loop.cancelled() else loop.exception()
+            if isinstance(failure, EngineGone):
+                return
+            self.restarts += 1
+            self.trouble = " ".join(f"{type(failure).__name__}: {failure}".split())
+            logger.warning("day and night begins again after %s", self.trouble, exc_info=failure)
+            lasted = time.monotonic() - begun_s > _AGAIN_S_MAX
+            wait_s = _AGAIN_S if lasted else min(2 * wait_s, _AGAIN_S_MAX)
+            await asyncio.sleep(wait_s)
+
+    async def _loop(self) -> None:
+        while True:
+            await self.tick()
+            await asyncio.sleep(TICK_S)
+
+    async def tick(self) -> None:
+        """Look once and do what is to be done now; raises what the engine or the job raises."""
+        look = await self.look()
+        await self._tell_of_training(look)
+        for step in plan(
+            look.groups,
+            look.desired,
+            look.job,
+            handovers=self.tries.failures,
+            now_s=look.now_s,
+            limits=self._limits,
+        ):
+            await self._take(step, look)
+
+    async def look(self) -> Look:
+        """See how everything stands; changes nothing but what is remembered of demand and tries."""
+        watch = await self._told(WatchRequest(), WatchReply)
+        now_s = self._wall_s()
+        self._meter.read(Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests))
+        groups = groups_of(self.settings.chips, self.settings.group_chips, watch.leases)
+        observed = self._observation(watch, groups)
+        if self.policy is None:
+            serving = self._by_hand.count(Phase.SERVING)
+            decision = Decision(serving_groups=serving, reason="set by hand")
+            desired = tuple(self._by_hand)
+        else:
+            decision = self.policy.decide(observed)
+            desired = wishes(groups, decision.serving_groups)
+            self._by_hand = list(desired)
+        self.tries.look(groups, desired, now_s)
+        return Look(
+            now_s=now_s,
+            watch=watch,
+            observed=observed,
+            decision=decision,
+            groups=groups,
+            desired=desired,
+            job=self.job.seen(now_s),
+        )
+
+    def _observation(self, watch: WatchReply, groups: Sequence[Group]) -> Observation:
+        settings, day_s = self.settings, self.clock.day_s(watch.emulated_s)
+        serving = sum(group.phase in (Phase.SERVING, Phase.RESTORING) for group in groups)
+        if self._changed is None:
+            self._changed = (serving, day_s - DAY_S)
+        elif self._changed[0] != serving:
+            self._changed = (serving, day_s)
+        return Observation(
+            now_s=day_s,
+            history=self._meter.history,
+            load_per_s=self._meter.load_per_s,
+            groups=settings.groups,
+            serving_groups=serving,
+            since_change_s=max(day_s - self._changed[1], 0.0),
+            capacity_per_group_per_s=settings.group_requests_per_s or _UNWEIGHED_PER_S,
+            groups_min=settings.groups - settings.lend_groups,
+            queue=watch.waiting,
+            drain_s=settings.grace_s * self.clock.day_s_per_emulated_s,
+            restore_s=_restore_s(watch) * self.clock.day_s_per_emulated_s,
+        )
+
+    async def _take(self, step: Step, look: Look) -> None:
+        group = step.group
+        logger.info("%s %s", step.action, "the job" if group is None else f"group {group.number}")
+        match step.action:
+            case Action.DRAIN:
+                assert group is not None
+                request = DrainRequest(chips=group.chips, grace_s=self.settings.grace_s)
+                await self._hand_over(group, request, look)
+            case Action.CANCEL | Action.RESUME:
+                assert group is not None
+                assert group.lease is not None
+                if step.action is Action.RESUME and Phase.TRAINING not in look.desired:
+                    await self._publish(look)
+                await self._hand_over(group, ResumeRequest(lease=group.lease.number), look)
+            case Action.START_JOB:
+                self.job.start(self._job_command(step.chips, look.watch.dilation), step.chips)
+            case Action.STOP_JOB:
+                self.job.ask_stop(look.now_s)
+            case Action.KILL_JOB:
+                await asyncio.to_thread(self.job.kill)
+
+    async def _hand_over(
+        self, group: Group, request: DrainRequest | ResumeRequest, look: Look
+    ) -> None:
+        reply = await ask(self._engine, request)
+        if isinstance(reply, Refusal):
+            logger.warning("group %d: %s", group.number, reply.message)
+            self.tries.failed(group.number, reply.message, look.now_s)
+        else:
+            assert isinstance(reply, LeaseReport), reply
+
+    async def _tell_of_training(self, look: Look) -> None:
+        """Tell the engine what the job does on its leases."""
+        status = self.job.status()
+        for group in look.groups:
+            lease = group.lease
+            if lease is None or group.phase is not Phase.TRAINING:
+                continue
+            self._notes.begin(lease, status)
+            shared = set(group.working_chips) & set(look.job.chips)
+            if status is None or not shared:
+                continue
+            note = self._notes.note(lease, status, share=len(shared) / len(look.job.chips))
+            if note is not None:
+                reply = await ask(self._engine, note)
+                # The lease may have ended meanwhile, and there is nobody to tell.
+                assert isinstance(reply, LeaseReport | Refusal), reply
+
+    async def _publish(self, look: Look) -> None:
+        """Serve the night's weights when they are better, before the chips come back."""
+        if self.settings.publish != IF_BETTER:
+            return
+        training, status = self.settings.training, self.job.status()
+        served, newest = published_in(training.directory, look.watch.versions)
+        found = candidate(training.directory, status)
+        if found is not None and found.step == self._refused_step:
+            return
+        serves_nats = served_nats(
+            training.directory, served, first=training.weights_dir, status=status
+        )
+        self.published = judge(found, serves_nats=serves_nats, newest_step=newest)
+        if self.published or found is None:
+            return
+        versions = [Path(version.weights_dir) for version in look.watch.versions]
+        try:
+            weights = await asyncio.to_thread(keep, training.directory, found, served=versions)
+            note = f"step {found.step}, held-out loss {found.held_out_nats:.4f} nats"
+            reply = await ask(self._engine, PublishRequest(weights_dir=str(weights), note=note))
+        except CheckpointError as error:
+            reply = Refusal(code=RefusalCode.PRECONDITION, message=str(error))
+        if isinstance(reply, Refusal):
+            self._refused_step = found.step
+            self.published = f"step {found.step} was refused: {reply.message}"
+            logger.warning("%s", self.published)
+            return
+        assert isinstance(reply, VersionReport), reply
+        self.published = f"version {reply.version}: {note}"
+
+    async def _told(self, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:
+        reply = await ask(self._engine, request)
+        if isinstance(reply, Refusal):
+            raise EngineFailed(reply.message)
+        assert isinstance(reply, kind), reply
+        return reply
+
+
+def _restore_s(watch: WatchReply) -> float:
+    """How long the last restore took, in emulated seconds; 0 before there was one."""
+    took = [
+        lease.restore_s + lease.warm_s
+        for lease in watch.leases
+        if lease.phase == Phase.SERVING and lease.restore_s
+    ]
+    return took[-1] if took else 0.0

@@ -1,0 +1,129 @@
+"""The control service's calls about leases and day and night.
+
+A server with a controller leaves leases to it: a group that is drained by hand would be called back
+at the next look. So there a user says what the controller is to want instead.
+"""
+
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from emulator.errors import ConfigError
+from protos.ultraserve.v1 import control_pb2 as pb
+from serving.daynight.handover import Phase
+from serving.endpoints.control_messages import to_message
+from serving.endpoints.day_night import DayNight
+from serving.endpoints.day_night_report import day_night_state
+from serving.endpoints.engine_answer import answer
+from serving.endpoints.engine_call import Engine, EngineFailed, EngineGone
+from serving.metrics.control_call import DrainRequest, LeaseReport, ResumeRequest
+
+NO_CONTROLLER: Final = "this server was started without --day-night"
+_HELD: Final = (
+    "the policy {policy} decides which chips train; see `ultraserve daynight policy manual` and "
+    "`ultraserve daynight group`"
+)
+
+
+class DayNightCalls:
+    """A part of the control service; `_day_night` is None in a server without a controller."""
+
+    _engine: Engine
+    _day_night: DayNight | None
+
+    async def Drain(  # noqa: N802  the name that the contract gives
+        self, request: pb.DrainRequest, context: "Context[Any, Any]"
+    ) -> pb.LeaseReport:
+        """Lend out chips, or only ask what would happen."""
+        if not request.dry_run:
+            await self._refuse_beside_controller(context)
+        try:
+            asked = drain_request(request)
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return to_message(await answer(self._engine, asked, LeaseReport, context), pb.LeaseReport)
+
+    async def Resume(  # noqa: N802  the name that the contract gives
+        self, request: pb.ResumeRequest, context: "Context[Any, Any]"
+    ) -> pb.LeaseReport:
+        """Take a lease's chips back."""
+        await self._refuse_beside_controller(context)
+        if request.lease < 1:
+            error = ConfigError(field="lease", value=request.lease, expected="at least 1")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        asked = ResumeRequest(lease=request.lease)
+        return to_message(await answer(self._engine, asked, LeaseReport, context), pb.LeaseReport)
+
+    async def GetDayNight(  # noqa: N802  the name that the contract gives
+        self, request: pb.GetDayNightRequest, context: "Context[Any, Any]"
+    ) -> pb.DayNightState:
+        """Say who serves, who trains, and why."""
+        del request
+        return await self._state(await self._controller(context), context)
+
+    async def SetPolicy(  # noqa: N802  the name that the contract gives
+        self, request: pb.SetPolicyRequest, context: "Context[Any, Any]"
+    ) -> pb.DayNightState:
+        """Let another policy decide."""
+        controller = await self._controller(context)
+        try:
+            controller.set_policy(request.policy)
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await self._state(controller, context)
+
+    async def SetPhase(  # noqa: N802  the name that the contract gives
+        self, request: pb.SetPhaseRequest, context: "Context[Any, Any]"
+    ) -> pb.DayNightState:
+        """Say what a group is to do."""
+        controller = await self._controller(context)
+        if controller.policy is not None:
+            held = _HELD.format(policy=controller.policy_text)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, held)
+        try:
+            controller.set_phase(request.group, phase_of(request.phase))
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await self._state(controller, context)
+
+    async def _controller(self, context: "Context[Any, Any]") -> DayNight:
+        if self._day_night is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, NO_CONTROLLER)
+        assert self._day_night is not None  # the call has ended
+        return self._day_night
+
+    async def _refuse_beside_controller(self, context: "Context[Any, Any]") -> None:
+        if self._day_night is not None:
+            held = _HELD.format(policy=self._day_night.policy_text)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, held)
+
+    async def _state(self, controller: DayNight, context: "Context[Any, Any]") -> pb.DayNightState:
+        try:
+            look = await controller.look()
+        except EngineGone as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except EngineFailed as error:
+            await context.abort(grpc.StatusCode.INTERNAL, str(error))
+        return to_message(day_night_state(controller, look), pb.DayNightState)
+
+
+def drain_request(request: pb.DrainRequest) -> DrainRequest:
+    """What is asked of the engine; raises ConfigError for what no machine could do."""
+    if not request.chips or min(request.chips) < 0:
+        raise ConfigError(field="chips", value=list(request.chips), expected="chips, from 0 on")
+    if not 0 <= request.grace_s < float("inf"):
+        raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
+    return DrainRequest(
+        chips=tuple(request.chips), grace_s=request.grace_s, dry_run=request.dry_run
+    )
+
+
+def phase_of(text: str) -> Phase:
+    """The phase that a user asks for; raises ConfigError."""
+    if text not in (Phase.SERVING, Phase.TRAINING):
+        raise ConfigError(field="phase", value=text, expected="serving or training")
+    return Phase(text)
+
+
+Context = grpc.aio.ServicerContext

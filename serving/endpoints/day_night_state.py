@@ -1,0 +1,90 @@
+"""Day and night as the control API shows it: frozen and plain, named as in control.proto.
+
+The server's process makes it of what the engine and the job say. Times of the day are Unix time of
+the day's own calendar, which may pass faster than emulated time.
+"""
+
+from serving.metrics.machine_state import Count, LeaseState, Plain
+
+
+class GroupState(Plain, frozen=True, kw_only=True):
+    """A group of chips that change hands together, numbered from 0.
+
+    Attributes:
+        phase: as in LeaseState.
+        desired: the phase that the policy, or whoever set it, wants.
+        lease: its lease's number while it does not serve.
+        failures: refused or failed hand-overs in a row; `trouble` is what the last one said.
+    """
+
+    group: Count
+    chips: tuple[Count, ...]
+    phase: str
+    desired: str
+    lease: Count | None
+    failures: Count
+    trouble: str
+
+
+class JobState(Plain, frozen=True, kw_only=True):
+    """The training job, by its process and its directory.
+
+    Attributes:
+        phase: absent, starting, running, saving, stopped, finished, failed or crashed.
+        chips: those that it was started with, numbered in the partition.
+        loss: of the last step, nats per token; `held_out_loss` of the last evaluation.
+        emulated_s: that it has trained; `joules` and `watts` of its chips.
+        checkpoint_step: of the newest whole checkpoint.
+        failures: failed starts and crashes in a row; `trouble` is what the last one said.
+    """
+
+    phase: str
+    directory: str
+    chips: tuple[Count, ...]
+    pid: Count | None
+    step: Count
+    tokens: Count
+    loss: float | None
+    held_out_loss: float | None
+    emulated_s: float
+    joules: float
+    watts: float
+    checkpoint_step: Count | None
+    failures: Count
+    trouble: str
+
+
+class DayNightState(Plain, frozen=True, kw_only=True):
+    """Who serves, who trains, and why.
+
+    Attributes:
+        policy: its text, or "manual"; `policy_words` say what it does and assumes.
+        day_s: the time of day; `time_of_day` is the same for a reader, in the policy's time zone.
+        day_length_s: emulated seconds of a day.
+        groups_desired: how many groups are to serve; `reason` says why.
+        next_change_day_s: when the policy, by what it sees now, next wants another number; None
+            where it does not within a day, or nobody can say.
+        load_per_s: requests per emulated second, over the last minutes of the day.
+        publish: never, or if-better; `published` is what the last attempt came to.
+        leases: as in MachineState.
+        restarts: how often the controller has failed and begun again; `trouble` is why, the last
+            time.
+    """
+
+    policy: str
+    policy_words: str
+    emulated_s: float
+    day_s: float
+    time_of_day: str
+    day_length_s: float
+    groups_desired: Count
+    reason: str
+    next_change_day_s: float | None
+    load_per_s: float
+    groups: tuple[GroupState, ...]
+    job: JobState
+    publish: str
+    published: str
+    leases: tuple[LeaseState, ...]
+    restarts: Count
+    trouble: str

@@ -1,0 +1,69 @@
+"""vLLM's own sleep and pause, as the control service offers them: whole engine, vLLM's words."""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from emulator.errors import ConfigError
+from serving.metrics.machine_state import Plain
+
+LEVELS: Final = (0, 1, 2)
+"""0 holds requests and leaves HBM as it is, as vLLM has it."""
+
+MODES: Final = ("abort", "wait", "keep")
+TAGS: Final = ("weights", "kv_cache")
+
+
+class EngineRest(Plain, frozen=True, kw_only=True):
+    """Whether the engine sleeps, and whether it holds requests back."""
+
+    sleeping: bool
+    paused: bool
+
+
+class RestingEngine(Protocol):
+    """What this needs of vLLM's AsyncLLM."""
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Let weights and KV leave HBM."""
+
+    async def wake_up(self, tags: list[str] | None = None) -> bool:
+        """Let them come back."""
+
+    async def is_sleeping(self) -> bool:
+        """Whether something is not back."""
+
+    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
+        """Hold requests back."""
+
+    async def resume_generation(self) -> None:
+        """Let them go on."""
+
+    async def is_paused(self) -> bool:
+        """Whether they are held back."""
+
+
+def checked_mode(mode: str) -> str:
+    """vLLM's default for an empty word; raises ConfigError for one that it does not know."""
+    if mode and mode not in MODES:
+        raise ConfigError(field="mode", value=mode, expected=" or ".join(MODES))
+    return mode or MODES[0]
+
+
+def checked_level(level: int) -> int:
+    """Raise ConfigError for a level that vLLM does not have."""
+    if level not in LEVELS:
+        raise ConfigError(field="level", value=level, expected=" or ".join(map(str, LEVELS)))
+    return level
+
+
+def checked_tags(tags: Sequence[str]) -> list[str] | None:
+    """What to wake, None for everything; raises ConfigError for what does not sleep."""
+    for tag in tags:
+        if tag not in TAGS:
+            raise ConfigError(field="tags", value=tag, expected=" or ".join(TAGS))
+    return list(tags) or None
+
+
+async def rest_of(engine: RestingEngine) -> EngineRest:
+    """How the engine rests now."""
+    return EngineRest(sleeping=await engine.is_sleeping(), paused=await engine.is_paused())

@@ -1,0 +1,105 @@
+"""Who runs the job of a directory: a process id with its start, which together name one process.
+
+The file is written when the job is started and outlives it; whoever reads it looks whether that
+process is still there.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+import psutil
+
+_FILE: Final = "process.json"
+_SAME_START_S: Final = 1.0
+"""The start is counted from the boot by a clock that may be set; a number comes back much later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A process, and the chips of the partition that it was given.
+
+    `started_s` is psutil's `create_time`, Unix time.
+    """
+
+    pid: int
+    started_s: float
+    chips: tuple[int, ...]
+
+    @classmethod
+    def of(cls, pid: int, chips: Sequence[int]) -> Self:
+        """The process that has the number now; raises psutil.NoSuchProcess."""
+        return cls(pid=pid, started_s=psutil.Process(pid).create_time(), chips=tuple(chips))
+
+    def process(self) -> psutil.Process | None:
+        """The process while it runs; None once it has ended, whoever has its number now."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.started_s) > _SAME_START_S:
+                return None
+            if process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        except psutil.NoSuchProcess:
+            return None
+        with contextlib.suppress(ChildProcessError):  # another process's child is not ours to reap
+            os.waitpid(self.pid, os.WNOHANG)
+        return None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process() is not None
+
+
+def write_record(directory: Path, record: JobRecord) -> None:
+    """Put `record` into the directory, whole or not at all."""
+    temporary = directory / f"{_FILE}.{record.pid}"
+    temporary.write_bytes(msgspec.json.encode(record))
+    temporary.replace(directory / _FILE)
+
+
+def read_record(directory: Path) -> JobRecord | None:
+    """The directory's record; None when no job was started in it, or the file is not ours."""
+    try:
+        return msgspec.json.decode((directory / _FILE).read_bytes(), type=JobRecord)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def end_job(directory: Path, *, save_s: float) -> bool:
+    """Let the directory's job save and end; kill it when it has not after `save_s` wall seconds.
+
+    Blocks. Returns whether one was running.
+    """
+    record = read_record(directory)
+    process = None if record is None else record.process()
+    if record is None or process is None:
+        return False
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.terminate()
+    end_s = time.monotonic() + save_s
+    while record.running and time.monotonic() < end_s:
+        time.sleep(0.05)  # polls a process that may be another's child
+    kill_job(directory)
+    return True
+
+
+def kill_job(directory: Path) -> None:
+    """End the directory's job and its processes at once; nothing happens when it has ended."""
+    record = read_record(directory)
+    process = None if record is None else record.process()
+    if record is None or process is None:
+        return
+    family = [process]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family += process.children(recursive=True)
+    for each in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(family, timeout=5.0)
+    record.process()  # reaps it

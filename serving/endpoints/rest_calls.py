@@ -1,0 +1,126 @@
+"""The control service's calls in vLLM's own words: sleep, wake up, pause, resume."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from emulator.errors import ConfigError
+from protos.ultraserve.v1 import control_pb2 as pb
+from serving.endpoints.control_messages import to_message
+from serving.endpoints.engine_call import Engine, EngineGone
+from serving.endpoints.engine_rest import (
+    RestingEngine,
+    checked_level,
+    checked_mode,
+    checked_tags,
+    rest_of,
+)
+
+T = TypeVar("T")
+
+_ENGINE_CHECK_S: Final = 0.5
+
+
+class ServedEngine(Engine, RestingEngine, Protocol):
+    """All that the control service needs of vLLM's AsyncLLM."""
+
+
+class RestCalls:
+    """A part of the control service."""
+
+    _engine: ServedEngine
+
+    async def Sleep(  # noqa: N802  the name that the contract gives
+        self, request: pb.SleepRequest, context: "Context[Any, Any]"
+    ) -> pb.EngineRest:
+        """Let weights and KV leave HBM."""
+        try:
+            level, mode = checked_level(request.level), checked_mode(request.mode)
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await self._rest(self._engine.sleep(level, mode), context)
+
+    async def WakeUp(  # noqa: N802  the name that the contract gives
+        self, request: pb.WakeUpRequest, context: "Context[Any, Any]"
+    ) -> pb.EngineRest:
+        """Let them come back."""
+        try:
+            tags = checked_tags(request.tags)
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await self._rest(self._engine.wake_up(tags), context)
+
+    async def PauseGeneration(  # noqa: N802  the name that the contract gives
+        self, request: pb.PauseGenerationRequest, context: "Context[Any, Any]"
+    ) -> pb.EngineRest:
+        """Hold requests back."""
+        try:
+            mode = checked_mode(request.mode)
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        clear = not request.keep_cache
+        return await self._rest(
+            self._engine.pause_generation(mode=mode, clear_cache=clear), context
+        )
+
+    async def ResumeGeneration(  # noqa: N802  the name that the contract gives
+        self, request: pb.ResumeGenerationRequest, context: "Context[Any, Any]"
+    ) -> pb.EngineRest:
+        """Let requests go on."""
+        del request
+        return await self._rest(self._engine.resume_generation(), context)
+
+    async def GetRest(  # noqa: N802  the name that the contract gives
+        self, request: pb.GetRestRequest, context: "Context[Any, Any]"
+    ) -> pb.EngineRest:
+        """Say whether the engine sleeps or pauses."""
+        del request
+        return await self._rest(_nothing(), context)
+
+    async def _rest(self, call: Awaitable[object], context: "Context[Any, Any]") -> pb.EngineRest:
+        """How the engine rests once `call` is done; a call that vLLM refuses ends in its words."""
+        try:
+            await while_there(self._engine, call)
+            rest = await while_there(self._engine, rest_of(self._engine))
+        except EngineGone as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except VllmRefused as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return to_message(rest, pb.EngineRest)
+
+
+class VllmRefused(Exception):
+    """vLLM answered a call of its own with an error, in its words."""
+
+
+async def while_there(engine: Engine, call: Awaitable[T]) -> T:
+    """What `call` comes to while the engine is there; vLLM leaves calls unanswered when it ends.
+
+    Raises:
+        EngineGone: it ended before it answered.
+        VllmRefused: the call raised.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        while not task.done():
+            if engine.errored:
+                raise EngineGone
+            await asyncio.wait({task}, timeout=_ENGINE_CHECK_S)
+    finally:
+        task.cancel()
+    failure = task.exception()
+    if failure is not None and engine.errored:
+        raise EngineGone from failure
+    if failure is not None:
+        raise VllmRefused(" ".join(str(failure).split())) from failure
+    return task.result()
+
+
+async def _nothing() -> None:
+    """Only look."""
+
+
+Context = grpc.aio.ServicerContext

@@ -1,0 +1,42 @@
+"""Where the lockstep scheduler has put a request, and which weights have made its tokens."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from vllm.v1.engine import EngineCoreOutput
+
+WEIGHTS_KEY: Final = "ultraserve_weights"
+"""Of an output's `kv_transfer_params`: the names of the weights that made its request's tokens.
+vLLM hands these parameters on to the API's process, and nothing here transfers KV."""
+
+NOWHERE: Final = -1
+"""The rank of a request that waits for one."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a request is, its number in the order of arrival, how many events are stamped, and the
+    names of the weights that made its tokens, in their order.
+    """
+
+    rank: int
+    arrival: int
+    stamped_events: int = 0
+    weights: list[str] = field(default_factory=list)
+
+
+def name_weights(
+    outputs: Iterable[EngineCoreOutput], name: str, places: Mapping[str, Place]
+) -> None:
+    """Put on each output of a rank with the weights `name` what has made its request's tokens.
+
+    Every output has it: which one the API's process sees last is not known here.
+    """
+    for output in outputs:
+        place = places.get(output.request_id)
+        if place is None:
+            continue
+        if output.new_token_ids and place.weights[-1:] != [name]:
+            place.weights = [*place.weights, name]
+        output.kv_transfer_params = {WEIGHTS_KEY: place.weights}

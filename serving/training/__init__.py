@@ -1,0 +1,1 @@
+"""The training job: corpus, schedule, checkpoints, evaluation, and the loop over live chips."""

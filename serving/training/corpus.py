@@ -1,0 +1,108 @@
+"""A text corpus: the files of a folder, divided into training and held-out by a hash of the name.
+
+The default is the running Python's own standard library: its *.py files, test suites included,
+`site-packages` left out (those are other people's). Nothing is shipped or fetched: every machine
+that runs this program has it, under the PSF licence. Which file is held out depends on its name
+alone, so a file that comes or goes moves no other.
+"""
+
+import hashlib
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+
+HELD_OUT_ONE_IN: Final = 20
+"""One file in so many is held out."""
+
+_LEFT_OUT: Final = frozenset({"site-packages", "__pycache__"})
+_TEXT_SUFFIXES: Final = frozenset({".py", ".txt", ".md", ".rst"})
+"""What is read of a folder that a user names; of the standard library, *.py alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusFile:
+    """A file by its `name` relative to the corpus, with "/" between parts, and its UTF-8 text."""
+
+    name: str
+    content: bytes
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the name's hash puts the file aside for evaluation."""
+        digest = hashlib.sha256(self.name.encode()).digest()
+        return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """The files of a corpus, by name; `skipped` counts files that are no UTF-8 text, or empty."""
+
+    files: Sequence[CorpusFile]
+    skipped: int
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the sorted names and the hashes of their contents, in hexadecimal."""
+        whole = hashlib.sha256()
+        for file in self.files:
+            whole.update(hashlib.sha256(file.name.encode()).digest())
+            whole.update(hashlib.sha256(file.content).digest())
+        return whole.hexdigest()
+
+    @property
+    def training(self) -> list[CorpusFile]:
+        """The files to learn from, by name."""
+        return [file for file in self.files if not file.is_held_out]
+
+    @property
+    def held_out(self) -> list[CorpusFile]:
+        """The files to judge by, by name."""
+        return [file for file in self.files if file.is_held_out]
+
+
+def default_corpus() -> Path:
+    """The folder of the running Python's standard library."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def read_corpus(folder: Path) -> Corpus:
+    """Read all text files below `folder`.
+
+    Raises:
+        ConfigError: no such folder, or one without a training and a held-out file.
+    """
+    if not folder.is_dir():
+        raise ConfigError(field="corpus", value=folder, expected="a folder of text files")
+    suffixes = {".py"} if folder == default_corpus() else _TEXT_SUFFIXES
+    files, skipped = [], 0
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if path.suffix not in suffixes or _LEFT_OUT & set(relative.parts) or not path.is_file():
+            continue
+        content = path.read_bytes()
+        if content and _is_text(content):
+            files.append(CorpusFile(name=relative.as_posix(), content=content))
+        else:
+            skipped += 1
+    files.sort(key=lambda file: file.name)
+    corpus = Corpus(files=files, skipped=skipped)
+    if not corpus.training or not corpus.held_out:
+        raise ConfigError(
+            field="corpus",
+            value=folder,
+            expected=f"enough text files ({', '.join(sorted(suffixes))}) that some are held out: "
+            f"{len(corpus.training)} are to learn from and {len(corpus.held_out)} to judge by",
+        )
+    return corpus
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

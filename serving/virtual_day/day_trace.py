@@ -1,0 +1,110 @@
+"""Demand over days: the rate of requests at any time, from hourly counts or from a day's steps.
+
+Hourly counts say nothing of what goes on within an hour. Here the rate runs in straight lines
+between the hours' middles (assumed), so that no hour begins with a jump; steps that were recorded
+as steps stay as they are. It must not know how many machines there are.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from serving.traffic.traffic import Traffic
+
+Float64s = NDArray[np.float64]
+
+HOUR_S: Final = 3_600.0
+DAY_S: Final = 24 * HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DayTrace:
+    """A rate of requests in straight lines between knots; before and after them it stays the same.
+
+    Attributes:
+        source: where it comes from, and what is assumed of it.
+        begins: the time of second 0, with its zone.
+        length_s: how long it was recorded.
+        knots_s: ascending; two that are equal make a step. [knots]
+        rates_per_s: requests per second at the knots. [knots]
+        traffic: the requests themselves, where they were recorded one by one.
+
+    Raises ConfigError for knots out of order, and rates that are negative or all 0.
+    """
+
+    source: str
+    begins: datetime
+    length_s: float
+    knots_s: Float64s
+    rates_per_s: Float64s
+    traffic: Traffic | None = None
+
+    def __post_init__(self) -> None:
+        knots, rates = self.knots_s, self.rates_per_s
+        if knots.ndim != 1 or knots.shape != rates.shape or not len(knots):
+            raise ConfigError(field="trace", value=self.source, expected="a rate at each knot")
+        if (np.diff(knots) < 0).any() or not 0 < self.length_s < np.inf:
+            raise ConfigError(field="trace", value=self.source, expected="times that ascend")
+        if not (np.isfinite(rates).all() and (rates >= 0).all() and rates.any()):
+            raise ConfigError(field="trace", value=self.source, expected="some requests")
+
+    @classmethod
+    def hourly(cls, requests: Float64s, *, source: str, begins: datetime) -> Self:
+        """Of requests per hour, [hours]: straight lines between the middles of the hours."""
+        hours = len(requests)
+        return cls(
+            source=source,
+            begins=begins,
+            length_s=hours * HOUR_S,
+            knots_s=np.arange(hours, dtype=np.float64) * HOUR_S + HOUR_S / 2,
+            rates_per_s=requests / HOUR_S,
+        )
+
+    @classmethod
+    def stepwise(
+        cls, steps: tuple[tuple[float, float, float], ...], *, source: str, begins: datetime
+    ) -> Self:
+        """Of (begin hour, end hour, requests per second), in order of time from hour 0."""
+        begin_h, end_h, rates = np.array(steps, dtype=np.float64).T  # [steps] each
+        if begin_h[0] != 0 or (begin_h[1:] != end_h[:-1]).any() or (end_h <= begin_h).any():
+            expected = "steps that follow each other from hour 0"
+            raise ConfigError(field="trace", value=source, expected=expected)
+        return cls(
+            source=source,
+            begins=begins,
+            length_s=float(end_h[-1]) * HOUR_S,
+            knots_s=np.stack([begin_h, end_h], axis=1).ravel() * HOUR_S,
+            rates_per_s=np.repeat(rates, 2),
+        )
+
+    @property
+    def peak_per_s(self) -> float:
+        """The highest rate at any time."""
+        return float(self.rates_per_s.max())
+
+    @property
+    def days(self) -> int:
+        """Whole days of the recording."""
+        return int(self.length_s // DAY_S)
+
+    def rates_at(self, times_s: Float64s) -> Float64s:
+        """Requests per second at each time, [times]."""
+        rates: Float64s = np.interp(times_s, self.knots_s, self.rates_per_s)
+        return rates
+
+    def scaled(self, peak_per_s: float) -> Self:
+        """With all rates multiplied by one factor, so that the highest is this."""
+        if not 0 < peak_per_s < np.inf:
+            raise ConfigError(field="peak", value=peak_per_s, expected="above 0 requests/s")
+        return replace(self, rates_per_s=self.rates_per_s * (peak_per_s / self.peak_per_s))
+
+    def busiest_day(self) -> int:
+        """The day, counted from 0, that has the highest rate; the first one of several."""
+        if self.days < 2:
+            return 0
+        highest = float(self.knots_s[self.rates_per_s.argmax()])
+        return min(int(highest // DAY_S), self.days - 1)

@@ -1,0 +1,114 @@
+"""What lent groups train, and what it takes to give them away and to get them back.
+
+Everything is looked up by the number of groups that are lent, which the cost model was asked about
+once. Groups of several machines fill one after the other, and each machine has a job of its own.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingYield:
+    """By lent groups, [groups + 1] each: of all jobs together.
+
+    Attributes:
+        model: that is trained.
+        least_chips: of a machine, without which the training state does not fit.
+        tokens_per_s: trained; 0 where too few groups are lent.
+        chips_at_work: of the lent ones, those with a job.
+        watts: of all lent chips while jobs run, those without a job idle.
+        save_s: finish a step and write the checkpoint, before any chip is given back.
+        start_s: read the checkpoint and begin.
+        save_joules, start_joules: of all lent chips in that time.
+
+    Raises ConfigError for arrays of other lengths, or values that are negative or not finite.
+    """
+
+    model: str
+    least_chips: int
+    flops_per_token: float
+    tokens_per_s: Float64s
+    chips_at_work: Float64s
+    watts: Float64s
+    save_s: Float64s
+    start_s: Float64s
+    save_joules: Float64s
+    start_joules: Float64s
+
+    def __post_init__(self) -> None:
+        for name in (
+            "tokens_per_s",
+            "chips_at_work",
+            "watts",
+            "save_s",
+            "start_s",
+            "save_joules",
+            "start_joules",
+        ):
+            values: Float64s = getattr(self, name)
+            if values.shape != self.tokens_per_s.shape or not len(values):
+                expected = f"one for each number of groups, {self.tokens_per_s.shape}"
+                raise ConfigError(field=name, value=values.shape, expected=expected)
+            if not (np.isfinite(values).all() and (values >= 0).all()):
+                raise ConfigError(field=name, value="a bad value", expected="finite, from 0 on")
+
+    @property
+    def groups(self) -> int:
+        """The most that can be lent."""
+        return len(self.tokens_per_s) - 1
+
+    def of_machines(self, machines: int) -> "TrainingYield":
+        """Of so many machines alike, each with a job of its own; lent groups fill them in turn."""
+        if machines < 1:
+            raise ConfigError(field="ultraservers", value=machines, expected="at least 1")
+        lent = np.arange(machines * self.groups + 1)
+        whole, rest = np.divmod(lent, self.groups)
+
+        def added(values: Float64s) -> Float64s:
+            total: Float64s = whole * values[-1] + values[rest]
+            return total
+
+        def longest(values: Float64s) -> Float64s:
+            most: Float64s = np.where(whole > 0, np.maximum(values[-1], values[rest]), values[rest])
+            return most
+
+        return TrainingYield(
+            model=self.model,
+            least_chips=self.least_chips,
+            flops_per_token=self.flops_per_token,
+            tokens_per_s=added(self.tokens_per_s),
+            chips_at_work=added(self.chips_at_work),
+            watts=added(self.watts),
+            save_s=longest(self.save_s),
+            start_s=longest(self.start_s),
+            save_joules=added(self.save_joules),
+            start_joules=added(self.start_joules),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupHandover:
+    """What one group takes on its way out and back, the job's own times left out.
+
+    `drain_s` from the last new request until it is empty; `moved_requests_per_rate_s` requests that
+    are moved for each request per second that the group had; `restore_s` and `restore_joules` from
+    chips without weights until the first request.
+    """
+
+    drain_s: float
+    restore_s: float
+    restore_joules: float
+    moved_requests_per_rate_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("drain_s", "restore_s", "restore_joules", "moved_requests_per_rate_s"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ConfigError(field=name, value=value, expected="finite, from 0 on")

@@ -1,0 +1,216 @@
+"""A training step in one process: the layer kernels in order, all experts here or spread.
+
+The plain form of what chips do together, for tests: gradients of every parameter from one call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.compute.architecture import Architecture
+from emulator.compute.mixed_precision import Precision
+from emulator.compute.parameters import Parameters, dense_layout, expert_layout
+from emulator.compute.training_experts import ExpertsTape, experts_backward, experts_forward
+from emulator.compute.training_layer import (
+    AttentionTape,
+    BatchShape,
+    RouterTape,
+    attend_backward,
+    attend_forward,
+    balance_loss,
+    combine_backward,
+    combine_forward,
+    embed,
+    embed_backward,
+    expert_share,
+    head,
+    route_backward,
+    route_forward,
+)
+
+# Where one owner's rows lie among those of all tokens: [pairs] index into [tokens * k].
+Places = np.ndarray
+
+
+def small_architecture(
+    *, tied: bool = False, normalise: bool = True, experts_per_token: int = 2, layers: int = 2
+) -> Architecture:
+    """Six experts, two query heads for each key head; nothing is as wide as another thing."""
+    return Architecture(
+        layers=layers,
+        hidden=20,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        experts=6,
+        experts_per_token=experts_per_token,
+        expert_intermediate=7,
+        normalise_expert_weights=normalise,
+        vocab=37,
+        max_context_tokens=512,
+        tied_embeddings=tied,
+        norm_eps=1e-6,
+        rope_theta=10_000.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Dense weights, and the experts of each owner, who has a run of every layer's experts."""
+
+    dense: Parameters
+    owners: tuple[Parameters, ...]
+
+    @classmethod
+    def random(cls, arch: Architecture, *, seed: int = 0, dtype: type = np.float32) -> "Model":
+        rng = np.random.default_rng(seed)
+        made = []
+        for layout in (dense_layout(arch), expert_layout(arch, [arch.experts] * arch.layers)):
+            parameters = Parameters(layout, rng.standard_normal(layout.size).astype(dtype))
+            for name in parameters:
+                if name.endswith("norm"):
+                    parameters[name][:] = rng.uniform(0.5, 1.5, parameters[name].shape)
+                else:
+                    parameters[name][:] *= 0.3
+            made.append(parameters)
+        return cls(dense=made[0], owners=(made[1],))
+
+    def spread(self, owners: int) -> "Model":
+        """The same model, its experts over `owners`."""
+        (whole,) = self.owners
+        arch = self.dense.layout.architecture
+        layout = expert_layout(arch, [arch.experts // owners] * arch.layers)
+        shares = [Parameters.zeros(layout) for _ in range(owners)]
+        for name in whole:
+            for share, part in zip(shares, np.split(whole[name], owners), strict=True):
+                share[name][:] = part
+        return Model(dense=self.dense, owners=tuple(shares))
+
+    def zeros(self) -> "Model":
+        return Model(
+            dense=Parameters(self.dense.layout, np.zeros_like(self.dense.flat)),
+            owners=tuple(Parameters(o.layout, np.zeros_like(o.flat)) for o in self.owners),
+        )
+
+    def by_name(self) -> dict[str, np.ndarray]:
+        """Every parameter, experts of all owners together."""
+        named = {name: self.dense[name] for name in self.dense}
+        for name in self.owners[0]:
+            named[name] = np.concatenate([owner[name] for owner in self.owners])
+        return named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """The tapes of one layer on one chip, and where each owner's rows came from."""
+
+    attention: AttentionTape
+    router: RouterTape
+    places: list[Places]
+    experts: list[ExpertsTape]
+
+
+def training_step(
+    model: Model,
+    tokens: np.ndarray,
+    targets: np.ndarray,
+    *,
+    precision: Precision = Precision.FP32,
+    balance: float = 0.0,
+) -> tuple[float, Model, np.ndarray]:
+    """Loss and gradients of `tokens` [sequences, length] against `targets`, and the last x.
+
+    The loss is the mean cross-entropy of the targets that count, plus `balance` times the balance
+    loss of every layer.
+    """
+    arch = model.dense.layout.architecture
+    shape = BatchShape(sequences=tokens.shape[0], length=tokens.shape[1])
+    counted = int((targets >= 0).sum())
+    grads = model.zeros()
+    layers: list[Layer] = []
+    shares: list[np.ndarray] = []
+    loss = 0.0
+    x = embed(model.dense, tokens.ravel(), precision)
+    for number in range(arch.layers):
+        layer, x = _layer_forward(model, number, x, shape, precision)
+        layers.append(layer)
+        counts = np.bincount(layer.router.chosen.ravel(), minlength=arch.experts)
+        shares.append(expert_share(counts, shape.tokens))
+        loss += balance * balance_loss(shares[-1], layer.router.probabilities.mean(axis=0))
+    total, found, grad = head(
+        model.dense, grads.dense, x, targets.ravel(), 1.0 / counted, precision
+    )
+    assert found == counted
+    assert grad is not None
+    scale = balance * arch.experts / shape.tokens
+    for number in reversed(range(arch.layers)):
+        grad = _layer_backward(model, grads, number, layers[number], grad, shares[number], scale)
+    embed_backward(model.dense, grads.dense, tokens.ravel(), grad)
+    return loss + total / counted, grads, x
+
+
+def _places(chosen: np.ndarray, model: Model) -> tuple[list[Places], list[np.ndarray]]:
+    experts = model.dense.layout.architecture.experts
+    order = np.argsort(chosen.ravel(), kind="stable")
+    counts = np.bincount(chosen.ravel(), minlength=experts)
+    by_owner: Sequence[np.ndarray] = np.split(counts, len(model.owners))
+    ends = np.cumsum([part.sum() for part in by_owner])[:-1]
+    return np.split(order, ends), list(by_owner)
+
+
+def _layer_forward(
+    model: Model, number: int, x: np.ndarray, shape: BatchShape, precision: Precision
+) -> tuple[Layer, np.ndarray]:
+    attention = attend_forward(model.dense, number, x, shape, precision)
+    router = route_forward(model.dense, number, attention.residual, precision)
+    k = router.chosen.shape[1]
+    places, counts = _places(router.chosen, model)
+    rows = np.empty((shape.tokens * k, x.shape[1]), dtype=x.dtype)
+    tapes = []
+    for owner, place, count in zip(model.owners, places, counts, strict=True):
+        sent = router.hidden[place // k]
+        rows[place], tape = experts_forward(owner, number, sent, count, precision)
+        tapes.append(tape)
+    x = combine_forward(router, rows.reshape(shape.tokens, k, -1))
+    return Layer(attention=attention, router=router, places=places, experts=tapes), x
+
+
+def _layer_backward(
+    model: Model,
+    grads: Model,
+    number: int,
+    layer: Layer,
+    grad_x: np.ndarray,
+    share: np.ndarray,
+    balance_scale: float,
+) -> np.ndarray:
+    grad_rows = combine_backward(layer.router, grad_x)
+    flat = grad_rows.reshape(-1, grad_x.shape[1])
+    back = np.empty_like(flat)
+    for index, place in enumerate(layer.places):
+        back[place] = experts_backward(
+            model.owners[index], grads.owners[index], number, layer.experts[index], flat[place]
+        )
+    grad_residual = route_backward(
+        model.dense,
+        grads.dense,
+        number,
+        layer.router,
+        grad_x,
+        back.reshape(grad_rows.shape).sum(axis=1),
+        share,
+        balance_scale,
+    )
+    return attend_backward(model.dense, grads.dense, number, layer.attention, grad_residual)
+
+
+def random_batch(
+    arch: Architecture, *, sequences: int = 3, length: int = 11, seed: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [sequences, length] and their next ones; the last of each has no target."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, arch.vocab, (sequences, length)).astype(np.int32)
+    targets = np.full_like(tokens, -1)
+    targets[:, :-1] = tokens[:, 1:]
+    return tokens, targets
