@@ -327,7 +327,10 @@ class Fleet:
         if refused:
             loaded = [chip for chip, reply in replies.items() if not isinstance(reply, NotLoaded)]
             with contextlib.suppress(ChipLost):  # the next step meets it
-                self._tell({chip: self._load_weights(chip, before[chip]) for chip in loaded})
+                back = {chip: self._load_weights(chip, before[chip]) for chip in loaded}
+                for chip, reply in self._tell(back).items():
+                    if isinstance(reply, NotLoaded):  # better no chip than one that differs
+                        self.kill(chip)
             raise CheckpointError(refused[0])
         self._weights_of.update(dict.fromkeys(chips, weights_dir))
         if lost:

@@ -85,6 +85,7 @@ from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
 from emulator.ultraserver.step_rows import CalibrationValues
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
+from emulator.ultraserver.training_check import TrainingCheck, training_checks
 from emulator.ultraserver.training_cost import TrainingCost, TrainingStepCost
 
 __all__ = [
@@ -163,6 +164,7 @@ __all__ = [
     "TokensPerMegawatt",
     "Topology",
     "TrafficClass",
+    "TrainingCheck",
     "TrainingCost",
     "TrainingMemory",
     "TrainingRecipe",
@@ -200,6 +202,7 @@ __all__ = [
     "token_cost",
     "tokens_per_megawatt",
     "traffic_classes",
+    "training_checks",
     "training_flops_per_token",
     "training_memory",
     "transfer_bytes",

@@ -18,6 +18,7 @@ from emulator.chip.commands import Hang, LoadExperts, LoadWeights, Report, Stop
 from emulator.chip.effects import Condition, Failed, Ready
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_share import TrainingShare, load_training_chip
+from emulator.compute.freed_memory import keep_freed_memory
 from emulator.errors import CheckpointError
 
 _SMAPS = Path("/proc/self/smaps_rollup")
@@ -43,6 +44,7 @@ class ChipActor:
         self._share = share
         self._chip: Chip | TrainingChip
         if isinstance(share, TrainingShare):
+            keep_freed_memory()
             self._chip = load_training_chip(share)
         else:
             self._chip = load_chip(share)

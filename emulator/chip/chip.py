@@ -28,6 +28,7 @@ from emulator.chip.effects import (
 )
 from emulator.chip.request_table import RequestTable
 from emulator.chip.step_output import no_output, sample_step
+from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import ModelShard
 from emulator.compute.experts import run_experts
 from emulator.compute.paged_kv import PagedKv
@@ -100,6 +101,11 @@ class Chip:
                 return Done()
             case _:
                 raise AssertionError(f"a chip does not handle {type(command).__name__}")
+
+    @property
+    def architecture(self) -> Architecture:
+        """Of the weights that it holds, now and later."""
+        return self._shard.architecture
 
     def renew(self, shard: ModelShard) -> None:
         """Hold other weights of the same architecture, groups and slots from now on.

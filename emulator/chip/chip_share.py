@@ -61,7 +61,7 @@ def renew_chip(
     directory = Path(command.weights_dir)
     try:
         arch = read_architecture(directory)
-        if arch != read_architecture(Path(share.weights_dir)):
+        if arch != chip.architecture:
             return share, NotLoaded(reason=f"{directory}: another architecture")
         shard = load_shard(directory, arch, wanted.experts, tp=share.tp, tp_index=share.tp_index)
     except CheckpointError as error:

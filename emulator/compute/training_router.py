@@ -66,7 +66,8 @@ def _highest(logits: F32, k: int) -> NDArray[np.int64]:
     places = np.flatnonzero(logits >= least)
     if len(places) != len(logits) * k:  # two logits are equal where the choice is cut
         return np.sort(np.argpartition(logits, -k, axis=1)[:, -k:], axis=1)
-    return places.reshape(-1, k) % logits.shape[1]
+    chosen: NDArray[np.int64] = places.reshape(-1, k) % logits.shape[1]
+    return chosen
 
 
 def combine_forward(tape: RouterTape, expert_rows: F32) -> F32:

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.faults.survival import Recovery
@@ -86,23 +85,11 @@ class RecoveryRates:
 def reload_ns(
     recovery: Recovery, partition: Partition, system: SystemSpec, rates: RecoveryRates
 ) -> int:
-    """Time until every chip has read its weights; see `reading_ns`."""
+    """Time until every chip has read its weights: the slowest tray's, by drives or by host link."""
     chips = recovery.seating.system_chips(partition)  # [positions]
     seated = chips != VACANT
-    return reading_ns(chips[seated], recovery.reload_bytes[seated], system, rates)
-
-
-def reading_ns(
-    chips: NDArray[np.int64],
-    read_bytes: NDArray[np.int64],
-    system: SystemSpec,
-    rates: RecoveryRates,
-) -> int:
-    """Time in which `chips` of the system, int64[chips], read so many bytes from the checkpoint.
-
-    The slowest tray's, by drives or by host link.
-    """
-    tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=read_bytes)
+    tray = chips[seated] // system.chips_per_tray.count
+    tray_bytes = np.bincount(tray, weights=recovery.reload_bytes[seated])
     rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
     return math.ceil(float(tray_bytes.max(initial=0.0)) / rate * NS_PER_S)
 

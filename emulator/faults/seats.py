@@ -8,7 +8,7 @@ room for every expert.
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,14 @@ class Seats:
 class Room:
     """How many experts of one layer each position can hold, int64[positions], and a group needs.
 
-    Nobody takes the positions `lent`, whose chips are lent out.
+    Nobody takes the positions `lent`, whose chips are lent out. Of positions that are as good as
+    each other, `homes` are filled first: chips of those numbers stand by.
     """
 
     capacity: I64
     experts: int
     lent: frozenset[int] = frozenset()
+    homes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +91,14 @@ def take_seats(
     """Seats chips so that as many blocks as possible are open, then as many ranks as possible.
 
     Standby chips go first where a block cannot run without them, the block that needs fewest first;
-    those left complete ranks, again those that need fewest first. A repaired chip goes home, others
-    to the nearest seat. Ties go to the lower number.
+    those left complete ranks, again those that need fewest first. A chip that comes back goes home,
+    others to the nearest seat. Ties go to the lower number.
     """
     island = islands(health, reachable)
     standby = defaultdict(list)
     for chip in seating.standby(health).tolist():
         standby[int(island[chip])].append(chip)
+    room = replace(room, homes=frozenset(chip for chips in standby.values() for chip in chips))
     sitting = seating.chip_of_position
     sits_on = np.where(sitting == VACANT, OUT_OF_SERVICE, island[sitting])  # [positions]
     size = block_size(partition)
@@ -121,7 +124,7 @@ def take_seats(
         opened[number] = way.island
         seats[[position for position in block if position not in way.kept]] = VACANT
         filling[way.island] += way.fill
-    _complete_ranks(partition, seats, opened, standby, filling, room.lent)
+    _complete_ranks(partition, seats, opened, standby, filling, room)
     for chips_of, positions in filling.items():
         _seat(positions, seats, standby[chips_of], partition, system)
 
@@ -168,7 +171,7 @@ def _fewest_to_fill(
         for fill in sorted(to_complete)
         if (filled := _fill_groups(partition, block, seated, fill, room)) is not None
     ]
-    return min(opening, key=len, default=None)
+    return min(opening, key=lambda fill: (len(fill), len(set(fill) - room.homes)), default=None)
 
 
 def _fill_groups(
@@ -181,9 +184,10 @@ def _fill_groups(
     filled = list(fill)
     seated = kept.union(fill)
 
-    def preference(position: int) -> tuple[int, int, int]:
+    def preference(position: int) -> tuple[int, int, bool, int]:
         mates = partition.chips_of_rank(partition.rank_of_chip(position))
-        return (-int(room.capacity[position]), len(set(mates) - seated), position)
+        lacking = len(set(mates) - seated)
+        return (-int(room.capacity[position]), lacking, position not in room.homes, position)
 
     for start in range(block.start, block.stop, partition.ep):
         group = range(start, start + partition.ep)
@@ -222,7 +226,7 @@ def _complete_ranks(
     opened: dict[int, int],
     standby: dict[int, list[int]],
     filling: dict[int, list[int]],
-    lent: frozenset[int],
+    room: Room,
 ) -> None:
     """Adds to `filling` what completes ranks of open blocks, as far as standby chips go."""
     size = block_size(partition)
@@ -230,9 +234,13 @@ def _complete_ranks(
     vacancies = {
         rank: sorted(vacant.intersection(partition.chips_of_rank(rank)))
         for rank in range(partition.ranks)
-        if rank * partition.tp // size in opened and lent.isdisjoint(partition.chips_of_rank(rank))
+        if rank * partition.tp // size in opened
+        and room.lent.isdisjoint(partition.chips_of_rank(rank))
     }
-    for rank in sorted(vacancies, key=lambda rank: (len(vacancies[rank]), rank)):
+    needs = {  # positions to fill, and those of them that somebody else's chip would take
+        rank: (len(missing), len(set(missing) - room.homes)) for rank, missing in vacancies.items()
+    }
+    for rank in sorted(vacancies, key=lambda rank: (needs[rank], rank)):
         island = opened[rank * partition.tp // size]
         if len(vacancies[rank]) + len(filling[island]) <= len(standby[island]):
             filling[island] += vacancies[rank]

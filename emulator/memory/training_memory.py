@@ -7,7 +7,7 @@ tokens when tokens pick experts evenly.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from emulator.errors import HbmExhausted
 from emulator.memory.chip_contents import HbmTerms
@@ -73,34 +73,102 @@ def training_memory(
 
     `model` is the catalog's: its own storage format says nothing of training.
     """
-    trained = trained_model(model, recipe)
-    group = recipe.expert_group(chips)
-    slots = trained.moe_layers * -(-trained.experts // group)  # experts of the fullest chip
-    dense, own = trained.replica_parameters(), slots * trained.expert_parameters
-    copies = chips // group
-    dense_bytes = sum(
-        each.copy_bytes for each in trained.tensor_groups() if each.split is not Split.EXPERT
-    )
-    weights, gradients = dense_bytes, GRADIENT_BYTES * (dense + own)
-    if recipe.sharding >= Sharding.GRADIENTS:
-        gradients = GRADIENT_BYTES * (
-            _part(dense, chips) + _part(own, copies) + BUFFERS * _part(dense, trained.layers)
+    return _Job.of(system, model, recipe).memory(chips)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What of a job does not depend on how many chips it has: counted once, as searches ask often.
+
+    `layer_input_bytes` and the two layers' are of a micro-batch's tokens on one chip, but for the
+    pairs of experts.
+    """
+
+    recipe: TrainingRecipe
+    layers: int
+    dense_layers: int
+    moe_layers: int
+    experts: int
+    dense_parameters: int
+    dense_bytes: int
+    expert_parameters: int
+    expert_bytes: int
+    microcode_bytes: int
+    layer_input_bytes: int
+    dense_layer_bytes: int
+    routed_layer_bytes: int
+    picked: int
+    pair_bytes: int
+    logit_bytes: int
+    collective_bytes: int
+
+    @classmethod
+    def of(cls, system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> Self:
+        """Counts `model` as it is trained."""
+        trained = trained_model(model, recipe)
+        saved, tokens = SavedActivations.of(trained), recipe.micro_batch_tokens_per_chip
+        return cls(
+            recipe=recipe,
+            layers=trained.layers,
+            dense_layers=trained.dense_layers,
+            moe_layers=trained.moe_layers,
+            experts=trained.experts,
+            dense_parameters=trained.replica_parameters(),
+            dense_bytes=sum(
+                each.copy_bytes
+                for each in trained.tensor_groups()
+                if each.split is not Split.EXPERT
+            ),
+            expert_parameters=trained.expert_parameters,
+            expert_bytes=trained.expert_bytes,
+            microcode_bytes=system.chip.cores.count * system.chip.microcode_bytes_per_core.count,
+            layer_input_bytes=tokens * saved.layer_input,
+            dense_layer_bytes=tokens * (saved.attention + saved.dense),
+            routed_layer_bytes=tokens * (saved.attention + saved.router),
+            picked=tokens * trained.experts_per_token,
+            pair_bytes=saved.expert_pair,
+            logit_bytes=BUFFERS * FP32_BYTES * min(LOGIT_ROWS, tokens) * trained.vocab,
+            collective_bytes=_collective_bytes(trained, recipe),
         )
-    if recipe.sharding >= Sharding.WEIGHTS:
-        weights = _part(dense_bytes, chips) + BUFFERS * _part(dense_bytes, trained.layers)
-    shared = _part(dense, chips) + _part(own, copies)
-    named = {
-        "weights": weights + slots * trained.expert_bytes,
-        "gradients": gradients,
-        "master": MASTER_BYTES * shared,
-        "moments": MOMENTS_BYTES * shared,
-        "activations": _activation_bytes(trained, recipe, group=group),
-        "collectives": _collective_bytes(trained, recipe),
-    }
-    microcode = system.chip.cores.count * system.chip.microcode_bytes_per_core.count
-    owners = [(HbmOwner(use=HbmUse.MICROCODE), microcode)]
-    owners += [(HbmOwner(use=HbmUse.TRAINING, name=name), size) for name, size in named.items()]
-    return TrainingMemory(owners=tuple((owner, size) for owner, size in owners if size))
+
+    def memory(self, chips: int) -> TrainingMemory:
+        """Of each of `chips` chips; raises ConfigError for a group that does not divide them."""
+        sharding, group = self.recipe.sharding, self.recipe.expert_group(chips)
+        slots = self.moe_layers * -(-self.experts // group)  # experts of the fullest chip
+        dense, own, copies = self.dense_parameters, slots * self.expert_parameters, chips // group
+        weights, gradients = self.dense_bytes, GRADIENT_BYTES * (dense + own)
+        shared = _part(dense, chips) + _part(own, copies)
+        if sharding >= Sharding.GRADIENTS:
+            gradients = GRADIENT_BYTES * (shared + BUFFERS * _part(dense, self.layers))
+        if sharding >= Sharding.WEIGHTS:
+            weights = _part(weights, chips) + BUFFERS * _part(weights, self.layers)
+        named = {
+            "weights": weights + slots * self.expert_bytes,
+            "gradients": gradients,
+            "master": MASTER_BYTES * shared,
+            "moments": MOMENTS_BYTES * shared,
+            "activations": self._activation_bytes(group),
+            "collectives": self.collective_bytes,
+        }
+        owners = [(HbmOwner(use=HbmUse.MICROCODE), self.microcode_bytes)]
+        owners += [(HbmOwner(use=HbmUse.TRAINING, name=name), size) for name, size in named.items()]
+        return TrainingMemory(owners=tuple((owner, size) for owner, size in owners if size))
+
+    def _activation_bytes(self, group: int) -> int:
+        """What is kept of a micro-batch, one layer's gradients in work, and logits of some rows."""
+        routed_layer = self.routed_layer_bytes
+        if self.experts:  # pairs of the fullest chip, when tokens pick experts evenly
+            fullest = -(-self.experts // group) * group
+            routed_layer += _part(self.picked * fullest, self.experts) * self.pair_bytes
+        widest = max(
+            self.dense_layer_bytes if self.dense_layers else 0,
+            routed_layer if self.moe_layers else 0,
+        )
+        if self.recipe.recompute is Recompute.LAYERS:
+            kept = self.layers * self.layer_input_bytes + widest
+        else:
+            kept = self.dense_layers * self.dense_layer_bytes + self.moe_layers * routed_layer
+        return kept + widest + self.logit_bytes
 
 
 def trained_model(model: ModelSpec, recipe: TrainingRecipe) -> ModelSpec:
@@ -117,12 +185,10 @@ def smallest_training_chips(
     system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe
 ) -> int | None:
     """The fewest chips of `system` whose HBM holds the job; None when not even all of them do."""
-    cores = training_cores(system, recipe)
+    cores, job = training_cores(system, recipe), _Job.of(system, model, recipe)
     every = recipe.ep or 1
-    for chips in range(every, system.chips.count + 1, every):
-        if training_memory(system, model, chips, recipe).fits(cores):
-            return chips
-    return None
+    sizes = range(every, system.chips.count + 1, every)
+    return next((chips for chips in sizes if job.memory(chips).fits(cores)), None)
 
 
 def check_training_fits(
@@ -146,24 +212,6 @@ def _advice(system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> str
     words = [f"{fewest} chips" if fewest else "no number of its chips" for fewest in found]
     again = "" if found[0] == found[1] else f", or {words[1]} with recompute=layers"
     return f"smallest of {system.name} that fits: {words[0]}{again}"
-
-
-def _activation_bytes(model: ModelSpec, recipe: TrainingRecipe, *, group: int) -> int:
-    """What is kept of a micro-batch, one layer's gradients in work, and logits of some rows."""
-    saved, tokens = SavedActivations.of(model), recipe.micro_batch_tokens_per_chip
-    pairs = 0
-    if model.experts:  # of the fullest chip, when tokens pick experts evenly
-        fullest = -(-model.experts // group) * group
-        pairs = -(-tokens * model.experts_per_token * fullest // model.experts)
-    dense_layer = tokens * (saved.attention + saved.dense)
-    routed_layer = tokens * (saved.attention + saved.router) + pairs * saved.expert_pair
-    widest = max(dense_layer if model.dense_layers else 0, routed_layer if model.experts else 0)
-    if recipe.recompute is Recompute.LAYERS:
-        kept = model.layers * tokens * saved.layer_input + widest
-    else:
-        kept = model.dense_layers * dense_layer + model.moe_layers * routed_layer
-    logits = BUFFERS * FP32_BYTES * min(LOGIT_ROWS, tokens) * model.vocab
-    return kept + widest + logits
 
 
 def _collective_bytes(model: ModelSpec, recipe: TrainingRecipe) -> int:

@@ -17,6 +17,7 @@ _PARALLEL: Final = (
     "tensor, pipeline and context parallelism and their bubbles are left out; all chips are data "
     "parallel with the weights sharded, whose collectives hide behind computing"
 )
+_CONDITIONS: Final = "BF16, 8,192 tokens, sharded weights, collectives behind computing"
 _HOURS: Final = (
     f"{_PARALLEL}; the hours are all that were billed to the model, restarts and long-context "
     "stages included"
@@ -27,7 +28,7 @@ class Speed(StrEnum):
     """What a published figure counts."""
 
     TOKENS = "tokens/s per chip"
-    MODEL_FLOPS = "model flop/s per chip"
+    MODEL_TFLOPS = "model TFLOP/s per chip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class PublishedTraining:
     Attributes:
         units: scale-up domains that are predicted; the real run may have had more.
         measured: per chip; its unit is one of `Speed`.
+        conditions: how it is predicted, in short.
         differs: what of the real run is left out or assumed.
     """
 
@@ -46,6 +48,7 @@ class PublishedTraining:
     model: str
     recipe: TrainingRecipe
     measured: Figure
+    conditions: str
     differs: str
 
     def __post_init__(self) -> None:
@@ -87,8 +90,10 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         measured=_per_chip(
             1e12, 180e3, "arXiv 2412.19437, table 1 and section 1: 180K H800 hours a trillion"
         ),
+        conditions="FP8, 4,096 tokens, EP 64, exchanges behind computing; no pipeline or MTP",
         differs="128 chips in two groups of 64 instead of 2,048; no pipeline of 16 stages, which "
-        "is how the real weights fit, nor its bubbles; no multi-token prediction (one more layer "
+        "is how the real weights fit, nor its bubbles, so that each chip's gradients are those of "
+        "all layers; no multi-token prediction (one more layer "
         "and LM head); routing is not limited to four nodes; DualPipe's overlap is taken as that "
         "of two half batches",
     ),
@@ -98,7 +103,8 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         units=32,
         model="llama-3.1-405b",
         recipe=_llama(8_192),
-        measured=Figure(value=400e12, unit=Speed.MODEL_FLOPS.value, source=f"{_HERD}, table 4"),
+        measured=Figure(value=400, unit=Speed.MODEL_TFLOPS.value, source=f"{_HERD}, table 4"),
+        conditions=_CONDITIONS,
         differs=_PARALLEL,
     ),
     PublishedTraining(
@@ -107,7 +113,8 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         units=32,
         model="llama-3.1-405b",
         recipe=_llama(8_192),
-        measured=Figure(value=430e12, unit=Speed.MODEL_FLOPS.value, source=f"{_HERD}, table 4"),
+        measured=Figure(value=430, unit=Speed.MODEL_TFLOPS.value, source=f"{_HERD}, table 4"),
+        conditions=_CONDITIONS,
         differs=_PARALLEL,
     ),
     PublishedTraining(
@@ -117,6 +124,7 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         model="llama-3.1-405b",
         recipe=_llama(8_192),
         measured=_per_chip(15.6e12, 30.84e6, f"{_CARD}; {_HERD}: 15.6T"),
+        conditions=_CONDITIONS,
         differs=_HOURS,
     ),
     PublishedTraining(
@@ -126,6 +134,7 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         model="llama-3.1-70b",
         recipe=_llama(8_192),
         measured=_per_chip(15e12, 7.0e6, _CARD),
+        conditions=_CONDITIONS,
         differs=_HOURS,
     ),
     PublishedTraining(
@@ -135,6 +144,7 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         model="llama-3.1-8b",
         recipe=_llama(8_192),
         measured=_per_chip(15e12, 1.46e6, _CARD),
+        conditions=_CONDITIONS,
         differs=_HOURS,
     ),
 )

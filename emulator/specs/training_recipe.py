@@ -54,7 +54,8 @@ class TrainingRecipe:
             routers are multiplied in BF16, and sums are FP32, in both.
         ep: chips that together hold all experts once; all of the job's without it.
         overlap: how far exchanges of tokens and collectives of gradients hide behind computing.
-            NONE is waited for; under the others, gradients hide behind the backward pass.
+            Under NONE all is waited for; under the others, gradients hide behind the backward pass.
+            Two half batches need two sequences on each chip; one sequence is exchanged as a whole.
         lnc: physical cores of a logical core; the chip's default without it.
     """
 

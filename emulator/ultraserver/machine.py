@@ -15,7 +15,7 @@ from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
 from emulator.faults.departure import Departure, departure, home_on
-from emulator.faults.recovery_time import RecoveryRates, reading_ns, recovery_ns
+from emulator.faults.recovery_time import RecoveryRates, recovery_ns
 from emulator.faults.seats import block_size
 from emulator.faults.survival import Recovery, WeightBytes, survival
 from emulator.memory.chip_contents import HbmTerms
@@ -158,7 +158,7 @@ class Machine:
     ) -> Settlement:
         """How the machine would go on with `health`; changes nothing. `kinds` are noticed first.
 
-        The chips `prepared` have read the weights of a seat that they take.
+        The chips `prepared` were lent out, and have read the weights of the seats that they left.
         """
         recovery = survival(
             self.placement,
@@ -171,7 +171,9 @@ class Machine:
             weights=self._weight_bytes(),
             lent=self._lent_positions(health),
         )
-        ready = [position for position, chip in recovery.restored if chip in prepared]
+        seats = self._lent.items()
+        home = {position: seat.chip for position, seat in seats if seat.chip in prepared}
+        ready = [position for position, chip in recovery.restored if home.get(position) == chip]
         if ready:
             reload_bytes = recovery.reload_bytes.copy()
             reload_bytes[ready] -= self._weight_bytes().replica_bytes

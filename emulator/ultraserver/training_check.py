@@ -1,6 +1,7 @@
 """Predicted against published speeds of training, run by run."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from emulator.specs.calibration import CEILING
 from emulator.specs.models import model_by_name
@@ -8,6 +9,8 @@ from emulator.specs.published_trainings import PUBLISHED_TRAININGS, PublishedTra
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.training_cost import TrainingCost
+
+TERA: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,6 @@ def _check(published: PublishedTraining) -> TrainingCheck:
         )
         tokens = published.measured.unit == Speed.TOKENS
         per_chip = cost.step.tokens_per_s / len(chips)
-        speeds.append(per_chip if tokens else cost.step.model_flops_per_s_per_chip)
+        speeds.append(per_chip if tokens else cost.step.model_flops_per_s_per_chip / TERA)
     predicted, ceiling = speeds
     return TrainingCheck(published=published, predicted=predicted, ceiling=ceiling)

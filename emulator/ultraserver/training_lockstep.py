@@ -51,7 +51,7 @@ class Optimization:
     balance_coefficient: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
     """What came of a step or an evaluation.
 

@@ -331,6 +331,7 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
     )
     from serving.settings import Settings
     from serving.steady_state.partitions import PartitionFilter
+    from serving.steady_state.precision import as_stored_or_narrowest
     from serving.steady_state.request_shape import RequestShape
     from serving.steady_state.step_assumptions import StepAssumptions
     from serving.steady_state.sweep import Sweep
@@ -350,7 +351,7 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
             batched_tokens_max=args.max_num_batched_tokens,
         ),
         asked=PartitionFilter(**asked),
-        precisions=(args.precision or _precision(system.chip, model),),
+        precisions=(args.precision or as_stored_or_narrowest(system.chip, model),),
         terms=HbmTerms(utilization=args.gpu_memory_utilization),
         assumptions=StepAssumptions(
             overlap=Overlap(args.overlap),
@@ -359,17 +360,6 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
         routing=args.routing,
         season=Season(args.season),
     )
-
-
-def _precision(chip: Any, model: ModelSpec) -> str:
-    """As stored; the narrowest that the chip takes where it does not take that."""
-    from serving.steady_state.precision import STORED, model_at, precisions_of
-
-    try:
-        model_at(STORED, model, chip)
-    except ConfigError:
-        return precisions_of(chip, model)[-1]
-    return STORED
 
 
 def _prices(args: argparse.Namespace) -> Prices | None:

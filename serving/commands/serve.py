@@ -10,17 +10,23 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from emulator.model import CoreClaim, claims_directory
+from serving.commands.day_night_arguments import day_night_settings
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
 from serving.endpoints.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.endpoints.control_address import MIDDLEWARE, ControlAddress
+from serving.endpoints.job_record import end_job
 from serving.errors import PortInUse, UnsupportedFlag
 
 if TYPE_CHECKING:
     from serving.plugin.deployment import Deployment
+
+
+_SAVE_S: Final = 20.0
+"""Wall seconds that a job has to save which an earlier server has left behind."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -45,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings, weights_dir = resolve_arguments(args)
     refuse_second_config(args.unknown)
+    day_night = day_night_settings(args, settings, weights_dir)
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.plugin.deployment import resolve_deployment
 
@@ -52,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
     deployment.machine(_utilization(args.unknown))  # refuses a model that does not fit
     check_port(args.host, args.port)
     vllm_arguments = [*args.unknown, *_control_service(args)]
+    if day_night is not None:
+        end_job(day_night.training.directory, save_s=_SAVE_S)
+        os.environ |= day_night.to_environment()
     from serving.plugin.openai_app import serve
 
     with claimed_cores(deployment):

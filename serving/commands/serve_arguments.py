@@ -24,6 +24,7 @@ from emulator.model import (
     system_by_name,
     with_readings,
 )
+from serving.commands.day_night_arguments import add_day_night_arguments
 from serving.commands.reading_argument import add_reading_argument
 from serving.endpoints.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.errors import UnsupportedFlag
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     _add_partition(parser)
     _add_experts(parser)
+    add_day_night_arguments(parser)
     defaults = Settings()
     running = parser.add_argument_group("running")
     running.add_argument(

@@ -71,10 +71,10 @@ def forecast_peak(history: DemandHistory, *, window_s: float, confidence: float)
     expected_per_s = float(level_per_s[-1] * math.exp(weighed[-1]) - finest_per_s)
     high_per_s = math.inf
     if len(errors) >= ERRORS_MIN:
-        margin = _quantile(errors, confidence)
+        margin = upper_quantile(errors, confidence)
         alike = errors[_same_time(history, judged)]
         if len(alike) >= ERRORS_MIN:
-            margin = max(margin, _quantile(alike, confidence))
+            margin = max(margin, upper_quantile(alike, confidence))
         high_per_s = float(level_per_s[-1] * math.exp(weighed[-1] + margin) - finest_per_s)
     level, yesterday, last_week = (float(weight) for weight in weights)
     return Forecast(
@@ -156,7 +156,7 @@ def _same_time(history: DemandHistory, judged: I64) -> B1:
     return near
 
 
-def _quantile(errors: F64, confidence: float) -> float:
+def upper_quantile(errors: F64, confidence: float) -> float:
     """The error that at least the share `confidence` of all stays at or below."""
     rank = min(math.ceil(confidence * len(errors)), len(errors)) - 1
     return float(np.partition(errors, rank)[rank])

@@ -1,6 +1,6 @@
 """A client of the control service, for commands: calls that wait, answers in our own types."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -12,7 +12,15 @@ from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_messages import ENGINE_GONE, from_message, to_message
-from serving.metrics.control_call import FaultReport, HealReport, RecordingState
+from serving.endpoints.day_night_state import DayNightState
+from serving.endpoints.engine_rest import EngineRest
+from serving.metrics.control_call import (
+    FaultReport,
+    HealReport,
+    LeaseReport,
+    RecordingState,
+    VersionReport,
+)
 from serving.metrics.machine_state import MachineState
 from serving.metrics.step_recording import StepPage, StepRelief
 
@@ -81,6 +89,65 @@ class ControlClient:
         """A sampled step with things that are `factor` times as fast."""
         request = pb.GetReliefRequest(recording=recording, sample=sample, factor=factor)
         return from_message(self._call(self._stub.GetRelief, request), StepRelief)
+
+    def drain(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
+        """Lend out chips, or only ask what would happen."""
+        request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run)
+        return from_message(self._call(self._stub.Drain, request), LeaseReport)
+
+    def resume(self, lease: int) -> LeaseReport:
+        """Take a lease's chips back."""
+        request = pb.ResumeRequest(lease=lease)
+        return from_message(self._call(self._stub.Resume, request), LeaseReport)
+
+    def day_night(self) -> DayNightState:
+        """Who serves, who trains, and why."""
+        answer = self._call(self._stub.GetDayNight, pb.GetDayNightRequest())
+        return from_message(answer, DayNightState)
+
+    def set_policy(self, policy: str) -> DayNightState:
+        """Let another policy decide, or none: `manual`."""
+        request = pb.SetPolicyRequest(policy=policy)
+        return from_message(self._call(self._stub.SetPolicy, request), DayNightState)
+
+    def set_phase(self, group: int, phase: str) -> DayNightState:
+        """Say what a group is to do: `serving` or `training`."""
+        request = pb.SetPhaseRequest(group=group, phase=phase)
+        return from_message(self._call(self._stub.SetPhase, request), DayNightState)
+
+    def publish(self, weights_dir: str, *, note: str = "") -> VersionReport:
+        """Serve other weights, which lie on the server's machine."""
+        request = pb.PublishRequest(weights_dir=weights_dir, note=note)
+        return from_message(self._call(self._stub.Publish, request), VersionReport)
+
+    def rollback(self) -> VersionReport:
+        """Serve the weights before the present ones again."""
+        answer = self._call(self._stub.Rollback, pb.RollbackRequest())
+        return from_message(answer, VersionReport)
+
+    def sleep(self, *, level: int = 1, mode: str = "") -> EngineRest:
+        """Let the engine sleep."""
+        request = pb.SleepRequest(level=level, mode=mode)
+        return from_message(self._call(self._stub.Sleep, request), EngineRest)
+
+    def wake_up(self, tags: Sequence[str] = ()) -> EngineRest:
+        """Wake it up, or those parts of it."""
+        request = pb.WakeUpRequest(tags=tags)
+        return from_message(self._call(self._stub.WakeUp, request), EngineRest)
+
+    def pause(self, *, mode: str = "", keep_cache: bool = False) -> EngineRest:
+        """Hold requests back."""
+        request = pb.PauseGenerationRequest(mode=mode, keep_cache=keep_cache)
+        return from_message(self._call(self._stub.PauseGeneration, request), EngineRest)
+
+    def resume_generation(self) -> EngineRest:
+        """Let requests go on."""
+        request = pb.ResumeGenerationRequest()
+        return from_message(self._call(self._stub.ResumeGeneration, request), EngineRest)
+
+    def rest(self) -> EngineRest:
+        """Whether the engine sleeps or pauses."""
+        return from_message(self._call(self._stub.GetRest, pb.GetRestRequest()), EngineRest)
 
     def _call(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
         try:

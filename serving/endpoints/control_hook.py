@@ -1,4 +1,4 @@
-"""Starts the control service with vLLM's HTTP app and stops it with that: an ASGI middleware.
+"""Starts what runs beside vLLM's HTTP app and stops it with that: an ASGI middleware.
 
 vLLM stays as it is: `vllm serve --middleware serving.endpoints.control_hook.ControlHook` puts the
 class around its app, and a middleware sees the app's lifespan as well as its requests. By then the
@@ -7,11 +7,14 @@ app holds the engine's client, and the loop is the client's own.
 
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 from serving.endpoints.control_address import ENVIRONMENT, ControlAddress
 from serving.endpoints.control_service import ControlServer
+from serving.endpoints.day_night import DayNight
+from serving.endpoints.day_night_settings import DayNightSettings
 from serving.endpoints.elastic_ep_refusal import is_refused, refuse
+from serving.endpoints.job_command import job_commands
 from serving.plugin.response_weights import begin_response, name_weights_in_responses
 
 Message = MutableMapping[str, Any]
@@ -20,13 +23,24 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
+class Service(Protocol):
+    """What runs while the app is up; `stop` is idempotent."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """End."""
+
+
 class ControlHook:
-    """Passes everything through but what is refused; runs the service while the app is up.
+    """Passes everything through but what is refused; runs the services while the app is up.
 
     Responses name the weights that made them: see `serving.plugin.response_weights`.
 
-    The address is the environment's `ULTRASERVE_CONTROL_ADDRESS`, else the default. Of several API
-    processes of one server the first has the service.
+    The address is the environment's `ULTRASERVE_CONTROL_ADDRESS`, else the default. Chips train by
+    night when `ULTRASERVE_DAY_NIGHT` says how. Of several API processes of one server the first has
+    the services.
 
     Raises:
         ConfigError, PortInUse: in the app's start, which fails with it.
@@ -44,38 +58,43 @@ class ControlHook:
             begin_response()
             await self._app(scope, receive, send)
             return
-        servers: list[ControlServer] = []
+        services: list[Service] = []
 
         async def start_and_send(message: Message) -> None:
             # What fails here fails in the app's own start, which uvicorn then reports; before the
             # app has begun, uvicorn would take an error for an app that knows no lifespan.
             if message["type"] == "lifespan.startup.complete":
                 name_weights_in_responses(scope["app"].state.engine_client)
-                servers.extend(_servers(scope["app"].state))
-                for server in servers:
-                    await server.start()
+                services.extend(_services(scope["app"].state))
+                for service in services:
+                    await service.start()
             await send(message)
 
         async def receive_and_stop() -> Message:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
-                await _stop(servers)
+                await _stop(services)
             return message
 
         try:
             await self._app(scope, receive_and_stop, start_and_send)
         finally:
-            await _stop(servers)
+            await _stop(services)
 
 
-async def _stop(servers: list[ControlServer]) -> None:
-    for server in servers:
-        await server.stop()
+async def _stop(services: list[Service]) -> None:
+    for service in reversed(services):
+        await service.stop()
 
 
-def _servers(state: Any) -> list[ControlServer]:
-    """The service of this process; none in all API processes but the first."""
+def _services(state: Any) -> list[Service]:
+    """The services of this process; none in all API processes but the first."""
     if state.vllm_config.parallel_config._api_process_rank > 0:
         return []
     address = ControlAddress.parse(os.environ.get(ENVIRONMENT, str(ControlAddress())))
-    return [ControlServer(state.engine_client, address)]
+    engine = state.engine_client
+    settings = DayNightSettings.from_environment(os.environ)
+    if settings is None:
+        return [ControlServer(engine, address)]
+    day_night = DayNight(engine, settings, job_command=job_commands(settings))
+    return [ControlServer(engine, address, day_night), day_night]

@@ -21,7 +21,8 @@ from serving.endpoints.control_messages import fault_from_message, to_message
 from serving.endpoints.day_night import DayNight
 from serving.endpoints.day_night_calls import DayNightCalls
 from serving.endpoints.engine_answer import answer
-from serving.endpoints.rest_calls import RestCalls, ServedEngine
+from serving.endpoints.engine_rest import ServedEngine
+from serving.endpoints.rest_calls import RestCalls
 from serving.errors import PortInUse
 from serving.metrics.control_call import (
     ControlReply,

@@ -48,6 +48,9 @@ logger = logging.getLogger(f"vllm.{__name__}")
 TICK_S: Final = 0.3
 """Wall seconds between two looks; the engine answers one between two of its steps."""
 
+LIMITS: Final = HandoverLimits(silent_s=300.0)
+"""Wall seconds. A job's first start reads its whole corpus before it says anything."""
+
 _AGAIN_S: Final = 0.5
 _AGAIN_S_MAX: Final = 10.0
 _SAVE_S: Final = 20.0
@@ -90,7 +93,7 @@ class DayNight:
         self._engine = engine
         self.settings = settings
         self._job_command = job_command
-        self._limits = HandoverLimits() if limits is None else limits
+        self._limits = LIMITS if limits is None else limits
         self._wall_s = wall_s
         directory = settings.training.directory
         directory.mkdir(parents=True, exist_ok=True)
@@ -109,7 +112,7 @@ class DayNight:
         self.policy_text = ""
         self.policy: Policy | None = None
         self._by_hand = [Phase.SERVING] * settings.groups
-        self._changed: tuple[int, float] | None = None  # groups that serve, and since when
+        self._decided: tuple[int, float] | None = None  # groups that are to serve, since when
         self.restarts = 0
         self.trouble = ""
         self._task: asyncio.Task[None] | None = None
@@ -148,7 +151,7 @@ class DayNight:
 
     # The loop.
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to look and to act, in the running loop."""
         self._task = asyncio.create_task(self.run())
 
@@ -189,14 +192,18 @@ class DayNight:
         """Look once and do what is to be done now; raises what the engine or the job raises."""
         look = await self.look()
         await self._tell_of_training(look)
-        for step in plan(
+        steps = plan(
             look.groups,
             look.desired,
             look.job,
             handovers=self.tries.failures,
             now_s=look.now_s,
             limits=self._limits,
-        ):
+        )
+        is_morning = Phase.TRAINING not in look.desired
+        if is_morning and Action.RESUME in [step.action for step in steps]:
+            await self._publish(look)  # first, so that what comes back reads the new weights
+        for step in steps:
             await self._take(step, look)
 
     async def look(self) -> Look:
@@ -214,6 +221,8 @@ class DayNight:
             decision = self.policy.decide(observed)
             desired = wishes(groups, decision.serving_groups)
             self._by_hand = list(desired)
+        if self._decided is None or self._decided[0] != decision.serving_groups:
+            self._decided = (decision.serving_groups, observed.now_s)
         self.tries.look(groups, desired, now_s)
         return Look(
             now_s=now_s,
@@ -227,18 +236,16 @@ class DayNight:
 
     def _observation(self, watch: WatchReply, groups: Sequence[Group]) -> Observation:
         settings, day_s = self.settings, self.clock.day_s(watch.emulated_s)
-        serving = sum(group.phase in (Phase.SERVING, Phase.RESTORING) for group in groups)
-        if self._changed is None:
-            self._changed = (serving, day_s - DAY_S)
-        elif self._changed[0] != serving:
-            self._changed = (serving, day_s)
+        if self._decided is None:
+            serving = sum(group.phase in (Phase.SERVING, Phase.RESTORING) for group in groups)
+            self._decided = (serving, day_s - DAY_S)
         return Observation(
             now_s=day_s,
             history=self._meter.history,
             load_per_s=self._meter.load_per_s,
             groups=settings.groups,
-            serving_groups=serving,
-            since_change_s=max(day_s - self._changed[1], 0.0),
+            serving_groups=self._decided[0],
+            since_change_s=max(day_s - self._decided[1], 0.0),
             capacity_per_group_per_s=settings.group_requests_per_s or _UNWEIGHED_PER_S,
             groups_min=settings.groups - settings.lend_groups,
             queue=watch.waiting,
@@ -257,8 +264,6 @@ class DayNight:
             case Action.CANCEL | Action.RESUME:
                 assert group is not None
                 assert group.lease is not None
-                if step.action is Action.RESUME and Phase.TRAINING not in look.desired:
-                    await self._publish(look)
                 await self._hand_over(group, ResumeRequest(lease=group.lease.number), look)
             case Action.START_JOB:
                 self.job.start(self._job_command(step.chips, look.watch.dilation), step.chips)

@@ -16,7 +16,8 @@ from serving.endpoints.control_messages import to_message
 from serving.endpoints.day_night import DayNight
 from serving.endpoints.day_night_report import day_night_state
 from serving.endpoints.engine_answer import answer
-from serving.endpoints.engine_call import Engine, EngineFailed, EngineGone
+from serving.endpoints.engine_call import EngineFailed, EngineGone
+from serving.endpoints.engine_rest import ServedEngine
 from serving.metrics.control_call import DrainRequest, LeaseReport, ResumeRequest
 
 NO_CONTROLLER: Final = "this server was started without --day-night"
@@ -29,7 +30,7 @@ _HELD: Final = (
 class DayNightCalls:
     """A part of the control service; `_day_night` is None in a server without a controller."""
 
-    _engine: Engine
+    _engine: ServedEngine
     _day_night: DayNight | None
 
     async def Drain(  # noqa: N802  the name that the contract gives

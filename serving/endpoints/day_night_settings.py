@@ -92,7 +92,9 @@ class DayNightSettings:
             expected = f"{self.group_chips} to {most} chips"
             raise ConfigError(field="lend_chips", value=lend, expected=expected)
         if not 0 <= self.grace_s < float("inf"):
-            raise ConfigError(field="drain_grace", value=self.grace_s, expected="at least 0 s")
+            raise ConfigError(
+                field="drain_grace", value=f"{self.grace_s:g}s", expected="at least 0s"
+            )
         if self.group_requests_per_s is not None:
             _above_0("group_requests_per_s", self.group_requests_per_s)
         if self.publish not in PUBLISH:

@@ -39,10 +39,14 @@ class DemandMeter:
         self._clock = clock
         self._buckets = read_buckets(self._path)
         self._write_all()
-        self._history = DemandHistory.of(self._buckets, bucket_s=BUCKET_S)
+        self._history = self._told()
         self._recent: deque[Arrivals] = deque()
         self._end_s = 0.0  # of the open bucket, once there is a reading
         self._begin = (0.0, 0.0)  # of the open bucket: emulated seconds, and arrivals until then
+
+    def _told(self) -> DemandHistory:
+        pace = self._clock.day_s_per_emulated_s
+        return DemandHistory.of(self._buckets, bucket_s=BUCKET_S, pace=pace)
 
     def read(self, reading: Arrivals) -> None:
         """Take a reading; one that is not later than the one before it says nothing new."""
@@ -61,7 +65,7 @@ class DemandMeter:
             self._buckets.extend(ended)
             with self._path.open("ab") as file:
                 file.writelines(map(_line, ended))
-            self._history = DemandHistory.of(self._buckets, bucket_s=BUCKET_S)
+            self._history = self._told()
         self._recent.append(reading)
         span_s = BUCKET_S / self._clock.day_s_per_emulated_s
         while len(self._recent) > 2 and self._recent[1].emulated_s <= reading.emulated_s - span_s:

@@ -1,12 +1,14 @@
 """One call to the engine from the API's process: a line of JSON there, a line back."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 from serving.endpoints.control_messages import ENGINE_GONE
 from serving.metrics import control_call
 from serving.metrics.control_call import ControlReply, ControlRequest
+
+T = TypeVar("T")
 
 _ENGINE_CHECK_S: Final = 0.5
 """How often a waiting call looks whether the engine is still there: vLLM leaves calls that an
@@ -48,22 +50,29 @@ async def ask(engine: Engine, request: ControlRequest) -> ControlReply:
         EngineGone: it ended before it answered.
         EngineFailed: its answer is an error that is no refusal.
     """
-    if engine.errored:
-        raise EngineGone
-    call = asyncio.ensure_future(
-        engine.collective_rpc(control_call.METHOD, args=(control_call.to_json(request),))
-    )
+    call = engine.collective_rpc(control_call.METHOD, args=(control_call.to_json(request),))
+    (text,) = await while_there(engine, call)
+    return control_call.reply_from_json(text)
+
+
+async def while_there(engine: Engine, call: Awaitable[T]) -> T:
+    """What `call` comes to while the engine is there.
+
+    Raises:
+        EngineGone: it ended before it answered.
+        EngineFailed: the call raised.
+    """
+    task = asyncio.ensure_future(call)
     try:
-        while not call.done():
-            await asyncio.wait({call}, timeout=_ENGINE_CHECK_S)
-            if engine.errored and not call.done():
+        while not task.done():
+            if engine.errored:
                 raise EngineGone
+            await asyncio.wait({task}, timeout=_ENGINE_CHECK_S)
     finally:
-        call.cancel()  # when the client has gone, nobody waits for it
-    failure = call.exception()
+        task.cancel()  # when the client has gone, nobody waits for it
+    failure = task.exception()
     if failure is not None and engine.errored:
         raise EngineGone from failure
     if failure is not None:
         raise EngineFailed(" ".join(str(failure).split())) from failure
-    (text,) = call.result()
-    return control_call.reply_from_json(text)
+    return task.result()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from emulator.errors import ConfigError
+from serving.endpoints.engine_call import Engine
 from serving.metrics.machine_state import Plain
 
 LEVELS: Final = (0, 1, 2)
@@ -20,8 +21,8 @@ class EngineRest(Plain, frozen=True, kw_only=True):
     paused: bool
 
 
-class RestingEngine(Protocol):
-    """What this needs of vLLM's AsyncLLM."""
+class ServedEngine(Engine, Protocol):
+    """All that the control service needs of vLLM's AsyncLLM."""
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Let weights and KV leave HBM."""
@@ -43,7 +44,7 @@ class RestingEngine(Protocol):
 
 
 def checked_mode(mode: str) -> str:
-    """vLLM's default for an empty word; raises ConfigError for one that it does not know."""
+    """The mode, the default of vLLM for an empty word; raises ConfigError for an unknown one."""
     if mode and mode not in MODES:
         raise ConfigError(field="mode", value=mode, expected=" or ".join(MODES))
     return mode or MODES[0]
@@ -64,6 +65,6 @@ def checked_tags(tags: Sequence[str]) -> list[str] | None:
     return list(tags) or None
 
 
-async def rest_of(engine: RestingEngine) -> EngineRest:
+async def rest_of(engine: ServedEngine) -> EngineRest:
     """How the engine rests now."""
     return EngineRest(sleeping=await engine.is_sleeping(), paused=await engine.is_paused())

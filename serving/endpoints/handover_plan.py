@@ -80,8 +80,14 @@ def groups_of(chips: int, group_chips: int, leases: Iterable[LeaseState]) -> tup
 
 
 def wishes(groups: Sequence[Group], serving: int) -> tuple[Phase, ...]:
-    """What each group is to do when `serving` of them serve: the last ones leave first."""
-    return tuple(Phase.SERVING if group.number < serving else Phase.TRAINING for group in groups)
+    """What each group is to do when `serving` of them serve.
+
+    Those that are out stay out before others leave; otherwise the last ones leave first.
+    """
+    out = (Phase.DRAINING, Phase.TRAINING)
+    by_stay = sorted(groups, key=lambda group: (group.phase in out, group.number))
+    stays = {group.number for group in by_stay[:serving]}
+    return tuple(Phase.SERVING if group.number in stays else Phase.TRAINING for group in groups)
 
 
 def plan(

@@ -1,10 +1,10 @@
 """The command line of the training job that a server starts: `ultraserve train` on lent chips."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from serving.endpoints.day_night_settings import TrainingSettings
+from serving.endpoints.day_night_settings import DayNightSettings, TrainingSettings
 
 SEQUENCE_TOKENS: Final = 256
 BATCH_SEQUENCES: Final = 16
@@ -44,4 +44,14 @@ def job_command(
         command += ["--corpus", str(training.corpus_dir)]
     if training.ray_address is not None:
         command += ["--ray-address", training.ray_address]
+    return command
+
+
+def job_commands(settings: DayNightSettings) -> Callable[[Sequence[int], float], list[str]]:
+    """The commands of a server's job, for chips of the partition and the engine's dilation."""
+    chips_max = settings.lend_groups * settings.group_chips
+
+    def command(chips: Sequence[int], dilation: float) -> list[str]:
+        return job_command(settings.training, chips, chips_max=chips_max, dilation=dilation)
+
     return command

@@ -1,8 +1,7 @@
 """The control service's calls in vLLM's own words: sleep, wake up, pause, resume."""
 
-import asyncio
 from collections.abc import Awaitable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -10,22 +9,14 @@ import grpc.aio
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.endpoints.control_messages import to_message
-from serving.endpoints.engine_call import Engine, EngineGone
+from serving.endpoints.engine_call import EngineFailed, EngineGone, while_there
 from serving.endpoints.engine_rest import (
-    RestingEngine,
+    ServedEngine,
     checked_level,
     checked_mode,
     checked_tags,
     rest_of,
 )
-
-T = TypeVar("T")
-
-_ENGINE_CHECK_S: Final = 0.5
-
-
-class ServedEngine(Engine, RestingEngine, Protocol):
-    """All that the control service needs of vLLM's AsyncLLM."""
 
 
 class RestCalls:
@@ -87,36 +78,9 @@ class RestCalls:
             rest = await while_there(self._engine, rest_of(self._engine))
         except EngineGone as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        except VllmRefused as error:
+        except EngineFailed as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return to_message(rest, pb.EngineRest)
-
-
-class VllmRefused(Exception):
-    """vLLM answered a call of its own with an error, in its words."""
-
-
-async def while_there(engine: Engine, call: Awaitable[T]) -> T:
-    """What `call` comes to while the engine is there; vLLM leaves calls unanswered when it ends.
-
-    Raises:
-        EngineGone: it ended before it answered.
-        VllmRefused: the call raised.
-    """
-    task = asyncio.ensure_future(call)
-    try:
-        while not task.done():
-            if engine.errored:
-                raise EngineGone
-            await asyncio.wait({task}, timeout=_ENGINE_CHECK_S)
-    finally:
-        task.cancel()
-    failure = task.exception()
-    if failure is not None and engine.errored:
-        raise EngineGone from failure
-    if failure is not None:
-        raise VllmRefused(" ".join(str(failure).split())) from failure
-    return task.result()
 
 
 async def _nothing() -> None:

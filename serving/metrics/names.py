@@ -152,6 +152,18 @@ METRICS = (
         field="expert_moved_bytes",
     ),
     Metric(
+        name="ultraserve_model_version",
+        kind="gauge",
+        help="Version of the weights that every block of chips serves, or is about to.",
+        field="model_version",
+    ),
+    Metric(
+        name="ultraserve_blocks_waiting",
+        kind="gauge",
+        help="Blocks of chips that serve another version of the weights still.",
+        field="blocks_waiting",
+    ),
+    Metric(
         name="ultraserve_chips_lent",
         kind="gauge",
         help="Chips of the partition that are lent out to training, or on their way back.",

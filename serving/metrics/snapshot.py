@@ -42,6 +42,8 @@ class Snapshot:
     expert_imbalance: float
     expert_rebalances: int
     expert_moved_bytes: int
+    model_version: int
+    blocks_waiting: int
     chips_lent: int
     handovers: int
     handover_bytes: int

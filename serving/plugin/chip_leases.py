@@ -194,12 +194,14 @@ class ChipLeases:
         taken = sum(needs.values()) / GB
         chip_gb = machine.system.chip.hbm_bytes / GB
         named = ", ".join(map(str, ranks))
-        words = (
-            f"ranks {named} leave; {plan.copied} expert copies go to chips that stay, which have "
-            f"memory for {plan.slots_there} experts of a layer where {plan.slots_needed} are "
-            f"needed; a training state takes {taken:.1f} of {chip_gb:.1f} GB a chip"
-        )
-        return needs, words
+        words = [f"ranks {named} leave"]
+        if plan.slots_needed:
+            words.append(
+                f"{plan.copied} expert copies go to chips that stay, which have memory for "
+                f"{plan.slots_there} experts of a layer where {plan.slots_needed} are needed"
+            )
+        words.append(f"a training state takes {taken:.1f} of {chip_gb:.1f} GB a chip")
+        return needs, "; ".join(words)
 
     def resume(self, number: int) -> int:
         """Take a lease's chips back, or call its drain off; one that is being restored goes on.
@@ -376,9 +378,10 @@ class ChipLeases:
         up = self._live.machine.ranks_up
         down = [rank for rank in lease.state.ranks if not up[rank]]
         lost = self._lost(lease)
-        if not down and not lost:
+        if not down:
             return "all its ranks serve again"
-        return f"chips {_listed(lost)} have failed, ranks {_listed(down)} stay down"
+        failed = f"chips {_listed(lost)} have failed, " if lost else ""
+        return f"{failed}ranks {_listed(down)} stay down"
 
     # --- books ----------------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ class MachineTotals:
     expert_imbalance: float
     expert_rebalances: int
     expert_moved_bytes: int
+    model_version: int = 1
+    blocks_waiting: int = 0
     chips_lent: int = 0
     handovers: int = 0
     handover_bytes: int = 0

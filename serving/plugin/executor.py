@@ -208,7 +208,7 @@ class UltraServeExecutor(Executor):
     def _idle_output(self) -> ModelRunnerOutput:
         if self._engine is None:
             return EMPTY_MODEL_RUNNER_OUTPUT
-        return TimedOutput(req_ids=[], req_id_to_index={}, report=self._engine.report())
+        return TimedOutput(req_ids=[], req_id_to_index={}, report=self._engine.idle_report())
 
     def collective_rpc(
         self,

@@ -40,6 +40,8 @@ from serving.metrics.control_call import (
     StateRequest,
     StepsRequest,
     TrainingNote,
+    WatchReply,
+    WatchRequest,
     request_from_json,
     to_json,
 )
@@ -235,6 +237,10 @@ class LiveEngine:
             weights=self._versions.names,
         )
 
+    def idle_report(self) -> StepReport:
+        """The same after a step without tokens, with ranks that have come or gone meanwhile."""
+        return self.report(self._live.take_lost_ranks())
+
     def _totals(self) -> MachineTotals:
         machine = self._live.machine
         return MachineTotals(
@@ -246,6 +252,8 @@ class LiveEngine:
             expert_imbalance=self._experts.imbalance or 0.0,
             expert_rebalances=self._experts.rebalances,
             expert_moved_bytes=self._experts.moved_bytes,
+            model_version=self._versions.target.number,
+            blocks_waiting=self._versions.waiting_blocks,
             chips_lent=self._leases.chips_lent,
             **asdict(self._leases.totals),
         )
@@ -268,6 +276,19 @@ class LiveEngine:
         ]
         versions, sleep = self._versions.states(), self._sleep.state()
         return structs.replace(state, ranks=tuple(ranks), versions=versions, sleep=sleep)
+
+    def _watched(self) -> WatchReply:
+        """What changes all the time, without the rest of the machine."""
+        snapshot = self._time.snapshot(self._totals())
+        return WatchReply(
+            emulated_s=self._time.now_s,
+            dilation=snapshot.dilation,
+            arrived_requests=self._heard.arrived_requests,
+            running=sum(queue.running for queue in self._heard.rank_states),
+            waiting=sum(queue.waiting for queue in self._heard.rank_states),
+            leases=self._leases.states,
+            versions=self._versions.states(),
+        )
 
     @property
     def _is_idle(self) -> bool:
@@ -312,6 +333,8 @@ class LiveEngine:
         match request:
             case StateRequest():
                 return StateReply(state=self.state())
+            case WatchRequest():
+                return self._watched()
             case InjectRequest():
                 number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
                 if self._is_idle:

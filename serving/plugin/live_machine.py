@@ -303,7 +303,7 @@ class LiveMachine:
         """
         started = time.perf_counter()
         while True:
-            kinds = [record.fault.kind for record in self.faults.pending]
+            kinds = self._noticed()
             health, settlement = self._settlement(self._actual, kinds, prepared)
             recovery = settlement.recovery
             before, partition = self.machine.seating, self.machine.partition
@@ -337,6 +337,12 @@ class LiveMachine:
             experts_reloaded=len(recovery.reloads),
         )
         self.faults.settle(outcome, survived=recovery.survivable)
+
+    def _noticed(self) -> list[FaultKind]:
+        """Pending faults that hold this machine up: those of lent chips are somebody else's."""
+        lent = self._actual.lent
+        faults = [record.fault for record in self.faults.pending]
+        return [fault.kind for fault in faults if fault.chip < 0 or not lent[fault.chip]]
 
     def _position_of(self, chip: int) -> int | None:
         seats = np.flatnonzero(self.machine.seating.chip_of_position == chip)

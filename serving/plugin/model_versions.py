@@ -138,7 +138,7 @@ class ModelVersions:
 
     def publish(self, weights_dir: str, note: str) -> VersionReport | Refusal:
         """Let another checkpoint be served from now on; the same one again changes nothing."""
-        directory = Path(weights_dir).resolve()
+        directory = Path(weights_dir).absolute()
         try:
             check_successor(directory, self._versions[self._serve_order[-1]].weights_dir)
             digest = weights_hash(directory)

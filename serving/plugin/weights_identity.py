@@ -90,7 +90,7 @@ def _check_manifest(directory: Path) -> None:
     if not path.exists():
         return
     files = _json_of(path)
-    files = files.get("files") if isinstance(files, dict) else None
+    files = files.get("sha256") if isinstance(files, dict) else None
     if not isinstance(files, dict):
         raise CheckpointError(f"{path}: no table of files")
     for name, said in files.items():

@@ -46,3 +46,12 @@ def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
         value=precision,
         expected=f"one of {', '.join(supported)} for {model.name} on {chip.name}",
     )
+
+
+def as_stored_or_narrowest(chip: ChipSpec, model: ModelSpec) -> str:
+    """As stored; the narrowest that the chip takes where it does not take that."""
+    try:
+        model_at(STORED, model, chip)
+    except ConfigError:
+        return precisions_of(chip, model)[-1]
+    return STORED

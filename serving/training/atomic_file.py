@@ -37,7 +37,7 @@ def publish_directory(partial: Path, path: Path) -> None:
 
 def remove_directory(path: Path) -> None:
     """Remove a directory so that no part of it is ever seen under its name."""
-    partial = path.with_name(f"{PARTIAL}{path.name}")
+    partial = path.with_name(f"{PARTIAL}removed-{path.name}")
     if partial.exists():
         shutil.rmtree(partial)
     path.rename(partial)

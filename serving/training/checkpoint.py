@@ -106,8 +106,8 @@ class CheckpointDirectory:
     ) -> Path:
         """Save a checkpoint, and remove the oldest beyond `keep`; returns its directory.
 
-        One of the same step is there already when a job was killed right after writing it; it is
-        replaced.
+        One of the same step that is there already was refused, or the job would have gone on from
+        it; it is replaced.
         """
         partial = self._path / f"{PARTIAL}step-{state.step}"
         if partial.exists():

@@ -41,7 +41,7 @@ class HeldOutLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GzipSizes:
-    """Bits per byte that `gzip -9` needs for the held-out files: each for itself, and all in one."""
+    """What `gzip -9` needs for the held-out files: each for itself, and all in one."""
 
     per_file_bits_per_byte: float
     concatenated_bits_per_byte: float

@@ -7,7 +7,7 @@ afterwards, bit for bit on as many chips. Emulated time is the cost model's, add
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -33,7 +33,7 @@ from serving.training.evaluation import HeldOutLoss, HeldOutText
 from serving.training.job_directory import JobDirectory
 from serving.training.job_spec import JobSpec
 from serving.training.job_status import Curve, CurvePoint, JobPhase, JobStatus, write_status
-from serving.training.step_timing import StepTiming, step_timing
+from serving.training.job_timing import JobTiming, Spell, job_timing
 from serving.training.token_file import tokenise
 
 _FIRST_STATE: Final = JobState(
@@ -53,11 +53,11 @@ _FIRST_STATE: Final = JobState(
 class Trainer(Protocol):
     """Chips that train; `emulator.training.TrainingFleet` is one."""
 
-    def step(self, micros: list[Micro], optimization: Optimization) -> TrainingResult:
+    def step(self, micros: Sequence[Micro], optimization: Optimization) -> TrainingResult:
         """Take one step of the optimizer."""
         ...
 
-    def evaluate(self, micros: list[Micro]) -> TrainingResult:
+    def evaluate(self, micros: Sequence[Micro]) -> TrainingResult:
         """The loss alone."""
         ...
 
@@ -105,7 +105,7 @@ class TrainingJob:
         self._shows = shows
         self._stop_asked = stop_asked
         self._make_trainer = make_trainer or live_chips
-        self._timing: StepTiming = step_timing(spec)
+        self._timing: JobTiming = job_timing(spec)
         self.corpus: Corpus = read_corpus(Path(spec.corpus) if spec.corpus else default_corpus())
         self._weights_dir = directory.first_weights()
         tokens = tokenise(self.corpus, self._weights_dir, directory.path / "tokens")
@@ -148,7 +148,8 @@ class TrainingJob:
                 except ChipLost as lost:
                     self._note_lost(lost)
         except BaseException as error:
-            self._show(phase=JobPhase.FAILED, message=str(error).splitlines()[0])
+            said = str(error).splitlines() or [type(error).__name__]
+            self._show(phase=JobPhase.FAILED, message=said[0])
             raise
 
     def _note_lost(self, lost: ChipLost) -> None:
@@ -203,7 +204,7 @@ class TrainingJob:
 
     def _train(self, trainer: Trainer) -> None:
         if self._state.first_held_out_nats is None:
-            loss = self.evaluate(trainer, self._sample)
+            loss = self._evaluate_sample(trainer)
             self._state = replace(
                 self._state,
                 first_held_out_nats=loss.nats_per_token,
@@ -230,21 +231,28 @@ class TrainingJob:
         result = trainer.step(micros, optimization)
         if not result.loss < float("inf"):
             raise TrainingDiverged(step=step + 1, loss=result.loss)
-        paced = self._pacer.finish(self._pacer.begin_ns(continues=True), self._timing.duration_ns)
+        self._pass(self._timing.step)
         self._state = replace(
             self._state,
             step=step + 1,
             tokens=self._state.tokens + spec.batch_tokens,
             loss=result.loss,
-            emulated_ns=self._state.emulated_ns + self._timing.duration_ns,
-            joules=self._state.joules + self._timing.joules,
-            lag_ns=self._state.lag_ns + paced.lag_ns,
         )
         rate = spec.batch_tokens / (time.monotonic() - began_s)
         held_out = None
         if spec.eval_every_steps and self._state.step % spec.eval_every_steps == 0:
             held_out = self._take_held_out(trainer).nats_per_token
         self._note(result, optimization.learning_rate, held_out, rate)
+
+    def _pass(self, spell: Spell) -> None:
+        """Let a spell of emulated time pass, and count it."""
+        paced = self._pacer.finish(self._pacer.begin_ns(continues=True), spell.duration_ns)
+        self._state = replace(
+            self._state,
+            emulated_ns=self._state.emulated_ns + spell.duration_ns,
+            joules=self._state.joules + spell.joules,
+            lag_ns=self._state.lag_ns + paced.lag_ns,
+        )
 
     def _note(
         self, result: TrainingResult, rate: float, held_out: float | None, tokens_per_s: float
@@ -267,16 +275,21 @@ class TrainingJob:
         self._show(
             phase=JobPhase.TRAINING,
             loss=result.loss,
-            watts=self._timing.watts,
+            watts=self._timing.step.watts,
             tokens_per_wall_s=smooth,
         )
         self._shows(point, self.status)
 
     def _take_held_out(self, trainer: Trainer) -> HeldOutLoss:
-        self._show(phase=JobPhase.EVALUATING)
-        loss = self.evaluate(trainer, self._sample)
+        loss = self._evaluate_sample(trainer)
         self._state = replace(self._state, held_out_nats=loss.nats_per_token)
         self._show_held_out(loss)
+        return loss
+
+    def _evaluate_sample(self, trainer: Trainer) -> HeldOutLoss:
+        self._show(phase=JobPhase.EVALUATING)
+        loss = self.evaluate(trainer, self._sample)
+        self._pass(self._timing.evaluation(self._sample.tokens.size))
         return loss
 
     @property
@@ -295,6 +308,7 @@ class TrainingJob:
         if self.status.held_out_step != self._state.step:
             self._take_held_out(trainer)
         self._show(phase=JobPhase.SAVING)
+        self._pass(self._timing.checkpoint)
         learned = trainer.state()
         path = self._checkpoints.write(
             self._state,

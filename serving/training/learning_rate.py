@@ -47,7 +47,7 @@ class LearningRate:
     def at(self, step: int) -> float:
         """The rate of step `step`, counted from 0; after the last step, the last rate."""
         if step < self.warmup_steps:
-            return self.peak * (step + 1) / self.warmup_steps
+            return self.peak * ((step + 1) / self.warmup_steps)
         floor = self.peak * self.final_share
         if self.decay is Decay.CONSTANT:
             return self.peak

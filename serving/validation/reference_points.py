@@ -1,11 +1,11 @@
 """Published results of other kinds than whole serving runs, with predictions beside them.
 
 Node rates of large expert-parallel deployments, DeepEP's all-to-all, tokens/s/MW of InferenceMAX's
-launch, and Trainium steps of AWS's documents. No fit has seen them, or their machines and models.
-Two constants are read off points of their own kind: what an exchange costs beside its bytes off
-DeepEP's EP8 dispatch, the busiest rank's excess off SGLang's own pair with and without EPLB. GPU
-points come from files beside the measurements, where there are any; Trainium's are few enough to
-stand here.
+launch, Trainium steps of AWS's documents, and speeds of training runs. No fit has seen them, or
+their machines and models. Two constants are read off points of their own kind: what an exchange
+costs beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess off SGLang's own pair
+with and without EPLB. GPU points of serving come from files beside the measurements, where there
+are any; Trainium's and the training runs are few enough to stand in code.
 """
 
 import csv
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from emulator.model import training_checks
 from serving.validation.expert_parallel_rates import NODE_POINTS, deepep_us, node_rates
 from serving.validation.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
 from serving.validation.trainium_points import TRAINIUM_POINTS, trainium_ns
@@ -39,8 +40,13 @@ class Reference:
 
 
 def references(folder: Path) -> list[Reference]:
-    """Every point whose measurement is known: from the files in `folder`, and Trainium's."""
-    return [*_deepep(folder / DEEPEP_FILE), *_published(folder / POINTS_FILE), *_trainium()]
+    """Every point whose measurement is known: from the files in `folder`, and from code."""
+    return [
+        *_deepep(folder / DEEPEP_FILE),
+        *_published(folder / POINTS_FILE),
+        *_trainium(),
+        *_trainings(),
+    ]
 
 
 def reference_data(folder: Path) -> list[dict[str, Any]]:
@@ -144,4 +150,19 @@ def _trainium() -> list[Reference]:
             source=point.source,
         )
         for point in TRAINIUM_POINTS
+    ]
+
+
+def _trainings() -> list[Reference]:
+    """Training runs, under the fit to serving."""
+    return [
+        Reference(
+            name=check.published.name,
+            unit=check.published.measured.unit,
+            measured=check.published.measured.value,
+            predicted=check.predicted,
+            conditions=check.published.conditions,
+            source=f"{check.published.measured.source}; left out: {check.published.differs}",
+        )
+        for check in training_checks()
     ]

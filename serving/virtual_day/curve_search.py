@@ -6,24 +6,33 @@ processes; the result does not depend on how many.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
 from emulator.model import ConfigError
 from serving.steady_state.simulation_workers import SimulationWorkers
 from serving.virtual_day.replica_curve import ReplicaCurve
-from serving.virtual_day.replica_run import RatePoint, RateTask, ReplicaUnderTest, run_at_rate
+from serving.virtual_day.replica_run import (
+    RatePoint,
+    RateTask,
+    ReplicaUnderTest,
+    run_at_rate,
+    saturated_per_s,
+)
 
 Progress = Callable[[str], None]
 
-_BELOW: Final = (0.06, 0.15, 0.3, 0.45)
+_BELOW: Final = (0.08, 0.2, 0.4)
 """Rates below the bracket, as shares of the capacity: a night's and a morning's."""
-_BRACKET_SHARE: Final = 0.08
-"""The bracket of the capacity is narrowed until it is this share of it."""
+_BRACKET_SHARE: Final = 0.16
+"""The bracket is narrowed to this share of its upper end; a straight line goes on from there."""
+_FIRST: Final = (0.45, 0.7)
+"""Of the steady state's rate, which knows no queue: where the search begins."""
 _ROUNDS_MAX: Final = 8
-_OVERLOAD: Final = 1.6
+_OVERLOAD: Final = 1.5
 """So many times the first rate that misses the target is an overload: a queue at all times."""
+_ROUNDING: Final = 1e-9
 _LEADS: Final = 2.0
 """Traffic runs for so many mean requests before and after the judged ones."""
 
@@ -38,8 +47,8 @@ class CurveTerms:
 
     required_share: float
     judged: int = 800
-    judged_least: int = 100
-    steps_max: int = 5_000
+    judged_least: int = 60
+    steps_max: int = 3_000
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -79,12 +88,12 @@ def find_curve(
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
     search.run([share * capacity_per_s for share in _BELOW])
-    saturated_per_s = search.saturated_per_s(high * _OVERLOAD)
+    most_per_s = search.overloaded(high * _OVERLOAD)
     costs = replica.cost_model()
-    points = [point for point in search.points() if point.rate_per_s < saturated_per_s]
+    points = [point for point in search.points() if point.rate_per_s < most_per_s]
     return ReplicaCurve(
         points=tuple(points),
-        saturated_per_s=saturated_per_s,
+        saturated_per_s=most_per_s,
         required_share=terms.required_share,
         idle_watts=costs.idle_chip_watts * costs.partition.chips,
     )
@@ -126,7 +135,7 @@ class _Search:
     def bracket(self) -> tuple[float, float]:
         """Neighbouring rates of which the lower keeps the target and the higher does not."""
         low, high = 0.0, float("inf")
-        rates = [0.55 * self._guess.rate_per_s, self._guess.rate_per_s]
+        rates = [share * self._guess.rate_per_s for share in _FIRST]
         for _ in range(_ROUNDS_MAX):
             for point in self.run(rates):
                 if point.both_share < self._terms.required_share:
@@ -150,14 +159,12 @@ class _Search:
             f"keeps at {high:.3g} requests/s or less; it does not",
         )
 
-    def saturated_per_s(self, rate_per_s: float) -> float:
+    def overloaded(self, rate_per_s: float) -> float:
         """Requests that begin per second when there is always a queue."""
-        task = self._task(rate_per_s)
-        # The queue delays the last ones: as many as begin in the time are judged, more are not.
-        (point,) = self._workers.map(run_at_rate, [replace(task, judged=max(1, task.judged // 2))])
-        self._progress(f"one replica overloaded: {point.served_per_s:,.4g} requests/s")
+        (begun_per_s,) = self._workers.map(saturated_per_s, [self._task(rate_per_s)])
+        self._progress(f"one replica overloaded: {begun_per_s:,.4g} requests/s begin")
         highest = max(p.rate_per_s for p in self.points() if self._keeps(p))
-        return max(point.served_per_s, highest * (1 + 1e-9))
+        return max(begun_per_s, highest * (1 + _ROUNDING))
 
     def _keeps(self, point: RatePoint) -> bool:
         return point.both_share >= self._terms.required_share

@@ -109,7 +109,9 @@ def day_demand(
         )
     arrivals_rng = np.random.default_rng([terms.seed, _ARRIVALS_STREAM])
     past_rng = np.random.default_rng([terms.seed, _PAST_STREAM])
-    middles_s = begin_s + np.arange(0.5, intervals) * terms.interval_s
+    middles_s: Float64s = (
+        begin_s + (np.arange(intervals, dtype=np.float64) + 0.5) * terms.interval_s
+    )
     arrivals = arrivals_rng.poisson(trace.rates_at(middles_s) * terms.interval_s)
     past_s = min(begin_s, past_days * 86_400.0) // terms.look_s * terms.look_s
     past_begin_s = begin_s - past_s
@@ -117,7 +119,9 @@ def day_demand(
         past_s = min(length_s, 86_400.0) // terms.look_s * terms.look_s
         past_begin_s = begin_s
     looks = round(past_s / terms.look_s)
-    past_middles_s = past_begin_s + np.arange(0.5, looks) * terms.look_s
+    past_middles_s: Float64s = (
+        past_begin_s + (np.arange(looks, dtype=np.float64) + 0.5) * terms.look_s
+    )
     counted = past_rng.poisson(trace.rates_at(past_middles_s) * terms.look_s)
     begins_s = trace.begins.timestamp() + begin_s
     return DayDemand(

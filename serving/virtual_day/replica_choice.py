@@ -1,10 +1,11 @@
 """Which partition a replica has: the unit that serves or trains as a whole.
 
 The steady state says what a machine full of each candidate takes while the mean time between tokens
-keeps to the target. Small replicas follow the demand in finer steps, so the smallest one is taken
-whose machine takes nearly as much as the best.
+keeps to the target. Of those of which a machine has a dozen, so that it can follow the demand in
+steps of a twelfth, the one is taken that takes the most.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,10 +18,8 @@ from serving.steady_state.sweep import Sweep
 from serving.traffic.slo import Slo
 from serving.virtual_day.curve_search import FirstGuess
 
-NEARLY: Final = 0.9
-"""Of the best machine's rate: what a smaller replica may give up for finer steps."""
-GROUPS_MIN: Final = 2
-"""Replicas that a machine has at least, so that some can serve and some train."""
+GROUPS_MIN: Final = 12
+"""Replicas that a machine has at least, where its model's smallest replica leaves room for them."""
 _KV_SPARE_TOKENS: Final = 512
 
 
@@ -38,16 +37,31 @@ class ReplicaChoice:
         return self.candidate.partition.chips
 
 
-def choose_replica(
-    sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int, groups_min: int = GROUPS_MIN
-) -> ReplicaChoice:
-    """The smallest replica whose machine takes at least `NEARLY` of the best one's rate.
+def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -> ReplicaChoice:
+    """The replica of which a machine takes the most, of those that it has `GROUPS_MIN` times.
 
-    Of equal chips the one that takes more. `longest_tokens` must fit a rank's KV, `seats` is how
-    many requests a rank may have at once. Raises ConfigError when no replica keeps the target.
+    Where nothing keeps the target that small, fewer and larger ones are looked at, and where
+    `sweep` asks for chips, those. `longest_tokens` must fit a rank's KV, `seats` is how many
+    requests a rank may have at once. Raises ConfigError when no replica keeps the target.
     """
-    most_chips = sweep.system.chips.count // groups_min
-    found: list[tuple[float, ReplicaChoice]] = []
+    most_chips = sweep.system.chips.count // (1 if sweep.asked.chips else GROUPS_MIN)
+    while most_chips <= sweep.system.chips.count:
+        found = list(_choices(sweep, slo, most_chips, longest_tokens, seats))
+        if found:
+            return max(found, key=lambda each: (each[0], -each[1].chips))[1]
+        most_chips *= 2
+    raise ConfigError(
+        field="slo",
+        value=str(slo),
+        expected=f"one that a part of {sweep.system.name} keeps in its steady state with "
+        f"{sweep.model.name}",
+    )
+
+
+def _choices(
+    sweep: Sweep, slo: Slo, most_chips: int, longest_tokens: int, seats: int
+) -> Iterator[tuple[float, ReplicaChoice]]:
+    """What each machine full of one candidate takes, of those that keep the target."""
     for precision, candidate in sweep.tasks():
         if candidate.partition.chips > most_chips:
             continue
@@ -62,21 +76,10 @@ def choose_replica(
             tpot_s=point.tpot_ns / NS_PER_S,
             alone_s=replica.decode(1).duration_ns / NS_PER_S,
         )
-        choice = ReplicaChoice(candidate=candidate, precision=precision, guess=guess)
-        found.append((point.requests_per_s, choice))
-    if not found:
-        raise ConfigError(
-            field="slo",
-            value=str(slo),
-            expected=f"one that {sweep.model.name} keeps in its steady state on a part of "
-            f"{sweep.system.name}, of which there are {groups_min} or more",
+        yield (
+            point.requests_per_s,
+            ReplicaChoice(candidate=candidate, precision=precision, guess=guess),
         )
-    enough = NEARLY * max(rate for rate, _ in found)
-    _, chosen = min(
-        ((rate, choice) for rate, choice in found if rate >= enough),
-        key=lambda each: (each[1].chips, -each[0]),
-    )
-    return chosen
 
 
 def _within(replica: Replica, slo: Slo, seats: int) -> OperatingPoint | None:

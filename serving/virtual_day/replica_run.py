@@ -215,3 +215,19 @@ def run_at_rate(task: RateTask) -> RatePoint:
         tpot_mean_s=float(served.tpot_s.mean()),
         steps=served.run.steps,
     )
+
+
+def saturated_per_s(task: RateTask) -> float:
+    """Requests that begin per second while there is always a queue: `rate_per_s` must be too much.
+
+    The run ends with its last arrival; nobody is judged.
+    """
+    around = ceil(task.rate_per_s * task.lead_s)
+    traffic = Traffic.poisson(
+        rate_per_s=task.rate_per_s,
+        lengths=task.replica.lengths,
+        seed=task.seed,
+        requests=around + task.judged,
+    )
+    later = np.arange(len(traffic)) >= around
+    return serve(task.replica, traffic, later, until_s=float(traffic.arrival_s[-1])).begun_per_s

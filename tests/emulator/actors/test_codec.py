@@ -37,6 +37,24 @@ from emulator.chip.effects import (
     Ready,
     StepDone,
 )
+from emulator.chip.training_commands import (
+    ApplyGradients,
+    BeginTraining,
+    CombineGradients,
+    CombineSums,
+    SendTrainingState,
+    TrainExperts,
+    TrainExpertsBackward,
+)
+from emulator.chip.training_effects import (
+    ExpertGradients,
+    ExpertSums,
+    GradientDispatch,
+    Gradients,
+    Scored,
+    TrainingDispatch,
+    TrainingStateRead,
+)
 from emulator.errors import ChannelError
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
@@ -124,6 +142,8 @@ rank_step = st.builds(
     block_copies=st.lists(st.tuples(small, small), max_size=2),
     grammar_rows=st.lists(names, max_size=2),
 )
+factors = st.floats(0, 1e6)
+scored = st.builds(Scored, loss_sum=factors, counted=small, balance=factors)
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     BeginStep: st.builds(
         BeginStep,
@@ -172,6 +192,56 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         ),
     ),
     Failed: st.builds(Failed, reason=st.text()),
+    BeginTraining: st.builds(
+        BeginTraining,
+        tokens=array(np.int32, 2),
+        targets=array(np.int32, 2),
+        loss_scale=factors,
+        evaluates=st.booleans(),
+        ends_step=st.booleans(),
+    ),
+    TrainExperts: st.builds(
+        TrainExperts,
+        layer=layers,
+        rows=array(f32, 2),
+        row_of_pair=array(np.int64, 1),
+        counts=array(np.int64, 1),
+        weights=array(f32, 1),
+    ),
+    CombineSums: st.builds(CombineSums, layer=layers, rows=array(f32, 2)),
+    TrainExpertsBackward: st.builds(TrainExpertsBackward, layer=layers, rows=array(f32, 2)),
+    CombineGradients: st.builds(
+        CombineGradients,
+        layer=layers,
+        rows=array(f32, 2),
+        weights=array(f32, 2),
+        expert_share=array(f32, 1),
+        balance_scale=factors,
+    ),
+    ApplyGradients: st.builds(
+        ApplyGradients, dense=array(f32, 1), learning_rate=factors, clip_factor=factors
+    ),
+    SendTrainingState: st.builds(SendTrainingState, dense=st.booleans()),
+    TrainingDispatch: st.builds(
+        TrainingDispatch,
+        layer=layers,
+        hidden=array(f32, 2),
+        chosen=array(np.int64, 2),
+        weights=array(f32, 2),
+    ),
+    ExpertSums: st.builds(ExpertSums, layer=layers, rows=array(f32, 2)),
+    GradientDispatch: st.builds(GradientDispatch, layer=layers, rows=array(f32, 2)),
+    ExpertGradients: st.builds(
+        ExpertGradients, layer=layers, rows=array(f32, 2), weights=array(f32, 1)
+    ),
+    Scored: scored,
+    Gradients: st.builds(
+        Gradients, scored=scored, dense=array(f32, 1), experts_squared_norm=factors
+    ),
+    TrainingStateRead: st.builds(
+        TrainingStateRead,
+        **dict.fromkeys(TrainingStateRead.__dataclass_fields__, array(f32, 1)),
+    ),
 }
 
 

@@ -140,10 +140,12 @@ def test_the_loss_of_one_batch_falls_below_a_twentieth_of_a_nat(checkpoint: Path
 
 
 def test_gradients_above_the_norm_are_clipped_to_it(checkpoint: Path) -> None:
-    """Adam's step hides a scale; its first moment after one step, (1 - 0.9) * gradient, does not."""
+    """Adam's step hides a scale; its first moment, after one step a tenth of it, does not."""
     loose, tight = (started(checkpoint, chips=2) for _ in range(2))
     micros = [dealt(sequences(4), 2)]
-    norm = loose.step(micros, Optimization(learning_rate=1e-3, clip_norm=1e9, balance_coefficient=0))
+    norm = loose.step(
+        micros, Optimization(learning_rate=1e-3, clip_norm=1e9, balance_coefficient=0)
+    )
     clipped = Optimization(
         learning_rate=1e-3, clip_norm=norm.gradient_norm / 4, balance_coefficient=0
     )

@@ -288,6 +288,22 @@ class TestSpread:
         halves = {name: (parts[0][name] + parts[1][name]) / 2 for name in whole}
         assert max(distances(halves, whole).values()) < 1e-5
 
+    @pytest.mark.parametrize("tied", [False, True])
+    def test_a_second_batch_is_added_to_the_gradients_of_the_first(self, tied: bool) -> None:
+        arch = small_architecture(tied=tied)
+        model = Model.random(arch)
+        tokens, targets = random_batch(arch, sequences=4)
+        halves = [(tokens[part], targets[part]) for part in (slice(0, 2), slice(2, 4))]
+        alone = [training_step(model, *half, balance=BALANCE)[1].by_name() for half in halves]
+
+        both = model.zeros()
+        for half in halves:
+            training_step(model, *half, balance=BALANCE, grads=both)
+
+        for name, slope in both.by_name().items():
+            expected = alone[0][name] + alone[1][name]
+            np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-6, err_msg=name)
+
     @pytest.mark.parametrize("precision", Precision)
     def test_the_same_batch_twice_gives_the_same_bits(self, precision: Precision) -> None:
         arch = small_architecture()

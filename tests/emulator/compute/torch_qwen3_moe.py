@@ -54,9 +54,10 @@ def _rotated(x: torch.Tensor, theta: float) -> torch.Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def _attend(
+def attended(
     w: Mapping[str, torch.Tensor], prefix: str, x: torch.Tensor, arch: Architecture, mul: Product
 ) -> torch.Tensor:
+    """What attention adds to `x` [sequences, length, hidden]."""
     sequences, length, _ = x.shape
     normed = _norm(x, w[f"{prefix}.input_norm"], arch.norm_eps)
     qkv = mul(normed.flatten(0, 1), w[f"{prefix}.qkv"])
@@ -69,7 +70,9 @@ def _attend(
     scores = mul(query * arch.head_dim**-0.5, key.mT)
     future = torch.ones(length, length).triu(1).bool()
     scores = scores.masked_fill(future, -torch.inf)
-    exponentials = scores.exp()  # these weights keep scores small
+    # The rounding of exponentials is of those over the highest, or over 1 where they stay small.
+    highest = scores.detach().amax(-1, keepdim=True)
+    exponentials = (scores - highest * (highest.abs().max() > 60)).exp()
     mixed = mul(exponentials, value) / exponentials.sum(-1, keepdim=True)
     flat = mixed.transpose(1, 2).reshape(sequences * length, -1)
     return mul(flat, w[f"{prefix}.output"]).view_as(x)
@@ -115,7 +118,7 @@ def loss_and_gradients(
     loss = torch.zeros(())
     for layer in range(arch.layers):
         prefix = f"layers.{layer}"
-        x = x + _attend(w, prefix, x, arch, product)
+        x = x + attended(w, prefix, x, arch, product)
         added, unbalance = _feed_forward(w, prefix, x.flatten(0, 1), arch, product)
         x = x + added.view_as(x)
         loss = loss + balance * unbalance

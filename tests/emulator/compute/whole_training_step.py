@@ -118,16 +118,17 @@ def training_step(
     *,
     precision: Precision = Precision.FP32,
     balance: float = 0.0,
+    grads: Model | None = None,
 ) -> tuple[float, Model, np.ndarray]:
     """Loss and gradients of `tokens` [sequences, length] against `targets`, and the last x.
 
     The loss is the mean cross-entropy of the targets that count, plus `balance` times the balance
-    loss of every layer.
+    loss of every layer. Gradients are added to `grads`, if given.
     """
     arch = model.dense.layout.architecture
     shape = BatchShape(sequences=tokens.shape[0], length=tokens.shape[1])
     counted = int((targets >= 0).sum())
-    grads = model.zeros()
+    grads = grads or model.zeros()
     layers: list[Layer] = []
     shares: list[np.ndarray] = []
     loss = 0.0

@@ -79,6 +79,16 @@ def test_groups_that_hold_copies_divide_the_state_of_their_experts() -> None:
         held(4, replace(RECIPE, ep=3))
 
 
+def test_rows_of_a_large_micro_batch_are_exchanged_through_two_buffers_each_way() -> None:
+    recipe = TrainingRecipe(sequences_per_chip=32)
+    rows_bytes = 32 * 4_096 * GPT_OSS_120B.hidden * 2
+
+    for model, held_bytes in ((GPT_OSS_120B, 4 * rows_bytes), (MODELS["llama-3.1-8b"], 10**9)):
+        memory = training_memory(TRN3_NL72X2, model, 64, recipe)
+        by_name = {owner.name: size for owner, size in memory.owners}
+        assert by_name["collectives"] == held_bytes
+
+
 def test_the_catalogs_storage_format_says_nothing_of_training() -> None:
     as_published = training_memory(TRN3_NL72X2, GPT_OSS_120B, 36, TrainingRecipe())
     in_bf16 = training_memory(TRN3_NL72X2, GPT_OSS_120B.at_precision("bf16"), 36, TrainingRecipe())
@@ -130,9 +140,7 @@ def test_more_tokens_hold_more_and_what_fits_is_what_the_allocator_takes(
     name: str, chips: int, sequences: int, recompute: Recompute, sharding: Sharding
 ) -> None:
     model, cores = MODELS[name], training_cores(TRN3_NL72X2, TrainingRecipe())
-    recipe = TrainingRecipe(
-        sequences_per_chip=sequences, recompute=recompute, sharding=sharding
-    )
+    recipe = TrainingRecipe(sequences_per_chip=sequences, recompute=recompute, sharding=sharding)
     more = replace(recipe, sequences_per_chip=sequences + 1)
     memory = training_memory(TRN3_NL72X2, model, chips, recipe)
 

@@ -1,8 +1,11 @@
 import warnings
 
 import pytest
+import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from emulator.errors import ConfigError
 from emulator.specs.model import ModelSpec
@@ -54,9 +57,6 @@ def test_the_flops_of_a_tiny_models_second_token_are_those_counted_by_hand() -> 
 
 def counted_by_torch(model: object, tokens: int) -> int:
     """Flops of a forward and a backward pass over one sequence, as PyTorch counts them."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
     ids = torch.zeros((1, tokens), dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids).logits.logsumexp(-1).sum().backward()  # type: ignore[operator]
@@ -64,8 +64,7 @@ def counted_by_torch(model: object, tokens: int) -> int:
 
 
 def with_masked_scores(model: ModelSpec, tokens: int) -> float:
-    """Ours, and the scores that an eager attention makes and then masks: three times two products.
-    """
+    """Ours, and the scores that eager attention makes and then masks: three times two products."""
     masked = tokens * tokens - tokens * (tokens + 1) // 2
     scores = model.layers * model.heads * 2 * model.head_dim * masked
     return tokens * training_flops_per_token(model, tokens) + 3 * 2 * scores
@@ -73,7 +72,6 @@ def with_masked_scores(model: ModelSpec, tokens: int) -> float:
 
 @pytest.mark.parametrize("tokens", [1, 10])
 def test_training_a_dense_model_takes_the_flops_that_pytorch_counts(tokens: int) -> None:
-    transformers = pytest.importorskip("transformers")
     dense = transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG))
 
     assert counted_by_torch(dense, tokens) == with_masked_scores(DENSE, tokens)
@@ -81,7 +79,6 @@ def test_training_a_dense_model_takes_the_flops_that_pytorch_counts(tokens: int)
 
 @pytest.mark.parametrize("tokens", [1, 10])
 def test_training_a_model_with_experts_takes_the_flops_that_pytorch_counts(tokens: int) -> None:
-    transformers = pytest.importorskip("transformers")
     config = transformers.Qwen3MoeConfig(
         **CONFIG,
         moe_intermediate_size=24,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from serving.daynight.forecast import DAY_S, forecast_peak, sliding_max
+from serving.daynight.forecast import DAY_S, forecast_peak, sliding_max, upper_quantile
 from serving.daynight.history import F64, DemandHistory
 
 HOUR_S = 3_600.0
@@ -57,6 +57,32 @@ def test_a_week_ago_counts_once_a_week_is_known() -> None:
 
     assert foretold.weights[2] > 0.9
     assert foretold.expected_per_s == pytest.approx(12.0, rel=0.05)
+
+
+def test_a_time_of_day_that_often_surprises_keeps_more_room() -> None:
+    rates = np.full(6 * 288, 10.0)
+    for day in (1, 3):  # every other day, half an hour from eight o'clock on
+        rates[day * 288 + 96 : day * 288 + 102] = 40.0
+    before_eight = forecast_peak(fives(rates[: 5 * 288 + 95]), window_s=600.0, confidence=0.95)
+    evening = forecast_peak(fives(rates[: 5 * 288 + 240]), window_s=600.0, confidence=0.95)
+
+    assert before_eight.high_per_s > 2 * evening.high_per_s
+    assert evening.high_per_s < 15.0
+
+
+def test_the_level_is_that_of_a_quarter_of_an_hour() -> None:
+    rates = np.full(400, 10.0)
+    rates[-1] = 40.0
+    foretold = forecast_peak(fives(rates), window_s=300.0, confidence=0.5)
+
+    assert foretold.expected_per_s == pytest.approx(20.0, rel=1e-6)
+
+
+def test_the_quantile_is_the_least_error_that_enough_stay_at_or_below() -> None:
+    errors = np.array([5.0, 1.0, 4.0, 2.0, 3.0])
+
+    shares = (0.01, 0.2, 0.21, 0.8, 0.81, 0.99)
+    assert [upper_quantile(errors, share) for share in shares] == [1, 1, 2, 4, 5, 5]
 
 
 def test_without_enough_past_nothing_is_promised() -> None:

@@ -93,11 +93,13 @@ def test_only_vacated_chips_are_lent_and_only_resumed_ones_come_back() -> None:
     ("desired", "seen", "its_job", "action"),
     [
         (TRAIN, group(SERVE), job(JobPhase.ABSENT), Action.DRAIN),
+        (TRAIN, group(SERVE), job(JobPhase.RUNNING), Action.STOP_JOB),
         (TRAIN, group(Phase.DRAINING), job(JobPhase.ABSENT), None),
         (TRAIN, group(TRAIN), job(JobPhase.ABSENT), Action.START_JOB),
         (TRAIN, group(TRAIN), job(JobPhase.STOPPED), Action.START_JOB),
         (TRAIN, group(TRAIN), job(JobPhase.STARTING), None),
         (TRAIN, group(TRAIN), job(JobPhase.RUNNING), None),
+        (TRAIN, group(TRAIN), job(JobPhase.STARTING, starts=Failures(count=3)), None),
         (TRAIN, group(TRAIN), job(JobPhase.FINISHED), Action.RESUME),
         (TRAIN, group(TRAIN), job(JobPhase.FAILED), Action.RESUME),
         (TRAIN, group(SERVE), job(JobPhase.FINISHED), None),
@@ -165,6 +167,13 @@ def test_waits_double_up_to_their_limit() -> None:
         40,
         40,
     ]
+
+
+def test_a_first_attempt_waits_for_nothing() -> None:
+    assert Failures().may_try(1.0, LIMITS)
+    assert not Failures(count=1).may_try(4.9, LIMITS)
+    assert Failures(count=1).may_try(5.0, LIMITS)
+    assert not Failures(count=3).may_try(1e9, LIMITS)
 
 
 @pytest.mark.parametrize(

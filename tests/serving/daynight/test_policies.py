@@ -120,6 +120,33 @@ def test_demand_lends_at_night_and_takes_back_before_the_morning() -> None:
     assert np.mean(serving) < 5.0
 
 
+def step_at_eight(buckets: int, **more: object) -> Observation:
+    """Four days with 5/s until eight o'clock and 45/s from then on, seen so many buckets before
+    the fifth day's eight o'clock.
+    """
+    day = np.where(np.arange(DAY) < 96, 5.0, 45.0)
+    return observed(np.tile(day, 5)[: 4 * DAY + 96 - buckets], **more)
+
+
+def test_demand_calls_back_as_early_as_coming_back_takes() -> None:
+    lent: dict[str, object] = {"serving_groups": 1, "restore_s": 900.0}
+    policy = Demand()
+
+    # 900 s of coming back and a bucket until the next look: four buckets.
+    assert policy.decide(step_at_eight(3, **lent)).serving_groups == 5
+    assert policy.decide(step_at_eight(4, **lent)).serving_groups == 1
+    late = step_at_eight(5, **lent)  # a history that ended two buckets ago
+    assert policy.decide(replace(late, now_s=late.now_s + 600.0)).serving_groups == 5
+
+
+def test_demand_lends_only_what_can_stay_away_for_a_whole_dwell() -> None:
+    policy = Demand()
+
+    # 300 s back, 300 s until the next look, 120 s out and 1,800 s of dwell: nine buckets.
+    assert policy.decide(step_at_eight(8)).serving_groups == 5
+    assert policy.decide(step_at_eight(9)).serving_groups == 1
+
+
 def test_demand_lends_nothing_before_it_saw_a_day() -> None:
     quiet = np.full(DAY - 1, 1.0)
 

@@ -19,6 +19,7 @@ from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_service import ControlServer
+from serving.endpoints.day_night import DayNight
 from serving.metrics.control_call import (
     METHOD,
     ControlReply,
@@ -53,8 +54,11 @@ class SmallEngine:
 
     It takes a decode step and a prefill after each question about its recording; `steps` of them.
 
-    Set `errored` to end it, `silent` to leave calls without an answer, `failure` to fail in them.
+    Nothing asks it to generate. Set `errored` to end it, `silent` to leave calls without an answer,
+    `failure` to fail in them.
     """
+
+    generate = None
 
     def __init__(self, *, steps: int = 4) -> None:
         self.steps_left = steps
@@ -205,7 +209,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def control_server(engine: SmallEngine) -> Iterator[ControlAddress]:
+def control_server(engine: Any, day_night: DayNight | None = None) -> Iterator[ControlAddress]:
     """Serve `engine` in a thread with the loop that vLLM's API process has."""
     address = ControlAddress(port=free_port())
     started = threading.Event()
@@ -213,7 +217,7 @@ def control_server(engine: SmallEngine) -> Iterator[ControlAddress]:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
-        server = ControlServer(engine, address)
+        server = ControlServer(engine, address, day_night)
         await server.start()
         ended.append(asyncio.Event())
         loops.append(asyncio.get_running_loop())

@@ -5,6 +5,7 @@ import contextlib
 import inspect
 from argparse import Namespace
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,9 +21,11 @@ from emulator.errors import ConfigError
 from serving.endpoints.control_address import ENVIRONMENT, MIDDLEWARE, ControlAddress
 from serving.endpoints.control_client import ControlClient, ServerUnreachable
 from serving.endpoints.control_hook import ControlHook
+from serving.endpoints.day_night_state import DayNightState
 from serving.endpoints.engine_call import Engine
 from serving.errors import PortInUse
 from serving.metrics.machine_state import MachineState
+from tests.serving.endpoints.lending_engine import LendingEngine, a_settings
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
 
 
@@ -33,7 +36,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> ControlAddress:
     return chosen
 
 
-def give_state(app: FastAPI, engine: SmallEngine, *, process: int = 0) -> FastAPI:
+def give_state(app: FastAPI, engine: Any, *, process: int = 0) -> FastAPI:
     """What vLLM sets on its app before it serves it."""
     app.state.engine_client = engine
     app.state.log_stats = False
@@ -42,7 +45,7 @@ def give_state(app: FastAPI, engine: SmallEngine, *, process: int = 0) -> FastAP
     return app
 
 
-def an_app(engine: SmallEngine, *, process: int = 0) -> FastAPI:
+def an_app(engine: Any, *, process: int = 0) -> FastAPI:
     app = FastAPI()
     app.add_middleware(ControlHook)
     return give_state(app, engine, process=process)
@@ -84,6 +87,37 @@ async def state_while_up(app: FastAPI, address: ControlAddress) -> tuple[Machine
     async with lifespan(app) as sent:
         state = await asyncio.to_thread(state_at, address)
     return state, sent
+
+
+def test_day_and_night_live_as_long_as_the_app(
+    address: ControlAddress, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = a_settings(tmp_path, policy="manual")
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    lender = LendingEngine()
+    asked = 0
+
+    def look(when: str, request: object) -> None:
+        nonlocal asked
+        asked += when == "after"
+
+    async def up() -> int:
+        async with lifespan(an_app(lender)):
+            lender.fails = look
+            while asked < 2:
+                await asyncio.sleep(0.01)  # the controller looks by itself
+            state = await asyncio.to_thread(day_night_at, address)
+            assert [group.phase for group in state.groups] == ["serving"] * 4
+        return asked
+
+    seen = asyncio.run(asyncio.wait_for(up(), 20))
+    assert seen == asked  # and nobody looks any more
+
+
+def day_night_at(address: ControlAddress) -> DayNightState:
+    with ControlClient(address, timeout_s=5.0) as client:
+        return client.day_night()
 
 
 def test_the_service_lives_as_long_as_vllm_s_app(

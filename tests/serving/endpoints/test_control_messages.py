@@ -14,7 +14,15 @@ from emulator.specs.fault import Fault, FaultKind, LinkTier
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.endpoints import control_messages
 from serving.endpoints.control_messages import fault_from_message, from_message, to_message
-from serving.metrics.control_call import FaultReport, HealReport, RecordingState
+from serving.endpoints.day_night_state import DayNightState
+from serving.endpoints.engine_rest import EngineRest
+from serving.metrics.control_call import (
+    FaultReport,
+    HealReport,
+    LeaseReport,
+    RecordingState,
+    VersionReport,
+)
 from serving.metrics.machine_state import (
     ChipHealth,
     CutLink,
@@ -52,6 +60,10 @@ ALL = [
     *pairs(RecordingState, pb.RecordingState.DESCRIPTOR),
     *pairs(StepPage, pb.StepPage.DESCRIPTOR),
     *pairs(StepRelief, pb.StepRelief.DESCRIPTOR),
+    *pairs(LeaseReport, pb.LeaseReport.DESCRIPTOR),
+    *pairs(VersionReport, pb.VersionReport.DESCRIPTOR),
+    *pairs(DayNightState, pb.DayNightState.DESCRIPTOR),
+    *pairs(EngineRest, pb.EngineRest.DESCRIPTOR),
 ]
 
 
@@ -92,10 +104,22 @@ def test_what_may_be_none_may_be_absent_on_the_wire(
 
 def test_a_rank_by_hand() -> None:
     rank = RankState(
-        rank=1, up=True, requests_running=3, requests_waiting=4, kv_blocks_used=5, kv_blocks=6
+        rank=1,
+        up=True,
+        requests_running=3,
+        requests_waiting=4,
+        kv_blocks_used=5,
+        kv_blocks=6,
+        version=7,
     )
     message = pb.RankState(
-        rank=1, up=True, requests_running=3, requests_waiting=4, kv_blocks_used=5, kv_blocks=6
+        rank=1,
+        up=True,
+        requests_running=3,
+        requests_waiting=4,
+        kv_blocks_used=5,
+        kv_blocks=6,
+        version=7,
     )
 
     assert to_message(rank, pb.RankState) == message

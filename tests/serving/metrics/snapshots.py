@@ -28,6 +28,14 @@ _FIRST = Snapshot(
     expert_imbalance=1.75,
     expert_rebalances=14,
     expert_moved_bytes=16 * 10**9,
+    model_version=19,
+    blocks_waiting=21,
+    chips_lent=18,
+    handovers=20,
+    handover_bytes=22 * 10**9,
+    handover_joules=24.5,
+    training_tokens=26 * 10**9,
+    training_joules=28.5,
 )
 
 

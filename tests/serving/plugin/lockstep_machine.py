@@ -8,6 +8,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
+from serving.plugin.request_place import WEIGHTS_KEY
 from serving.plugin.step_report import StepReport, TimedOutput
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
@@ -46,6 +47,7 @@ class Machine:
         )
         self.memory = [RankMemory(blocks) for _ in range(ranks)]
         self.received: dict[str, list[int]] = defaultdict(list)
+        self.weights: dict[str, list[str]] = {}
         self.ended: dict[str, FinishReason] = {}
         self.moved = 0
 
@@ -56,8 +58,11 @@ class Machine:
         answered: bool = False,
         up: tuple[bool, ...] | None = None,
         failed: tuple[str, ...] = (),
+        **doors: Any,
     ) -> LockstepOutput:
-        """One lockstep, in which ranks are `lost` before or after they answered."""
+        """One lockstep, in which ranks are `lost` before or after they answered; `doors` are what
+        else the report says of ranks.
+        """
         output = self.scheduler.schedule()
         sampled: dict[str, int] = {}
         names: list[str] = []
@@ -77,6 +82,7 @@ class Machine:
             lost_ranks=lost,
             failed_requests=failed,
             ranks_up=up,
+            **doors,
         )
         result = TimedOutput(**vars(model_output(names, sampled)), report=report)
         self._receive(self.scheduler.update_from_output(output, result))
@@ -89,6 +95,8 @@ class Machine:
             for output in outputs.outputs:
                 assert output.request_id not in self.ended, "an output after the end"
                 self.received[output.request_id].extend(output.new_token_ids)
+                params: dict[str, Any] = output.kv_transfer_params or {}
+                self.weights[output.request_id] = params.get(WEIGHTS_KEY, [])
                 if output.finish_reason is not None and output.request_id not in living:
                     self.ended[output.request_id] = output.finish_reason
 

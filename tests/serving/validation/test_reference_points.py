@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from emulator.specs.published_trainings import PUBLISHED_TRAININGS
 from serving.validation.expert_parallel_rates import EPLB_RATIO, deepep_us, node_rates
 from serving.validation.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
 from serving.validation.reference_points import reference_data, reference_table, references
@@ -58,10 +59,11 @@ def test_trainium_points_are_predicted_within_their_order(point: object) -> None
     assert 1 / 4 < trainium_ns(point) / 1e6 / point.measured_ms < 4
 
 
-def test_trainiums_points_stand_without_any_file(tmp_path: Path) -> None:
+def test_trainiums_points_and_training_runs_stand_without_any_file(tmp_path: Path) -> None:
     found = references(tmp_path)
 
-    assert [each.name for each in found] == [point.name for point in TRAINIUM_POINTS]
+    published = (*TRAINIUM_POINTS, *PUBLISHED_TRAININGS)
+    assert [each.name for each in found] == [each.name for each in published]
     assert all(each.source and each.conditions for each in found)
 
 
@@ -72,5 +74,5 @@ def test_every_point_of_the_public_files_is_predicted() -> None:
 
     found = reference_data(PUBLIC)
 
-    assert len(found) == (len(lines) - 1) + 8 + len(TRAINIUM_POINTS)
+    assert len(found) == (len(lines) - 1) + 8 + len((*TRAINIUM_POINTS, *PUBLISHED_TRAININGS))
     assert len(reference_table(found)) == len(found) + 1

@@ -1,0 +1,185 @@
+"""The flags of `ultraserve serve` for day and night, and the settings that they mean."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+from serving.commands.drain import GRACE_S
+from serving.daynight.options import duration_s
+from serving.daynight.policy_text import parse_policy
+from serving.endpoints.day_clock import DAY_S
+from serving.endpoints.day_night_settings import MANUAL, DayNightSettings, TrainingSettings
+from serving.settings import Settings
+
+DIRECTORY: Final = "ultraserve-training"
+
+_NEEDS: Final = "--day-night or --schedule with it"
+
+
+def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    group = parser.add_argument_group(
+        "day and night", "chips that demand does not need train a model, and come back"
+    )
+    group.add_argument(
+        "--day-night",
+        metavar="POLICY",
+        help="who decides: schedule:22:00-06:00@ZONE, demand, price:FILE, fixed:GROUPS, never or "
+        "manual (default: chips only serve)",
+    )
+    group.add_argument(
+        "--schedule", metavar="HH:MM-HH:MM[@ZONE]", help="the same as --day-night schedule:..."
+    )
+    group.add_argument(
+        "--day-length",
+        metavar="S",
+        help="emulated seconds of a day, such as 120s or 24h (default: 24h)",
+    )
+    group.add_argument(
+        "--day-start",
+        metavar="HH:MM[@ZONE]",
+        help="the time of day at the start (default: what the clock on the wall says)",
+    )
+    group.add_argument(
+        "--group-chips",
+        type=int,
+        metavar="N",
+        help="chips that change hands together (default: tp)",
+    )
+    group.add_argument(
+        "--lend-chips", type=int, metavar="N", help="at most so many train (default: half)"
+    )
+    group.add_argument(
+        "--drain-grace",
+        metavar="S",
+        help="emulated seconds that running requests of leaving chips have to end before they go "
+        f"on elsewhere (default: {GRACE_S:g}s)",
+    )
+    group.add_argument(
+        "--group-requests-per-s",
+        type=float,
+        metavar="R",
+        help="requests that a group serves in an emulated second within its targets; `demand` "
+        "needs it, the others never lend what the load needs when they know it",
+    )
+    group.add_argument(
+        "--train-dir",
+        metavar="DIR",
+        help=f"where the job and its checkpoints live (default: {DIRECTORY})",
+    )
+    group.add_argument(
+        "--train-corpus",
+        metavar="DIR",
+        help="text to train on (default: the running Python's standard library)",
+    )
+    group.add_argument("--train-learning-rate", type=float, metavar="R", help="default: the job's")
+    group.add_argument(
+        "--publish",
+        choices=("never", "if-better"),
+        help="if-better: the morning serves the night's weights when their held-out loss is lower "
+        "(default: never)",
+    )
+
+
+_FLAGS: Final = (
+    *("day_length", "day_start", "group_chips", "lend_chips", "drain_grace"),
+    *("group_requests_per_s", "train_dir", "train_corpus", "train_learning_rate", "publish"),
+)
+
+
+def day_night_settings(
+    args: argparse.Namespace, served: Settings, weights_dir: Path
+) -> DayNightSettings | None:
+    """How chips change hands; None when they only serve.
+
+    Raises:
+        ConfigError: flags that contradict each other, or settings that cannot be.
+    """
+    policy = _policy(args)
+    if policy is None:
+        for name in _FLAGS:
+            if getattr(args, name) is not None:
+                raise ConfigError(field=name, value=getattr(args, name), expected=_NEEDS)
+        return None
+    if not args.control_port:
+        raise ConfigError(
+            field="control_port", value=0, expected="a port: day and night is controlled by it"
+        )
+    if args.group_chips is not None and (args.group_chips < 1 or args.group_chips % served.tp):
+        expected = f"whole ranks of {served.tp} chips"
+        raise ConfigError(field="group_chips", value=args.group_chips, expected=expected)
+    group_chips = args.group_chips or served.tp
+    return DayNightSettings(
+        policy=policy,
+        day_length_s=_duration_s(args, "day_length", DAY_S),
+        day_start=args.day_start or "now",
+        zone=_zone(policy),
+        chips=served.chips,
+        group_chips=group_chips,
+        lend_groups=_lend_groups(args.lend_chips, served.chips, group_chips),
+        grace_s=_duration_s(args, "drain_grace", GRACE_S),
+        group_requests_per_s=args.group_requests_per_s,
+        publish=args.publish or "never",
+        training=TrainingSettings(
+            directory=_directory(args.train_dir or DIRECTORY),
+            weights_dir=weights_dir.absolute(),
+            corpus_dir=None if args.train_corpus is None else _corpus(args.train_corpus),
+            learning_rate=args.train_learning_rate,
+            system=served.system,
+            model=served.model,
+            first_chip=served.first_chip,
+            ray_address=served.ray_address,
+        ),
+    )
+
+
+def _policy(args: argparse.Namespace) -> str | None:
+    policy: str | None = args.day_night
+    if args.schedule is None:
+        return policy
+    spelled = f"schedule:{args.schedule}"
+    if policy not in (None, spelled):
+        raise ConfigError(
+            field="schedule", value=args.schedule, expected=f"one policy, not {policy}"
+        )
+    return spelled
+
+
+def _zone(policy: str) -> str:
+    """The time zone of the policy's own hours; UTC for one that has none."""
+    if policy == MANUAL:
+        return "UTC"
+    return str(getattr(parse_policy(policy), "zone", "UTC"))
+
+
+def _lend_groups(lend_chips: int | None, chips: int, group_chips: int) -> int:
+    if lend_chips is None:
+        return max(1, chips // group_chips // 2)
+    if lend_chips < 1 or lend_chips % group_chips:
+        expected = f"whole groups of {group_chips} chips"
+        raise ConfigError(field="lend_chips", value=lend_chips, expected=expected)
+    return lend_chips // group_chips
+
+
+def _duration_s(args: argparse.Namespace, name: str, default: float) -> float:
+    text = getattr(args, name)
+    return default if text is None else duration_s(text, field=name)
+
+
+def _directory(text: str) -> Path:
+    """Where a job can live; raises ConfigError. The directory is made by who uses it."""
+    path = Path(text).expanduser().absolute()
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        expected = "a directory that can be made and written to"
+        raise ConfigError(field="train_dir", value=text, expected=expected)
+    return path
+
+
+def _corpus(text: str) -> Path:
+    path = Path(text).expanduser().absolute()
+    if not path.is_dir():
+        raise ConfigError(field="train_corpus", value=text, expected="a folder of text files")
+    return path

@@ -1,0 +1,156 @@
+"""`ultraserve daynight`: which of a running server's chips serve, which train, and why."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.json_text import json_text
+from serving.commands.text_table import table_lines
+
+if TYPE_CHECKING:
+    from serving.endpoints.day_night_state import DayNightState, GroupState, JobState
+    from serving.metrics.machine_state import LeaseState
+
+_GROUPS = ("group", "chips", "phase", "wanted", "lease", "failures", "last failure")
+_LEASES = (
+    *("lease", "chips", "phase", "since s", "ended", "moved", "experts", "links GB"),
+    *("storage GB", "drain ms", "experts ms", "vacate ms", "restore ms", "warm ms", "J", "trained"),
+)
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `daynight` command."""
+    parser = subparsers.add_parser(
+        "daynight",
+        help="show or change which chips of a running server serve and which train",
+        description="Show which chips of a running server serve, which train, and why; or change "
+        "who decides it. The server was started with --day-night or --schedule.",
+    )
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run, action="show")
+    actions = parser.add_subparsers(metavar="ACTION")
+    policy = actions.add_parser("policy", help="let another policy decide", allow_abbrev=False)
+    policy.add_argument(
+        "policy",
+        help="never, schedule:22:00-06:00@Europe/Berlin, demand, price:FILE, fixed:GROUPS or "
+        "manual",
+    )
+    group = actions.add_parser("group", help="say what a group is to do, under the policy manual")
+    group.add_argument("group", type=int, help="its number")
+    group.add_argument("phase", choices=("serving", "training"))
+    for action, name in ((policy, "policy"), (group, "group")):
+        add_connection_arguments(action)
+        action.set_defaults(run=run, action=name)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Change what was asked for, and print how it stands; returns 0.
+
+    Raises:
+        UltraServeError: a server without day and night, or one that refuses or does not answer.
+    """
+    with connect(args) as client:
+        match args.action:
+            case "policy":
+                state = client.set_policy(args.policy)
+            case "group":
+                state = client.set_phase(args.group, args.phase)
+            case _:
+                state = client.day_night()
+    print(json_text(state) if args.json else "\n".join(day_night_lines(state)))
+    return 0
+
+
+def day_night_lines(state: DayNightState) -> Iterator[str]:
+    """The whole as text: who decides, the groups, the job, the hand-overs."""
+    yield f"policy {state.policy_words}"
+    serving = sum(group.phase == "serving" for group in state.groups)
+    yield (
+        f"{state.time_of_day} (a day is {state.day_length_s:g} emulated s): {serving} of "
+        f"{len(state.groups)} groups serve, {state.groups_desired} wanted: {state.reason}"
+    )
+    if state.next_change_day_s is not None:
+        ahead_h = (state.next_change_day_s - state.day_s) / 3600
+        yield f"next change in {ahead_h:.1f} h of the day"
+    yield f"load {state.load_per_s:.3g} requests per emulated s"
+    if state.restarts:
+        yield f"began again {state.restarts} times, the last time after {state.trouble}"
+    yield ""
+    yield from table_lines([_GROUPS, *map(_group_row, state.groups)], right=frozenset({0, 4, 5}))
+    yield ""
+    yield from _job_lines(state.job)
+    yield f"publishing {state.publish}{': ' if state.published else ''}{state.published}"
+    if state.leases:
+        yield ""
+        rows = [_LEASES, *map(_lease_row, state.leases)]
+        yield from table_lines(
+            rows, right=frozenset(range(len(_LEASES))) - {1, 2, len(_LEASES) - 1}
+        )
+
+
+def _group_row(group: GroupState) -> tuple[str, ...]:
+    return (
+        str(group.group),
+        chips_text(group.chips),
+        group.phase,
+        group.desired,
+        "-" if group.lease is None else str(group.lease),
+        str(group.failures),
+        group.trouble or "-",
+    )
+
+
+def _job_lines(job: JobState) -> Iterator[str]:
+    line = f"job {job.phase}"
+    if job.pid is not None:
+        line += f" (process {job.pid}) on chips {chips_text(job.chips)}"
+    yield f"{line}, in {job.directory}"
+    if job.step:
+        held_out = "" if job.held_out_loss is None else f", held-out {job.held_out_loss:.4f}"
+        loss = "" if job.loss is None else f", loss {job.loss:.4f}{held_out} nats per token"
+        saved = "none" if job.checkpoint_step is None else f"step {job.checkpoint_step}"
+        yield (
+            f"  step {job.step:,}, {job.tokens:,} tokens{loss}; {job.emulated_s:.3f} emulated s, "
+            f"{job.joules:,.0f} J; checkpoint {saved}"
+        )
+    if job.failures:
+        yield f"  failed {job.failures} times in a row, the last time: {job.trouble}"
+
+
+def _lease_row(lease: LeaseState) -> tuple[str, ...]:
+    trained = "-"
+    if lease.training is not None:
+        loss = "" if lease.training.loss is None else f", loss {lease.training.loss:.4f}"
+        trained = f"{lease.training.steps:,} steps, {lease.training.joules:,.0f} J{loss}"
+    return (
+        str(lease.number),
+        chips_text(lease.chips),
+        "ended" if lease.phase == "serving" else lease.phase,
+        f"{lease.since_emulated_s:.3f}",
+        str(lease.drained_requests),
+        str(lease.moved_requests),
+        f"{lease.experts_moved:,}",
+        f"{lease.bytes_links / 1e9:,.3f}",
+        f"{lease.bytes_storage / 1e9:,.3f}",
+        *(
+            f"{seconds * 1e3:,.3f}"
+            for seconds in (
+                *(lease.drain_s, lease.experts_s, lease.vacate_s),
+                *(lease.restore_s, lease.warm_s),
+            )
+        ),
+        f"{lease.joules:,.1f}",
+        trained,
+    )
+
+
+def chips_text(chips: tuple[int, ...]) -> str:
+    """Chips as `drain --chips` reads them; `-` for none."""
+    if not chips:
+        return "-"
+    if len(chips) > 2 and chips == tuple(range(chips[0], chips[-1] + 1)):
+        return f"{chips[0]}-{chips[-1]}"
+    return ",".join(map(str, chips))

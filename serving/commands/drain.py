@@ -1,0 +1,86 @@
+"""`ultraserve drain`: take chips of a running server out of service, with nothing lost."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from emulator.errors import ConfigError
+from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.json_text import json_text
+
+if TYPE_CHECKING:
+    from serving.metrics.control_call import LeaseReport
+
+GRACE_S: Final = 2.0
+"""Emulated; a short answer's time."""
+
+_CHIP_MAX: Final = 2**31 - 1  # what the wire carries
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `drain` command."""
+    parser = subparsers.add_parser(
+        "drain",
+        help="take chips of a running server out of service, with nothing lost",
+        description="Take chips of a running server out of service: their requests end or go on "
+        "elsewhere, their experts move to chips that stay. `ultraserve resume` takes them back.",
+        epilog="Example: ultraserve drain --chips 2,3. Exit codes: 0 done, or it could be; 2 "
+        "refused, unreachable or a wrong argument.",
+    )
+    parser.add_argument(
+        "--chips",
+        type=chip_list,
+        required=True,
+        metavar="LIST",
+        help="chips of the partition, whole ranks: 2,3 or 8-15",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=GRACE_S,
+        metavar="S",
+        help="emulated seconds that running requests have to end (default: %(default)g)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only ask what would happen")
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask for it and print what the server says; returns 0.
+
+    Raises:
+        UltraServeError: chips that cannot leave, a server that does not answer.
+    """
+    if not 0 <= args.grace < float("inf"):
+        raise ConfigError(field="grace", value=args.grace, expected="at least 0 seconds")
+    with connect(args) as client:
+        report = client.drain(args.chips, grace_s=args.grace, dry_run=args.dry_run)
+    print(json_text(report) if args.json else report_line(report))
+    return 0
+
+
+def report_line(report: LeaseReport) -> str:
+    """What the server said to a drain or a resume."""
+    if report.lease is None:
+        return f"dry run: {report.reason}"
+    lease = report.lease
+    chips = ", ".join(map(str, lease.chips))
+    return f"lease {lease.number}, chips {chips}: {lease.phase}: {report.reason}"
+
+
+def chip_list(text: str) -> tuple[int, ...]:
+    """Read `2,3` or `8-15`, each chip once; for argparse."""
+    chips: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise argparse.ArgumentTypeError(f"expected chips such as 2,3 or 8-15, not {text!r}")
+        begin, end = int(first), int(last if dash else first)
+        if not begin <= end <= min(_CHIP_MAX, begin + 10_000):
+            raise argparse.ArgumentTypeError(f"expected chips that rise, not {part!r}")
+        chips.extend(range(begin, end + 1))
+    if len(set(chips)) < len(chips):
+        raise argparse.ArgumentTypeError(f"expected each chip once, not {text!r}")
+    return tuple(chips)

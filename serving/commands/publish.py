@@ -1,0 +1,52 @@
+"""`ultraserve publish`: let a running server serve other weights of the same architecture."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emulator.errors import ConfigError
+from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.json_text import json_text
+
+if TYPE_CHECKING:
+    from serving.metrics.control_call import VersionReport
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `publish` command."""
+    parser = subparsers.add_parser(
+        "publish",
+        help="let a running server serve other weights, with nothing lost",
+        description="Let a running server serve other weights of the same architecture, block by "
+        "block of chips; requests end with the weights that they began with. `ultraserve "
+        "rollback` goes back.",
+    )
+    parser.add_argument("weights", metavar="DIR", help="checkpoint on the server's machine")
+    parser.add_argument("--note", default="", help="one line that stands beside the version")
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask for it and print what the server says; returns 0.
+
+    Raises:
+        UltraServeError: weights that cannot be served, a server that does not answer.
+    """
+    directory = Path(args.weights).expanduser().absolute()
+    if not directory.is_dir():  # the server, on this machine, would not find it either
+        raise ConfigError(field="weights", value=args.weights, expected="a checkpoint directory")
+    with connect(args) as client:
+        report = client.publish(str(directory), note=args.note)
+    print(json_text(report) if args.json else version_line(report))
+    return 0
+
+
+def version_line(report: VersionReport) -> str:
+    """Which version is served, or will be."""
+    waiting = "every block serves it"
+    if report.waiting_blocks:
+        waiting = f"{report.waiting_blocks} blocks of chips have yet to read it"
+    return f"version {report.version} ({report.weights}): {waiting}"

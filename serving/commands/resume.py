@@ -1,0 +1,39 @@
+"""`ultraserve resume`: take lent chips of a running server back into service."""
+
+import argparse
+
+from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.drain import report_line
+from serving.commands.json_text import json_text
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the `resume` command."""
+    parser = subparsers.add_parser(
+        "resume",
+        help="take drained chips of a running server back into service",
+        description="Take drained chips of a running server back into service; a drain that is "
+        "under way is called off. (vLLM's own resume is `ultraserve engine resume`.)",
+    )
+    parser.add_argument("lease", type=lease_number, help="the number that `drain` gave")
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask for it and print what the server says; returns 0.
+
+    Raises:
+        UltraServeError: no such lease, or a server that does not answer.
+    """
+    with connect(args) as client:
+        report = client.resume(args.lease)
+    print(json_text(report) if args.json else report_line(report))
+    return 0
+
+
+def lease_number(text: str) -> int:
+    """A lease's number from 1 on; for argparse."""
+    if not text.isdecimal() or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"expected a lease's number, not {text!r}")
+    return int(text)

@@ -1,0 +1,31 @@
+"""`ultraserve rollback`: let a running server serve the weights before the present ones again."""
+
+import argparse
+
+from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.json_text import json_text
+from serving.commands.publish import version_line
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the `rollback` command."""
+    parser = subparsers.add_parser(
+        "rollback",
+        help="let a running server serve the weights before the present ones again",
+        description="Let a running server serve the weights before the present ones again, as "
+        "`ultraserve publish` does others.",
+    )
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask for it and print what the server says; returns 0.
+
+    Raises:
+        UltraServeError: there are none before, or a server that does not answer.
+    """
+    with connect(args) as client:
+        report = client.rollback()
+    print(json_text(report) if args.json else version_line(report))
+    return 0

@@ -1,0 +1,131 @@
+"""Policies compared on the same requests at several loads, with three that they are held against.
+
+Those are `never`, the best fixed split (searched: the fewest serving groups that keep the target),
+and the oracle.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serving.daynight.policy_text import parse_policy
+from serving.virtual_day.day_result import DayMachine, DayResult
+from serving.virtual_day.day_trace import DayTrace
+from serving.virtual_day.day_walk import DayDemand, WalkTerms, day_demand, walk
+from serving.virtual_day.training_yield import GroupHandover
+
+NEVER, ORACLE = "never", "oracle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayQuestion:
+    """A part of a trace, from `begin_s` on, under policies as a user writes them.
+
+    `peak_shares` of the machines' capacity are what the trace's highest rate is scaled to;
+    `same_past` says that a trace without a day before is given one like its first (assumed).
+    """
+
+    trace: DayTrace
+    begin_s: float
+    length_s: float
+    policies: tuple[str, ...]
+    peak_shares: tuple[float, ...]
+    terms: WalkTerms
+    same_past: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoadComparison:
+    """One load: every policy asked for, and the three for comparison, each once.
+
+    `splits_tried` is how many fixed splits the search walked.
+    """
+
+    peak_share: float
+    peak_per_s: float
+    demand: DayDemand
+    results: tuple[DayResult, ...]
+    fixed: DayResult
+    splits_tried: int
+
+    def result(self, policy: str) -> DayResult:
+        """Of a policy by its text; raises KeyError."""
+        for each in self.results:
+            if each.policy == policy:
+                return each
+        raise KeyError(policy)
+
+    @property
+    def never(self) -> DayResult:
+        """All serve."""
+        return self.result(NEVER)
+
+    @property
+    def oracle(self) -> DayResult:
+        """Knows the day."""
+        return next(each for each in self.results if each.policy.partition(":")[0] == ORACLE)
+
+
+def compare(
+    question: DayQuestion, machine: DayMachine, handover: GroupHandover
+) -> tuple[LoadComparison, ...]:
+    """Walk every policy at every load.
+
+    Raises ConfigError for a policy that cannot be read.
+    """
+    return tuple(_at_load(question, machine, handover, share) for share in question.peak_shares)
+
+
+def _at_load(
+    question: DayQuestion, machine: DayMachine, handover: GroupHandover, peak_share: float
+) -> LoadComparison:
+    peak_per_s = peak_share * machine.capacity_per_s
+    demand = day_demand(
+        question.trace.scaled(peak_per_s),
+        begin_s=question.begin_s,
+        length_s=question.length_s,
+        terms=question.terms,
+        same_past=question.same_past,
+    )
+    future = demand.future(question.terms.look_s)
+
+    def result(text: str) -> DayResult:
+        policy = parse_policy(text, future=future)
+        walked = walk(demand, machine.curve, machine.trained, handover, policy, question.terms)
+        return DayResult(machine=machine, walk=walked, describes=policy.describe())
+
+    texts = [*question.policies]
+    for baseline in (NEVER, ORACLE):
+        if not any(text.partition(":")[0] == baseline for text in texts):
+            texts.append(baseline)
+    results = [result(text) for text in dict.fromkeys(texts)]
+    splits: dict[int, DayResult] = {}
+
+    def split(groups: int) -> DayResult:
+        if groups not in splits:
+            splits[groups] = result(f"fixed:{groups}")
+        return splits[groups]
+
+    fixed = split(_fewest(split, machine.groups, question.terms.groups_min))
+    return LoadComparison(
+        peak_share=peak_share,
+        peak_per_s=peak_per_s,
+        demand=demand,
+        results=tuple(results),
+        fixed=fixed,
+        splits_tried=len(splits),
+    )
+
+
+def _fewest(split: Callable[[int], DayResult], groups: int, groups_min: int) -> int:
+    """The fewest serving groups that keep the target, by bisection; all where none do.
+
+    More groups never serve fewer requests in time, since the share in time falls with their rate.
+    """
+    low, high = groups_min, groups
+    while low < high:
+        middle = (low + high) // 2
+        if split(middle).keeps_target:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,270 @@
+"""A virtual day as lines of text and as plain data for JSON, in base units."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from serving.virtual_day.day_comparison import LoadComparison
+from serving.virtual_day.day_method import assumptions, method
+from serving.virtual_day.day_result import DayResult
+from serving.virtual_day.exact_hour import BothWays, ExactHour
+from serving.virtual_day.replica_run import RatePoint
+from serving.virtual_day.virtual_day import VirtualDay
+
+HOUR_S: Final = 3_600.0
+BILLION: Final = 1e9
+EXA: Final = 1e18
+
+_HEADER: Final = (
+    "policy",
+    "SLO",
+    "TTFT",
+    "TPOT",
+    "served Gtok",
+    "train chip-h",
+    "trained Gtok",
+    "freed",
+    "hand-overs",
+    "MWh",
+    "out Mtok/MWh",
+    "train Mtok/MWh",
+    "Eflop/MWh",
+    "x never",
+    "",
+)
+_MILLION: Final = 1e6
+
+
+def day_lines(day: VirtualDay) -> Iterator[str]:
+    """The day for a reader, the answer first."""
+    settings, machine = day.settings, day.machine
+    question = settings.question
+    partition = day.choice.candidate.partition
+    hours = question.length_s / HOUR_S
+    yield (
+        f"{settings.sweep.model.name} on {settings.machines} x {settings.sweep.system.name}, "
+        f"{hours:g} hours from {day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}; target "
+        f"{settings.slo}, both kept by {machine.curve.required_share:.4g} of the requests"
+    )
+    yield (
+        f"{machine.groups} groups of {partition.chips} chips (tp {partition.tp}, ep "
+        f"{partition.ep}, lnc {partition.lnc}); a group serves {machine.curve.capacity_per_s:.4g} "
+        f"requests/s within the target, {machine.curve.saturated_per_s:.4g} at all; all of them "
+        f"{machine.capacity_per_s:,.4g}"
+    )
+    for load in day.loads:
+        yield ""
+        yield from _load_lines(load)
+    yield ""
+    yield from _freed_lines(day)
+    if day.check is not None:
+        yield ""
+        yield from _check_lines(day.check)
+    yield ""
+    yield "Method"
+    yield from (f"  - {line}" for line in method(day))
+    yield "Assumed, modelled, not measured"
+    yield from (f"  - {line}" for line in assumptions(day))
+    yield "Policies"
+    described = {each.policy: each.describes for load in day.loads for each in _all(load)}
+    yield from (f"  - {words}" for words in described.values())
+    walls = ", ".join(f"{name} {wall_s:.1f}" for name, wall_s in day.wall_s.items())
+    yield f"wall time: {sum(day.wall_s.values()):.1f} s ({walls})"
+
+
+def _all(load: LoadComparison) -> tuple[DayResult, ...]:
+    """What was asked for and the three for comparison, the best fixed split last."""
+    return (*load.results, load.fixed)
+
+
+def _load_lines(load: LoadComparison) -> Iterator[str]:
+    yield (
+        f"highest rate {load.peak_share:.0%} of what the machines serve within the target: "
+        f"{load.peak_per_s:,.4g} requests/s"
+    )
+    never = load.never
+    rows: list[tuple[str, ...]] = [_HEADER]
+    for result in _all(load):
+        rows.append(_row(result, never, best_fixed=result is load.fixed))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.ljust(width) if index == 0 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  " + "  ".join(cells).rstrip()
+
+
+def _row(result: DayResult, never: DayResult, *, best_fixed: bool) -> tuple[str, ...]:
+    totals = result.walk.totals
+    return (
+        f"{result.policy} (best split)" if best_fixed else result.policy,
+        f"{result.slo_attainment:.3%}",
+        f"{result.attainment('ttft_share'):.3%}",
+        f"{result.attainment('tpot_share'):.3%}",
+        f"{result.served_output_tokens / BILLION:,.4g}",
+        f"{result.training_chip_hours:,.0f}",
+        f"{result.training_tokens / BILLION:,.4g}",
+        f"{result.freed_share:.1%}",
+        f"{totals.left}+{totals.came_back}",
+        f"{result.energy_mwh:,.4g}",
+        f"{result.output_tokens_per_mwh / _MILLION:,.4g}",
+        f"{result.training_tokens_per_mwh / _MILLION:,.4g}",
+        f"{result.flops_per_mwh / EXA:,.4g}",
+        f"{result.flops_per_mwh / never.flops_per_mwh:.3g}",
+        "" if result.keeps_target else "FAILED",
+    )
+
+
+def _freed_lines(day: VirtualDay) -> Iterator[str]:
+    """Of the headline's load, what was freed and what that cost."""
+    trace = day.settings.question.trace
+    load = day.headline
+    yield (
+        f"At {load.peak_share:.0%}, the demand itself stays {_unused(day):.1%} below its highest "
+        f"rate in the mean ({trace.source}):"
+    )
+    for result in load.results:
+        totals = result.walk.totals
+        yield (
+            f"  {result.policy}: frees {result.freed_share:.1%} of all chip-hours; hand-overs take "
+            f"{totals.seconds * day.machine.group_chips / HOUR_S:,.4g} chip-hours, "
+            f"{totals.joules / HOUR_S / 1e3:,.4g} kWh and {totals.tokens_lost / _MILLION:,.4g} "
+            f"million training tokens; {totals.job_starts} job starts, {result.walk.moved:,.3g} "
+            "requests moved"
+        )
+
+
+def _unused(day: VirtualDay) -> float:
+    """Of the highest rate, what the mean leaves free: what an operator with one node a unit of
+    demand frees, who follows it exactly.
+    """
+    demand = day.headline.demand
+    mean_per_s = float(demand.arrivals.mean()) / demand.interval_s
+    return 1 - mean_per_s / day.headline.peak_per_s
+
+
+def _check_lines(check: ExactHour) -> Iterator[str]:
+    yield (
+        f"Against the exact run: one group under {check.policy} from hour "
+        f"{check.begin_s / HOUR_S:g} for {check.length_s / 60:g} min, {check.requests:,} requests "
+        f"in {check.steps:,} steps, {check.wall_s:.0f} s of wall time"
+    )
+    for name, both in (("TTFT", check.ttft), ("TPOT", check.tpot), ("both", check.both)):
+        yield (
+            f"  {name} kept: exact {both.exact:.3%}, walked {both.walked:.3%} "
+            f"({100 * both.difference:+.3f} points)"
+        )
+    tokens, joules = check.output_tokens, check.joules
+    yield (
+        f"  output tokens: exact {tokens.exact:,.0f}, walked {tokens.walked:,.0f} "
+        f"({tokens.relative:+.2%}; chance of the count alone {check.output_tokens_sigma:.2%})"
+    )
+    yield (
+        f"  energy of the chips: exact {joules.exact / 1e6:,.4g} MJ, walked "
+        f"{joules.walked / 1e6:,.4g} MJ ({joules.relative:+.2%})"
+    )
+
+
+def day_data(day: VirtualDay) -> dict[str, Any]:
+    """The same as plain data: the first policy at the headline's load on top, then everything."""
+    headline = day.headline
+    curve, partition = day.machine.curve, day.choice.candidate.partition
+    return {
+        **_result_data(headline.results[0]),
+        "wall_s": sum(day.wall_s.values()),
+        "wall_parts_s": day.wall_s,
+        "peak_share": headline.peak_share,
+        "system": day.settings.sweep.system.name,
+        "ultraservers": day.settings.machines,
+        "model": day.settings.sweep.model.name,
+        "train_model": day.machine.trained.model,
+        "slo": str(day.settings.slo),
+        "required_share": curve.required_share,
+        "length_s": day.settings.question.length_s,
+        "begins": headline.demand.begins.isoformat(),
+        "group": {
+            "groups": day.machine.groups,
+            "chips": partition.chips,
+            "tp": partition.tp,
+            "ep": partition.ep,
+            "lnc": partition.lnc,
+            "capacity_per_s": curve.capacity_per_s,
+            "saturated_per_s": curve.saturated_per_s,
+            "idle_watts": curve.idle_watts,
+            "drain_s": day.handover.drain_s,
+            "restore_s": day.handover.restore_s,
+            "least_training_chips": day.machine.trained.least_chips,
+        },
+        "curve": [_fields(point) for point in curve.points],
+        "demand_unused_share": _unused(day),
+        "loads": [
+            {
+                "peak_share": load.peak_share,
+                "peak_per_s": load.peak_per_s,
+                "splits_tried": load.splits_tried,
+                "best_fixed": load.fixed.policy,
+                "policies": [
+                    _result_data(each)
+                    | {
+                        "flops_per_mwh_over_never": each.flops_per_mwh / load.never.flops_per_mwh,
+                        "flops_per_mwh_over_best_fixed": each.flops_per_mwh
+                        / load.fixed.flops_per_mwh,
+                        "flops_per_mwh_over_oracle": each.flops_per_mwh / load.oracle.flops_per_mwh,
+                    }
+                    for each in _all(load)
+                ],
+            }
+            for load in day.loads
+        ],
+        "check": None if day.check is None else _check_data(day.check),
+        "method": method(day),
+        "assumptions": assumptions(day),
+    }
+
+
+def _result_data(result: DayResult) -> dict[str, Any]:
+    totals = result.walk.totals
+    return {
+        "policy": result.policy,
+        "describes": result.describes,
+        "failed": not result.keeps_target,
+        "slo_attainment": result.slo_attainment,
+        "ttft_attainment": result.attainment("ttft_share"),
+        "tpot_attainment": result.attainment("tpot_share"),
+        "requests": result.requests,
+        "served_requests": result.served_requests,
+        "served_output_tokens": result.served_output_tokens,
+        "served_input_tokens": result.served_input_tokens,
+        "training_chip_hours": result.training_chip_hours,
+        "training_tokens": result.training_tokens,
+        "freed_chip_hours": result.freed_chip_hours,
+        "freed_share": result.freed_share,
+        "energy_mwh": result.energy_mwh,
+        "output_tokens_per_mwh": result.output_tokens_per_mwh,
+        "training_tokens_per_mwh": result.training_tokens_per_mwh,
+        "served_flops": result.served_flops,
+        "training_flops": result.training_flops,
+        "flops_per_mwh": result.flops_per_mwh,
+        "handovers": {
+            "groups_left": totals.left,
+            "groups_came_back": totals.came_back,
+            "job_starts": totals.job_starts,
+            "group_seconds": totals.seconds,
+            "joules": totals.joules,
+            "training_tokens_lost": totals.tokens_lost,
+            "requests_moved": result.walk.moved,
+        },
+    }
+
+
+def _fields(point: RatePoint | ExactHour) -> dict[str, Any]:
+    return asdict(point)
+
+
+def _check_data(check: ExactHour) -> dict[str, Any]:
+    data = _fields(check)
+    for name in ("ttft", "tpot", "both", "output_tokens", "joules"):
+        both: BothWays = getattr(check, name)
+        data[name] |= {"difference": both.difference, "relative": both.relative}
+    return data

@@ -1,0 +1,184 @@
+"""A day in virtual time, from the question to the answer.
+
+A replica is chosen by the steady state and simulated exactly at a dozen rates; the cost model says
+what lent groups train; then every policy walks the day at every load.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from emulator.model import ConfigError
+from serving.steady_state.simulation_workers import SimulationWorkers
+from serving.steady_state.sweep import Sweep
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.lengths import ObservedLengths
+from serving.traffic.slo import Slo
+from serving.virtual_day.curve_search import CurveTerms, find_curve
+from serving.virtual_day.day_comparison import DayQuestion, LoadComparison, compare
+from serving.virtual_day.day_result import DayMachine, mean_request_flops
+from serving.virtual_day.exact_hour import ExactHour, exact_hour
+from serving.virtual_day.replica_choice import ReplicaChoice, choose_replica
+from serving.virtual_day.replica_run import ReplicaUnderTest
+from serving.virtual_day.training_table import JobTerms, group_handover, training_yield
+from serving.virtual_day.training_yield import GroupHandover
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourCheck:
+    """Which part of the day is held against the exact run, from its begin on."""
+
+    begin_s: float
+    length_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DaySettings:
+    """What is asked.
+
+    `sweep` has the machine, the served model and which replicas may be tried; `limits` bound a
+    rank, but for its KV blocks, which the replica decides; `lengths_in_words` says where the pairs
+    of lengths come from. `policies` begin with the one that the answer is about; `check` is made of
+    it at the load nearest `headline_share`.
+    """
+
+    sweep: Sweep
+    machines: int
+    slo: Slo
+    lengths: ObservedLengths
+    lengths_in_words: str
+    limits: EngineLimits
+    job: JobTerms
+    question: DayQuestion
+    curve: CurveTerms
+    grace_s: float
+    headline_share: float
+    check: HourCheck | None = None
+
+    def __post_init__(self) -> None:
+        if self.machines < 1:
+            raise ConfigError(field="ultraservers", value=self.machines, expected="at least 1")
+        if not self.question.policies or not self.question.peak_shares:
+            raise ConfigError(field="policies", value="none", expected="a policy and a load")
+        for share in self.question.peak_shares:
+            if not 0 < share <= 2:
+                raise ConfigError(
+                    field="peak", value=f"{share:.0%}", expected="above 0 %, at most 200 %"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VirtualDay:
+    """The answer; `wall_s` by part of the work, in the order in which it was done."""
+
+    settings: DaySettings
+    choice: ReplicaChoice
+    replica: ReplicaUnderTest
+    machine: DayMachine
+    handover: GroupHandover
+    loads: tuple[LoadComparison, ...]
+    check: ExactHour | None
+    wall_s: dict[str, float]
+
+    @property
+    def headline(self) -> LoadComparison:
+        """The load nearest to what the headline is asked at."""
+        wanted = self.settings.headline_share
+        return min(self.loads, key=lambda load: abs(load.peak_share - wanted))
+
+
+def virtual_day(
+    settings: DaySettings, *, processes: int = 1, progress: Progress = lambda _: None
+) -> VirtualDay:
+    """Answer; the same for any number of processes.
+
+    Raises ConfigError when nothing keeps the target, or the trained model fits nowhere.
+    """
+    wall_s: dict[str, float] = {}
+    began = perf_counter()
+
+    def lap(name: str) -> None:
+        nonlocal began
+        now = perf_counter()
+        wall_s[name] = now - began
+        began = now
+
+    choice, replica = _chosen(settings)
+    partition = choice.candidate.partition
+    progress(
+        f"a replica is {partition.chips} chips (tp {partition.tp}, ep {partition.ep}, lnc "
+        f"{partition.lnc}), {choice.candidate.replicas} of them on a {settings.sweep.system.name}"
+    )
+    lap("choice")
+    groups = choice.candidate.replicas
+    trained = training_yield(settings.job, group_chips=choice.chips, groups=groups)
+    lap("training")
+    with SimulationWorkers(processes) as workers:
+        curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
+    lap("curve")
+    machine = DayMachine(
+        system=settings.sweep.system,
+        machines=settings.machines,
+        group_chips=choice.chips,
+        curve=curve,
+        trained=trained.of_machines(settings.machines),
+        mean_prompt_tokens=replica.mean_prompt_tokens,
+        mean_output_tokens=replica.mean_output_tokens,
+        flops_per_request=mean_request_flops(replica.model, settings.lengths),
+        season=settings.sweep.season,
+    )
+    handover = group_handover(
+        settings.job,
+        replica.model,
+        choice.candidate,
+        curve,
+        settings.lengths,
+        grace_s=settings.grace_s,
+    )
+    loads = compare(settings.question, machine, handover)
+    lap("walks")
+    answer = VirtualDay(
+        settings=settings,
+        choice=choice,
+        replica=replica,
+        machine=machine,
+        handover=handover,
+        loads=loads,
+        check=None,
+        wall_s=wall_s,
+    )
+    if settings.check is None:
+        return answer
+    progress("one replica's hour, exactly")
+    checked = exact_hour(
+        answer.headline.results[0],
+        replica,
+        begin_s=settings.check.begin_s,
+        length_s=settings.check.length_s,
+        seed=settings.question.terms.seed,
+    )
+    lap("check")
+    return replace(answer, check=checked)
+
+
+def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
+    lengths, limits = settings.lengths, settings.limits
+    choice = choose_replica(
+        settings.sweep,
+        settings.slo,
+        longest_tokens=int((lengths.prompt_tokens + lengths.output_tokens).max()),
+        seats=limits.max_num_seqs,
+    )
+    blocks = max(2, choice.candidate.kv_room_tokens // limits.block_tokens)
+    return choice, ReplicaUnderTest(
+        system=settings.sweep.system,
+        model=settings.sweep.model_at(choice.precision),
+        candidate=choice.candidate,
+        assumptions=settings.sweep.assumptions,
+        routing=settings.sweep.routing,
+        limits=replace(limits, kv_blocks_per_rank=blocks),
+        lengths=lengths,
+        slo=settings.slo,
+    )

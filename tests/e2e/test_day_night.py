@@ -1,0 +1,228 @@
+"""Chips of a server train and come back, under load, and nobody who asks it for text notices.
+
+One engine serves the file; the nights of a policy, and the crashes, are not in the everyday suite.
+"""
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import httpx
+import psutil
+import pytest
+
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_client import ControlClient, RefusedByServer
+from serving.endpoints.day_night_state import DayNightState
+from serving.training.job_status import read_curve
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+
+MODEL = "small-moe"
+WAIT_S = 240.0
+PROMPTS = ["The old bridge", "import numpy as np\n", "Four chips stand in a row, and the first of"]
+DAY_LENGTH_S = 15  # emulated, ten times as long on the wall
+
+
+@dataclass
+class Clients:
+    """Several clients that ask one after another, greedily, and note what became of it."""
+
+    url: str
+    failures: list[str] = field(default_factory=list)
+    texts: dict[str, set[str]] = field(default_factory=dict)
+    fingerprints: list[str] = field(default_factory=list)
+    answered: int = 0
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        for number in range(3):
+            thread = threading.Thread(target=self._ask, args=(number,))
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, number: int) -> None:
+        with httpx.Client(timeout=180.0) as http:
+            for turn in itertools.count(number):
+                if self._ended.is_set():
+                    return
+                self._ask_one(http, PROMPTS[turn % len(PROMPTS)])
+
+    def _ask_one(self, http: httpx.Client, prompt: str) -> None:
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 24, "temperature": 0}
+        try:
+            answer = http.post(f"{self.url}/v1/completions", json=body | {"ignore_eos": True})
+        except httpx.HTTPError as error:
+            self.failures.append(repr(error))
+            return
+        if answer.status_code != 200 or answer.json()["usage"]["completion_tokens"] != 24:
+            self.failures.append(answer.text)
+            return
+        self.answered += 1
+        self.texts.setdefault(prompt, set()).add(answer.json()["choices"][0]["text"])
+        self.fingerprints.append(answer.json()["system_fingerprint"])
+        time.sleep(0.2)  # a steady load that two cores keep up with
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("training")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some text that is learnt quickly: enough files that some are held out."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for number in range(60):
+        lines = (f"line {line} of file {number}: the bridge stands.\n" for line in range(200))
+        (folder / f"{number}.txt").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(training: Path, corpus: Path) -> Iterator[ServerProcess]:
+    arguments = (
+        *("--chips", "4", "--max-num-batched-tokens", "512", "--max-model-len", "1024"),
+        *("--clock", "dilated:10", "--disable-uvicorn-access-log"),
+        *("--day-night", "manual", "--day-start", "12:00", "--day-length", f"{DAY_LENGTH_S}s"),
+        *("--group-chips", "2", "--lend-chips", "2", "--drain-grace", "0.1s"),
+        *("--train-dir", str(training), "--train-corpus", str(corpus)),
+        *("--publish", "if-better"),
+    )
+    with started(ULTRASERVE, *arguments) as running:
+        running.wait_ready()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def control(server: ServerProcess) -> Iterator[ControlClient]:
+    address = ControlAddress(port=server.control_port)
+    with ControlClient(address, timeout_s=60.0) as connected:
+        yield connected
+
+
+def wait(
+    server: ServerProcess, control: ControlClient, condition: Callable[[DayNightState], bool]
+) -> DayNightState:
+    """The state in which `condition` holds at last."""
+    end_s = time.monotonic() + WAIT_S
+    while not condition(state := control.day_night()):
+        assert time.monotonic() < end_s, f"{state}\n{server.log()[-5000:]}"
+        server.look()
+        time.sleep(0.3)  # polls another process
+    return state
+
+
+def trains(state: DayNightState) -> bool:
+    return state.groups[1].phase == "training" and state.job.phase == "running"
+
+
+def serves(state: DayNightState) -> bool:
+    return all(group.phase == "serving" for group in state.groups) and state.job.pid is None
+
+
+def stepped(beyond: int) -> Callable[[DayNightState], bool]:
+    return lambda state: trains(state) and state.job.step > beyond
+
+
+def test_a_group_trains_and_comes_back_and_nobody_notices(
+    server: ServerProcess, control: ControlClient, training: Path
+) -> None:
+    with Clients(server.url) as clients:
+        control.set_phase(1, "training")
+        by_night = wait(server, control, stepped(3))
+        assert control.state().chips[2].phase == "training"
+        assert clients.failures == []
+        # Two chips give the text that four do.
+        assert {len(texts) for texts in clients.texts.values()} == {1}
+        with pytest.raises(RefusedByServer, match="the policy manual decides"):
+            control.resume(1)
+        control.set_phase(1, "serving")
+        by_day = wait(server, control, serves)
+        before = clients.answered
+        wait(server, control, lambda _: clients.answered > before + 3)
+
+    assert clients.failures == []
+    (lease,) = by_day.leases
+    assert (lease.chips, lease.phase, lease.lost_chips) == ((2, 3), "serving", ())
+    assert lease.experts_moved > 0
+    assert lease.bytes_links > 0
+    assert lease.bytes_storage > 0
+    assert lease.training is not None
+    assert lease.training.steps >= by_night.job.step
+    assert by_day.job.phase == "stopped"
+    assert by_day.job.checkpoint_step == by_day.job.step
+
+
+@pytest.mark.slow
+def test_three_nights_under_load(
+    server: ServerProcess, control: ControlClient, training: Path
+) -> None:
+    leases = len(control.day_night().leases)
+    version = max(each.number for each in control.state().versions)
+    steps = control.day_night().job.step
+    with Clients(server.url) as clients:
+        control.set_policy("schedule:20:00-08:00")
+        for _ in range(3):
+            steps = wait(server, control, stepped(steps)).job.step
+            wait(server, control, serves)
+        control.set_policy("manual")
+        state = wait(server, control, serves)
+
+    assert clients.failures == []
+    assert clients.answered > 50
+    assert len(state.leases) == leases + 3
+    assert state.restarts == 0
+    losses = [point.loss for point in read_curve(training / "curve.jsonl")]
+    assert len(losses) >= 9
+    assert losses[-1] < losses[0]
+    versions = control.state().versions
+    assert versions[-1].number > version
+    assert len(set(clients.fingerprints)) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["job", "chip"])
+def test_a_night_with_a_kill(server: ServerProcess, control: ControlClient, victim: str) -> None:
+    with Clients(server.url) as clients:
+        control.set_phase(1, "training")
+        state = wait(server, control, stepped(control.day_night().job.step))
+        assert state.job.pid is not None
+        job = psutil.Process(state.job.pid)
+        chips = [each for each in job.children(recursive=True) if "ChipActor" in each.name()]
+        killed = job if victim == "job" else chips[0]
+        os.kill(killed.pid, signal.SIGKILL)
+        wait(server, control, stepped(state.job.step))
+        control.set_phase(1, "serving")
+        after = wait(server, control, serves)
+
+    assert clients.failures == []
+    assert (after.job.pid, after.groups[1].failures) == (None, 0)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_leaves_no_job(
+    server: ServerProcess, control: ControlClient
+) -> None:
+    control.set_phase(1, "training")
+    state = wait(server, control, stepped(control.day_night().job.step))
+    assert state.job.pid is not None
+    server.look()
+    server.kill(server.pid)
+    server.wait_end()
+
+    assert server.left_over() == []

@@ -1,0 +1,124 @@
+"""Requests on a running engine whose chips come and go: what its scheduler would do, simply."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.metrics.control_call import (
+    DrainRequest,
+    LeaseReport,
+    Refusal,
+    ResumeRequest,
+    TrainingNote,
+)
+from serving.metrics.machine_state import LeaseState
+from serving.plugin.merge import RankQueues
+from serving.plugin.step_report import StepReport
+from tests.serving.plugin.live_parts import NEW_TOKENS, Requests
+from tests.serving.plugin.running_engine import Running, heard
+
+
+class Served(Requests):
+    """Requests, and the engine that serves them: each step is heard of, computed and reported.
+
+    A request that comes to a rank that takes none goes on to the next that does.
+    """
+
+    def __init__(
+        self, running: Running, prompts: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        super().__init__(running.parts, prompts)
+        self.running = running
+        self.reports: list[StepReport] = []
+        self.moved = 0
+        self._up = np.ones(running.parts.deployment.partition.ranks, dtype=np.bool_)
+        self._closed: tuple[int, ...] = ()
+
+    def turn(self) -> StepReport:
+        """One lockstep: what the schedulers decide, the step, and what its report makes of it."""
+        ranks = range(len(self._up))
+        steps = [self._rank_step(rank) for rank in ranks]
+        wanted = [step for step in steps if step.scheduled]
+        self.hear(sum(len(step.scheduled) for step in wanted))
+        engine = self.running.engine
+        outputs, report = {}, None
+        if wanted:
+            outputs, report = engine.run(wanted, {}, continues=True)
+        else:
+            report = engine.report()
+        for output in outputs.values():
+            for name, token in zip(output.request_ids, output.token_ids.tolist(), strict=True):
+                self.texts[name].append(token)
+        self._take(report)
+        return report
+
+    def hear(self, tokens: int) -> None:
+        waiting = [0] * len(self._up)
+        for name, rank in self.rank_of.items():
+            waiting[rank] += len(self.texts[name]) < NEW_TOKENS
+        queues = tuple(RankQueues(running=n, waiting=0, kv_blocks_used=n) for n in waiting)
+        output = heard(
+            rank_states=queues, total_num_scheduled_tokens=tokens, moved_requests=self.moved
+        )
+        self.running.engine.hear(output)
+
+    def _take(self, report: StepReport) -> None:
+        assert report.ranks_up is not None
+        self._up, self._closed = np.array(report.ranks_up), report.closed_ranks
+        takes = [r for r in np.flatnonzero(self._up).tolist() if r not in self._closed]
+        for name, rank in self.rank_of.items():
+            if rank in report.lost_ranks:
+                self._known.discard(name)
+            if (rank in report.lost_ranks or not self._up[rank]) and takes:
+                self.moved += len(self.texts[name]) < NEW_TOKENS
+                self.rank_of[name] = ([r for r in takes if r > rank] or takes)[0]
+        self.reports.append(report)
+
+    def serve_on(
+        self, at_turn: Mapping[int, Callable[[], object]] | None = None
+    ) -> dict[str, list[int]]:
+        """Serve to the end, with things that happen before some turns; returns the texts."""
+        number = 0
+        while self.unfinished or number <= max(at_turn or {0: None}):
+            (at_turn or {}).get(number, lambda: None)()
+            self.turn()
+            number += 1
+            assert number < 12 * NEW_TOKENS, "it does not end"
+        return self.texts
+
+
+def drain(running: Running, *chips: int, grace_s: float = 0.0, **more: Any) -> LeaseReport:
+    reply = running.ask(DrainRequest(chips=chips, grace_s=grace_s, **more))
+    assert isinstance(reply, LeaseReport), reply
+    return reply
+
+
+def refused_drain(running: Running, *chips: int) -> str:
+    reply = running.ask(DrainRequest(chips=chips, grace_s=0.0))
+    assert isinstance(reply, Refusal), reply
+    return reply.message
+
+
+def resume(running: Running, lease: int) -> LeaseState:
+    reply = running.ask(ResumeRequest(lease=lease))
+    assert isinstance(reply, LeaseReport), reply
+    assert reply.lease is not None
+    return reply.lease
+
+
+def lease_of(running: Running, number: int) -> LeaseState:
+    return next(lease for lease in running.state().leases if lease.number == number)
+
+
+def note(lease: int, **changes: Any) -> TrainingNote:
+    values: dict[str, Any] = {
+        "steps": 1,
+        "tokens": 100,
+        "loss": 5.0,
+        "joules": 0.0,
+        "emulated_s": 0.0,
+        "watts": 0.0,
+        "hbm_bytes_per_chip": 0,
+    }
+    return TrainingNote(lease=lease, **(values | changes))

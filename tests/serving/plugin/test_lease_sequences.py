@@ -1,0 +1,161 @@
+"""Drains, returns, faults and repairs in any order: no request is lost, no text changes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.hbm_usage import HbmUse
+from emulator.specs.placement import EMPTY
+from serving.metrics.control_call import (
+    DrainRequest,
+    HealRequest,
+    InjectRequest,
+    LeaseReport,
+    Refusal,
+    ResumeRequest,
+)
+from serving.plugin.engine_time import EngineTime
+from tests.serving.plugin.leased_requests import Served, note
+from tests.serving.plugin.live_parts import NEW_TOKENS
+from tests.serving.plugin.running_engine import Running
+
+CHIPS, TP = 8, 2
+PROMPTS = {f"r{number}": list(range(300 + number, 312 + 3 * number)) for number in range(12)}
+SHAPES: list[dict[str, Any]] = [
+    {"ep": 8},
+    {"ep": 4},
+    {"ep": 8, "spares": 1},
+    {"ep": 8, "model": "gpt-oss-20b"},
+    {"ep": 4, "eplb": {"num_redundant_experts": 16, "step_interval": 3, "window_size": 6}},
+]
+
+chip = st.integers(0, CHIPS - 1)
+acts = st.one_of(
+    st.tuples(st.just("turn"), st.integers(1, 3)),
+    st.tuples(
+        st.just("drain"),
+        st.sets(st.integers(0, CHIPS // TP - 1), min_size=1, max_size=3),
+        st.sampled_from([0.0, 0.001, 100.0]),
+    ),
+    st.tuples(st.just("resume"), st.integers(1, 4)),
+    st.tuples(st.just("note"), st.integers(1, 4), st.floats(0, 1e4)),
+    st.tuples(st.just("strike"), st.sampled_from([FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP]), chip),
+    st.tuples(st.just("heal"), chip),
+)
+
+
+def running_on(shape: dict[str, Any]) -> Running:
+    return Running(chips=CHIPS, tp=TP, computes=False, **shape)
+
+
+class Books:
+    """Adds up what the meter is told, and asserts that it is every nanosecond once."""
+
+    def __init__(self, running: Running) -> None:
+        time: EngineTime = running.engine._time
+        self._time, self._meter, self.passed_ns = time, time._meter, 0
+        add = self._meter.add
+
+        def added(*, duration_ns: int, chip_watts: float) -> None:
+            self.passed_ns += duration_ns
+            add(duration_ns=duration_ns, chip_watts=chip_watts)
+
+        self._meter.add = added  # type: ignore[method-assign]
+
+    def check(self) -> None:
+        assert self.passed_ns == self._time._accounted_ns
+
+
+def act(running: Running, served: Served, each: tuple[Any, ...]) -> None:
+    """One thing that happens; what cannot be is refused in one line."""
+    match each:
+        case ("turn", count):
+            for _ in range(count):
+                served.turn()
+            return
+        case ("drain", ranks, grace_s):
+            seats = running.parts.machine.seating.chip_of_position
+            positions = [TP * rank + offset for rank in sorted(ranks) for offset in range(TP)]
+            chips = tuple(max(0, int(seats[position])) for position in positions)
+            reply = running.ask(DrainRequest(chips=chips, grace_s=grace_s))
+        case ("resume", lease):
+            reply = running.ask(ResumeRequest(lease=lease))
+        case ("note", lease, joules):
+            reply = running.ask(note(lease, joules=joules, emulated_s=0.001))
+        case ("strike", kind, number):
+            reply = running.ask(InjectRequest(fault=Fault(kind=kind, chip=number)))
+        case ("heal", number):
+            reply = running.ask(HealRequest(chip=number))
+    if isinstance(reply, Refusal | LeaseReport):
+        said = reply.message if isinstance(reply, Refusal) else reply.reason
+        assert said
+        assert "\n" not in said
+
+
+def check(running: Running) -> None:
+    """What holds between any two things."""
+    machine, partition = running.parts.machine, running.parts.machine.partition
+    machine.hbm.check()
+    actual = running.engine._live.actual
+    placement = machine.placement
+    vacant = np.flatnonzero(~machine.chips_up)
+    assert (placement.expert_of_slot[:, vacant] == EMPTY).all()
+    up = np.flatnonzero(machine.ranks_up).tolist()
+    groups = {position // partition.ep for r in up for position in partition.chips_of_rank(r)}
+    assert not groups & {group for group, _, _ in placement.missing()}
+    leases = running.state().leases
+    away = [c for lease in leases if lease.phase in ("training", "restoring") for c in lease.chips]
+    assert sorted(away) == np.flatnonzero(actual.lent).tolist()
+    assert len(set(away)) == len(away), "a chip is in two leases"
+    for position in range(partition.chips):
+        uses = {o.use for s in machine.hbm.allocators[position].usage() for o in s.bytes_by_owner()}
+        training = HbmUse.TRAINING in uses
+        assert not training or position in machine.lent_positions
+        assert not training or HbmUse.WEIGHTS not in uses
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: ",".join(map(str, shape.values())))
+@given(happens=st.lists(acts, min_size=3, max_size=14))
+@settings(max_examples=15, deadline=None)
+def test_whatever_happens_every_text_is_written_once_and_as_without_it(
+    shape: dict[str, Any], happens: list[tuple[Any, ...]]
+) -> None:
+    running = running_on(shape)
+    books = Books(running)
+    served = Served(running, PROMPTS)
+    for each in happens:
+        act(running, served, each)
+        check(running)
+        books.check()
+
+    running.ask(HealRequest())
+    for _ in range(4 * NEW_TOKENS):
+        if not served.unfinished:
+            break
+        served.turn()
+        check(running)
+    assert served.texts == quiet_texts()
+    for lease in running.state().leases:
+        running.ask(ResumeRequest(lease=lease.number))
+    served.hear(0)
+    running.state()
+    assert {lease.phase for lease in running.state().leases} <= {"serving"}
+    assert running.parts.machine.ranks_up.all()
+    assert running.parts.machine.chips_up.all()
+    books.check()
+    check(running)
+
+
+_QUIET: dict[str, list[int]] = {}
+
+
+def quiet_texts() -> dict[str, list[int]]:
+    """The texts when nothing happens; made up, so they do not depend on the machine."""
+    if not _QUIET:
+        served = Served(running_on({"ep": 8}), PROMPTS)
+        _QUIET.update(served.serve_on())
+    return _QUIET
