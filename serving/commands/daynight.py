@@ -75,7 +75,10 @@ def day_night_lines(state: DayNightState) -> Iterator[str]:
     if state.next_change_day_s is not None:
         ahead_h = (state.next_change_day_s - state.day_s) / 3600
         yield f"next change in {ahead_h:.1f} h of the day"
-    yield f"load {state.load_per_s:.3g} requests per emulated s"
+    line = f"load {state.load_per_s:.3g} requests per emulated s"
+    if state.return_s is not None:
+        line += f"; the last group that was called back served after {state.return_s:.3f} s"
+    yield line
     if state.restarts:
         yield f"began again {state.restarts} times, the last time after {state.trouble}"
     yield ""

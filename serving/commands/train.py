@@ -34,6 +34,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Example: ultraserve train --output job --chips 2 --steps 500 --init 1",
     )
     spec = JobSpec(weights=str(SMALL_MOE_DIR))
+    _add_job(parser, spec)
+    _add_learning(parser, spec, tuple(Decay))
+    _add_machine(parser, spec)
+    parser.set_defaults(run=run)
+
+
+def _add_job(parser: argparse.ArgumentParser, spec: JobSpec) -> None:
     job = parser.add_argument_group("job")
     job.add_argument(
         "--output", type=Path, required=True, metavar="DIR", help="the job's directory"
@@ -86,9 +93,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="at the end, take the loss of all held-out files and compare it with gzip -9",
     )
     job.add_argument("--json", action="store_true", help="print the job's last status as JSON")
-    _add_learning(parser, spec, tuple(Decay))
-    _add_machine(parser, spec)
-    parser.set_defaults(run=run)
 
 
 _FIELD_OF_FLAG = {

@@ -28,6 +28,7 @@ from serving.endpoints.job_process import JobProcess
 from serving.endpoints.job_record import end_job
 from serving.endpoints.lease_notes import LeaseNotes
 from serving.endpoints.morning_weights import candidate, judge, keep, published_in, served_nats
+from serving.endpoints.return_times import ReturnTimes
 from serving.metrics.control_call import (
     ControlReply,
     ControlRequest,
@@ -106,6 +107,7 @@ class DayNight:
         self._meter = DemandMeter(directory, self.clock)
         self.job = JobProcess(directory)
         self.tries = HandoverTries()
+        self.returns = ReturnTimes()
         self._notes = LeaseNotes()
         self.published = ""
         self._refused_step: int | None = None
@@ -224,6 +226,7 @@ class DayNight:
         if self._decided is None or self._decided[0] != decision.serving_groups:
             self._decided = (decision.serving_groups, observed.now_s)
         self.tries.look(groups, desired, now_s)
+        self.returns.look(groups, desired, watch.emulated_s)
         return Look(
             now_s=now_s,
             watch=watch,
@@ -250,7 +253,7 @@ class DayNight:
             groups_min=settings.groups - settings.lend_groups,
             queue=watch.waiting,
             drain_s=settings.grace_s * self.clock.day_s_per_emulated_s,
-            restore_s=_restore_s(watch) * self.clock.day_s_per_emulated_s,
+            restore_s=(self.returns.last_s or 0.0) * self.clock.day_s_per_emulated_s,
         )
 
     async def _take(self, step: Step, look: Look) -> None:
@@ -335,13 +338,3 @@ class DayNight:
             raise EngineFailed(reply.message)
         assert isinstance(reply, kind), reply
         return reply
-
-
-def _restore_s(watch: WatchReply) -> float:
-    """How long the last restore took, in emulated seconds; 0 before there was one."""
-    took = [
-        lease.restore_s + lease.warm_s
-        for lease in watch.leases
-        if lease.phase == Phase.SERVING and lease.restore_s
-    ]
-    return took[-1] if took else 0.0

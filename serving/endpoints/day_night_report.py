@@ -36,6 +36,7 @@ def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
         reason=look.decision.reason,
         next_change_day_s=None if policy is None else next_change(policy, observed),
         load_per_s=observed.load_per_s,
+        return_s=day_night.returns.last_s,
         groups=tuple(
             GroupState(
                 group=group.number,

@@ -65,6 +65,8 @@ class DayNightState(Plain, frozen=True, kw_only=True):
         next_change_day_s: when the policy, by what it sees now, next wants another number; None
             where it does not within a day, or nobody can say.
         load_per_s: requests per emulated second, over the last minutes of the day.
+        return_s: emulated seconds that a group took the last time from being called back to
+            serving, its job's saving included; None before the first.
         publish: never, or if-better; `published` is what the last attempt came to.
         leases: as in MachineState.
         restarts: how often the controller has failed and begun again; `trouble` is why, the last
@@ -81,6 +83,7 @@ class DayNightState(Plain, frozen=True, kw_only=True):
     reason: str
     next_change_day_s: float | None
     load_per_s: float
+    return_s: float | None
     groups: tuple[GroupState, ...]
     job: JobState
     publish: str

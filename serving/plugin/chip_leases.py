@@ -270,12 +270,10 @@ class ChipLeases:
         `waits` says that emulated time passes until the next call; otherwise, in an idle engine in
         virtual time, a wait for weights is charged to the next step.
         """
+        self.meet_recalls()
         for lease in self._ongoing():
-            away = self._live.actual.lent[list(lease.state.chips)]
             if lease.phase is Phase.DRAINING:
                 self._go_on_draining(lease, queues)
-            elif not away.all():
-                self._called_back(lease)
             elif lease.phase is Phase.TRAINING:
                 self._go_on_training(lease)
             else:
@@ -283,6 +281,13 @@ class ChipLeases:
         ended = [number for number, each in self._leases.items() if each.phase is Phase.SERVING]
         for number in ended[:-LEASES_KEPT]:
             del self._leases[number]
+
+    def meet_recalls(self) -> None:
+        """End the leases whose chips the machine has taken back by itself."""
+        for lease in self._ongoing():
+            away = self._live.actual.lent[list(lease.state.chips)]
+            if lease.phase is not Phase.DRAINING and not away.all():
+                self._called_back(lease)
 
     def _go_on_draining(self, lease: _Lease, queues: Sequence[RankQueues]) -> None:
         chips, ranks = list(lease.state.chips), list(lease.state.ranks)

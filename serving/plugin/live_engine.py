@@ -300,7 +300,10 @@ class LiveEngine:
         try:
             if self._is_idle:
                 self._go_on_with_leases(idle=True)
-            return to_json(self._answer(request_from_json(request)))
+            asked = request_from_json(request)
+            reply = self._sleep.refusal(asked) or self._answer(asked)
+            self._leases.meet_recalls()  # a fault or a repair may have called chips back
+            return to_json(reply)
         except ConfigError as error:
             return to_json(Refusal(code=RefusalCode.INVALID, message=str(error)))
         except LeaseRefused as error:
@@ -327,24 +330,13 @@ class LiveEngine:
         self._sleep.discard(tags)
 
     def _answer(self, request: ControlRequest) -> ControlReply:
-        refusal = self._sleep.refusal(request)
-        if refusal is not None:
-            return refusal
         match request:
             case StateRequest():
                 return StateReply(state=self.state())
             case WatchRequest():
                 return self._watched()
             case InjectRequest():
-                number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
-                if self._is_idle:
-                    self._live.settle_pending()
-                return FaultReport(
-                    accepted=number is not None,
-                    survivable=recovery.survivable,
-                    reason=recovery.reason,
-                    number=number,
-                )
+                return self._inject(request)
             case HealRequest():
                 healed = self._live.heal(request.chip, request.rack)
                 self._experts.bring_home()
@@ -359,6 +351,18 @@ class LiveEngine:
                 return self._answer_of_lease(request)
             case RecordRequest() | RecordingRequest() | StepsRequest() | ReliefRequest():
                 return self._recording.answer(request)
+
+    def _inject(self, request: InjectRequest) -> FaultReport:
+        """Let a fault happen; raises ConfigError for one that cannot."""
+        number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
+        if self._is_idle:
+            self._live.settle_pending()
+        return FaultReport(
+            accepted=number is not None,
+            survivable=recovery.survivable,
+            reason=recovery.reason,
+            number=number,
+        )
 
     def _answer_of_lease(
         self, request: DrainRequest | ResumeRequest | TrainingNote

@@ -346,10 +346,10 @@ class LockstepScheduler(SchedulerInterface):
 
         Where none of those is open, the request goes on with other weights.
         """
-        ranks = self.ranks_up & ~self._closed
+        ranks: NDArray[np.bool_] = self.ranks_up & ~self._closed
         place = self._places.get(request.request_id)
         if place is not None and place.weights and self._weights:
-            own = ranks & (np.array(self._weights) == place.weights[-1])
+            own: NDArray[np.bool_] = ranks & (np.array(self._weights) == place.weights[-1])
             if own.any():
                 return own
         return ranks

@@ -7,7 +7,6 @@ initial/        fresh weights, where they were asked for instead of a checkpoint
 """
 
 import fcntl
-import hashlib
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -108,8 +107,3 @@ class JobDirectory:
         """Add a line to the log."""
         with (self.path / LOG_FILE).open("a", encoding="utf-8") as log:
             log.write(f"{line}\n")
-
-
-def weights_sha256(directory: Path) -> str:
-    """The hash of a checkpoint's weights file."""
-    return hashlib.sha256((directory / WEIGHTS).read_bytes()).hexdigest()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ Float64s = NDArray[np.float64]
 
 SUFFIXES: Final = (".png", ".svg", ".html")
 _WIDTH: Final = 900
+_HOUR_S: Final = 3_600.0
+_DAYS_BY_HOUR: Final = 2
 _POINTS_MAX: Final = 288
 _LINE_MAX: Final = 110
 _GREY, _BLUE, _ORANGE, _GREEN, _PALE, _RED = (
@@ -129,36 +132,44 @@ def _means(values: Float64s, span: int) -> Float64s:
     return means
 
 
-def _times(result: DayResult) -> list[str]:
-    """The middle of each point, in the trace's own zone, as a time without one."""
+def _hours(result: DayResult) -> list[float]:
+    """The middle of each point, in hours from the midnight before the walk, in the trace's zone."""
     demand, span = result.walk.demand, _span(result)
-    begins = demand.begins.replace(tzinfo=None)
-    count = len(demand.arrivals) // span
-    step_s = span * demand.interval_s
-    return [(begins + timedelta(seconds=(n + 0.5) * step_s)).isoformat() for n in range(count)]
+    step_h = span * demand.interval_s / _HOUR_S
+    first_h = demand.begins.hour + demand.begins.minute / 60
+    return [first_h + (n + 0.5) * step_h for n in range(len(demand.arrivals) // span)]
 
 
 def _rows(
     result: DayResult, series: Iterable[tuple[str, Float64s]], value: str
 ) -> Iterator[dict[str, Any]]:
-    times, span = _times(result), _span(result)
+    times, span = _hours(result), _span(result)
     for name, values in series:
         for at, mean in zip(times, _means(values, span).tolist(), strict=True):
-            yield {"time": at, "what": name, value: float(f"{mean:.5g}")}
+            yield {"hour": at, "what": name, value: float(f"{mean:.5g}")}
 
 
 def _x(result: DayResult, *, last: bool = False) -> alt.X:
-    long = result.walk.demand.length_s > 2 * 86_400
-    zone = result.walk.demand.begins.strftime("%Z")
+    """Hours from midnight; the lowest panel has the labels for all."""
+    demand = result.walk.demand
+    first_h = demand.begins.hour + demand.begins.minute / 60
+    end_h = first_h + demand.length_s / _HOUR_S
+    days = ceil(end_h / 24)
+    if days > _DAYS_BY_HOUR:
+        names = [(demand.begins + timedelta(days=day)).strftime("%a %d") for day in range(days)]
+        values = [24.0 * day for day in range(days) if 24 * day >= first_h]
+        words = f"{names}[floor(datum.value / 24)]"
+    else:
+        values = [float(hour) for hour in range(0, 24 * days + 1, 3 * days) if hour >= first_h]
+        words = "format(datum.value % 24, '02d') + ':00'"
     axis = alt.Axis(
-        format="%a" if long else "%H:%M",
+        values=[value for value in values if value <= end_h],
+        labelExpr=words,
         labels=last,
         ticks=last,
-        tickCount={"interval": "day", "step": 1} if long else {"interval": "hour", "step": 3},
-        title=f"time of day, {zone}" if last else None,
-        grid=True,
+        title=f"{demand.begins:%A %Y-%m-%d}, time of day, {demand.begins:%Z}" if last else None,
     )
-    return alt.X("time:T", axis=axis, scale=alt.Scale(nice=False))
+    return alt.X("hour:Q", axis=axis, scale=alt.Scale(domain=[first_h, end_h], nice=False))
 
 
 def _chart(rows: Iterable[dict[str, Any]]) -> alt.Chart:
@@ -265,10 +276,10 @@ def _attainment(result: DayResult) -> Any:
     whole = hours * per_hour
     by_hour = kept[:whole].reshape(hours, per_hour).sum(axis=1)
     came = walk.demand.arrivals[:whole].reshape(hours, per_hour).sum(axis=1)
-    begins = walk.demand.begins.replace(tzinfo=None)
+    first_h = walk.demand.begins.hour + walk.demand.begins.minute / 60
     share = np.divide(by_hour, came, out=np.ones(hours), where=came > 0)  # [hours]
     rows = [
-        {"time": (begins + timedelta(hours=hour)).isoformat(), "value": value}
+        {"hour": first_h + hour, "value": value}
         for hour, value in enumerate([*share.tolist(), float(share[-1])])
     ]
     required = result.machine.curve.required_share

@@ -6,7 +6,9 @@ and the oracle.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
+from emulator.errors import ConfigError
 from serving.daynight.policy_text import parse_policy
 from serving.virtual_day.day_result import DayMachine, DayResult
 from serving.virtual_day.day_trace import DayTrace
@@ -14,6 +16,8 @@ from serving.virtual_day.day_walk import DayDemand, WalkTerms, day_demand, walk
 from serving.virtual_day.training_yield import GroupHandover
 
 NEVER, ORACLE = "never", "oracle"
+PEAK_SHARE_MAX: Final = 2.0
+"""Of the capacity: more would only say that everything fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,7 @@ class DayQuestion:
 
     `peak_shares` of the machines' capacity are what the trace's highest rate is scaled to;
     `same_past` says that a trace without a day before is given one like its first (assumed).
+    Raises ConfigError for a part that the trace has not, or a policy that cannot be read.
     """
 
     trace: DayTrace
@@ -31,6 +36,20 @@ class DayQuestion:
     peak_shares: tuple[float, ...]
     terms: WalkTerms
     same_past: bool
+
+    def __post_init__(self) -> None:
+        """Refuse now what would be found out after minutes of simulation."""
+        if not self.policies or not self.peak_shares:
+            raise ConfigError(field="policies", value="none", expected="a policy and a load")
+        for share in self.peak_shares:
+            if not 0 < share <= PEAK_SHARE_MAX:
+                expected = f"above 0 %, at most {PEAK_SHARE_MAX:.0%}"
+                raise ConfigError(field="peak", value=f"{share:.0%}", expected=expected)
+        demand = day_demand(
+            self.trace, begin_s=self.begin_s, length_s=self.length_s, terms=self.terms
+        )
+        for text in self.policies:
+            parse_policy(text, future=demand.future(self.terms.look_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -60,13 +60,6 @@ class DaySettings:
     def __post_init__(self) -> None:
         if self.machines < 1:
             raise ConfigError(field="ultraservers", value=self.machines, expected="at least 1")
-        if not self.question.policies or not self.question.peak_shares:
-            raise ConfigError(field="policies", value="none", expected="a policy and a load")
-        for share in self.question.peak_shares:
-            if not 0 < share <= 2:
-                raise ConfigError(
-                    field="peak", value=f"{share:.0%}", expected="above 0 %, at most 200 %"
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

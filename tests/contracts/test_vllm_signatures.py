@@ -51,6 +51,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "supports_async_scheduling": "cls",
         "sleep": "self, level=1",
         "wake_up": "self, tags=None",
+        "discard": "self, tags",
     },
     SCHEDULER_INTERFACE: {
         "__init__": SCHEDULER_INIT.format(hash_block_size="hash_block_size"),
@@ -194,6 +195,9 @@ ATTRIBUTES: dict[str, str] = {
         "num_in_flight_tokens num_output_placeholders num_stale_output_tokens drop_stale_output "
         "num_preemptions block_hashes streaming_queue trace_headers"
     ),
+    # How a response's fingerprint gets the names of the weights.
+    "vllm.outputs:RequestOutput": "kv_transfer_params",
+    "vllm.entrypoints.generate.base.serving:GenerateBaseServing": "system_fingerprint",
 }
 
 

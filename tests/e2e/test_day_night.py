@@ -221,8 +221,11 @@ def test_a_server_that_is_killed_leaves_no_job(
     control.set_phase(1, "training")
     state = wait(server, control, stepped(control.day_night().job.step))
     assert state.job.pid is not None
+    job = psutil.Process(state.job.pid)
+    family = [job, *job.children(recursive=True)]
     server.look()
     server.kill(server.pid)
     server.wait_end()
 
-    assert server.left_over() == []
+    _, left = psutil.wait_procs(family, timeout=30)  # it saves first
+    assert left == []

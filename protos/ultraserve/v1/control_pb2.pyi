@@ -1496,6 +1496,7 @@ class DayNightState(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     NEXT_CHANGE_DAY_S_FIELD_NUMBER: _builtins.int
     LOAD_PER_S_FIELD_NUMBER: _builtins.int
+    RETURN_S_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     PUBLISH_FIELD_NUMBER: _builtins.int
@@ -1519,6 +1520,10 @@ class DayNightState(_message.Message):
     """When the policy, by what it sees now, next wants another number of groups."""
     load_per_s: _builtins.float
     """Requests per emulated second, over the last minutes of the day."""
+    return_s: _builtins.float
+    """Emulated seconds that a group took the last time from being called back to serving, its job's
+    saving included.
+    """
     publish: _builtins.str
     """never or if-better, and what the last attempt came to."""
     published: _builtins.str
@@ -1546,6 +1551,7 @@ class DayNightState(_message.Message):
         reason: _builtins.str = ...,
         next_change_day_s: _builtins.float | None = ...,
         load_per_s: _builtins.float = ...,
+        return_s: _builtins.float | None = ...,
         groups: _abc.Iterable[Global___GroupState] | None = ...,
         job: Global___JobState | None = ...,
         publish: _builtins.str = ...,
@@ -1554,13 +1560,18 @@ class DayNightState(_message.Message):
         restarts: _builtins.int = ...,
         trouble: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s", "job", b"job", "next_change_day_s", b"next_change_day_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "job", b"job", "next_change_day_s", b"next_change_day_s", "return_s", b"return_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s", "day_length_s", b"day_length_s", "day_s", b"day_s", "emulated_s", b"emulated_s", "groups", b"groups", "groups_desired", b"groups_desired", "job", b"job", "leases", b"leases", "load_per_s", b"load_per_s", "next_change_day_s", b"next_change_day_s", "policy", b"policy", "policy_words", b"policy_words", "publish", b"publish", "published", b"published", "reason", b"reason", "restarts", b"restarts", "time_of_day", b"time_of_day", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "day_length_s", b"day_length_s", "day_s", b"day_s", "emulated_s", b"emulated_s", "groups", b"groups", "groups_desired", b"groups_desired", "job", b"job", "leases", b"leases", "load_per_s", b"load_per_s", "next_change_day_s", b"next_change_day_s", "policy", b"policy", "policy_words", b"policy_words", "publish", b"publish", "published", b"published", "reason", b"reason", "restarts", b"restarts", "return_s", b"return_s", "time_of_day", b"time_of_day", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_change_day_s: _TypeAlias = _typing.Literal["next_change_day_s"]  # noqa: Y015
     _WhichOneofArgType__next_change_day_s: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s"]  # noqa: Y015
+    _WhichOneofReturnType__return_s: _TypeAlias = _typing.Literal["return_s"]  # noqa: Y015
+    _WhichOneofArgType__return_s: _TypeAlias = _typing.Literal["_return_s", b"_return_s"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_change_day_s) -> _WhichOneofReturnType__next_change_day_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__return_s) -> _WhichOneofReturnType__return_s | None: ...
 
 Global___DayNightState: _TypeAlias = DayNightState  # noqa: Y015
 

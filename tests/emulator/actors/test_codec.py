@@ -17,6 +17,7 @@ from emulator.chip.commands import (
     Combine,
     Hang,
     LoadExperts,
+    LoadWeights,
     Reduce,
     RepeatStep,
     Report,
@@ -34,6 +35,7 @@ from emulator.chip.effects import (
     ExpertRows,
     ExpertWeights,
     Failed,
+    NotLoaded,
     Ready,
     StepDone,
 )
@@ -167,6 +169,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         TakeExperts, layer=layers, slots=token_ids, gate_up=array(f32, 3), down=array(f32, 3)
     ),
     LoadExperts: st.builds(LoadExperts, layer=layers, slots=token_ids, experts=token_ids),
+    LoadWeights: st.builds(LoadWeights, weights_dir=names, experts=st.lists(token_ids, max_size=3)),
     ResetRank: st.just(ResetRank()),
     Report: st.just(Report()),
     Hang: st.just(Hang()),
@@ -192,6 +195,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         ),
     ),
     Failed: st.builds(Failed, reason=st.text()),
+    NotLoaded: st.builds(NotLoaded, reason=st.text()),
     BeginTraining: st.builds(
         BeginTraining,
         tokens=array(np.int32, 2),

@@ -81,6 +81,53 @@ def test_a_step_in_micro_batches_has_the_gradients_of_the_whole_batch(checkpoint
     assert twice.gradient_norm == pytest.approx(once.gradient_norm, rel=1e-5)
 
 
+def test_the_same_micro_batch_twice_has_the_gradients_and_the_balance_of_once(
+    checkpoint: Path,
+) -> None:
+    once, twice = (started(checkpoint, chips=2) for _ in range(2))
+    micro = dealt(sequences(4), 2)
+
+    first, second = once.step([micro], STEP), twice.step([micro, micro], STEP)
+
+    assert second.balance == pytest.approx(first.balance, rel=1e-6)
+    assert second.gradient_norm == pytest.approx(first.gradient_norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["tied", "one_kv_head"])
+def test_all_gradients_of_chips_together_are_those_that_autograd_finds(
+    small_checkpoints: Mapping[str, Path], shape: str
+) -> None:
+    """Adam's first moment after one step is a tenth of the gradient."""
+    import torch  # noqa: PLC0415  takes seconds
+
+    from tests.emulator.compute.torch_qwen3_moe import loss_and_gradients  # noqa: PLC0415
+
+    fleet = started(small_checkpoints[shape], chips=2)
+    before = fleet.state().values
+    ((tokens, targets),) = sequences(4)
+    balance = 0.05
+    loss, gradients = loss_and_gradients(
+        {name.removeprefix("master."): before[name] for name in before if "master" in name},
+        fleet.architecture,
+        tokens,
+        targets,
+        product=torch.matmul,
+        balance=balance,
+    )
+
+    found = fleet.step(
+        [dealt([(tokens, targets)], 2)],
+        Optimization(learning_rate=1e-3, clip_norm=1e9, balance_coefficient=balance),
+    )
+
+    assert found.loss + found.balance == pytest.approx(loss, rel=1e-5)
+    moments = fleet.state().values
+    for name, expected in gradients.items():
+        mine = moments[f"first.{name}"] / 0.1
+        error = np.abs(mine - expected).max() / np.abs(expected).max()
+        assert error < 1e-4, (name, error)
+
+
 @pytest.mark.parametrize("precision", list(Precision))
 def test_the_same_steps_have_the_same_bits(checkpoint: Path, precision: Precision) -> None:
     first, second = (

@@ -352,3 +352,45 @@ def test_the_pool_fits_to_the_last_token_within_its_share_and_bytes_are_conserve
         with pytest.raises(HbmExhausted):
             layout.take_kv(one_more)
         layout.check()
+
+
+def lent_layout() -> HbmLayout:
+    memory = model(group(Split.HEADS, 8 * MB), group(Split.EXPERT, 5 * MB), experts=4)
+    layout = lay_out(memory, TRN3_NL72X2, Partition(chips=4, ep=4), slots=1)
+    layout.take_kv([100] * 4)
+    return layout
+
+
+MASTER = HbmOwner(use=HbmUse.TRAINING, name="master")
+
+
+def test_a_lent_chip_holds_its_training_state_alone_and_then_what_it_held_before() -> None:
+    layout = lent_layout()
+    before = layout.usage()
+    held = layout.lend_out(2, {MASTER: 40 * GB})
+
+    owners = {owner.use for stack in layout.usage()[2] for owner in stack.bytes_by_owner()}
+    assert owners == {HbmUse.MICROCODE, HbmUse.TRAINING}
+    assert layout.allocators[2].held_bytes(MASTER) == 40 * GB
+    assert layout.usage()[0] == before[0]
+    layout.check()
+    layout.take_back(2, held)
+    assert layout.usage() == before
+    layout.check()
+
+
+def test_a_training_state_that_does_not_fit_is_refused_and_nothing_changes() -> None:
+    layout = lent_layout()
+    before = layout.usage()
+    for lends in (layout.check_lending, layout.lend_out):
+        with pytest.raises(HbmExhausted, match="training/master wants"):
+            lends(1, {MASTER: 150 * GIB})
+        assert layout.usage() == before
+
+
+def test_asking_whether_a_training_state_fits_changes_nothing_and_says_what_is_left() -> None:
+    layout = lent_layout()
+    before = layout.usage()
+
+    assert layout.check_lending(1, {MASTER: 40 * GB}) == 4 * STACK_LEFT - 40 * GB
+    assert layout.usage() == before

@@ -69,3 +69,12 @@ def test_an_interval_may_be_counted_in_two_parts(ns: int, watts: float, share: f
 
     assert parts.chip_joules == pytest.approx(whole.chip_joules)
     assert parts.facility_joules == pytest.approx(whole.facility_joules)
+
+
+def test_joules_beyond_intervals_bring_what_the_facility_adds_to_them_and_no_host_again() -> None:
+    meter = EnergyMeter(facility)
+    meter.add(duration_ns=S, chip_watts=300.0)
+    meter.add_beyond(80.0)
+
+    assert meter.chip_joules == 380.0
+    assert meter.facility_joules == pytest.approx(500.0 + 1.25 * 80.0)

@@ -35,6 +35,7 @@ def fields(health: Health) -> list[list[object]]:
             "slow_factor",
             "lanes_down",
             "switch_trays_out",
+            "lent",
         )
     ]
 
@@ -167,3 +168,22 @@ def test_whatever_happens_everything_can_be_repaired_and_nothing_old_changes(
         assert (states[-1].switch_trays_out <= 10).all()
 
     assert fields(states[-1].healed()) == fields(WHOLE)
+
+
+def test_a_chip_that_is_lent_out_works_for_somebody_else() -> None:
+    health = WHOLE.lending([1, 3])
+
+    assert health.in_service.tolist() == [True, False, True, False, True]
+    assert health.works.all()
+    assert [health.state_of(0), health.state_of(1)] == ["up", "lent out"]
+    assert fields(health.returning([1, 3])) == fields(WHOLE)
+
+
+def test_a_lent_chip_can_fail_and_does_not_come_back_until_it_is_repaired() -> None:
+    lost = after(LOSE, health=WHOLE.lending([1]))
+
+    assert lost.state_of(1) == "lost"
+    assert not lost.returning([1]).in_service[1]
+    repaired = lost.healed(1)
+    assert repaired.lent.tolist() == [False, True, False, False, False]
+    assert repaired.returning([1]).in_service.all()

@@ -22,9 +22,10 @@ def experts(count: int, chips: int) -> ExpertMap:
     return ExpertMap(ExpertPlacement.even(layers=2, experts=count, chips=chips, ep=chips))
 
 
-def test_two_chips_exchange_three_tokens_by_hand() -> None:
-    """Chip 0 has experts 0 and 1, chip 1 has 2 and 3."""
-    exchange = TrainingExchange(
+@pytest.fixture
+def by_hand() -> TrainingExchange:
+    """Three tokens of two chips; chip 0 has experts 0 and 1, chip 1 has 2 and 3."""
+    return TrainingExchange(
         {
             0: TrainingDispatch(
                 layer=1,
@@ -42,7 +43,9 @@ def test_two_chips_exchange_three_tokens_by_hand() -> None:
         experts(4, 2),
     )
 
-    first, second = exchange.work[0], exchange.work[1]
+
+def test_each_chip_is_sent_a_token_once_and_its_pairs_by_expert(by_hand: TrainingExchange) -> None:
+    first, second = by_hand.work[0], by_hand.work[1]
     assert first.rows.tolist() == [[1], [2], [5]]
     assert first.row_of_pair.tolist() == [0, 1, 1, 2]  # expert 0: two rows, expert 1: two rows
     assert first.counts.tolist() == [2, 2]
@@ -50,9 +53,13 @@ def test_two_chips_exchange_three_tokens_by_hand() -> None:
     assert second.rows.tolist() == [[1], [5]]
     assert second.row_of_pair.tolist() == [1, 0]  # expert 2 before expert 3
     assert second.weights.tolist() == pytest.approx([0.7, 0.9])
-    assert exchange.expert_share.tolist() == pytest.approx([2 / 3, 2 / 3, 1 / 3, 1 / 3])
+    assert by_hand.expert_share.tolist() == pytest.approx([2 / 3, 2 / 3, 1 / 3, 1 / 3])
 
-    sums = exchange.combine(
+
+def test_sums_of_a_token_are_added_and_gradients_go_the_same_ways(
+    by_hand: TrainingExchange,
+) -> None:
+    sums = by_hand.combine(
         {
             1: ExpertSums(layer=1, rows=np.array([[100], [500]], F32)),
             0: ExpertSums(layer=1, rows=np.array([[10], [20], [50]], F32)),
@@ -61,7 +68,7 @@ def test_two_chips_exchange_three_tokens_by_hand() -> None:
     assert sums[0].rows.tolist() == [[110], [20]]
     assert sums[1].rows.tolist() == [[550]]
 
-    back = exchange.backward(
+    back = by_hand.backward(
         {
             1: GradientDispatch(layer=1, rows=np.array([[7]], F32)),
             0: GradientDispatch(layer=1, rows=np.array([[3], [4]], F32)),
@@ -70,7 +77,7 @@ def test_two_chips_exchange_three_tokens_by_hand() -> None:
     assert back[0].rows.tolist() == [[3], [4], [7]]
     assert back[1].rows.tolist() == [[3], [7]]
 
-    gradients = exchange.combine_gradients(
+    gradients = by_hand.combine_gradients(
         {
             0: ExpertGradients(
                 layer=1, rows=np.array([[1], [2], [3]], F32), weights=np.array([1, 2, 3, 4], F32)

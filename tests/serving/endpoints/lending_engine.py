@@ -41,8 +41,11 @@ HOUR_S = 1.0
 class LendingEngine:
     """`refuses` is what it answers to every drain; emulated time is the test's to set.
 
-    `fails` is called before and after each call with the request; what it raises, the call raises.
+    Nothing asks it to generate. `fails` is called before and after each call with the request; what it raises,
+    the call raises.
     """
+
+    generate = None
 
     def __init__(self, *, weights_dir: str = "/weights") -> None:
         self.errored = False

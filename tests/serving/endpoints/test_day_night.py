@@ -93,12 +93,14 @@ def test_a_night_by_hand(lender: LendingEngine, directory: Path) -> None:
         assert phases(lender) == ["training"] * 3
         at(lender, MORNING)
         await until(controller, lambda: phases(lender) == ["serving"] * 3)
+        await controller.tick()  # it sees that they do
 
     asyncio.run(night())
     drains = [asked for asked in lender.asked if isinstance(asked, DrainRequest)]
     assert drains == [DrainRequest(chips=(chip,), grace_s=2.0) for chip in (1, 2, 3)]
     assert {asked.lease for asked in lender.asked if isinstance(asked, ResumeRequest)} == {1, 2, 3}
     assert controller.job.pid is None
+    assert controller.returns.last_s == 0.0  # this engine's time stood still meanwhile
     saved = int((directory / "saved").read_text())
     assert saved > 0
     training = [lease.training for lease in lender.leases]

@@ -31,7 +31,7 @@ def test_a_job_on_two_chips_by_hand(tmp_path: Path) -> None:
     spec = spec_of(job_commands(replace(made, training=training))((2, 3), 10.0))
 
     assert (spec.chips, spec.first_chip, spec.dilation) == (2, 10, 10.0)
-    assert (spec.weights, spec.corpus) == ("/weights", tmp_path)
+    assert (spec.weights, spec.corpus) == ("/weights", str(tmp_path))
     assert (spec.model, spec.learning_rate, spec.schedule) == ("qwen3-30b-a3b", 1e-4, "constant")
 
 

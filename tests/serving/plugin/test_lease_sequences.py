@@ -120,7 +120,7 @@ def check(running: Running) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: ",".join(map(str, shape.values())))
 @given(happens=st.lists(acts, min_size=3, max_size=14))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_whatever_happens_every_text_is_written_once_and_as_without_it(
     shape: dict[str, Any], happens: list[tuple[Any, ...]]
 ) -> None:

@@ -225,6 +225,15 @@ def test_a_loss_that_is_no_number_ends_the_job_and_keeps_the_checkpoint_before(
     assert np.isfinite(newest.state.loss)
 
 
+def test_a_job_that_cannot_keep_up_with_its_clock_counts_how_late_it_is(root: Path) -> None:
+    spec = tiny_spec(root, steps=2, dilation=1e-6, eval_every_steps=0)
+
+    status = Job(spec, root / "late").run()
+
+    assert status.lag_ns > 1e9  # a step of microseconds took this host far longer
+    assert status.emulated_ns < 1e9
+
+
 def test_one_batch_is_learned_by_heart(root: Path) -> None:
     spec = tiny_spec(
         root, one_batch=True, steps=150, save_every_steps=150, eval_every_steps=0, warmup_steps=5

@@ -1,0 +1,104 @@
+"""`ultraserve day` from its arguments to its text, its JSON and its picture."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from emulator.errors import ConfigError, UltraServeError
+from serving.commands import day as command
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["day", *arguments])
+
+
+def lengths(path: Path) -> Path:
+    rows = (
+        f'{{"timestamp": {at}, "input_length": {300 + at % 7}, "output_length": {3 + at % 4}}}'
+        for at in range(200)
+    )
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def hours(path: Path) -> Path:
+    rows = (f"{h},2024-05-10T{h:02}:00Z,{n},0" for h, n in enumerate((900, 100, 900)))
+    path.write_text("hour_index,utc_hour_start,requests_est,rps_est\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "day.png"
+    args = parsed(
+        *("--model", "qwen3-30b-a3b", "--replica-chips", "2", "--lnc", "2", "--ep", "2"),
+        *("--tp", "1", "--trace", str(hours(tmp_path / "hours.csv")), "--policy", "fixed:36"),
+        *("--lengths", str(lengths(tmp_path / "lengths.jsonl")), "--requests", "60"),
+        *("--slo", "ttft=300ms,tpot=30ms@p90", "--peak", "50", "--processes", "1"),
+        *("--max-num-seqs", "32", "--json", "--plot", str(picture)),
+    )
+    assert args.run(args) == 0
+    captured = capsys.readouterr()
+    data = json.loads(captured.out)
+
+    assert data["policy"] == "fixed:36"
+    assert data["slo_attainment"] >= 0.9
+    requests = data["served_requests"]
+    assert data["served_output_tokens"] == pytest.approx(4.5 * requests)
+    assert data["training_chip_hours"] > 0
+    assert data["training_tokens"] > 0
+    assert data["energy_mwh"] > 0.1
+    assert data["output_tokens_per_mwh"] == pytest.approx(
+        data["served_output_tokens"] / data["energy_mwh"]
+    )
+    assert data["wall_s"] > 0
+    (load,) = data["loads"]
+    assert [each["policy"] for each in load["policies"][:3]] == ["fixed:36", "never", "oracle"]
+    assert load["policies"][1]["flops_per_mwh_over_never"] == 1
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 50_000  # a picture that was not drawn is a title alone
+    assert "requests/s" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--peak", "much"), "peak"),
+        (("--peak", "0"), "peak"),
+        (("--days", "9"), "days"),
+        (("--policies", "sometimes"), "policy"),
+        (("--days", "0"), "days"),
+        (("--ultraservers", "0"), "ultraservers"),
+        (("--slo", "fast"), "slo"),
+        (("--trace", "nowhere.csv"), "trace"),
+        (("--train-model", "nothing"), "model"),
+        (("--start-seconds", "-1"), "start-seconds"),
+        (("--requests", "0"), "judged"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line_that_names_it(
+    arguments: tuple[str, ...], named: str
+) -> None:
+    args = parsed("--model", "qwen3-30b-a3b", *arguments)
+    with pytest.raises(UltraServeError) as caught:
+        command.settings_of(args)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work() -> None:
+    args = parsed("--model", "qwen3-30b-a3b", "--plot", "day.gif")
+    with pytest.raises(ConfigError, match="plot"):
+        args.run(args)
+
+
+def test_a_week_begins_with_the_trace_and_a_day_is_its_busiest() -> None:
+    week = command.settings_of(parsed("--model", "qwen3-30b-a3b", "--week")).question
+    assert (week.begin_s, week.length_s) == (0.0, 7 * 86_400.0)
+    day = command.settings_of(parsed("--model", "qwen3-30b-a3b", "--trace", "deepseek")).question
+    assert (day.begin_s, day.length_s, day.same_past) == (0.0, 86_400.0, True)
