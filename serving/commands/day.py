@@ -267,7 +267,8 @@ def _question(args: argparse.Namespace, trace: DayTrace) -> DayQuestion:
     first = args.first_day
     if first is None:
         first = trace.busiest_day() if days == 1 else 0
-    whole = min(days * _DAY_S, trace.length_s)  # a trace of less than a day is walked whole
+    # A trace of less than a day is walked whole.
+    whole = days * _DAY_S if trace.days or days > 1 else trace.length_s
     policies = [args.policy]
     for text in args.policies or ():
         policies += _ALL if text == "all" else [text]

@@ -64,6 +64,11 @@ def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests that a group serves in an emulated second within its targets; `demand` "
         "needs it, the others never lend what the load needs when they know it",
     )
+    _add_training(parser)
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("training", "what lent chips do; see `ultraserve train`")
     group.add_argument(
         "--train-dir",
         metavar="DIR",

@@ -18,7 +18,7 @@ from serving.commands.day_night_arguments import day_night_settings
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
 from serving.endpoints.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.endpoints.control_address import MIDDLEWARE, ControlAddress
-from serving.endpoints.job_record import end_job
+from serving.endpoints.training_directory import held_directory
 from serving.errors import PortInUse, UnsupportedFlag
 
 if TYPE_CHECKING:
@@ -59,12 +59,13 @@ def run(args: argparse.Namespace) -> int:
     deployment.machine(_utilization(args.unknown))  # refuses a model that does not fit
     check_port(args.host, args.port)
     vllm_arguments = [*args.unknown, *_control_service(args)]
-    if day_night is not None:
-        end_job(day_night.training.directory, save_s=_SAVE_S)
-        os.environ |= day_night.to_environment()
     from serving.plugin.openai_app import serve
 
-    with claimed_cores(deployment):
+    with contextlib.ExitStack() as held:
+        held.enter_context(claimed_cores(deployment))
+        if day_night is not None:
+            held.enter_context(held_directory(day_night.training.directory, save_s=_SAVE_S))
+            os.environ |= day_night.to_environment()
         return serve(deployment, host=args.host, port=args.port, vllm_arguments=vllm_arguments)
 
 

@@ -75,6 +75,11 @@ def state_lines(state: MachineState) -> Iterator[str]:
     yield _balance_line(state.expert_balance)
     going = [fault for fault in state.faults if fault.stage != "healed"]
     yield f"faults: {len(state.faults)}, {len(going)} not healed"
+    for version in state.versions:
+        if version.ranks or version.target:
+            yield f"weights {version.weights} on {version.ranks} ranks: {version.note}"
+    if state.sleep.asleep:
+        yield f"asleep: {', '.join(state.sleep.asleep)}"
     yield ""
     yield from table_lines([_HEADER, *map(_chip_row, state.chips)], right=_RIGHT)
 
@@ -124,10 +129,12 @@ def _chip_row(chip: ChipState) -> tuple[str, ...]:
 
 
 def chip_health(chip: ChipState) -> str:
-    """A chip's health in words, with what it has lost."""
+    """A chip's health in words, with what it has lost, and what it does when it does not serve."""
     words = [chip.health.value]
     if chip.slow_factor > 1:
         words[0] += f" x{chip.slow_factor:g}"
+    if chip.phase != "serving":
+        words.append(chip.phase)
     words += [f"stack {stack.stack} failed" for stack in chip.stacks if stack.failed]
     words += [f"{cut.tier} {cut.lanes_cut} of {cut.lanes} lanes cut" for cut in chip.cut_links]
     return ", ".join(words)

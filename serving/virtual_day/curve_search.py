@@ -32,6 +32,10 @@ _FIRST: Final = (0.45, 0.7)
 _ROUNDS_MAX: Final = 8
 _OVERLOAD: Final = 1.5
 """So many times the first rate that misses the target is an overload: a queue at all times."""
+_BEGUN_SHARE: Final = 0.85
+"""Of the arrivals, below which a queue grows; the rest is chance at the ends of a short run."""
+_TTFT_LIMITS: Final = 4.0
+"""Judged requests arrive for so many times the TTFT limit at least: a queue takes time to grow."""
 _ROUNDING: Final = 1e-9
 _LEADS: Final = 2.0
 """Traffic runs for so many mean requests before and after the judged ones."""
@@ -42,7 +46,7 @@ class CurveTerms:
     """How finely a curve is looked at.
 
     `judged` requests speak for a rate, fewer where they would take more than `steps_max` steps,
-    but never fewer than `judged_least`.
+    but never fewer than `judged_least`, and more where they would come too fast to make a queue.
     """
 
     required_share: float
@@ -138,14 +142,14 @@ class _Search:
         rates = [share * self._guess.rate_per_s for share in _FIRST]
         for _ in range(_ROUNDS_MAX):
             for point in self.run(rates):
-                if point.both_share < self._terms.required_share:
+                if not self._keeps(point):
                     high = min(high, point.rate_per_s)
             kept = [p.rate_per_s for p in self.points() if p.rate_per_s < high]
             low = max(kept, default=0.0)
-            if low and high - low <= _BRACKET_SHARE * high:
-                return low, high
             if high == float("inf"):
                 rates = [1.4 * low, 2.0 * low]
+            elif low and high - low <= _BRACKET_SHARE * high:
+                return low, high
             elif not low:
                 rates = [0.25 * high, 0.5 * high]
             else:
@@ -167,7 +171,9 @@ class _Search:
         return max(begun_per_s, highest * (1 + _ROUNDING))
 
     def _keeps(self, point: RatePoint) -> bool:
-        return point.both_share >= self._terms.required_share
+        """Whether enough were in time, and as many began as came: else a longer run would miss."""
+        begun = point.served_per_s >= _BEGUN_SHARE * point.rate_per_s
+        return begun and point.both_share >= self._terms.required_share
 
     def _task(self, rate_per_s: float) -> RateTask:
         guess, terms = self._guess, self._terms
@@ -176,7 +182,9 @@ class _Search:
         tpot_s = guess.alone_s + load * (guess.tpot_s - guess.alone_s)
         lead_s = _LEADS * self._replica.mean_output_tokens * tpot_s
         affordable = ceil(rate_per_s * terms.steps_max * tpot_s)
-        judged = min(terms.judged, max(terms.judged_least, affordable))
+        ttft_s = self._replica.slo.ttft_s or 0.0
+        least = max(terms.judged_least, ceil(rate_per_s * max(lead_s, _TTFT_LIMITS * ttft_s)))
+        judged = max(least, min(terms.judged, affordable))
         return RateTask(
             replica=self._replica,
             rate_per_s=rate_per_s,

@@ -122,12 +122,18 @@ def _freed_lines(day: VirtualDay) -> Iterator[str]:
     load = day.headline
     yield (
         f"At {load.peak_share:.0%}, the demand itself stays {_unused(day):.1%} below its highest "
-        f"rate in the mean ({trace.source}):"
+        f"rate in the mean ({trace.source})"
+        + (
+            ": that is what the operator's own schedule freed of the node-hours of its peak"
+            if trace.is_schedule
+            else ""
+        )
     )
     for result in load.results:
         totals = result.walk.totals
         yield (
-            f"  {result.policy}: frees {result.freed_share:.1%} of all chip-hours; hand-overs take "
+            f"  {result.policy}: frees {result.freed_share:.1%} of all chip-hours, and "
+            f"{result.freed_share_of_peak:.1%} of those of its own peak; hand-overs take "
             f"{totals.seconds * day.machine.group_chips / HOUR_S:,.4g} chip-hours, "
             f"{totals.joules / HOUR_S / 1e3:,.4g} kWh and {totals.tokens_lost / _MILLION:,.4g} "
             f"million training tokens; {totals.job_starts} job starts, {result.walk.moved:,.3g} "
@@ -240,6 +246,7 @@ def _result_data(result: DayResult) -> dict[str, Any]:
         "training_tokens": result.training_tokens,
         "freed_chip_hours": result.freed_chip_hours,
         "freed_share": result.freed_share,
+        "freed_share_of_peak": result.freed_share_of_peak,
         "energy_mwh": result.energy_mwh,
         "output_tokens_per_mwh": result.output_tokens_per_mwh,
         "training_tokens_per_mwh": result.training_tokens_per_mwh,

@@ -177,6 +177,12 @@ class DayResult:
         length_h = self.walk.demand.length_s / HOUR_S
         return self.freed_chip_hours / (length_h * self.machine.groups * self.machine.group_chips)
 
+    @property
+    def freed_share_of_peak(self) -> float:
+        """Of the most groups that ever served at once, the part that did not serve in the mean."""
+        serving_s = self.walk.column("serving_s")
+        return 1 - float(serving_s.mean() / serving_s.max())
+
     @cached_property
     def chip_watts(self) -> Float64s:
         """Of all chips, [intervals]."""

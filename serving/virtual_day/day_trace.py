@@ -32,6 +32,7 @@ class DayTrace:
         knots_s: ascending; two that are equal make a step. [knots]
         rates_per_s: requests per second at the knots. [knots]
         traffic: the requests themselves, where they were recorded one by one.
+        is_schedule: whether it is what an operator kept in service, and no demand of its own.
 
     Raises ConfigError for knots out of order, and rates that are negative or all 0.
     """
@@ -42,6 +43,7 @@ class DayTrace:
     knots_s: Float64s
     rates_per_s: Float64s
     traffic: Traffic | None = None
+    is_schedule: bool = False
 
     def __post_init__(self) -> None:
         knots, rates = self.knots_s, self.rates_per_s

@@ -8,6 +8,7 @@
 """
 
 import csv
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
@@ -104,7 +105,8 @@ def _of_steps(path: Path, rows: list[list[str]]) -> DayTrace:
 
 
 def _of_nodes(steps: list[tuple[float, float, float]], source: str) -> DayTrace:
-    return DayTrace.stepwise(tuple(sorted(steps)), source=source, begins=_DEEPSEEK_DAY)
+    trace = DayTrace.stepwise(tuple(sorted(steps)), source=source, begins=_DEEPSEEK_DAY)
+    return replace(trace, is_schedule=True)
 
 
 def _of_requests(path: Path) -> DayTrace:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
+from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
 
 from emulator.errors import ConfigError
 from serving.virtual_day.replica_run import RatePoint

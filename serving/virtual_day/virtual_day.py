@@ -19,9 +19,10 @@ from serving.virtual_day.day_comparison import DayQuestion, LoadComparison, comp
 from serving.virtual_day.day_result import DayMachine, mean_request_flops
 from serving.virtual_day.exact_hour import ExactHour, exact_hour
 from serving.virtual_day.replica_choice import ReplicaChoice, choose_replica
+from serving.virtual_day.replica_curve import ReplicaCurve
 from serving.virtual_day.replica_run import ReplicaUnderTest
 from serving.virtual_day.training_table import JobTerms, group_handover, training_yield
-from serving.virtual_day.training_yield import GroupHandover
+from serving.virtual_day.training_yield import GroupHandover, TrainingYield
 
 Progress = Callable[[str], None]
 
@@ -111,17 +112,7 @@ def virtual_day(
     with SimulationWorkers(processes) as workers:
         curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
     lap("curve")
-    machine = DayMachine(
-        system=settings.sweep.system,
-        machines=settings.machines,
-        group_chips=choice.chips,
-        curve=curve,
-        trained=trained.of_machines(settings.machines),
-        mean_prompt_tokens=replica.mean_prompt_tokens,
-        mean_output_tokens=replica.mean_output_tokens,
-        flops_per_request=mean_request_flops(replica.model, settings.lengths),
-        season=settings.sweep.season,
-    )
+    machine = _machine(settings, choice, replica, curve, trained)
     handover = group_handover(
         settings.job,
         replica.model,
@@ -154,6 +145,26 @@ def virtual_day(
     )
     lap("check")
     return replace(answer, check=checked)
+
+
+def _machine(
+    settings: DaySettings,
+    choice: ReplicaChoice,
+    replica: ReplicaUnderTest,
+    curve: ReplicaCurve,
+    trained: TrainingYield,
+) -> DayMachine:
+    return DayMachine(
+        system=settings.sweep.system,
+        machines=settings.machines,
+        group_chips=choice.chips,
+        curve=curve,
+        trained=trained.of_machines(settings.machines),
+        mean_prompt_tokens=replica.mean_prompt_tokens,
+        mean_output_tokens=replica.mean_output_tokens,
+        flops_per_request=mean_request_flops(replica.model, settings.lengths),
+        season=settings.sweep.season,
+    )
 
 
 def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:

@@ -185,7 +185,7 @@ def test_three_nights_under_load(
 
     assert clients.failures == []
     assert clients.answered > 50
-    assert len(state.leases) == leases + 3
+    assert len(state.leases) >= leases + 3
     assert state.restarts == 0
     losses = [point.loss for point in read_curve(training / "curve.jsonl")]
     assert len(losses) >= 9

@@ -15,18 +15,24 @@ def seats_after(
     sitting: list[int] | None = None,
     capacity: list[int] | None = None,
     experts: int = 0,
+    lent: tuple[int, ...] = (),
 ) -> Seats:
-    """All links are whole; `lost` are chips."""
+    """All links are whole; `lost` and `lent` are chips, the lent ones sit in their positions."""
     health = Health.whole(TRN3_NL72X2, partition)
     for chip in lost:
         health = health.after(lose(chip), TRN3_NL72X2, partition)
+    health = health.lending(lent)
     chips = partition.chips + partition.spares
     return take_seats(
         partition,
         TRN3_NL72X2,
         health,
         Seating(chip_of_position=np.array(sitting or range(partition.chips))),
-        room=Room(capacity=np.array(capacity or [1] * partition.chips), experts=experts),
+        room=Room(
+            capacity=np.array(capacity or [1] * partition.chips),
+            experts=experts,
+            lent=frozenset(lent),
+        ),
         reachable=np.ones((chips, chips), dtype=np.bool_),
     )
 
@@ -82,3 +88,39 @@ def test_a_chip_of_the_rack_is_nearer_than_a_lower_one_of_the_other() -> None:
     seats = seats_after([3], partition=partition, sitting=[6, 1, 2, 3, 4, 5])
 
     assert seats.seating.chip_of_position.tolist() == [6, 1, 2, 7, 4, 5]
+
+
+def test_nobody_takes_the_seat_of_a_lent_chip_whatever_stands_by() -> None:
+    partition = Partition(chips=4, tp=2, ep=4, spares=2)
+
+    seats = seats_after([], partition=partition, lent=(2, 3))
+
+    assert seats.seating.chip_of_position.tolist() == [0, 1, VACANT, VACANT]
+    assert seats.ranks_up.tolist() == [True, False]
+    assert seats.closed == {}
+
+
+def test_standby_chips_replace_those_that_died_beside_lent_ones() -> None:
+    partition = Partition(chips=4, tp=2, ep=4, spares=2)
+
+    seats = seats_after([0], partition=partition, lent=(2, 3), experts=2)
+
+    assert seats.seating.chip_of_position.tolist() == [4, 1, VACANT, VACANT]
+
+
+def test_a_block_that_needs_a_lent_seat_closes() -> None:
+    partition = Partition(chips=4, ep=4, spares=2)
+
+    seats = seats_after([], partition=partition, capacity=[1, 1, 1, 5], experts=5, lent=(3,))
+
+    assert seats.closed == {0: "5 experts do not fit into the 3 slots that are left"}
+    assert not seats.ranks_up.any()
+
+
+def test_chips_that_come_back_go_home_where_another_seat_is_as_good() -> None:
+    # Of positions 1, 2 and 3 nobody sits in, chips 2 and 3 are back.
+    partition = Partition(chips=4, ep=4)
+
+    seats = seats_after([1], partition=partition, sitting=[0, VACANT, VACANT, VACANT])
+
+    assert seats.seating.chip_of_position.tolist() == [0, VACANT, 2, 3]

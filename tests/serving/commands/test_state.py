@@ -8,7 +8,8 @@ import pytest
 
 from emulator.errors import ConfigError, UltraServeError
 from serving.commands import state as command
-from serving.metrics.machine_state import MachineState
+from serving.metrics.machine_state import MachineState, SleepState
+from tests.serving.endpoints.lending_engine import a_version
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
 from tests.serving.metrics.machine_states import a_broken_chip, a_state
 
@@ -43,6 +44,24 @@ def test_what_a_chip_has_lost_stands_beside_its_health() -> None:
     assert command.chip_health(a_broken_chip()) == (
         "slow x2.5, stack 0 failed, cross-rack 4 of 16 lanes cut"
     )
+
+
+def test_a_chip_that_does_not_serve_says_what_it_does() -> None:
+    lent = msgspec.structs.replace(a_broken_chip(), phase="training")
+
+    assert command.chip_health(lent).startswith("slow x2.5, training, ")
+
+
+def test_weights_that_some_rank_serves_and_a_sleeping_engine_are_told() -> None:
+    versions = (a_version(1, "/a"), msgspec.structs.replace(a_version(2, "/b"), note="night"))
+    versions = (msgspec.structs.replace(versions[0], target=False, ranks=0), versions[1])
+    sleep = SleepState(asleep=("kv_cache",))
+    state = msgspec.structs.replace(a_state(), versions=versions, sleep=sleep)
+
+    assert list(command.state_lines(state))[7:9] == [
+        "weights v2 on 4 ranks: night",
+        "asleep: kv_cache",
+    ]
 
 
 def test_a_machine_that_has_done_nothing_yet_says_so() -> None:

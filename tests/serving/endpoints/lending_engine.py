@@ -41,8 +41,8 @@ HOUR_S = 1.0
 class LendingEngine:
     """`refuses` is what it answers to every drain; emulated time is the test's to set.
 
-    Nothing asks it to generate. `fails` is called before and after each call with the request; what it raises,
-    the call raises.
+    Nothing asks it to generate. `fails` is called before and after each call with the request; what
+    it raises, the call raises.
     """
 
     generate = None

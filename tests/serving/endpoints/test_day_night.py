@@ -1,84 +1,27 @@
 """Nights of a controller before an engine that lends and a job that is a real process."""
 
 import asyncio
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from emulator.errors import ConfigError
-from serving.daynight.handover import HandoverLimits, JobPhase, Phase
-from serving.endpoints.day_night import DayNight
+from serving.daynight.handover import JobPhase, Phase
 from serving.endpoints.day_night_report import day_night_state
-from serving.endpoints.engine_call import EngineGone
-from serving.endpoints.job_record import kill_job, read_record
+from serving.endpoints.job_record import read_record
 from serving.metrics.control_call import DrainRequest, PublishRequest, ResumeRequest
-from tests.serving.endpoints.lending_engine import HOUR_S, LendingEngine, a_settings, job_command
+from tests.serving.endpoints.lending_engine import LendingEngine
+from tests.serving.endpoints.nights import (
+    MORNING,
+    NIGHT,
+    NOON,
+    a_controller,
+    at,
+    phases,
+    trains,
+    until,
+)
 from tests.serving.endpoints.test_morning_weights import a_checkpoint
-
-NOON, NIGHT, MORNING = 0.0, 11.0, 19.0  # hours after the first noon
-QUICK = HandoverLimits(stop_s=0.3, silent_s=30.0, backoff_s=0.01, backoff_max_s=0.1)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    kill_job(tmp_path)
-
-
-@pytest.fixture
-def lender() -> LendingEngine:
-    return LendingEngine()
-
-
-def a_controller(
-    lender: LendingEngine,
-    directory: Path,
-    *,
-    how: str = "works",
-    slow_to_stop: bool = False,
-    **given: Any,
-) -> DayNight:
-    return DayNight(
-        lender,
-        a_settings(directory, **given),
-        job_command=job_command(directory, how),
-        limits=replace(QUICK, stop_s=30.0) if slow_to_stop else QUICK,
-    )
-
-
-def at(lender: LendingEngine, hours: float) -> None:
-    lender.emulated_s = hours * HOUR_S
-
-
-async def until(controller: DayNight, condition: Callable[[], bool], *, wall_s: float = 30) -> None:
-    """Let the controller look and act until `condition` holds."""
-    end_s = time.monotonic() + wall_s
-    while not condition():
-        assert time.monotonic() < end_s
-        await controller.tick()
-        await asyncio.sleep(0.01)  # another process is at work
-
-
-def phases(lender: LendingEngine) -> list[str]:
-    return [lease.phase for lease in lender.leases]
-
-
-def trains(controller: DayNight, chips: int = 3) -> Callable[[], bool]:
-    """Whether a job runs on so many chips and has taken a step."""
-
-    def holds() -> bool:
-        status = controller.job.status()
-        if status is None or status.pid != controller.job.pid:
-            return False
-        return status.phase == "training" and status.chips == chips
-
-    return holds
 
 
 def test_a_night_by_hand(lender: LendingEngine, directory: Path) -> None:
@@ -130,204 +73,6 @@ def test_the_next_night_goes_on_from_the_last(lender: LendingEngine, directory: 
         second - first,
         third - second,
     ]
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("nth", range(14))
-def test_a_crash_at_any_call_loses_nothing(
-    lender: LendingEngine, directory: Path, when: str, nth: int
-) -> None:
-    controller = a_controller(lender, directory)
-    calls = 0
-
-    def fail(now: str, request: object) -> None:
-        nonlocal calls
-        calls += now == when
-        if now == when and calls == nth:
-            raise RuntimeError("the engine said something strange")
-
-    async def tick() -> None:
-        loop = asyncio.create_task(controller.tick())
-        await asyncio.wait({loop})
-        loop.exception()
-
-    async def night() -> None:
-        at(lender, NIGHT)
-        end_s = time.monotonic() + 30
-        while not trains(controller)():
-            assert time.monotonic() < end_s
-            await tick()
-            await asyncio.sleep(0.005)
-        at(lender, MORNING)
-        while lender.going:
-            assert time.monotonic() < end_s
-            await tick()
-            await asyncio.sleep(0.005)
-
-    lender.fails = fail
-    asyncio.run(night())
-    assert calls >= nth
-    assert controller.job.pid is None
-    assert len(lender.leases) == 3  # no group was drained twice
-
-
-@pytest.mark.parametrize("action", ["start", "ask_stop", "seen"])
-def test_a_crash_at_any_touch_of_the_job_loses_nothing(
-    lender: LendingEngine, directory: Path, action: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controller = a_controller(lender, directory)
-    real = getattr(controller.job, action)
-    failures = iter([True])
-
-    def fails_once(*given: Any) -> Any:
-        result = real(*given)
-        if next(failures, False):
-            raise OSError("no memory")
-        return result
-
-    monkeypatch.setattr(controller.job, action, fails_once)
-    monkeypatch.setattr("serving.endpoints.day_night.TICK_S", 0.01)
-    monkeypatch.setattr("serving.endpoints.day_night._AGAIN_S", 0.01)
-
-    async def night() -> None:
-        at(lender, NIGHT)
-        await controller.start()
-        await wait(trains(controller))
-        at(lender, MORNING)
-        await wait(lambda: not lender.going)
-        await controller.stop()
-
-    asyncio.run(night())
-    assert controller.restarts == 1
-    assert "no memory" in controller.trouble
-    assert len(lender.leases) == 3
-
-
-async def wait(condition: Callable[[], bool], *, wall_s: float = 30) -> None:
-    end_s = time.monotonic() + wall_s
-    while not condition():
-        assert time.monotonic() < end_s
-        await asyncio.sleep(0.01)  # another task and another process are at work
-
-
-def test_a_loop_that_is_cancelled_begins_again(
-    lender: LendingEngine, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controller = a_controller(lender, directory)
-    monkeypatch.setattr("serving.endpoints.day_night.TICK_S", 0.01)
-    monkeypatch.setattr("serving.endpoints.day_night._AGAIN_S", 0.01)
-
-    async def cancelled() -> None:
-        await controller.start()
-        (loop,) = [
-            task
-            for task in asyncio.all_tasks()
-            if getattr(task.get_coro(), "__name__", "") == "_loop"
-        ] or [await first_loop()]
-        loop.cancel()
-        at(lender, NIGHT)
-        await wait(trains(controller))
-        await controller.stop()
-
-    async def first_loop() -> "asyncio.Task[Any]":
-        await asyncio.sleep(0.05)
-        (loop,) = [
-            task
-            for task in asyncio.all_tasks()
-            if getattr(task.get_coro(), "__name__", "") == "_loop"
-        ]
-        return loop
-
-    asyncio.run(cancelled())
-    assert controller.restarts == 1
-
-
-def test_a_job_that_is_killed_starts_again_from_its_checkpoint(
-    lender: LendingEngine, directory: Path
-) -> None:
-    controller = a_controller(lender, directory)
-
-    async def night() -> None:
-        at(lender, NIGHT)
-        await until(controller, trains(controller))
-        record = read_record(directory)
-        assert record is not None
-        os.kill(record.pid, signal.SIGKILL)
-        await until(controller, lambda: not record.running)
-        await until(controller, trains(controller))
-        assert read_record(directory) != record
-        at(lender, MORNING)
-        await until(controller, lambda: not lender.going)
-
-    asyncio.run(night())
-    assert len(lender.leases) == 3
-
-
-def test_a_job_that_dies_again_and_again_gives_the_chips_back(
-    lender: LendingEngine, directory: Path
-) -> None:
-    controller = a_controller(lender, directory, how="dies")
-
-    async def night() -> None:
-        at(lender, NIGHT)
-        await until(controller, lambda: len(lender.leases) == 3 and not lender.going)
-        for _ in range(5):
-            await controller.tick()
-        look = await controller.look()
-        state = day_night_state(controller, look)
-        assert state.job.phase == JobPhase.CRASHED
-        assert state.job.failures == QUICK.attempts_max
-
-    asyncio.run(night())
-    assert len(lender.leases) == 3
-
-
-def test_a_job_that_refuses_its_settings_is_not_tried_again(
-    lender: LendingEngine, directory: Path
-) -> None:
-    controller = a_controller(lender, directory, how="refuses")
-
-    async def night() -> None:
-        at(lender, NIGHT)
-        await until(controller, lambda: len(lender.leases) == 3 and not lender.going)
-        state = day_night_state(controller, await controller.look())
-        assert (state.job.phase, state.job.failures) == (JobPhase.FAILED, 1)
-        assert "expected more" in state.job.trouble
-
-    asyncio.run(night())
-
-
-def test_a_job_that_does_not_stop_is_killed(lender: LendingEngine, directory: Path) -> None:
-    controller = a_controller(lender, directory, how="deaf")
-
-    async def night() -> None:
-        at(lender, NIGHT)
-        await until(controller, trains(controller))
-        at(lender, MORNING)
-        await until(controller, lambda: not lender.going)
-
-    asyncio.run(night())
-    assert controller.job.pid is None
-    assert not (directory / "saved").exists()
-
-
-def test_a_chip_that_fails_while_it_trains_leaves_the_job_to_the_others(
-    lender: LendingEngine, directory: Path
-) -> None:
-    controller = a_controller(lender, directory)
-
-    async def night() -> None:
-        at(lender, NIGHT)
-        await until(controller, trains(controller))
-        lender.lose(2)
-        await until(controller, trains(controller, chips=2))
-        record = read_record(directory)
-        assert record is not None
-        assert record.chips == (1, 3)
-        at(lender, MORNING)
-        await until(controller, lambda: not lender.going)
-
-    asyncio.run(night())
 
 
 def test_a_refused_drain_is_told_and_not_tried_for_ever(
@@ -413,29 +158,6 @@ def test_at_least_one_group_serves(lender: LendingEngine, directory: Path) -> No
 
     with pytest.raises(ConfigError, match="at most 3 groups that train"):
         controller.set_phase(3, Phase.TRAINING)
-
-
-def test_when_the_engine_goes_so_does_the_controller_and_its_job(
-    lender: LendingEngine, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controller = a_controller(lender, directory)
-    monkeypatch.setattr("serving.endpoints.day_night.TICK_S", 0.01)
-
-    async def end() -> None:
-        at(lender, NIGHT)
-        await controller.start()
-        await wait(trains(controller))
-        lender.errored = True
-        assert controller._task is not None
-        await asyncio.wait({controller._task}, timeout=10)
-        assert controller._task.done()
-        await controller.stop()
-        with pytest.raises(EngineGone):
-            await controller.look()
-
-    asyncio.run(end())
-    assert controller.job.pid is None
-    assert (directory / "saved").exists()  # it was asked, and saved
 
 
 def test_it_says_everything(lender: LendingEngine, directory: Path) -> None:

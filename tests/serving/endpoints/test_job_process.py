@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -25,12 +25,6 @@ from serving.endpoints.job_record import (
 from tests.serving.endpoints.lending_engine import job_command
 
 NOW_S = 1e9
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    kill_job(tmp_path)
 
 
 def start(directory: Path, how: str = "works") -> JobProcess:

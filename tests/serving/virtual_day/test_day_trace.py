@@ -56,6 +56,7 @@ def test_the_built_in_day_of_an_operator_leaves_18_percent_of_its_nodes_free() -
     trace = day_trace("deepseek")
     minutes = np.arange(30.0, trace.length_s, 60.0)
 
+    assert trace.is_schedule
     free = 1 - trace.rates_at(minutes).mean() / trace.peak_per_s
     assert free == pytest.approx(1 - 226.75 / 278, abs=1e-3)  # both figures are the operator's own
 
