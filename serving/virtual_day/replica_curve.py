@@ -75,9 +75,16 @@ class ReplicaCurve:
         return float(rates[first - 1] + part * (rates[first] - rates[first - 1]))
 
     def share(self, name: str, rates_per_s: Float64s) -> Float64s:
-        """`ttft_share`, `tpot_share` or `both_share` at each rate; beyond the last that one's."""
-        shares: Float64s = np.interp(rates_per_s, self._rates, self._shares[name])
-        return shares
+        """`ttft_share`, `tpot_share` or `both_share` at each rate.
+
+        At saturation the queue has no end, so nobody is in TTFT: from the last point the share
+        falls there in a straight line. That of TPOT alone stays as it is at the last point.
+        """
+        shares = self._shares[name]
+        end = shares[-1] if name == "tpot_share" else 0.0
+        rates = np.append(self._rates, np.nextafter(self.saturated_per_s, np.inf))
+        found: Float64s = np.interp(rates_per_s, rates, np.append(shares, end))
+        return found
 
     def chip_watts(self, rates_per_s: Float64s) -> Float64s:
         """Of the whole replica at each rate."""

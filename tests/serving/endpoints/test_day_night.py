@@ -222,3 +222,19 @@ def test_weights_that_cannot_be_read_hold_no_chip_up(
     asyncio.run(night())
     assert "was refused" in controller.published
     assert len(lender.versions) == 1
+
+
+def test_a_burst_at_night_takes_chips_back(lender: LendingEngine, directory: Path) -> None:
+    controller = a_controller(lender, directory, group_requests_per_s=10.0)
+
+    async def night() -> None:
+        at(lender, NIGHT)
+        await until(controller, trains(controller))
+        at(lender, NIGHT + 1)
+        lender.arrived = 25  # in an hour of the day, which is an emulated second
+        await until(controller, trains(controller, chips=1))
+        look = await controller.look()
+        assert look.decision.serving_groups == 3  # 25 a second and a tenth more, of 10 each
+        assert [group.phase for group in look.groups] == ["serving"] * 3 + ["training"]
+
+    asyncio.run(night())

@@ -1,5 +1,7 @@
 """Groups of chips leave for training and come back, while the others serve: no text changes."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -250,13 +252,13 @@ def test_a_chip_that_does_not_start_again_is_lost_and_the_others_come_back() -> 
     fleet = running.parts.fleet
     start = fleet.host.start_chip
 
-    def stillborn(**arguments: object) -> object:
+    def stillborn(**arguments: Any) -> Any:
         chip = start(**arguments)
         if arguments["chip"] == 3:
             chip.alive = False
         return chip
 
-    fleet.host.start_chip = stillborn  # type: ignore[method-assign,assignment]
+    fleet.host.start_chip = stillborn  # type: ignore[method-assign]
     fleet.host.wait_loaded = lambda *_: None  # type: ignore[method-assign]
     resume(running, 1)
 

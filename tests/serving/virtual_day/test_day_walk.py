@@ -47,7 +47,7 @@ def test_a_night_hands_groups_over_and_counts_every_token_and_joule() -> None:
     assert result.training_tokens == pytest.approx(130 * 20)
     assert result.training_chip_hours == pytest.approx(2 * 130 / 3_600)
     assert result.freed_chip_hours == pytest.approx(2 * 150 / 3_600)
-    # Two of the four that served at first, but for a first interval in which they were leaving.
+    # Two serve from the first moment on: that is the peak.
     assert result.freed_share_of_peak == 0
     assert result.freed_share == pytest.approx(2 * 150 / (4 * 180))
     assert result.served_output_tokens == pytest.approx(180 * 20)

@@ -18,8 +18,14 @@ def test_capacity_is_where_the_line_between_two_points_meets_the_required_share(
 def test_values_run_in_straight_lines_and_start_idle() -> None:
     at = np.array([0.0, 0.5, 1.0, 2.5, 9.0])
     assert CURVE.chip_watts(at).tolist() == [100.0, 125.0, 150.0, 225.0, 250.0]
-    assert CURVE.share("both_share", at) == pytest.approx([1.0, 1.0, 1.0, 0.95, 0.9])
+    assert CURVE.share("both_share", at) == pytest.approx([1.0, 1.0, 1.0, 0.95, 0.0])
     assert CURVE.seconds("ttft_p99_s", at) == pytest.approx([0.1, 0.1, 0.1, 0.25, 0.3])
+
+
+def test_from_the_last_point_on_requests_in_time_fall_to_none_at_saturation() -> None:
+    at = np.array([3.0, 3.5, 4.0])
+    assert CURVE.share("ttft_share", at) == pytest.approx([0.9, 0.45, 0.0])
+    assert CURVE.share("tpot_share", at).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_curve_that_never_keeps_the_target_has_no_capacity() -> None:
