@@ -39,6 +39,7 @@ from emulator.ultraserver.training_lockstep import Optimization, TrainingLockste
 
 __all__ = [
     "AdamWSettings",
+    "Architecture",
     "ChipLost",
     "Micro",
     "Optimization",
@@ -46,6 +47,7 @@ __all__ = [
     "TrainingFleet",
     "TrainingResult",
     "TrainingState",
+    "check_weights",
 ]
 
 logger = logging.getLogger(__name__)

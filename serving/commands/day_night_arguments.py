@@ -7,10 +7,10 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from serving.commands.drain import GRACE_S
+from serving.controller.day_clock import DAY_S
+from serving.controller.day_night_settings import MANUAL, DayNightSettings, TrainingSettings
 from serving.daynight.options import duration_s
 from serving.daynight.policy_text import parse_policy
-from serving.endpoints.day_clock import DAY_S
-from serving.endpoints.day_night_settings import MANUAL, DayNightSettings, TrainingSettings
 from serving.settings import Settings
 
 DIRECTORY: Final = "ultraserve-training"

@@ -11,7 +11,7 @@ from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from serving.endpoints.day_night_state import DayNightState, GroupState, JobState
+    from serving.controller.day_night_state import DayNightState, GroupState, JobState
     from serving.metrics.machine_state import LeaseState
 
 _GROUPS = ("group", "chips", "phase", "wanted", "lease", "failures", "last failure")

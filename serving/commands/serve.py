@@ -16,9 +16,9 @@ from emulator.errors import ConfigError
 from emulator.model import CoreClaim, claims_directory
 from serving.commands.day_night_arguments import day_night_settings
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
+from serving.controller.training_directory import held_directory
 from serving.endpoints.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.endpoints.control_address import MIDDLEWARE, ControlAddress
-from serving.endpoints.training_directory import held_directory
 from serving.errors import PortInUse, UnsupportedFlag
 
 if TYPE_CHECKING:

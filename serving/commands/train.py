@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="train a model on emulated chips",
         description="Train a Qwen3-MoE model on emulated chips, from a folder of text. Everything "
         "about the job is kept in --output; started again on it, the job goes on from its newest "
-        "checkpoint. SIGTERM saves a checkpoint and ends.",
+        "checkpoint. SIGTERM or Ctrl-C saves a checkpoint and ends.",
         epilog="Example: ultraserve train --output job --chips 2 --steps 500 --init 1",
     )
     spec = JobSpec(weights=str(SMALL_MOE_DIR))
@@ -165,16 +166,19 @@ def run(args: argparse.Namespace) -> int:
     """
     from dataclasses import fields
 
+    from emulator.errors import ConfigError
     from serving.training.job import TrainingJob
-    from serving.training.job_directory import JobDirectory
+    from serving.training.job_directory import JobDirectory, note_refused
     from serving.training.job_spec import JobSpec
 
     args.weights = str(Path(args.weights).resolve())
     args.corpus = str(Path(args.corpus).resolve()) if args.corpus else ""
-    spec = JobSpec(**{field.name: getattr(args, field.name) for field in fields(JobSpec)})
-    asked: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda which, _frame: asked.append(which))
+    try:
+        spec = JobSpec(**{field.name: getattr(args, field.name) for field in fields(JobSpec)})
+    except ConfigError as error:
+        note_refused(args.output, error)
+        raise
+    asked = _stop_signals()
     with JobDirectory(args.output, spec) as directory:
         talk = sys.stderr if args.json else sys.stdout
 
@@ -194,10 +198,27 @@ def run(args: argparse.Namespace) -> int:
         at_end = (lambda trainer: compare(job, trainer, say)) if args.compare_gzip else None
         status = job.run(at_end)
         newest = directory.path / "checkpoints" / status.checkpoint
-        say(f"{status.phase} after step {status.step}: {newest}")
+        kept = str(newest) if status.checkpoint else "no checkpoint yet"
+        say(f"{status.phase} after step {status.step}: {kept}")
     if args.json:
         print(json_text(status))
     return 0
+
+
+def _stop_signals() -> list[int]:
+    """The signals that have asked the job to stop, from now on; a second Ctrl-C ends at once."""
+    asked: list[int] = []
+
+    def ask(which: int, _frame: object) -> None:
+        if which == signal.SIGINT and which in asked:
+            raise KeyboardInterrupt
+        asked.append(which)
+        # A handler may interrupt a print, so it writes past its buffer.
+        os.write(2, b"stops after this step, with a checkpoint; Ctrl-C again ends at once\n")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    return asked
 
 
 def progress_line(point: CurvePoint, status: JobStatus) -> str:

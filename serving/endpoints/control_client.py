@@ -10,9 +10,10 @@ from emulator.errors import UltraServeError
 from emulator.specs.fault import Fault
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from serving.controller.day_night_state import DayNightState
+from serving.controller.engine_call import ENGINE_GONE
 from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_messages import ENGINE_GONE, from_message, to_message
-from serving.endpoints.day_night_state import DayNightState
+from serving.endpoints.control_messages import from_message, to_message
 from serving.endpoints.engine_rest import EngineRest
 from serving.metrics.control_call import (
     FaultReport,

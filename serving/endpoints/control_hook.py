@@ -9,12 +9,12 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
+from serving.controller.day_night import DayNight
+from serving.controller.day_night_settings import DayNightSettings
+from serving.controller.job_command import job_commands
 from serving.endpoints.control_address import ENVIRONMENT, ControlAddress
 from serving.endpoints.control_service import ControlServer
-from serving.endpoints.day_night import DayNight
-from serving.endpoints.day_night_settings import DayNightSettings
 from serving.endpoints.elastic_ep_refusal import is_refused, refuse
-from serving.endpoints.job_command import job_commands
 from serving.plugin.response_weights import begin_response, name_weights_in_responses
 
 Message = MutableMapping[str, Any]

@@ -23,9 +23,6 @@ T = TypeVar("T")
 EnumDescriptor = Any
 FieldDescriptor = Any
 
-ENGINE_GONE: Final = "the engine is gone; a call that it did not answer may have been applied"
-"""The words of UNAVAILABLE when it is the server that says it, not the way to it."""
-
 _UNSPECIFIED: Final = "UNSPECIFIED"
 
 # What a fault's fields hold when its kind has no use for them; on the wire they are absent.

@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from serving.controller.day_night import DayNight
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_messages import fault_from_message, to_message
-from serving.endpoints.day_night import DayNight
 from serving.endpoints.day_night_calls import DayNightCalls
 from serving.endpoints.engine_answer import answer
 from serving.endpoints.engine_rest import ServedEngine

@@ -11,12 +11,12 @@ import grpc.aio
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
+from serving.controller.day_night import DayNight
+from serving.controller.day_night_report import day_night_state
+from serving.controller.engine_call import EngineFailed, EngineGone
 from serving.daynight.handover import Phase
 from serving.endpoints.control_messages import to_message
-from serving.endpoints.day_night import DayNight
-from serving.endpoints.day_night_report import day_night_state
 from serving.endpoints.engine_answer import answer
-from serving.endpoints.engine_call import EngineFailed, EngineGone
 from serving.endpoints.engine_rest import ServedEngine
 from serving.metrics.control_call import DrainRequest, LeaseReport, ResumeRequest
 

@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
-from serving.endpoints.engine_call import Engine, EngineFailed, EngineGone, ask
+from serving.controller.engine_call import Engine, EngineFailed, EngineGone, ask
 from serving.metrics.control_call import ControlReply, ControlRequest, Refusal, RefusalCode
 
 _STATUS: Final = {

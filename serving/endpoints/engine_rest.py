@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from emulator.errors import ConfigError
-from serving.endpoints.engine_call import Engine
+from serving.controller.engine_call import Engine
 from serving.metrics.machine_state import Plain
 
 LEVELS: Final = (0, 1, 2)

@@ -8,8 +8,8 @@ import grpc.aio
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
+from serving.controller.engine_call import EngineFailed, EngineGone, while_there
 from serving.endpoints.control_messages import to_message
-from serving.endpoints.engine_call import EngineFailed, EngineGone, while_there
 from serving.endpoints.engine_rest import (
     ServedEngine,
     checked_level,

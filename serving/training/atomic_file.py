@@ -58,6 +58,11 @@ def remove_leftovers(directory: Path) -> int:
 
 def sync_directory(path: Path) -> None:
     """Wait until the disk has the names in `path`."""
+    sync_file(path)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the disk has what was written to `path`, by whomever."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

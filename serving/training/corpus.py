@@ -7,6 +7,7 @@ alone, so a file that comes or goes moves no other.
 """
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +32,14 @@ class CorpusFile:
     content: bytes
 
     @property
+    def raw_name(self) -> bytes:
+        """The name as the disk has it, the same in every locale; names are sorted by it."""
+        return os.fsencode(self.name)
+
+    @property
     def is_held_out(self) -> bool:
         """Whether the name's hash puts the file aside for evaluation."""
-        digest = hashlib.sha256(self.name.encode()).digest()
+        digest = hashlib.sha256(self.raw_name).digest()
         return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
@@ -49,7 +55,7 @@ class Corpus:
         """SHA-256 over the sorted names and the hashes of their contents, in hexadecimal."""
         whole = hashlib.sha256()
         for file in self.files:
-            whole.update(hashlib.sha256(file.name.encode()).digest())
+            whole.update(hashlib.sha256(file.raw_name).digest())
             whole.update(hashlib.sha256(file.content).digest())
         return whole.hexdigest()
 
@@ -73,22 +79,28 @@ def read_corpus(folder: Path) -> Corpus:
     """Read all text files below `folder`.
 
     Raises:
-        ConfigError: no such folder, or one without a training and a held-out file.
+        ConfigError: no such folder, one without a training and a held-out file, or a file that
+            cannot be read.
     """
     if not folder.is_dir():
         raise ConfigError(field="corpus", value=folder, expected="a folder of text files")
-    suffixes = {".py"} if folder == default_corpus() else _TEXT_SUFFIXES
+    is_default = folder.resolve() == default_corpus().resolve()
+    suffixes = {".py"} if is_default else _TEXT_SUFFIXES
     files, skipped = [], 0
-    for path in sorted(folder.rglob("*")):
+    for path in folder.rglob("*"):
         relative = path.relative_to(folder)
         if path.suffix not in suffixes or _LEFT_OUT & set(relative.parts) or not path.is_file():
             continue
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            expected = f"files that can be read; {relative} cannot ({error.strerror})"
+            raise ConfigError(field="corpus", value=folder, expected=expected) from error
         if content and _is_text(content):
             files.append(CorpusFile(name=relative.as_posix(), content=content))
         else:
             skipped += 1
-    files.sort(key=lambda file: file.name)
+    files.sort(key=lambda file: file.raw_name)
     corpus = Corpus(files=files, skipped=skipped)
     if not corpus.training or not corpus.held_out:
         raise ConfigError(

@@ -17,6 +17,7 @@ from emulator.sim.clock import Clock, DilatedClock, VirtualClock
 from emulator.sim.pacing import StepPacer
 from emulator.training import (
     AdamWSettings,
+    Architecture,
     ChipLost,
     Micro,
     Optimization,
@@ -24,6 +25,7 @@ from emulator.training import (
     TrainingFleet,
     TrainingResult,
     TrainingState,
+    check_weights,
 )
 from serving.errors import TrainingDiverged
 from serving.training.batch_order import BatchOrder, Windows
@@ -34,7 +36,7 @@ from serving.training.job_directory import JobDirectory
 from serving.training.job_spec import JobSpec
 from serving.training.job_status import Curve, CurvePoint, JobPhase, JobStatus, write_status
 from serving.training.job_timing import JobTiming, Spell, job_timing
-from serving.training.token_file import tokenise
+from serving.training.token_file import TokenisedCorpus, tokenise
 
 _FIRST_STATE: Final = JobState(
     step=0,
@@ -87,6 +89,8 @@ class TrainingJob:
 
     Raises:
         ConfigError: a corpus or a model that cannot be used; before anything is started.
+        CheckpointError: weights that cannot be computed; likewise.
+        HbmExhausted: the declared model's training state does not fit the chips; likewise.
     """
 
     def __init__(
@@ -108,7 +112,9 @@ class TrainingJob:
         self._timing: JobTiming = job_timing(spec)
         self.corpus: Corpus = read_corpus(Path(spec.corpus) if spec.corpus else default_corpus())
         self._weights_dir = directory.first_weights()
+        architecture = check_weights(self._weights_dir)
         tokens = tokenise(self.corpus, self._weights_dir, directory.path / "tokens")
+        _check_text(spec, architecture, tokens)
         self._order = BatchOrder(
             tokens.training, sequences=spec.sequences, length=spec.sequence_tokens, seed=spec.seed
         )
@@ -132,25 +138,20 @@ class TrainingJob:
         )
 
     def run(self, at_end: Callable[[Trainer], None] | None = None) -> JobStatus:
-        """Train until all steps are taken, or the job is asked to stop; `at_end` may then look at
-        the chips.
+        """Train until all steps are taken, and let `at_end` look at the chips then; or until the
+        job is asked to stop.
 
         Raises:
             ChannelError: chips were lost more often than the job allows.
             TrainingDiverged: a loss that is no number.
             CheckpointError: the checkpoint to begin from cannot be used.
         """
-        try:
-            while True:
-                try:
-                    self._run_once(at_end)
-                    return self.status
-                except ChipLost as lost:
-                    self._note_lost(lost)
-        except BaseException as error:
-            said = str(error).splitlines() or [type(error).__name__]
-            self._show(phase=JobPhase.FAILED, message=said[0])
-            raise
+        while True:
+            try:
+                self._run_once(at_end)
+                return self.status
+            except ChipLost as lost:
+                self._note_lost(lost)
 
     def _note_lost(self, lost: ChipLost) -> None:
         """Count what was lost; raises ChannelError when it is enough."""
@@ -167,14 +168,15 @@ class TrainingJob:
         for line in refused:
             self._say(f"refused {line}")
         self._take_up(checkpoint)
-        trainer = self._make_trainer(self._spec, self._weights_dir, checkpoint)
-        try:
-            trainer.start()
-            self._train(trainer)
-            if at_end is not None:
-                at_end(trainer)
-        finally:
-            trainer.stop()
+        if not self._stop_asked():
+            trainer = self._make_trainer(self._spec, self._weights_dir, checkpoint)
+            try:
+                trainer.start()
+                self._train(trainer)
+                if at_end is not None and not self._stop_asked():
+                    at_end(trainer)
+            finally:
+                trainer.stop()
         done = self._state.step >= self._spec.steps
         self._show(phase=JobPhase.DONE if done else JobPhase.STOPPED)
 
@@ -310,6 +312,7 @@ class TrainingJob:
         self._show(phase=JobPhase.SAVING)
         self._pass(self._timing.checkpoint)
         learned = trainer.state()
+        self._curve.sync()
         path = self._checkpoints.write(
             self._state,
             weights=learned.weights,
@@ -357,6 +360,23 @@ def live_chips(spec: JobSpec, weights_dir: Path, checkpoint: Checkpoint | None) 
         steps=0 if checkpoint is None else checkpoint.state.step,
         ray_address=spec.ray_address,
     )
+
+
+def _check_text(spec: JobSpec, model: Architecture, tokens: TokenisedCorpus) -> None:
+    """Refuse sequences and tokens that the model does not know."""
+    if spec.sequence_tokens > model.max_context_tokens:
+        raise ConfigError(
+            field="sequence_tokens",
+            value=spec.sequence_tokens,
+            expected=f"at most the model's context of {model.max_context_tokens}",
+        )
+    highest = int(max(tokens.training.max(), tokens.held_out.max()))
+    if highest >= model.vocab:
+        raise ConfigError(
+            field="weights",
+            value=spec.weights,
+            expected=f"a tokenizer of the model's {model.vocab} tokens; this one gives {highest}",
+        )
 
 
 def _micro(windows: Windows, chips: int) -> Micro:

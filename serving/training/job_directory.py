@@ -6,8 +6,8 @@ checkpoints/    see `checkpoint`                tokens/      the corpus as token
 initial/        fresh weights, where they were asked for instead of a checkpoint's
 """
 
+import contextlib
 import fcntl
-import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -24,6 +24,7 @@ from serving.training.atomic_file import (
 from serving.training.checkpoint import COPIED, WEIGHTS, CheckpointDirectory
 from serving.training.fresh_weights import fresh_tensors
 from serving.training.job_spec import JobSpec, check_same_job, read_spec
+from serving.training.job_status import write_failure
 
 SPEC_FILE: Final = "job.json"
 LOG_FILE: Final = "log"
@@ -32,6 +33,8 @@ _LOCK_FILE: Final = "lock"
 
 class JobDirectory:
     """The directory of the job `spec`, held against other processes while it is entered.
+
+    What is raised while it is held is the job's failure: its status says so.
 
     Raises:
         ConfigError: another process trains in it, it holds another job, or cannot be made.
@@ -45,20 +48,13 @@ class JobDirectory:
     def __enter__(self) -> Self:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / _LOCK_FILE).open("ab")
         except OSError as error:
-            expected = f"a directory that can be written to ({error.strerror})"
-            raise ConfigError(field="output", value=self.path, expected=expected) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            expected = "a directory in which no other process trains"
-            raise ConfigError(field="output", value=self.path, expected=expected) from error
+            raise _not_writable(self.path, error) from error
+        self._lock = _locked(self.path)
         try:
             self._take_over()
-        except BaseException:
-            self._lock.close()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
             raise
         return self
 
@@ -75,8 +71,12 @@ class JobDirectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._lock is not None:
-            self._lock.close()  # and with it the lock
+        assert self._lock is not None, "the directory is not entered"
+        with self._lock:  # closed at the end, and the lock with it
+            if error is not None:
+                # A disk that is full keeps the old status; what is raised says so.
+                with contextlib.suppress(OSError):
+                    write_failure(self.path, error)
 
     def checkpoints(self) -> CheckpointDirectory:
         """The job's checkpoints."""
@@ -97,7 +97,7 @@ class JobDirectory:
             partial.mkdir()
             for name in COPIED:
                 if (given / name).is_file():
-                    shutil.copyfile(given / name, partial / name)
+                    write_synced(partial / name, (given / name).read_bytes())
             tensors = fresh_tensors(given, seed=self._spec.fresh_seed)
             write_synced(partial / WEIGHTS, safetensors_bytes(tensors))
             publish_directory(partial, path)
@@ -107,3 +107,36 @@ class JobDirectory:
         """Add a line to the log."""
         with (self.path / LOG_FILE).open("a", encoding="utf-8") as log:
             log.write(f"{line}\n")
+
+
+def note_refused(path: Path, error: ConfigError) -> None:
+    """Let the status in `path` say that settings were refused before a job could be made of them,
+    unless there is no such directory, or another process trains in it.
+    """
+    if not path.is_dir():
+        return
+    try:
+        with _locked(path):
+            write_failure(path, error)
+    except ConfigError:
+        return
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The open lock file of a directory; raises ConfigError when somebody else has it."""
+    try:
+        lock = (path / _LOCK_FILE).open("ab")
+    except OSError as error:
+        raise _not_writable(path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        expected = "a directory in which no other process trains"
+        raise ConfigError(field="output", value=path, expected=expected) from error
+    return lock
+
+
+def _not_writable(path: Path, error: OSError) -> ConfigError:
+    expected = f"a directory that can be written to ({error.strerror})"
+    return ConfigError(field="output", value=path, expected=expected)

@@ -119,6 +119,10 @@ class JobSpec:
                 raise ConfigError(field=name, value=value, expected="a number of at least 0")
         if not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
             raise ConfigError(field="clip_norm", value=self.clip_norm, expected="a number above 0")
+        if self.fresh_seed is not None and self.fresh_seed < 0:
+            raise ConfigError(
+                field="fresh_seed", value=self.fresh_seed, expected="a whole number of at least 0"
+            )
         if self.dilation is not None and not 0 < self.dilation < math.inf:
             raise ConfigError(field="dilation", value=self.dilation, expected="a number above 0")
         if self.precision not in _PRECISIONS:

@@ -4,14 +4,16 @@ The curve has one line for every step, and nothing in it depends on the wall clo
 killed and went on has the same lines as one that was not.
 """
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from serving.training.atomic_file import PARTIAL, write_file
+from emulator.errors import HbmExhausted
+from serving.training.atomic_file import PARTIAL, sync_file, write_file
 
 STATUS_FILE: Final = "status.json"
 CURVE_FILE: Final = "curve.jsonl"
@@ -99,6 +101,23 @@ def read_status(directory: Path) -> JobStatus | None:
         return None
 
 
+def write_failure(directory: Path, error: BaseException) -> None:
+    """Replace the status by one that says why the job ended; what it knew of its checkpoints stays.
+
+    To be called by whoever holds the directory.
+    """
+    none = JobStatus(phase=JobPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
+    before = read_status(directory) or none
+    said = _in_one_line(error)
+    write_status(directory, replace(before, phase=JobPhase.FAILED, pid=os.getpid(), message=said))
+
+
+def _in_one_line(error: BaseException) -> str:
+    first = next(iter(str(error).splitlines()), type(error).__name__)
+    hint = error.hint if isinstance(error, HbmExhausted) else ""
+    return f"{first}; {hint}" if hint else first
+
+
 class Curve:
     """The curve in a job's directory; `rewind` makes it end where a checkpoint was."""
 
@@ -109,6 +128,11 @@ class Curve:
         """Add a step."""
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(point) + b"\n")
+
+    def sync(self) -> None:
+        """Wait until the disk has it, so that no checkpoint outlives the steps before it."""
+        if self._path.exists():
+            sync_file(self._path)
 
     def rewind(self, step: int) -> None:
         """Forget the steps after `step`, which will be taken again, and a line broken off."""

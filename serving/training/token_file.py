@@ -49,6 +49,7 @@ def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCor
     kept = {part: cache_dir / f"{part}-{name}.npy" for part in ("training", "held_out")}
     if not all(file.is_file() for file in kept.values()):
         tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.encode_special_tokens = True  # a file that spells one out does not end there
         cache_dir.mkdir(parents=True, exist_ok=True)
         for part, file in kept.items():
             _keep(file, _encode(tokenizer, getattr(corpus, part)))

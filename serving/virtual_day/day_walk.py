@@ -214,7 +214,7 @@ class _Walk:
             late=self._late,
             group_rates=self._rates,
             times=tuple(self._times),
-            moved=self._moved,
+            moved=float(self._moved),
             totals=self._groups.totals,
             reasons=tuple(self._reasons),
         )
@@ -226,7 +226,7 @@ class _Walk:
         decision = self._policy.decide(self._observed(number, now_s))
         if decision.serving_groups == groups.serving_or_coming:
             return
-        rate = self._rates[number - 1] if number else 0.0
+        rate = float(self._rates[number - 1]) if number else 0.0
         left, came = groups.want(decision.serving_groups)
         self._moved += left * rate * self._handover.moved_requests_per_rate_s
         if left or came:

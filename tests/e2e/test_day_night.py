@@ -17,9 +17,9 @@ import httpx
 import psutil
 import pytest
 
+from serving.controller.day_night_state import DayNightState
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient, RefusedByServer
-from serving.endpoints.day_night_state import DayNightState
 from serving.training.job_status import read_curve
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 

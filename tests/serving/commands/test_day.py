@@ -31,22 +31,23 @@ def hours(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "day.png"
     args = parsed(
         *("--model", "qwen3-30b-a3b", "--replica-chips", "2", "--lnc", "2", "--ep", "2"),
-        *("--tp", "1", "--trace", str(hours(tmp_path / "hours.csv")), "--policy", "fixed:36"),
-        *("--lengths", str(lengths(tmp_path / "lengths.jsonl")), "--requests", "60"),
-        *("--slo", "ttft=300ms,tpot=30ms@p90", "--peak", "50", "--processes", "1"),
+        *("--tp", "1", "--trace", str(hours(tmp_path / "hours.csv")), "--policy", "fixed:54"),
+        *("--lengths", str(lengths(tmp_path / "lengths.jsonl")), "--requests", "40"),
+        *("--slo", "ttft=200ms,tpot=30ms@p90", "--peak", "50", "--processes", "1"),
         *("--max-num-seqs", "32", "--json", "--plot", str(picture)),
     )
     assert args.run(args) == 0
     captured = capsys.readouterr()
     data = json.loads(captured.out)
 
-    assert data["policy"] == "fixed:36"
+    assert data["policy"] == "fixed:54"
     assert data["slo_attainment"] >= 0.9
     requests = data["served_requests"]
     assert data["served_output_tokens"] == pytest.approx(4.5 * requests)
@@ -58,7 +59,7 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
     )
     assert data["wall_s"] > 0
     (load,) = data["loads"]
-    assert [each["policy"] for each in load["policies"][:3]] == ["fixed:36", "never", "oracle"]
+    assert [each["policy"] for each in load["policies"][:3]] == ["fixed:54", "never", "oracle"]
     assert load["policies"][1]["flops_per_mwh_over_never"] == 1
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000  # a picture that was not drawn is a title alone

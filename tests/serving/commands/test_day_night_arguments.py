@@ -7,7 +7,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.commands.day_night_arguments import add_day_night_arguments, day_night_settings
-from serving.endpoints.day_night_settings import ENVIRONMENT, DayNightSettings
+from serving.controller.day_night_settings import ENVIRONMENT, DayNightSettings
 from serving.settings import Settings
 
 WEIGHTS = Path("/weights")

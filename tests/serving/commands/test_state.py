@@ -9,7 +9,7 @@ import pytest
 from emulator.errors import ConfigError, UltraServeError
 from serving.commands import state as command
 from serving.metrics.machine_state import MachineState, SleepState
-from tests.serving.endpoints.lending_engine import a_version
+from tests.serving.controller.lending_engine import a_version
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
 from tests.serving.metrics.machine_states import a_broken_chip, a_state
 

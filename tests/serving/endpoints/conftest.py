@@ -1,13 +1,13 @@
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient
-from serving.endpoints.job_record import kill_job
-from tests.serving.endpoints.lending_engine import LendingEngine
+from tests.serving.controller.conftest import directory, lender
 from tests.serving.endpoints.small_engine import SmallEngine, control_server
+
+__all__ = ["address", "client", "directory", "engine", "lender"]  # both rooms share some
 
 
 @pytest.fixture
@@ -25,15 +25,3 @@ def address(engine: SmallEngine) -> Iterator[ControlAddress]:
 def client(address: ControlAddress) -> Iterator[ControlClient]:
     with ControlClient(address, timeout_s=10.0) as connected:
         yield connected
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    """A job's directory, whose job does not outlive the test."""
-    yield tmp_path
-    kill_job(tmp_path)
-
-
-@pytest.fixture
-def lender() -> LendingEngine:
-    return LendingEngine()

@@ -17,9 +17,9 @@ import uvloop
 from emulator.errors import ConfigError
 from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind
+from serving.controller.day_night import DayNight
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_service import ControlServer
-from serving.endpoints.day_night import DayNight
 from serving.metrics.control_call import (
     METHOD,
     ControlReply,

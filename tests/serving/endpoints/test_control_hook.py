@@ -18,14 +18,14 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from emulator.errors import ConfigError
+from serving.controller.day_night_state import DayNightState
+from serving.controller.engine_call import Engine
 from serving.endpoints.control_address import ENVIRONMENT, MIDDLEWARE, ControlAddress
 from serving.endpoints.control_client import ControlClient, ServerUnreachable
 from serving.endpoints.control_hook import ControlHook
-from serving.endpoints.day_night_state import DayNightState
-from serving.endpoints.engine_call import Engine
 from serving.errors import PortInUse
 from serving.metrics.machine_state import MachineState
-from tests.serving.endpoints.lending_engine import LendingEngine, a_settings
+from tests.serving.controller.lending_engine import LendingEngine, a_settings
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
 
 

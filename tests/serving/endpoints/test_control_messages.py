@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from protos.ultraserve.v1 import control_pb2 as pb
+from serving.controller.day_night_state import DayNightState
 from serving.endpoints import control_messages
 from serving.endpoints.control_messages import fault_from_message, from_message, to_message
-from serving.endpoints.day_night_state import DayNightState
 from serving.endpoints.engine_rest import EngineRest
 from serving.metrics.control_call import (
     FaultReport,

@@ -12,7 +12,8 @@ from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
-from serving.endpoints import control_service, engine_call
+from serving.controller import engine_call
+from serving.endpoints import control_service
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
 from serving.endpoints.control_service import ControlServer

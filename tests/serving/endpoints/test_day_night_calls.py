@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from serving.controller.day_night import DayNight
 from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
-from serving.endpoints.day_night import DayNight
 from serving.endpoints.engine_rest import EngineRest
 from serving.main import main
 from serving.metrics.control_call import DrainRequest, PublishRequest
-from tests.serving.endpoints.lending_engine import LendingEngine, a_settings, job_command
+from tests.serving.controller.lending_engine import LendingEngine, a_settings, job_command
 from tests.serving.endpoints.small_engine import control_server
 
 

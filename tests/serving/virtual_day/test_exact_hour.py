@@ -65,6 +65,7 @@ def curve() -> ReplicaCurve:
         return find_curve(replica(), choice.guess, terms, workers)
 
 
+@pytest.mark.slow
 def test_the_search_brackets_the_capacity_between_runs_that_keep_and_miss_the_target(
     curve: ReplicaCurve,
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_run_at_a_rate_depends_on_its_seed_alone() -> None:
     assert run_at_rate(replace(task, seed=4)) != run_at_rate(task)
 
 
+@pytest.mark.slow
 def test_the_walk_is_near_the_exact_run_of_a_stretch(curve: ReplicaCurve) -> None:
     groups = 4
     small = machine(groups)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.controller.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
 from serving.daynight.handover import Action, Failures, HandoverLimits, JobObserved, JobPhase, Phase
-from serving.endpoints.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
 from serving.metrics.machine_state import LeaseState
-from tests.serving.endpoints.lending_engine import a_lease
+from tests.serving.controller.lending_engine import a_lease
 
 LIMITS = HandoverLimits()
 S, D, T, R = Phase.SERVING, Phase.DRAINING, Phase.TRAINING, Phase.RESTORING

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from serving.controller.day_night_settings import DayNightSettings, TrainingSettings
 from serving.daynight.handover import Event, Phase, transition
-from serving.endpoints.day_night_settings import DayNightSettings, TrainingSettings
 from serving.metrics.control_call import (
     METHOD,
     ControlReply,

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from serving.endpoints.day_night_settings import DayNightSettings, TrainingSettings
+from serving.controller.day_night_settings import DayNightSettings, TrainingSettings
 
 SEQUENCE_TOKENS: Final = 256
 BATCH_SEQUENCES: Final = 16

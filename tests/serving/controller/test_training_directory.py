@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
+from serving.controller.job_process import JobProcess
+from serving.controller.training_directory import held_directory
 from serving.daynight.handover import JobPhase
-from serving.endpoints.job_process import JobProcess
-from serving.endpoints.training_directory import held_directory
-from tests.serving.endpoints.lending_engine import job_command
+from tests.serving.controller.lending_engine import job_command
 
 
 def test_one_server_at_a_time_has_it(tmp_path: Path) -> None:

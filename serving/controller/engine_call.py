@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from serving.endpoints.control_messages import ENGINE_GONE
 from serving.metrics import control_call
 from serving.metrics.control_call import ControlReply, ControlRequest
 
 T = TypeVar("T")
+
+ENGINE_GONE: Final = "the engine is gone; a call that it did not answer may have been applied"
+"""The words of UNAVAILABLE when it is the server that says it, not the way to it."""
 
 _ENGINE_CHECK_S: Final = 0.5
 """How often a waiting call looks whether the engine is still there: vLLM leaves calls that an

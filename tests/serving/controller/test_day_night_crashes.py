@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from serving.controller.day_night_report import day_night_state
+from serving.controller.engine_call import EngineGone
+from serving.controller.job_record import read_record
 from serving.daynight.handover import JobPhase
-from serving.endpoints.day_night_report import day_night_state
-from serving.endpoints.engine_call import EngineGone
-from serving.endpoints.job_record import read_record
-from tests.serving.endpoints.lending_engine import LendingEngine
-from tests.serving.endpoints.nights import (
+from tests.serving.controller.lending_engine import LendingEngine
+from tests.serving.controller.nights import (
     MORNING,
     NIGHT,
     QUICK,
@@ -80,8 +80,8 @@ def test_a_crash_at_any_touch_of_the_job_loses_nothing(
         return result
 
     monkeypatch.setattr(controller.job, action, fails_once)
-    monkeypatch.setattr("serving.endpoints.day_night.TICK_S", 0.01)
-    monkeypatch.setattr("serving.endpoints.day_night._AGAIN_S", 0.01)
+    monkeypatch.setattr("serving.controller.day_night.TICK_S", 0.01)
+    monkeypatch.setattr("serving.controller.day_night._AGAIN_S", 0.01)
 
     async def night() -> None:
         at(lender, NIGHT)
@@ -101,8 +101,8 @@ def test_a_loop_that_is_cancelled_begins_again(
     lender: LendingEngine, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = a_controller(lender, directory)
-    monkeypatch.setattr("serving.endpoints.day_night.TICK_S", 0.01)
-    monkeypatch.setattr("serving.endpoints.day_night._AGAIN_S", 0.01)
+    monkeypatch.setattr("serving.controller.day_night.TICK_S", 0.01)
+    monkeypatch.setattr("serving.controller.day_night._AGAIN_S", 0.01)
 
     async def cancelled() -> None:
         await controller.start()
@@ -221,7 +221,7 @@ def test_when_the_engine_goes_so_does_the_controller_and_its_job(
     lender: LendingEngine, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = a_controller(lender, directory)
-    monkeypatch.setattr("serving.endpoints.day_night.TICK_S", 0.01)
+    monkeypatch.setattr("serving.controller.day_night.TICK_S", 0.01)
 
     async def end() -> None:
         at(lender, NIGHT)

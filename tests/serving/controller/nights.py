@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from serving.controller.day_night import DayNight
 from serving.daynight.handover import HandoverLimits
-from serving.endpoints.day_night import DayNight
-from tests.serving.endpoints.lending_engine import HOUR_S, LendingEngine, a_settings, job_command
+from tests.serving.controller.lending_engine import HOUR_S, LendingEngine, a_settings, job_command
 
 NOON, NIGHT, MORNING = 0.0, 11.0, 19.0  # hours after the first noon
 QUICK = HandoverLimits(stop_s=0.3, silent_s=30.0, backoff_s=0.01, backoff_max_s=0.1)

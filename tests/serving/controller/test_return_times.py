@@ -1,6 +1,6 @@
+from serving.controller.return_times import ReturnTimes
 from serving.daynight.handover import Phase
-from serving.endpoints.return_times import ReturnTimes
-from tests.serving.endpoints.test_handover_plan import D, R, S, T, groups
+from tests.serving.controller.test_handover_plan import D, R, S, T, groups
 
 
 def after(*looks: tuple[Phase, Phase, float]) -> float | None:

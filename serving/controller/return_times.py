@@ -5,8 +5,8 @@ Emulated time, as the controller saw it pass: what the host takes to stop a proc
 
 from collections.abc import Sequence
 
+from serving.controller.handover_plan import Group
 from serving.daynight.handover import Phase
-from serving.endpoints.handover_plan import Group
 
 
 class ReturnTimes:

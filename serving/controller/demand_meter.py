@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from serving.controller.day_clock import DayClock
 from serving.daynight.history import BUCKETS_MAX, DemandHistory
-from serving.endpoints.day_clock import DayClock
 
 BUCKET_S: Final = 300.0
 """Seconds of the day."""

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.endpoints.day_clock import DayClock
-from serving.endpoints.demand_meter import BUCKET_S, Arrivals, DemandMeter, last_end
+from serving.controller.day_clock import DayClock
+from serving.controller.demand_meter import BUCKET_S, Arrivals, DemandMeter, last_end
 
 # A bucket of five minutes of the day is an emulated second.
 CLOCK = DayClock(day_length_s=86_400 / BUCKET_S, origin_s=7 * BUCKET_S)

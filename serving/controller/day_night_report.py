@@ -8,11 +8,11 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from emulator.units import NS_PER_S
+from serving.controller.day_clock import DAY_S
+from serving.controller.day_night import DayNight, Look
+from serving.controller.day_night_state import DayNightState, GroupState, JobState
 from serving.daynight.observation import Observation
 from serving.daynight.policy import Policy
-from serving.endpoints.day_clock import DAY_S
-from serving.endpoints.day_night import DayNight, Look
-from serving.endpoints.day_night_state import DayNightState, GroupState, JobState
 
 _LOOK_AHEAD_S: Final = 900.0
 _BY_THE_CLOCK: Final = ("never", "fixed", "schedule", "price")

@@ -12,8 +12,8 @@ from typing import Final, Self
 import msgspec
 
 from emulator.errors import ConfigError
+from serving.controller.day_clock import DayClock
 from serving.daynight.policy_text import parse_policy
-from serving.endpoints.day_clock import DayClock
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 MANUAL: Final = "manual"

@@ -13,9 +13,9 @@ from typing import Final
 
 import psutil
 
+from serving.controller.handover_plan import JobSeen
+from serving.controller.job_record import JobRecord, kill_job, read_record, write_record
 from serving.daynight.handover import Failures, JobObserved, JobPhase
-from serving.endpoints.handover_plan import JobSeen
-from serving.endpoints.job_record import JobRecord, kill_job, read_record, write_record
 from serving.training import job_status
 from serving.training.job_status import JobStatus, read_status
 
@@ -41,7 +41,7 @@ class JobProcess:
 
         `command[0]` is the path of a program.
         """
-        launcher = [sys.executable, "-m", "serving.endpoints.job_launcher", str(os.getpid())]
+        launcher = [sys.executable, "-m", "serving.controller.job_launcher", str(os.getpid())]
         output, created = str(self.directory / OUTPUT), os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             sys.executable,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from serving.endpoints.job_record import end_job
+from serving.controller.job_record import end_job
 
 _LOCK: Final = "server.lock"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from serving.commands import train
-from serving.endpoints.job_command import job_commands
+from serving.controller.job_command import job_commands
 from serving.training.job_spec import JobSpec, check_same_job
-from tests.serving.endpoints.lending_engine import a_settings
+from tests.serving.controller.lending_engine import a_settings
 
 
 def spec_of(command: list[str]) -> JobSpec:

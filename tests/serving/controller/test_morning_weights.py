@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from emulator.errors import CheckpointError
-from serving.endpoints.morning_weights import (
+from serving.controller.morning_weights import (
     KEPT_MAX,
     Candidate,
     candidate,
@@ -22,7 +22,7 @@ from serving.endpoints.morning_weights import (
 )
 from serving.metrics.machine_state import VersionState
 from serving.training.job_status import JobPhase, JobStatus
-from tests.serving.endpoints.lending_engine import a_version
+from tests.serving.controller.lending_engine import a_version
 
 STATUS = JobStatus(
     phase=JobPhase.STOPPED,

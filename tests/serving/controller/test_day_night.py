@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
+from serving.controller.day_night_report import day_night_state
+from serving.controller.job_record import read_record
 from serving.daynight.handover import JobPhase, Phase
-from serving.endpoints.day_night_report import day_night_state
-from serving.endpoints.job_record import read_record
 from serving.metrics.control_call import DrainRequest, PublishRequest, ResumeRequest
-from tests.serving.endpoints.lending_engine import LendingEngine
-from tests.serving.endpoints.nights import (
+from tests.serving.controller.lending_engine import LendingEngine
+from tests.serving.controller.nights import (
     MORNING,
     NIGHT,
     NOON,
@@ -21,7 +21,7 @@ from tests.serving.endpoints.nights import (
     trains,
     until,
 )
-from tests.serving.endpoints.test_morning_weights import a_checkpoint
+from tests.serving.controller.test_morning_weights import a_checkpoint
 
 
 def test_a_night_by_hand(lender: LendingEngine, directory: Path) -> None:

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from emulator.errors import CheckpointError, ConfigError
+from serving.controller.day_clock import DAY_S, DayClock
+from serving.controller.day_night_settings import IF_BETTER, MANUAL, DayNightSettings, check_policy
+from serving.controller.demand_meter import Arrivals, DemandMeter, last_end
+from serving.controller.engine_call import Engine, EngineFailed, EngineGone, ask
+from serving.controller.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
+from serving.controller.handover_tries import HandoverTries
+from serving.controller.job_process import JobProcess
+from serving.controller.job_record import end_job
+from serving.controller.lease_notes import LeaseNotes
+from serving.controller.morning_weights import candidate, judge, keep, published_in, served_nats
+from serving.controller.return_times import ReturnTimes
 from serving.daynight.handover import Action, HandoverLimits, Phase
 from serving.daynight.observation import Observation
 from serving.daynight.policy import Decision, Policy
 from serving.daynight.policy_text import parse_policy
-from serving.endpoints.day_clock import DAY_S, DayClock
-from serving.endpoints.day_night_settings import IF_BETTER, MANUAL, DayNightSettings, check_policy
-from serving.endpoints.demand_meter import Arrivals, DemandMeter, last_end
-from serving.endpoints.engine_call import Engine, EngineFailed, EngineGone, ask
-from serving.endpoints.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
-from serving.endpoints.handover_tries import HandoverTries
-from serving.endpoints.job_process import JobProcess
-from serving.endpoints.job_record import end_job
-from serving.endpoints.lease_notes import LeaseNotes
-from serving.endpoints.morning_weights import candidate, judge, keep, published_in, served_nats
-from serving.endpoints.return_times import ReturnTimes
 from serving.metrics.control_call import (
     ControlReply,
     ControlRequest,

@@ -5,8 +5,8 @@ A group that gets where it is wanted, or is wanted elsewhere, begins anew.
 
 from collections.abc import Mapping, Sequence
 
+from serving.controller.handover_plan import Group
 from serving.daynight.handover import Failures, Phase
-from serving.endpoints.handover_plan import Group
 
 _LEAVING = (Phase.SERVING, Phase.DRAINING)
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serving.daynight.handover import Failures, JobPhase
-from serving.endpoints.job_launcher import NICENESS
-from serving.endpoints.job_process import JobProcess
-from serving.endpoints.job_record import (
+from serving.controller.job_launcher import NICENESS
+from serving.controller.job_process import JobProcess
+from serving.controller.job_record import (
     JobRecord,
     end_job,
     kill_job,
     read_record,
     write_record,
 )
-from tests.serving.endpoints.lending_engine import job_command
+from serving.daynight.handover import Failures, JobPhase
+from tests.serving.controller.lending_engine import job_command
 
 NOW_S = 1e9
 
@@ -117,8 +117,8 @@ PARENT = textwrap.dedent(
     """
     import sys, time
     from pathlib import Path
-    from serving.endpoints.job_process import JobProcess
-    from tests.serving.endpoints.lending_engine import job_command
+    from serving.controller.job_process import JobProcess
+    from tests.serving.controller.lending_engine import job_command
     directory = Path(sys.argv[1])
     JobProcess(directory).start(job_command(directory)((0,), 10.0), (0,))
     time.sleep(60)
