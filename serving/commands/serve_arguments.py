@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from emulator.data import SMALL_MOE_DIR
+from emulator.data import BUNDLED_WEIGHTS, SMALL_MOE_DIR, weights_directory
 from emulator.errors import ConfigError
 from emulator.model import (
     CALIBRATIONS,
@@ -103,8 +103,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--weights",
         metavar="DIR",
-        help="checkpoint that makes the tokens when --model is a catalog name (default: the "
-        f"bundled small MoE), or {NO_WEIGHTS}: tokens are made up, nothing is computed",
+        help="checkpoint that makes the tokens when --model is a catalog name, or bundled "
+        f"weights: {', '.join(BUNDLED_WEIGHTS)} (default: the first, which is random), or "
+        f"{NO_WEIGHTS}: tokens are made up, nothing is computed",
     )
     model.add_argument(
         "--routing",
@@ -276,20 +277,20 @@ def _model_argument(args: argparse.Namespace) -> str | None:
 
 
 def _model_and_weights(args: argparse.Namespace, model: str | None) -> tuple[str | None, Path]:
-    given = None if args.weights in (None, NO_WEIGHTS) else Path(args.weights)
+    given = None if args.weights in (None, NO_WEIGHTS) else weights_directory(args.weights)
     if model is None or model in MODELS:
         return model, given or SMALL_MOE_DIR
     if given is not None:
         raise ConfigError(
             field="model", value=model, expected="a catalog name when --weights is given"
         )
-    if not Path(model).is_dir():
+    if not weights_directory(model).is_dir():
         raise ConfigError(
             field="model",
             value=model,
             expected=f"a checkpoint directory or one of {', '.join(sorted(MODELS))}",
         )
-    return None, Path(model)
+    return None, weights_directory(model)
 
 
 def _cores(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.data import SMALL_MOE_DIR
+from emulator.data import BUNDLED_WEIGHTS, SMALL_MOE_DIR, weights_directory
 from serving.commands.json_text import json_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def _add_job(parser: argparse.ArgumentParser, spec: JobSpec) -> None:
         "--weights",
         default=spec.weights,
         metavar="DIR",
-        help="Hugging Face checkpoint to begin from (default: the bundled small model)",
+        help="Hugging Face checkpoint to begin from, or bundled weights: "
+        f"{', '.join(BUNDLED_WEIGHTS)} (default: the first)",
     )
     job.add_argument(
         "--init",
@@ -171,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
     from serving.training.job_directory import JobDirectory, note_refused
     from serving.training.job_spec import JobSpec
 
-    args.weights = str(Path(args.weights).resolve())
+    args.weights = str(weights_directory(args.weights).resolve())
     args.corpus = str(Path(args.corpus).resolve()) if args.corpus else ""
     try:
         spec = JobSpec(**{field.name: getattr(args, field.name) for field in fields(JobSpec)})

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.data import SMALL_MOE_DIR
+from emulator.data import weights_name
 from emulator.errors import CheckpointError
 from emulator.model import (
     Calibration,
@@ -240,6 +240,4 @@ def _weights_model(weights_dir: Path) -> ModelSpec:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{weights_dir}: not a checkpoint directory ({error})") from error
-    bundled = weights_dir.resolve() == SMALL_MOE_DIR.resolve()
-    name = "small-moe" if bundled else weights_dir.resolve().name
-    return ModelSpec.from_hf_config(name, config, source=str(path))
+    return ModelSpec.from_hf_config(weights_name(weights_dir), config, source=str(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emulator.data import SMALL_MOE_DIR
+from emulator.data import weights_name
 from emulator.errors import CheckpointError
 from emulator.model import (
     FITTED,
@@ -100,6 +100,4 @@ def _timed_model(spec: JobSpec) -> ModelSpec:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{directory}: not a checkpoint directory ({error})") from error
-    bundled = directory.resolve() == SMALL_MOE_DIR.resolve()
-    name = "small-moe" if bundled else directory.resolve().name
-    return ModelSpec.from_hf_config(name, config, source=str(path))
+    return ModelSpec.from_hf_config(weights_name(directory), config, source=str(path))

@@ -53,7 +53,8 @@ class LearningRate:
             return self.peak
         if self.decay is Decay.COSINE:
             done = _share(step, self.warmup_steps, self.steps)
-            return floor + (self.peak - floor) * (1 + math.cos(math.pi * done)) / 2
+            falling = floor + (self.peak - floor) * (1 + math.cos(math.pi * done)) / 2
+            return min(falling, self.peak)  # a rounding may lift the first one above it
         first = max(self.warmup_steps, round(self.steps * (1 - self.decay_share)))
         return self.peak - (self.peak - floor) * _share(step, first, self.steps)
 
