@@ -35,6 +35,7 @@ from serving.plugin.rank_evacuation import (
     carry_contexts,
     drop_told_prompt_rows,
     put_in,
+    queue_update,
     restore_order,
     take_out,
 )
@@ -257,7 +258,8 @@ class LockstepScheduler(SchedulerInterface):
 
         While all that are up are closed, they wait.
         """
-        turned_away, self._turned_away = list(self._turned_away.values()), {}
+        turned_away = sorted(self._turned_away.values(), key=self._arrival)
+        self._turned_away = {}
         for request in turned_away:
             if self.ranks_up.any():
                 self._send(request)
@@ -323,6 +325,10 @@ class LockstepScheduler(SchedulerInterface):
         ):
             self.ranks[place.rank].add_request(request)  # more input of a streaming session
             return
+        waiting = self._turned_away.get(request.request_id)
+        if waiting is not None and waiting.resumable:
+            queue_update(waiting, request)
+            return
         self._arrivals += 1
         # An id that comes again begins anew; until it has a rank, it has none that is left.
         self._places[request.request_id] = Place(rank=NOWHERE, arrival=self._arrivals)
@@ -335,10 +341,7 @@ class LockstepScheduler(SchedulerInterface):
             self._turned_away[request.request_id] = request
             return
         self._places[request.request_id].rank = number
-        if request.num_preemptions or request.num_output_tokens:
-            put_in(self.ranks[number], request)  # evacuated before: it was queued once
-        else:
-            self.ranks[number].add_request(request)
+        put_in(self.ranks[number], request)
         self._loads.add(number, request)
 
     def _open_ranks(self, request: Request) -> NDArray[np.bool_]:
@@ -407,8 +410,11 @@ class LockstepScheduler(SchedulerInterface):
     @property
     def _owes_turned_away(self) -> bool:
         """Whether requests without a rank ask for a step: in a pause, new ones only wait."""
-        running = self.pause_state is PauseState.UNPAUSED
-        return bool(self._turned_away) and (running or not self.ranks_up.any())
+        return bool(self._turned_away) and (self._runs or not self.ranks_up.any())
+
+    @property
+    def _runs(self) -> bool:
+        return self.pause_state is PauseState.UNPAUSED
 
     def has_finished_requests(self) -> bool:
         """Whether a rank still has to tell the chips of a finished request."""
@@ -419,6 +425,7 @@ class LockstepScheduler(SchedulerInterface):
         return (
             not self._announced
             or self._wish.wanted
+            or (self._wish.waits and self._runs)
             or self._owes_turned_away
             or any(rank.has_requests() for rank in self.ranks)
         )

@@ -5,6 +5,7 @@ comes to it is computed anew, prompt and generated tokens together, as after a p
 client sees one stream, in which nothing is missing and nothing comes twice.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 
 def take_out(rank: Scheduler) -> list[Request]:
@@ -65,12 +66,28 @@ def _renew(rank: Scheduler, request: Request, status: RequestStatus) -> None:
 
 
 def put_in(rank: Scheduler, request: Request) -> None:
-    """Add a request that was taken out of another rank; it was queued before, once."""
+    """Add a request, which may have waited for a rank or been taken out of another one.
+
+    It keeps what else its client has sent, and is said to be queued once.
+    """
     updates = request.streaming_queue
+    was_queued = request.num_output_tokens or request.num_preemptions or _says_queued(request)
     rank.add_request(request)
-    request.streaming_queue = updates
-    if request.events and request.events[-1].type is EngineCoreEventType.QUEUED:
+    if updates is not None:
+        request.streaming_queue = updates
+    if was_queued and _says_queued(request):
         request.events.pop()
+
+
+def _says_queued(request: Request) -> bool:
+    return bool(request.events) and request.events[-1].type is EngineCoreEventType.QUEUED
+
+
+def queue_update(waiting: Request, update: Request) -> None:
+    """Let a streaming session that has no rank keep its next input, or its end, for later."""
+    if waiting.streaming_queue is None:  # no rank has had it yet
+        waiting.streaming_queue = deque()
+    waiting.streaming_queue.append(StreamingUpdate.from_request(update))
 
 
 def restore_order(rank: Scheduler, arrival: Callable[[Request], int]) -> None:

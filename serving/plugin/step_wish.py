@@ -3,22 +3,33 @@
 The scheduler decides what is computed and when; the engine below it answers. Where the engine has
 something to tell the scheduler, or goes on by itself (weights are read, a group comes back), it
 wishes for a step: an idle scheduler then makes one without tokens, whose report brings the news.
+Where nothing but emulated time has to pass, the engine rests a moment in each such step, so that
+the process does not spin; a paused scheduler, whose callers wait for it to be idle, makes none.
 Both live in one process; the object travels with every `LockstepOutput`.
 """
 
 
 class StepWish:
-    """Whether the engine wants to be stepped although no request has anything to compute."""
+    """Whether the engine wants to be stepped although no request has anything to compute.
 
-    __slots__ = ("wanted",)
+    `wanted` is for news that the scheduler has to hear now; `waits` says that something goes on by
+    itself once time has passed.
+    """
+
+    __slots__ = ("waits", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
+        self.waits = False
 
     def make(self) -> None:
         """Ask for a step: the engine's side."""
         self.wanted = True
 
+    def wait(self) -> None:
+        """Ask for steps as time passes: the engine's side."""
+        self.waits = True
+
     def grant(self) -> None:
         """Note that a step is made: the scheduler's side."""
-        self.wanted = False
+        self.wanted = self.waits = False
