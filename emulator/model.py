@@ -64,7 +64,6 @@ from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.model_flops import (
     forward_flops,
     served_flops,
-    serving_flops_per_output_token,
     training_flops_per_token,
 )
 from emulator.timing.speculation import expected_accepted
@@ -194,7 +193,6 @@ __all__ = [
     "relieved_ns",
     "resolve_cores",
     "served_flops",
-    "serving_flops_per_output_token",
     "shipped_fits",
     "smallest_training_chips",
     "system_by_name",

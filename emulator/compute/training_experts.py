@@ -61,8 +61,8 @@ def experts_forward(
 def experts_backward(
     experts: Parameters, grads: Parameters, layer: int, tape: ExpertsTape, grad_out: F32
 ) -> F32:
-    """From `grad_out` [pairs, hidden], operands as `combine_backward` gives them: the gradient of
-    the rows [pairs, hidden]; adds to `grads`.
+    """From `grad_out` [pairs, hidden], operands already: the gradient of the rows [pairs, hidden];
+    adds to `grads`.
     """
     weights = experts.operands(tape.precision)
     gate_up, down = weights[f"layers.{layer}.gate_up"], weights[f"layers.{layer}.down"]

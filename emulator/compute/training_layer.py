@@ -1,8 +1,8 @@
 """The decoder in training, cut where tokens leave for experts on other chips.
 
-One layer forward is `attend_forward`, `route_forward`, the experts' owners (training_experts),
-`combine_forward`; backward it is `combine_backward`, the owners, `route_backward`,
-`attend_backward`. `embed` comes before the first layer, `head` after the last.
+One layer forward is `attend_forward`, `route_forward`, the experts' owners (training_experts), who
+weigh and add up; backward it is the owners, `route_backward`, `attend_backward`. `embed` comes
+before the first layer, `head` after the last.
 """
 
 import numpy as np
@@ -13,14 +13,8 @@ from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters
 from emulator.compute.tiled_matmul import F32
 from emulator.compute.training_attention import AttentionTape, attend_backward, attend_forward
-from emulator.compute.training_loss import balance_loss, expert_share, head
-from emulator.compute.training_router import (
-    RouterTape,
-    combine_backward,
-    combine_forward,
-    route_backward,
-    route_forward,
-)
+from emulator.compute.training_loss import expert_share, head
+from emulator.compute.training_router import RouterTape, route_backward, route_forward
 
 __all__ = [
     "AttentionTape",
@@ -28,9 +22,6 @@ __all__ = [
     "RouterTape",
     "attend_backward",
     "attend_forward",
-    "balance_loss",
-    "combine_backward",
-    "combine_forward",
     "embed",
     "embed_backward",
     "expert_share",

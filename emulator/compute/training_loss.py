@@ -85,8 +85,3 @@ def _grad_logits(probabilities: F32, targets: NDArray[np.int32], loss_scale: flo
 def expert_share(counts: NDArray[np.int64], tokens: int) -> F32:
     """Pairs over tokens of each expert, [experts], from its pairs `counts` in the whole batch."""
     return (counts / tokens).astype(np.float32)
-
-
-def balance_loss(share: F32, mean_probability: F32) -> float:
-    """The balance loss of a layer, unweighted, from [experts] each over the whole batch."""
-    return float(len(share) * np.dot(share.astype(np.float64), mean_probability))

@@ -19,9 +19,8 @@ class RouterTape:
     """What the backward needs of a layer's second half.
 
     `hidden` goes to the experts `chosen`; it is an operand already, rounded where `precision` asks
-    it. `expert_rows` is None until `combine_forward` has seen them. Where the experts' owners weigh
-    and add up themselves, the rows never come here: what they find for the loss's gradient by
-    `weights` is put in `grad_weights` before the backward instead.
+    it. The experts' owners weigh and add up, so their rows never come here: what they find for the
+    loss's gradient by `weights` is put in `grad_weights` before the backward.
     """
 
     precision: Precision
@@ -31,7 +30,6 @@ class RouterTape:
     probabilities: F32  # [tokens, experts], the softmax over all experts
     chosen: NDArray[np.int64]  # [tokens, k], ascending
     weights: F32  # [tokens, k]
-    expert_rows: F32 | None = None  # [tokens, k, hidden]
     grad_weights: F32 | None = None  # [tokens, k]
 
 
@@ -70,26 +68,6 @@ def _highest(logits: F32, k: int) -> NDArray[np.int64]:
     return chosen
 
 
-def combine_forward(tape: RouterTape, expert_rows: F32) -> F32:
-    """Finish a layer: `expert_rows` [tokens, k, hidden] in the order of `tape.chosen`.
-
-    Returns the layer's result [tokens, hidden]; keeps the rows on the tape.
-    """
-    tape.expert_rows = expert_rows
-    mixed = np.matmul(tape.weights[:, None, :], expert_rows)  # [tokens, 1, hidden]
-    x: F32 = mixed[:, 0]
-    x += tape.residual
-    return x
-
-
-def combine_backward(tape: RouterTape, grad_x: F32) -> F32:
-    """From `grad_x` dL/dx [tokens, hidden] of the layer's result: the gradient of every expert row
-    [tokens, k, hidden], an operand, to be sent to the row's expert.
-    """
-    grad_rows: F32 = tape.weights[:, :, None] * grad_x[:, None, :]
-    return as_operand(grad_rows, tape.precision)
-
-
 def route_backward(
     dense: Parameters,
     grads: Parameters,
@@ -106,7 +84,7 @@ def route_backward(
         dense: the weights; `grads` of the same layout are added to.
         grads: see `dense`.
         layer: which.
-        tape: of `route_forward`, with the rows that `combine_forward` put on it.
+        tape: of `route_forward`, with `grad_weights`.
         grad_x: dL/dx [tokens, hidden] of the layer's result.
         grad_hidden: dL/dhidden [tokens, hidden] that came back from the experts, each token's k
             rows added up.
@@ -121,7 +99,6 @@ def route_backward(
     operands = dense.operands(tape.precision)
     grad_logits = _grad_logits(
         tape,
-        grad_x,
         expert_share * np.asarray(balance_scale, dtype=tape.hidden.dtype),
         normalised=arch.normalise_expert_weights,
     )
@@ -137,12 +114,10 @@ def route_backward(
     return grad_residual
 
 
-def _grad_logits(tape: RouterTape, grad_x: F32, grad_probability: F32, *, normalised: bool) -> F32:
+def _grad_logits(tape: RouterTape, grad_probability: F32, *, normalised: bool) -> F32:
     """dL/dlogits [tokens, experts]; `grad_probability` [experts] is the balance loss's part."""
     grad_weights = tape.grad_weights  # [tokens, k]
-    if grad_weights is None:
-        assert tape.expert_rows is not None, "combine_forward comes before the backward"
-        grad_weights = np.matmul(tape.expert_rows, grad_x[:, :, None])[:, :, 0]
+    assert grad_weights is not None, "the experts' owners come before the backward"
     probabilities = tape.probabilities
     # A softmax's backward is p * (dp - sum(p * dp)); here for a dp that all tokens share.
     along = probabilities @ grad_probability  # [tokens]

@@ -20,7 +20,7 @@ from emulator.specs.system import SystemSpec
 from emulator.specs.tensor_group import Split
 from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
 
-GRADIENT_BYTES: Final = 4  # FP32, as Megatron-LM and DeepSeek-V3 (arXiv 2412.19437, 3.3.2) add up
+GRADIENT_BYTES: Final = 4  # FP32, as DeepSeek-V3 adds them up (arXiv 2412.19437, 3.3.3)
 MASTER_BYTES: Final = 4
 MOMENTS_BYTES: Final = 8
 LOGIT_ROWS: Final = 1_024

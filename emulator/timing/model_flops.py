@@ -52,11 +52,6 @@ def served_flops(model: ModelSpec, *, prompt_tokens: int, output_tokens: int) ->
     return forward_flops(model, new_tokens=computed, logit_rows=output_tokens)
 
 
-def serving_flops_per_output_token(model: ModelSpec, *, context_tokens: int) -> float:
-    """Of one decoded token after `context_tokens`; raises ConfigError below 0."""
-    return forward_flops(model, new_tokens=1, context_tokens=context_tokens, logit_rows=1)
-
-
 def training_flops_per_token(model: ModelSpec, sequence_tokens: int) -> float:
     """Of one trained token: forward and backward, averaged over its sequence; logits of each.
 

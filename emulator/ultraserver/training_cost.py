@@ -235,15 +235,12 @@ class TrainingCost:
         calibrated[TENSOR] /= self.calibration.tensor_share.value
         calibrated[DMA] /= self.calibration.memory_share.value
         optimizer_ns = together_ns(calibrated, self.calibration.turn_taking.value).max()
-        done = replace(talk.work, engine_ns=engine_ns, hbm_bytes=work.hbm_bytes)
-        nothing = replace(
-            self._collectives.nothing.work,
-            engine_ns=talk.work.engine_ns,
-            hbm_bytes=talk.work.hbm_bytes,
+        done = replace(
+            self._collectives.nothing.work, engine_ns=engine_ns, hbm_bytes=work.hbm_bytes
         )
         return _PassTime(
             parts_ns={OPTIMIZER: float(optimizer_ns), GRADIENTS: talk.duration_ns},
-            work=done + nothing,
+            work=done + talk.work,
         )
 
     def _costed(self, one: "_PassTime") -> "_CostedPass":

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from serving.virtual_day.training_table import JobTerms
     from serving.virtual_day.virtual_day import DaySettings
 
-_ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed", "never", "oracle")
+_ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
+_KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
 _OVERLAPS: Final = ("none", "two-batch", "full")
 _SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
 _ISL, _OSL, _SPREAD, _SYNTHETIC_PAIRS = 1_155, 211, 0.8, 20_000
@@ -91,6 +92,12 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
         help="draw prompts and replies from those of a recorded trace (without it: lognormal, mean "
         f"{_ISL} and {_OSL} tokens)",
     )
+    group.add_argument(
+        "--cold",
+        action="store_true",
+        help="policies know nothing from before a walk that begins with the trace (without it: "
+        "they are shown the trace's last day as the day before)",
+    )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
 
 
@@ -105,8 +112,8 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--policies",
         action="append",
-        metavar="POLICY",
-        help="more of them to compare, may be repeated, or all; never, the best fixed split and "
+        metavar="A,B,C",
+        help="more of them to compare, or all; may be repeated; never, the best fixed split and "
         "the oracle are always there",
     )
     group.add_argument(
@@ -216,7 +223,8 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     from serving.traffic.slo import Slo
     from serving.virtual_day.curve_search import CurveTerms
     from serving.virtual_day.day_trace_file import day_trace
-    from serving.virtual_day.virtual_day import DaySettings, HourCheck
+    from serving.virtual_day.exact_hour import HourCheck
+    from serving.virtual_day.virtual_day import DaySettings
 
     slo = Slo.parse(args.slo)
     model = model_by_name(args.model)
@@ -271,7 +279,8 @@ def _question(args: argparse.Namespace, trace: DayTrace) -> DayQuestion:
     whole = days * _DAY_S if trace.days or days > 1 else trace.length_s
     policies = [args.policy]
     for text in args.policies or ():
-        policies += _ALL if text == "all" else [text]
+        for each in _split(text):
+            policies += _ALL if each == "all" else [each]
     return DayQuestion(
         trace=trace,
         begin_s=first * _DAY_S,
@@ -279,8 +288,19 @@ def _question(args: argparse.Namespace, trace: DayTrace) -> DayQuestion:
         policies=tuple(dict.fromkeys(policies)),
         peak_shares=shares,
         terms=WalkTerms(seed=args.seed),
-        same_past=trace.days < 2,
+        cold=args.cold,
     )
+
+
+def _split(text: str) -> list[str]:
+    """Policies between commas; a part that names no policy is an option of the one before."""
+    found: list[str] = []
+    for part in text.split(","):
+        if found and part.partition(":")[0].strip() not in _KINDS:
+            found[-1] += f",{part}"
+        else:
+            found.append(part.strip())
+    return found
 
 
 def _lengths(

@@ -1,19 +1,35 @@
 """The flags of `ultraserve serve` for day and night, and the settings that they mean."""
 
+from __future__ import annotations
+
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from serving.commands.drain import GRACE_S
 from serving.controller.day_clock import DAY_S
-from serving.controller.day_night_settings import MANUAL, DayNightSettings, TrainingSettings
+from serving.controller.day_night_settings import (
+    MANUAL,
+    DayNightSettings,
+    TrainingSettings,
+    check_weighs,
+)
 from serving.daynight.options import duration_s
 from serving.daynight.policy_text import parse_policy
 from serving.settings import Settings
+from serving.traffic.slo import Slo
+
+if TYPE_CHECKING:
+    from serving.plugin.deployment import Deployment
 
 DIRECTORY: Final = "ultraserve-training"
+SLO: Final = "ttft=1s,tpot=30ms@p99"
+PROMPT_TOKENS: Final = 1_155
+OUTPUT_TOKENS: Final = 211
+"""Means of the Azure 2023 conversation trace, as in `ultraserve day`."""
 
 _NEEDS: Final = "--day-night or --schedule with it"
 
@@ -46,7 +62,8 @@ def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
         "--group-chips",
         type=int,
         metavar="N",
-        help="chips that change hands together (default: tp)",
+        help="chips that change hands together, whole ranks whose HBM holds a training state "
+        "(default: the fewest that do)",
     )
     group.add_argument(
         "--lend-chips", type=int, metavar="N", help="at most so many train (default: half)"
@@ -57,14 +74,33 @@ def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
         help="emulated seconds that running requests of leaving chips have to end before they go "
         f"on elsewhere (default: {GRACE_S:g}s)",
     )
+    _add_target(parser)
+    _add_training(parser)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "what a group serves", "by which policies keep as many groups as the load needs"
+    )
+    group.add_argument(
+        "--slo", metavar="TARGET", help=f"of TTFT and TPOT, emulated (default: {SLO})"
+    )
+    group.add_argument(
+        "--isl",
+        type=int,
+        metavar="N",
+        help=f"mean prompt tokens of a request (default: {PROMPT_TOKENS:,})",
+    )
+    group.add_argument(
+        "--osl", type=int, metavar="N", help=f"mean reply tokens (default: {OUTPUT_TOKENS})"
+    )
     group.add_argument(
         "--group-requests-per-s",
         type=float,
         metavar="R",
-        help="requests that a group serves in an emulated second within its targets; `demand` "
-        "needs it, the others never lend what the load needs when they know it",
+        help="requests that a group serves in an emulated second within the target (default: from "
+        "the cost model, of requests of --isl and --osl)",
     )
-    _add_training(parser)
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +126,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 
 _FLAGS: Final = (
     *("day_length", "day_start", "group_chips", "lend_chips", "drain_grace"),
-    *("group_requests_per_s", "train_dir", "train_corpus", "train_learning_rate", "publish"),
+    *("slo", "isl", "osl", "group_requests_per_s"),
+    *("train_dir", "train_corpus", "train_learning_rate", "publish"),
 )
 
 
@@ -125,7 +162,10 @@ def day_night_settings(
         group_chips=group_chips,
         lend_groups=_lend_groups(args.lend_chips, served.chips, group_chips),
         grace_s=_duration_s(args, "drain_grace", GRACE_S),
+        slo=Slo.parse(args.slo or SLO),
         group_requests_per_s=args.group_requests_per_s,
+        group_requests_source="" if args.group_requests_per_s is None else "as it was said",
+        reading_s=0.0,
         publish=args.publish or "never",
         training=TrainingSettings(
             directory=_directory(args.train_dir or DIRECTORY),
@@ -138,6 +178,75 @@ def day_night_settings(
             ray_address=served.ray_address,
         ),
     )
+
+
+def with_cost_model(
+    settings: DayNightSettings,
+    args: argparse.Namespace,
+    deployment: Deployment,
+    *,
+    seats: int,
+    utilization: float,
+) -> DayNightSettings:
+    """The settings with what the cost model says of a group: its chips and its rate, unless those
+    were given.
+
+    `seats` is how many requests a rank has at once. Raises ConfigError for groups that cannot hold
+    a training state, and when the target is kept at no rate, and the policy needs one.
+    """
+    from serving.controller.group_capacity import (
+        QUEUE_SHARE,
+        group_reading_s,
+        group_requests_per_s,
+    )
+    from serving.steady_state.request_shape import RequestShape
+
+    settings = _with_training_groups(settings, args, deployment)
+    reading_s = group_reading_s(deployment, utilization, group_chips=settings.group_chips)
+    settings = replace(settings, reading_s=reading_s)
+    if settings.group_requests_per_s is not None:
+        return settings
+    shape = RequestShape(
+        prompt_tokens=PROMPT_TOKENS if args.isl is None else args.isl,
+        output_tokens=OUTPUT_TOKENS if args.osl is None else args.osl,
+    )
+    rate = group_requests_per_s(
+        deployment,
+        slo=settings.slo,
+        shape=shape,
+        seats=seats,
+        utilization=utilization,
+        group_chips=settings.group_chips,
+        lend_groups=settings.lend_groups,
+    )
+    if rate is None:
+        check_weighs(settings.policy, rate)
+        return settings
+    source = (
+        f"from the cost model, {shape.prompt_tokens:,} + {shape.output_tokens:,} tokens a request; "
+        f"assumed: queues leave {QUEUE_SHARE:.0%} of the steady state's rate"
+    )
+    return replace(settings, group_requests_per_s=rate, group_requests_source=source)
+
+
+def _with_training_groups(
+    settings: DayNightSettings, args: argparse.Namespace, deployment: Deployment
+) -> DayNightSettings:
+    """The settings with groups that a training state fits into."""
+    from serving.controller.group_capacity import fewest_training_chips
+
+    fewest = fewest_training_chips(deployment)
+    name, half = deployment.time_model.name, settings.chips // 2
+    if fewest is None:
+        expected = f"more: a training state of {name} does not fit into {half}, half of them"
+        raise ConfigError(field="chips", value=settings.chips, expected=expected)
+    if args.group_chips is None:
+        lend_groups = _lend_groups(args.lend_chips, settings.chips, fewest)
+        return replace(settings, group_chips=fewest, lend_groups=lend_groups)
+    if settings.group_chips < fewest:
+        expected = f"at least {fewest}, into which a training state of {name} fits"
+        raise ConfigError(field="group_chips", value=settings.group_chips, expected=expected)
+    return settings
 
 
 def _policy(args: argparse.Namespace) -> str | None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _GROUPS = ("group", "chips", "phase", "wanted", "lease", "failures", "last failure")
 _LEASES = (
-    *("lease", "chips", "phase", "since s", "ended", "moved", "experts", "links GB"),
-    *("storage GB", "drain ms", "experts ms", "vacate ms", "restore ms", "warm ms", "J", "trained"),
+    *("lease", "chips", "phase", "since s", "ended", "moved", "experts", "links GB", "storage GB"),
+    *("drain ms", "experts ms", "vacate ms", "restore ms", "warm ms", "J", "trained"),
 )
 
 
@@ -72,26 +72,76 @@ def day_night_lines(state: DayNightState) -> Iterator[str]:
         f"{state.time_of_day} (a day is {state.day_length_s:g} emulated s): {serving} of "
         f"{len(state.groups)} groups serve, {state.groups_desired} wanted: {state.reason}"
     )
-    if state.next_change_day_s is not None:
-        ahead_h = (state.next_change_day_s - state.day_s) / 3600
-        yield f"next change in {ahead_h:.1f} h of the day"
-    line = f"load {state.load_per_s:.3g} requests per emulated s"
-    if state.return_s is not None:
-        line += f"; the last group that was called back served after {state.return_s:.3f} s"
-    yield line
+    yield from _change_lines(state)
+    yield from _demand_lines(state)
     if state.restarts:
         yield f"began again {state.restarts} times, the last time after {state.trouble}"
     yield ""
     yield from table_lines([_GROUPS, *map(_group_row, state.groups)], right=frozenset({0, 4, 5}))
     yield ""
     yield from _job_lines(state.job)
-    yield f"publishing {state.publish}{': ' if state.published else ''}{state.published}"
+    yield from _version_lines(state)
     if state.leases:
         yield ""
+        yield "hand-overs, the last ones, in emulated time; J of the chips while they changed hands"
         rows = [_LEASES, *map(_lease_row, state.leases)]
         yield from table_lines(
             rows, right=frozenset(range(len(_LEASES))) - {1, 2, len(_LEASES) - 1}
         )
+
+
+def _change_lines(state: DayNightState) -> Iterator[str]:
+    """When the policy wants another number of groups, as far as it can be known."""
+    if state.next_change_day_s is not None:
+        ahead_h = (state.next_change_day_s - state.day_s) / 3600
+        terms = f", {state.next_change_if}" if state.next_change_if else ""
+        yield f"next change in {ahead_h:.1f} h of the day{terms}"
+    elif state.policy != "manual":
+        yield f"no change within a day{f', {state.next_change_if}' if state.next_change_if else ''}"
+
+
+def _demand_lines(state: DayNightState) -> Iterator[str]:
+    """The load, what it is weighed by, what is foretold of it, and how fast a burst is answered."""
+    line = f"load {state.load_per_s:.3g} requests per emulated s"
+    if state.group_requests_per_s is None:
+        yield f"{line}; nobody knows what a group serves"
+    else:
+        yield (
+            f"{line}; a group serves {state.group_requests_per_s:.3g} within {state.slo} "
+            f"({state.group_requests_source})"
+        )
+    if state.ttft_attainment is not None:
+        yield f"first tokens in time: {state.ttft_attainment:.1%} of the recent requests"
+    for each in state.forecasts:
+        high = (
+            "too little is known to say how high at most"
+            if each.high_per_s is None
+            else f"below {each.high_per_s:.3g}/s with {each.confidence:.0%} confidence"
+        )
+        yield (
+            f"forecast for the next {each.window_s / 3600:.1f} h of the day: a peak of "
+            f"{each.expected_per_s:.3g}/s, {high}"
+        )
+    back_s = state.burst_response_s - state.burst_seen_s
+    line = (
+        f"a burst has its groups back within {state.burst_response_s:.3g} emulated s: "
+        f"{state.burst_seen_s:.3g} until it is seen, {back_s:.3g} to save and to read weights"
+    )
+    if state.return_s is not None:
+        line += f"; the last group that was called back took {state.return_s:.3f}"
+    yield line
+
+
+def _version_lines(state: DayNightState) -> Iterator[str]:
+    """What is served, and what became of the last attempt to serve the night's weights."""
+    for version in state.versions:
+        if version.target:
+            note = f" ({version.note})" if version.note else ""
+            yield (
+                f"serves version {version.number}, {version.weights}{note}, on {version.ranks} "
+                f"ranks, from {version.weights_dir}"
+            )
+    yield f"publishing {state.publish}{': ' if state.published else ''}{state.published}"
 
 
 def _group_row(group: GroupState) -> tuple[str, ...]:

@@ -57,14 +57,15 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(field="grace", value=args.grace, expected="at least 0 seconds")
     with connect(args) as client:
         report = client.drain(args.chips, grace_s=args.grace, dry_run=args.dry_run)
-    print(json_text(report) if args.json else report_line(report))
+    dry = "dry run: " if args.dry_run else ""
+    print(json_text(report) if args.json else f"{dry}{report_line(report)}")
     return 0
 
 
 def report_line(report: LeaseReport) -> str:
     """What the server said to a drain or a resume."""
     if report.lease is None:
-        return f"dry run: {report.reason}"
+        return report.reason
     lease = report.lease
     chips = ", ".join(map(str, lease.chips))
     return f"lease {lease.number}, chips {chips}: {lease.phase}: {report.reason}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from emulator.model import CoreClaim, claims_directory
-from serving.commands.day_night_arguments import day_night_settings
+from serving.commands.day_night_arguments import day_night_settings, with_cost_model
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
 from serving.controller.training_directory import held_directory
 from serving.endpoints.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _SAVE_S: Final = 20.0
 """Wall seconds that a job has to save which an earlier server has left behind."""
+
+_SEATS: Final = 256
+"""Requests that a rank has at once, as vLLM's server has it unless it is told otherwise."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -56,7 +59,13 @@ def run(args: argparse.Namespace) -> int:
     from serving.plugin.deployment import resolve_deployment
 
     deployment = resolve_deployment(settings, weights_dir)
-    deployment.machine(_utilization(args.unknown))  # refuses a model that does not fit
+    utilization = _utilization(args.unknown)
+    deployment.machine(utilization)  # refuses a model that does not fit
+    if day_night is not None:
+        seats = _seats(args.unknown)
+        day_night = with_cost_model(
+            day_night, args, deployment, seats=seats, utilization=utilization
+        )
     check_port(args.host, args.port)
     vllm_arguments = [*args.unknown, *_control_service(args)]
     from serving.plugin.openai_app import serve
@@ -119,6 +128,16 @@ def _utilization(vllm_arguments: list[str]) -> float:
         return float(parser.parse_known_args(vllm_arguments)[0].gpu_memory_utilization)
     except argparse.ArgumentError:
         return 0.92  # vLLM's parser tells what is wrong with it
+
+
+def _seats(vllm_arguments: list[str]) -> int:
+    """Read --max-num-seqs; vLLM's default when it is absent or not for us to judge."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("--max-num-seqs", "--max_num_seqs", type=int, default=_SEATS)
+    try:
+        return max(1, int(parser.parse_known_args(vllm_arguments)[0].max_num_seqs))
+    except argparse.ArgumentError:
+        return _SEATS  # vLLM's parser tells what is wrong with it
 
 
 def refuse_second_config(vllm_arguments: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -180,11 +181,12 @@ def run(args: argparse.Namespace) -> int:
         note_refused(args.output, error)
         raise
     asked = _stop_signals()
-    with JobDirectory(args.output, spec) as directory:
-        talk = sys.stderr if args.json else sys.stdout
+    # Ray prints too when a chip is lost.
+    talk = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+    with talk, JobDirectory(args.output, spec) as directory:
 
         def say(line: str) -> None:
-            print(line, file=talk, flush=True)
+            print(line, flush=True)
             directory.say(line)
 
         def shows(point: CurvePoint, status: JobStatus) -> None:

@@ -10,21 +10,26 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeVar
 
-from emulator.errors import CheckpointError, ConfigError
+from emulator.errors import ConfigError
 from serving.controller.day_clock import DAY_S, DayClock
-from serving.controller.day_night_settings import IF_BETTER, MANUAL, DayNightSettings, check_policy
-from serving.controller.demand_meter import Arrivals, DemandMeter, last_end
+from serving.controller.day_night_settings import (
+    MANUAL,
+    DayNightSettings,
+    check_policy,
+    check_weighs,
+)
+from serving.controller.demand_meter import BUCKET_S, Arrivals, DemandMeter, last_end
 from serving.controller.engine_call import Engine, EngineFailed, EngineGone, ask
 from serving.controller.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
 from serving.controller.handover_tries import HandoverTries
 from serving.controller.job_process import JobProcess
 from serving.controller.job_record import end_job
 from serving.controller.lease_notes import LeaseNotes
-from serving.controller.morning_weights import candidate, judge, keep, published_in, served_nats
+from serving.controller.publisher import Publisher
 from serving.controller.return_times import ReturnTimes
+from serving.daynight.burst import burst_response_s
 from serving.daynight.handover import Action, HandoverLimits, Phase
 from serving.daynight.observation import Observation
 from serving.daynight.policy import Decision, Policy
@@ -34,14 +39,12 @@ from serving.metrics.control_call import (
     ControlRequest,
     DrainRequest,
     LeaseReport,
-    PublishRequest,
     Refusal,
-    RefusalCode,
     ResumeRequest,
-    VersionReport,
     WatchReply,
     WatchRequest,
 )
+from serving.metrics.first_token_times import FirstTokenTimes
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -80,6 +83,7 @@ class DayNight:
     """The controller of one server, in the loop of the engine's client.
 
     `job_command` makes the job's command for chips of the partition and the engine's dilation.
+    `first_tokens` are the requests' as the server's clients see them; None when nobody keeps them.
     """
 
     def __init__(
@@ -88,12 +92,14 @@ class DayNight:
         settings: DayNightSettings,
         *,
         job_command: Callable[[Sequence[int], float], list[str]],
+        first_tokens: FirstTokenTimes | None = None,
         limits: HandoverLimits | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
         self.settings = settings
         self._job_command = job_command
+        self._first_tokens = first_tokens
         self._limits = LIMITS if limits is None else limits
         self._wall_s = wall_s
         directory = settings.training.directory
@@ -109,11 +115,11 @@ class DayNight:
         self.tries = HandoverTries()
         self.returns = ReturnTimes()
         self._notes = LeaseNotes()
-        self.published = ""
-        self._refused_step: int | None = None
+        self.publisher = Publisher(engine, settings, self._limits)
         self.policy_text = ""
         self.policy: Policy | None = None
         self._by_hand = [Phase.SERVING] * settings.groups
+        self._graces_s: dict[int, float] = {}  # of groups that were asked to train with another one
         self._decided: tuple[int, float] | None = None  # groups that are to serve, since when
         self.restarts = 0
         self.trouble = ""
@@ -127,15 +133,16 @@ class DayNight:
 
         With `manual` every group goes on doing what it was to do.
         """
-        check_policy(text, weighs=self.settings.group_requests_per_s is not None)
+        check_policy(text)
+        check_weighs(text, self.settings.group_requests_per_s)
         self.policy = None if text == MANUAL else parse_policy(text)
         self.policy_text = text if self.policy is None else str(self.policy)
 
-    def set_phase(self, group: int, phase: Phase) -> None:
+    def set_phase(self, group: int, phase: Phase, *, grace_s: float | None = None) -> None:
         """Say what a group is to do while the policy is `manual`.
 
-        Raises ConfigError for no such group, and for a phase that no group can stay in, or when too
-        many groups would train.
+        `grace_s` is that of its drains from now on; the settings' without it. Raises ConfigError
+        for no such group, for a phase that no group can stay in, or when too many would train.
         """
         assert self.policy is None
         if not 0 <= group < self.settings.groups:
@@ -149,7 +156,18 @@ class DayNight:
             expected = f"at most {self.settings.lend_groups} groups that train"
             raise ConfigError(field="phase", value=phase, expected=expected)
         self._by_hand = wanted
+        self._graces_s.pop(group, None)
+        if grace_s is not None:
+            self._graces_s[group] = grace_s
         self.job.forgive()
+
+    def group_of(self, chips: Sequence[int]) -> int:
+        """The group that has exactly these chips; raises ConfigError."""
+        for group in groups_of(self.settings.chips, self.settings.group_chips, ()):
+            if group.chips == tuple(sorted(chips)):
+                return group.number
+        expected = f"those of one group: {self.settings.group_chips} on end"
+        raise ConfigError(field="chips", value=",".join(map(str, chips)), expected=expected)
 
     # The loop.
 
@@ -204,7 +222,8 @@ class DayNight:
         )
         is_morning = Phase.TRAINING not in look.desired
         if is_morning and Action.RESUME in [step.action for step in steps]:
-            await self._publish(look)  # first, so that what comes back reads the new weights
+            # First, so that what comes back reads the new weights.
+            await self.publisher.publish(look.watch.versions, self.job.status(), look.now_s)
         for step in steps:
             await self._take(step, look)
 
@@ -252,9 +271,43 @@ class DayNight:
             capacity_per_group_per_s=settings.group_requests_per_s or _UNWEIGHED_PER_S,
             groups_min=settings.groups - settings.lend_groups,
             queue=watch.waiting,
+            ttft_attainment=self._ttft_attainment(),
             drain_s=settings.grace_s * self.clock.day_s_per_emulated_s,
-            restore_s=(self.returns.last_s or 0.0) * self.clock.day_s_per_emulated_s,
+            restore_s=self._return_s(watch.dilation) * self.clock.day_s_per_emulated_s,
         )
+
+    def _return_s(self, dilation: float) -> float:
+        """Emulated seconds that policies count on: as the last return took, or as weights are read.
+
+        Never more than it may take: a return that an engine's sleep held up says nothing of others.
+        """
+        measured_s = self.returns.last_s
+        if measured_s is None:
+            return self.settings.reading_s
+        return min(measured_s, self._return_s_max(dilation))
+
+    def _return_s_max(self, dilation: float) -> float:
+        """A job that does not save in time is ended, and then weights are read."""
+        return self._limits.stop_s / dilation + self.settings.reading_s
+
+    def _ttft_attainment(self) -> float | None:
+        """The share of recent requests in time, since the number of serving groups last changed.
+
+        What was late before that has been answered by the change.
+        """
+        limit_s = self.settings.slo.ttft_s
+        if self._first_tokens is None or limit_s is None or self._decided is None:
+            return None
+        since_s = self.clock.emulated_s(self._decided[1])
+        return self._first_tokens.share_within(limit_s, since_s=since_s)
+
+    def burst_response_s(self, dilation: float) -> tuple[float, float]:
+        """Emulated seconds until a burst is seen whole, and until its groups serve, at most.
+
+        Demand is seen in the mean of a bucket.
+        """
+        seen_s = BUCKET_S / self.clock.day_s_per_emulated_s + TICK_S / dilation
+        return seen_s, burst_response_s(look_s=seen_s, restore_s=self._return_s_max(dilation))
 
     async def _take(self, step: Step, look: Look) -> None:
         group = step.group
@@ -262,7 +315,8 @@ class DayNight:
         match step.action:
             case Action.DRAIN:
                 assert group is not None
-                request = DrainRequest(chips=group.chips, grace_s=self.settings.grace_s)
+                grace_s = self._graces_s.get(group.number, self.settings.grace_s)
+                request = DrainRequest(chips=group.chips, grace_s=grace_s)
                 await self._hand_over(group, request, look)
             case Action.CANCEL | Action.RESUME:
                 assert group is not None
@@ -301,36 +355,6 @@ class DayNight:
                 reply = await ask(self._engine, note)
                 # The lease may have ended meanwhile, and there is nobody to tell.
                 assert isinstance(reply, LeaseReport | Refusal), reply
-
-    async def _publish(self, look: Look) -> None:
-        """Serve the night's weights when they are better, before the chips come back."""
-        if self.settings.publish != IF_BETTER:
-            return
-        training, status = self.settings.training, self.job.status()
-        served, newest = published_in(training.directory, look.watch.versions)
-        found = candidate(training.directory, status)
-        if found is not None and found.step == self._refused_step:
-            return
-        serves_nats = served_nats(
-            training.directory, served, first=training.weights_dir, status=status
-        )
-        self.published = judge(found, serves_nats=serves_nats, newest_step=newest)
-        if self.published or found is None:
-            return
-        versions = [Path(version.weights_dir) for version in look.watch.versions]
-        try:
-            weights = await asyncio.to_thread(keep, training.directory, found, served=versions)
-            note = f"step {found.step}, held-out loss {found.held_out_nats:.4f} nats"
-            reply = await ask(self._engine, PublishRequest(weights_dir=str(weights), note=note))
-        except CheckpointError as error:
-            reply = Refusal(code=RefusalCode.PRECONDITION, message=str(error))
-        if isinstance(reply, Refusal):
-            self._refused_step = found.step
-            self.published = f"step {found.step} was refused: {reply.message}"
-            logger.warning("%s", self.published)
-            return
-        assert isinstance(reply, VersionReport), reply
-        self.published = f"version {reply.version}: {note}"
 
     async def _told(self, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:
         reply = await ask(self._engine, request)

@@ -2,30 +2,46 @@
 
 from dataclasses import replace
 from datetime import datetime
+from math import isfinite
 from typing import Final
 from zoneinfo import ZoneInfo
 
 import msgspec
+import numpy as np
 
 from emulator.units import NS_PER_S
 from serving.controller.day_clock import DAY_S
 from serving.controller.day_night import DayNight, Look
-from serving.controller.day_night_state import DayNightState, GroupState, JobState
+from serving.controller.day_night_settings import MANUAL
+from serving.controller.day_night_state import (
+    DayNightState,
+    ForecastState,
+    GroupState,
+    JobState,
+)
+from serving.daynight.demand import Demand
+from serving.daynight.history import BUCKETS_MAX
 from serving.daynight.observation import Observation
 from serving.daynight.policy import Policy
 
 _LOOK_AHEAD_S: Final = 900.0
 _BY_THE_CLOCK: Final = ("never", "fixed", "schedule", "price")
 """Policies whose future follows from the present alone: others wait for what demand will be."""
+_NO_DAY: Final = "nobody can say before a day has been seen"
+_AS_BEFORE: Final = "if demand goes as it did a day before"
+_REMEMBERED: Final = 8
+"""Days of history that foretell the change: a week and a day, all that a forecast compares."""
 
 
 def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
     """Everything that there is to say."""
     settings, observed = day_night.settings, look.observed
     policy = day_night.policy
+    next_s, next_if = (None, "") if policy is None else next_change(policy, observed)
+    seen_s, answered_s = day_night.burst_response_s(look.watch.dilation)
     return DayNightState(
         policy=day_night.policy_text,
-        policy_words="groups change hands by control calls"
+        policy_words=f"{MANUAL}: groups change hands by control calls"
         if policy is None
         else policy.describe(),
         emulated_s=look.watch.emulated_s,
@@ -34,8 +50,16 @@ def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
         day_length_s=settings.day_length_s,
         groups_desired=look.decision.serving_groups,
         reason=look.decision.reason,
-        next_change_day_s=None if policy is None else next_change(policy, observed),
+        next_change_day_s=next_s,
+        next_change_if=next_if,
         load_per_s=observed.load_per_s,
+        group_requests_per_s=settings.group_requests_per_s,
+        group_requests_source=settings.group_requests_source,
+        slo=str(settings.slo),
+        ttft_attainment=observed.ttft_attainment,
+        forecasts=forecasts(policy, observed),
+        burst_response_s=answered_s,
+        burst_seen_s=seen_s,
         return_s=day_night.returns.last_s,
         groups=tuple(
             GroupState(
@@ -52,8 +76,9 @@ def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
         ),
         job=_job_state(day_night, look),
         publish=settings.publish,
-        published=day_night.published,
+        published=day_night.publisher.words,
         leases=look.watch.leases,
+        versions=look.watch.versions,
         restarts=day_night.restarts,
         trouble=day_night.trouble,
     )
@@ -97,20 +122,59 @@ def time_of_day(day_s: float, zone: str) -> str:
     return datetime.fromtimestamp(day_s, ZoneInfo(zone)).strftime("%a %H:%M %Z")
 
 
-def next_change(policy: Policy, observed: Observation) -> float | None:
-    """When a policy that goes by the clock next wants another number of groups, to 15 minutes.
+def forecasts(policy: Policy | None, observed: Observation) -> tuple[ForecastState, ...]:
+    """What a policy expects of demand, in each window that it looks at; none of most policies."""
+    if not isinstance(policy, Demand) or not len(observed.history):
+        return ()
+    found = []
+    for window_s in policy.windows_s(observed):
+        foretold = policy.forecast(observed, window_s)
+        found.append(
+            ForecastState(
+                window_s=window_s,
+                expected_per_s=foretold.expected_per_s,
+                high_per_s=foretold.high_per_s if isfinite(foretold.high_per_s) else None,
+                confidence=policy.confidence,
+            )
+        )
+    return tuple(found)
 
-    In the day's calendar; None when it does not within a day, or goes by demand.
+
+def next_change(policy: Policy, observed: Observation) -> tuple[float | None, str]:
+    """When a policy next wants another number of groups, to 15 minutes, and what that takes.
+
+    In the day's calendar; None when it does not within a day. For a policy that goes by demand the
+    coming day is taken to be like the one before: None without one.
     """
-    if policy.name not in _BY_THE_CLOCK:
-        return None
+    by_clock = policy.name in _BY_THE_CLOCK
+    history = observed.history
+    if not by_clock and len(history) * history.bucket_s < DAY_S:
+        return None, _NO_DAY
     now = policy.decide(observed).serving_groups
     for ahead in range(1, int(DAY_S / _LOOK_AHEAD_S) + 1):
         later_s = (observed.now_s // _LOOK_AHEAD_S + ahead) * _LOOK_AHEAD_S
         later = observed_at(observed, later_s)
+        if not by_clock:
+            later = as_a_day_before(later)
         if policy.decide(later).serving_groups != now:
-            return later_s
-    return None
+            return later_s, "" if by_clock else _AS_BEFORE
+    return None, "" if by_clock else _AS_BEFORE
+
+
+def as_a_day_before(observed: Observation) -> Observation:
+    """The same moment, with demand until then as it was a day before.
+
+    A history of a day at least; nobody waits, and requests are in time.
+    """
+    history = observed.history
+    day = round(DAY_S / history.bucket_s)
+    ahead = int((observed.now_s - history.end_s) // history.bucket_s)
+    known = history.requests_per_s[-_REMEMBERED * day :]
+    rates = np.concatenate([known, known[-day:][:ahead]])[-BUCKETS_MAX:]
+    longer = replace(history, requests_per_s=rates, end_s=history.end_s + ahead * history.bucket_s)
+    return replace(
+        observed, history=longer, load_per_s=float(rates[-1]), queue=0, ttft_attainment=None
+    )
 
 
 def observed_at(observed: Observation, now_s: float) -> Observation:

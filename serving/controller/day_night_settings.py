@@ -14,6 +14,7 @@ import msgspec
 from emulator.errors import ConfigError
 from serving.controller.day_clock import DayClock
 from serving.daynight.policy_text import parse_policy
+from serving.traffic.slo import Slo
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 MANUAL: Final = "manual"
@@ -64,8 +65,12 @@ class DayNightSettings:
         group_chips: chips that change hands together, whole ranks.
         lend_groups: at most so many groups train at a time.
         grace_s: emulated seconds that running requests of a leaving group have to end.
-        group_requests_per_s: requests that a group serves in an emulated second within the targets;
+        slo: the target of requests; the share that meets its TTFT brings groups back.
+        group_requests_per_s: requests that a group serves in an emulated second within the target;
             None when nobody has said, and the load is not weighed then.
+        group_requests_source: who says so, for a reader.
+        reading_s: emulated seconds in which a group that comes back reads its weights, by the cost
+            model; 0 when it was not asked.
         publish: whether a night's weights are served: `never`, or `if-better`.
     """
 
@@ -77,12 +82,15 @@ class DayNightSettings:
     group_chips: int
     lend_groups: int
     grace_s: float
+    slo: Slo
     group_requests_per_s: float | None
+    group_requests_source: str
+    reading_s: float
     publish: str
     training: TrainingSettings
 
     def __post_init__(self) -> None:
-        check_policy(self.policy, weighs=self.group_requests_per_s is not None)
+        check_policy(self.policy)
         DayClock.starting(self.day_start, day_length_s=self.day_length_s, zone=self.zone, wall_s=0)
         if not 1 <= self.group_chips <= self.chips // 2:
             expected = f"at least 2 groups on {self.chips} chips: one of them always serves"
@@ -97,6 +105,8 @@ class DayNightSettings:
             )
         if self.group_requests_per_s is not None:
             _above_0("group_requests_per_s", self.group_requests_per_s)
+        if not 0 <= self.reading_s < float("inf"):
+            raise ConfigError(field="reading_s", value=self.reading_s, expected="at least 0")
         if self.publish not in PUBLISH:
             raise ConfigError(field="publish", value=self.publish, expected=" or ".join(PUBLISH))
 
@@ -121,17 +131,19 @@ class DayNightSettings:
         return msgspec.json.decode(text, type=cls, dec_hook=_path)
 
 
-def check_policy(text: str, *, weighs: bool) -> None:
-    """Raise ConfigError for a policy that cannot decide here; `weighs`: a group's rate is known."""
-    if text == MANUAL:
+def check_policy(text: str) -> None:
+    """Raise ConfigError for what is neither a policy nor `manual`."""
+    if text != MANUAL:
+        parse_policy(text)
+
+
+def check_weighs(text: str, group_requests_per_s: float | None) -> None:
+    """Raise ConfigError for a policy that needs a group's rate when none is known."""
+    if text == MANUAL or group_requests_per_s is not None:
         return
-    policy = parse_policy(text)
-    if policy.name == "demand" and not weighs:
-        raise ConfigError(
-            field="policy",
-            value=text,
-            expected="--group-requests-per-s with it: what a group serves",
-        )
+    if parse_policy(text).name == "demand":
+        expected = "--group-requests-per-s with it: what a group serves"
+        raise ConfigError(field="policy", value=text, expected=expected)
 
 
 def _above_0(name: str, value: float) -> None:

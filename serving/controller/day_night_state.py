@@ -4,7 +4,7 @@ The server's process makes it of what the engine and the job say. Times of the d
 the day's own calendar, which may pass faster than emulated time.
 """
 
-from serving.metrics.machine_state import Count, LeaseState, Plain
+from serving.metrics.machine_state import Count, LeaseState, Plain, VersionState
 
 
 class GroupState(Plain, frozen=True, kw_only=True):
@@ -54,6 +54,19 @@ class JobState(Plain, frozen=True, kw_only=True):
     trouble: str
 
 
+class ForecastState(Plain, frozen=True, kw_only=True):
+    """The peak of demand within the next `window_s` seconds of the day, requests per emulated s.
+
+    Attributes:
+        high_per_s: it stays below with `confidence`; None while too little is known to say.
+    """
+
+    window_s: float
+    expected_per_s: float
+    high_per_s: float | None
+    confidence: float
+
+
 class DayNightState(Plain, frozen=True, kw_only=True):
     """Who serves, who trains, and why.
 
@@ -63,12 +76,20 @@ class DayNightState(Plain, frozen=True, kw_only=True):
         day_length_s: emulated seconds of a day.
         groups_desired: how many groups are to serve; `reason` says why.
         next_change_day_s: when the policy, by what it sees now, next wants another number; None
-            where it does not within a day, or nobody can say.
+            where it does not within a day, or nobody can say. `next_change_if` is what that takes,
+            empty for a policy that goes by the clock.
         load_per_s: requests per emulated second, over the last minutes of the day.
+        group_requests_per_s: what a group is taken to serve within `slo`; None when nobody has said
+            so, and the load is not weighed. `group_requests_source` is who says it.
+        ttft_attainment: share of the recent requests whose first token was in time, since the
+            number of serving groups last changed; None of too few.
+        forecasts: of a policy that makes any, the windows that it looks at.
+        burst_response_s: emulated seconds until the groups that a burst needs serve again, at most;
+            the first `burst_seen_s` of them until the load is seen whole.
         return_s: emulated seconds that a group took the last time from being called back to
             serving, its job's saving included; None before the first.
         publish: never, or if-better; `published` is what the last attempt came to.
-        leases: as in MachineState.
+        leases, versions: as in MachineState.
         restarts: how often the controller has failed and begun again; `trouble` is why, the last
             time.
     """
@@ -82,12 +103,21 @@ class DayNightState(Plain, frozen=True, kw_only=True):
     groups_desired: Count
     reason: str
     next_change_day_s: float | None
+    next_change_if: str
     load_per_s: float
+    group_requests_per_s: float | None
+    group_requests_source: str
+    slo: str
+    ttft_attainment: float | None
+    forecasts: tuple[ForecastState, ...]
+    burst_response_s: float
+    burst_seen_s: float
     return_s: float | None
     groups: tuple[GroupState, ...]
     job: JobState
     publish: str
     published: str
     leases: tuple[LeaseState, ...]
+    versions: tuple[VersionState, ...]
     restarts: Count
     trouble: str

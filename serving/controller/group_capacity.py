@@ -1,4 +1,4 @@
-"""What a group of chips serves within the target, from the cost model, when nobody has said.
+"""What a group of chips is and serves within the target, from the cost model.
 
 The steady state of the served model on the served partition gives a rate that knows no queue: as
 many requests begin as end, each of the mean length. Of it a share is taken, since arrivals come in
@@ -10,10 +10,11 @@ on fewer chips each holds more experts.
 from dataclasses import replace
 from typing import Final
 
-from emulator.errors import ConfigError
+from emulator.errors import HbmExhausted
 from emulator.model import ExpertDistribution, HbmTerms, Overlap, Partition, kv_room_tokens
 from emulator.units import NS_PER_S
 from serving.plugin.deployment import Deployment
+from serving.plugin.lease_checks import training_hbm
 from serving.steady_state.partitions import Candidate
 from serving.steady_state.replica import Replica
 from serving.steady_state.request_shape import RequestShape
@@ -25,8 +26,6 @@ QUEUE_SHARE: Final = 0.5
 and TPOT 30 ms for 99 % of requests up to 0.54 and 0.63 of it (gpt-oss-120b on 4 and 8 Trainium3
 chips, `ultraserve day`); *assumed* to be no less elsewhere."""
 
-NEEDED: Final = "--group-requests-per-s with it: what a group serves"
-
 
 def group_requests_per_s(
     deployment: Deployment,
@@ -37,10 +36,10 @@ def group_requests_per_s(
     utilization: float,
     group_chips: int,
     lend_groups: int,
-) -> float:
+) -> float | None:
     """Requests per emulated second of one of the partition's groups; `seats` a rank has at once.
 
-    Raises ConfigError when the steady state keeps the target at no rate.
+    None when the steady state keeps the target at no rate.
     """
     chips = deployment.partition.chips
     parts = [
@@ -52,10 +51,35 @@ def group_requests_per_s(
     ]
     # What does not fit as evenly as a partition of its own may still be served by what is left.
     kept = [part for part in parts if part > 0]
-    if not kept or not parts[0]:
-        expected = f"one that {chips} chips keep with {deployment.time_model.name}, or {NEEDED}"
-        raise ConfigError(field="slo", value=str(slo), expected=expected)
-    return QUEUE_SHARE * min(kept)
+    return QUEUE_SHARE * min(kept) if parts[0] else None
+
+
+def fewest_training_chips(deployment: Deployment) -> int | None:
+    """The smallest group of whole ranks that can be lent out: whose HBM holds a training state.
+
+    Of at most half of the partition's chips, since one group always serves; None when none can.
+    """
+    needs = training_hbm(deployment)
+    tp = deployment.partition.tp
+    for chips in range(tp, deployment.partition.chips // 2 + 1, tp):
+        try:
+            needs(chips)
+        except HbmExhausted:
+            continue
+        return chips
+    return None
+
+
+def group_reading_s(deployment: Deployment, utilization: float, *, group_chips: int) -> float:
+    """Emulated seconds in which a group reads its weights and experts from its trays' drives.
+
+    Of the slowest group; what comes over links instead comes sooner.
+    """
+    machine = deployment.machine(utilization)
+    chips = deployment.partition.chips
+    groups = range(chips // group_chips)
+    members = (range(group * group_chips, (group + 1) * group_chips) for group in groups)
+    return max(machine.renewal(each).duration_ns for each in members) / NS_PER_S
 
 
 def _partition_requests_per_s(

@@ -87,7 +87,7 @@ class JobProcess:
             return JobSeen(observed=JobObserved(starts=self._starts), chips=())
         mine = status if status is not None and status.pid == record.pid else None
         if record.running:
-            phase = _phase_of_running(mine)
+            phase = JobPhase.SAVING if self._stop_asked_s is not None else _phase_of_running(mine)
             self._note_progress(record, mine)
         else:
             phase = _phase_of_ended(mine)

@@ -79,7 +79,7 @@ class Guard:
 def burst_response_s(*, look_s: float, restore_s: float) -> float:
     """Return the longest time from a burst to the groups that it needs serving, in seconds.
 
-    `look_s` is the time between two looks and `restore_s` that of a group to come back. The load is
-    seen by the first look after it, and no dwell holds a rise back.
+    `look_s` is the time until a look sees the whole load, what the rate is a mean of included, and
+    `restore_s` that of a group to come back. No dwell holds a rise back.
     """
     return look_s + restore_s

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from emulator.errors import ConfigError
 from serving.daynight.burst import Guard
-from serving.daynight.forecast import DAY_S, forecast_peak
+from serving.daynight.forecast import DAY_S, Forecast, forecast_peak
 from serving.daynight.observation import Observation
 from serving.daynight.options import duration_text, options_text
 from serving.daynight.policy import Decision
@@ -56,10 +56,7 @@ class Demand:
                 serving_groups=observed.groups,
                 reason=f"less than {duration_text(self.warm_s)} of history",
             )
-        # The next look is about a bucket away, and a group that is called then needs its time.
-        late_s = max(observed.now_s - history.end_s, 0.0)
-        soon_s = late_s + observed.restore_s + history.bucket_s
-        later_s = soon_s + observed.drain_s + self.guard.dwell_s
+        soon_s, later_s = self.windows_s(observed)
         soon, soon_high = self._needed(observed, soon_s)
         if soon > observed.serving_groups:
             return Decision(serving_groups=soon, reason=f"{soon_high:.3g}/s foretold soon")
@@ -73,9 +70,22 @@ class Demand:
 
     def _needed(self, observed: Observation, window_s: float) -> tuple[int, float]:
         """Groups for the peak of the window, and that peak in requests per second."""
-        window_s = min(window_s, DAY_S - observed.history.bucket_s)
-        foretold = forecast_peak(observed.history, window_s=window_s, confidence=self.confidence)
+        foretold = self.forecast(observed, window_s)
         return self.guard.needed(observed, foretold.high_per_s), foretold.high_per_s
+
+    def windows_s(self, observed: Observation) -> tuple[float, float]:
+        """Until a group that is called back could serve, and until one that leaves now could."""
+        history = observed.history
+        # The next look is about a bucket away, and a group that is called then needs its time.
+        late_s = max(observed.now_s - history.end_s, 0.0)
+        soon_s = late_s + observed.restore_s + history.bucket_s
+        later_s = soon_s + observed.drain_s + self.guard.dwell_s
+        longest_s = DAY_S - history.bucket_s
+        return min(soon_s, longest_s), min(later_s, longest_s)
+
+    def forecast(self, observed: Observation, window_s: float) -> Forecast:
+        """The peak of demand within `window_s`, with this policy's confidence."""
+        return forecast_peak(observed.history, window_s=window_s, confidence=self.confidence)
 
     def describe(self) -> str:
         """Say what it does and assumes."""

@@ -144,7 +144,8 @@ class HandoverLimits:
 
     `stop_s`: from asking a job to stop until it is ended; `silent_s`: without a sign of life from a
     job until it is ended; `backoff_s`: after a first failure, doubled by each further one up to
-    `backoff_max_s`; `attempts_max`: failures in a row after which it does not try again.
+    `backoff_max_s`; `attempts_max`: failures in a row after which no group is drained and no job
+    started again; a way back is tried for ever.
     Raises ConfigError for a time below 0, a maximum below its start, and no attempt at all.
     """
 
@@ -182,8 +183,10 @@ class Failures:
 
     def may_try(self, now_s: float, limits: HandoverLimits) -> bool:
         """Whether the wait after the last failure is over and an attempt is left."""
-        if self.given_up(limits):
-            return False
+        return not self.given_up(limits) and self.has_waited(now_s, limits)
+
+    def has_waited(self, now_s: float, limits: HandoverLimits) -> bool:
+        """Whether the wait after the last failure is over."""
         return self.count == 0 or now_s - self.last_s >= backoff_s(self.count, limits)
 
 
@@ -290,7 +293,8 @@ def _while_lent(
             overdue = told and _end_job(job, now_s=now_s, limits=limits) is Action.KILL_JOB
             return Action.KILL_JOB if overdue or _silent(job, now_s, limits) else None
         return Action.START_JOB if job.starts.may_try(now_s, limits) else None
-    if group.can_serve and group.handovers.may_try(now_s, limits):
+    # A way back is never given up: what refuses it, such as an engine that sleeps, may end.
+    if group.can_serve and group.handovers.has_waited(now_s, limits):
         return Action.RESUME
     return None
 

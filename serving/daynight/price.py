@@ -87,7 +87,8 @@ def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
             rows = list(csv.DictReader(lines))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         expected = "a CSV file that can be read"
-        raise ConfigError(field="price", value=f"{path} ({error})", expected=expected) from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(field="price", value=f"{path} ({why})", expected=expected) from None
     prices = []
     for number, row in enumerate(rows):
         try:

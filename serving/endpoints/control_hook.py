@@ -16,6 +16,7 @@ from serving.endpoints.control_address import ENVIRONMENT, ControlAddress
 from serving.endpoints.control_service import ControlServer
 from serving.endpoints.elastic_ep_refusal import is_refused, refuse
 from serving.plugin.response_weights import begin_response, name_weights_in_responses
+from serving.plugin.stat_logger import first_token_times
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -96,5 +97,10 @@ def _services(state: Any) -> list[Service]:
     settings = DayNightSettings.from_environment(os.environ)
     if settings is None:
         return [ControlServer(engine, address)]
-    day_night = DayNight(engine, settings, job_command=job_commands(settings))
+    day_night = DayNight(
+        engine,
+        settings,
+        job_command=job_commands(settings),
+        first_tokens=first_token_times(engine),
+    )
     return [ControlServer(engine, address, day_night), day_night]

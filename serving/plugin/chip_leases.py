@@ -7,24 +7,26 @@ others serve: for the group's requests to end, and for its chips to read their w
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import GB, NS_PER_S
-from serving.daynight.handover import Event, Phase, transition
+from serving.daynight.handover import Event, Phase
 from serving.errors import LeaseRefused
 from serving.metrics.control_call import DrainRequest, TrainingNote
-from serving.metrics.machine_state import LeaseState, TrainingTotals
-from serving.plugin.expert_moves import ExpertMoves, MovedExperts
+from serving.metrics.machine_state import LeaseState
+from serving.plugin.expert_moves import ExpertMoves
+from serving.plugin.lease_books import LeaseBooks, LeaseTotals
 from serving.plugin.lease_checks import chips_that_can_leave
+from serving.plugin.lease_record import Lease, listed, new_lease_state, requests_on
 from serving.plugin.live_machine import LiveMachine
 from serving.plugin.merge import RankQueues
+from serving.plugin.model_versions import ModelVersions
 
 LEASES_KEPT: Final = 100
 """Leases that have ended and are still told of; those before them are forgotten."""
@@ -42,44 +44,10 @@ class WarmUp:
     joules: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTotals:
-    """Since the engine's start: hand-overs that were completed, there and back, and their cost;
-    what jobs said that they trained, and drew beyond idle chips.
-    """
-
-    handovers: int = 0
-    handover_bytes: int = 0
-    handover_joules: float = 0.0
-    training_tokens: int = 0
-    training_joules: float = 0.0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Lease:
-    """`until_ns` ends the wait of its phase; `requests` were on its ranks when it began to drain;
-    `lost` are chips that had failed when their return began.
-    """
-
-    state: LeaseState
-    needs: Mapping[HbmOwner, int]
-    since_ns: int
-    until_ns: int
-    requests: int
-    lost: tuple[int, ...] = ()
-    extra_joules: float = 0.0
-
-    @property
-    def phase(self) -> Phase:
-        return Phase(self.state.phase)
-
-    def change(self, **changes: object) -> None:
-        self.state = msgspec.structs.replace(self.state, **changes)
-
-
 class ChipLeases:
     """All leases of a live machine.
 
+    `versions` say which weights each rank serves.
     `now_ns` is the emulated present; `training_hbm` says what training takes; `warm_up` computes a
     step on ranks; `spend` counts joules that chips drew beyond idle outside of steps.
     """
@@ -88,6 +56,7 @@ class ChipLeases:
         self,
         live: LiveMachine,
         experts: ExpertMoves,
+        versions: ModelVersions,
         *,
         now_ns: Callable[[], int],
         training_hbm: TrainingHbm,
@@ -96,22 +65,32 @@ class ChipLeases:
     ) -> None:
         self._live = live
         self._experts = experts
+        self._versions = versions
         self._now_ns = now_ns
         self._training_hbm = training_hbm
         self._warm_up = warm_up
-        self._spend = spend
-        self._idle_chip_watts = live.machine.cost_model.idle_chip_watts
-        self._leases: dict[int, _Lease] = {}
+        self._books = LeaseBooks(live, spend=spend)
+        self._leases: dict[int, Lease] = {}
+        self._going_on: list[Lease] = []  # few, while many may have ended: each step looks at them
         self._count = 0
         self._moving: list[int] = []  # vacated, but the requests that moved not yet counted
-        self.totals = LeaseTotals()
 
     # --- what is told ---------------------------------------------------------------------------
+
+    @property
+    def totals(self) -> LeaseTotals:
+        """Of all leases since the engine's start."""
+        return self._books.totals
 
     @property
     def states(self) -> tuple[LeaseState, ...]:
         """Those that go on, and the last ones that have ended, by number."""
         return tuple(lease.state for lease in self._leases.values())
+
+    @property
+    def going_on(self) -> tuple[LeaseState, ...]:
+        """Those that have not ended, by number."""
+        return tuple(lease.state for lease in self._going_on)
 
     def state(self, number: int) -> LeaseState:
         """Of one lease; raises ConfigError for one that there never was."""
@@ -135,12 +114,13 @@ class ChipLeases:
             is_open[list(lease.state.ranks)] = False
         return is_open
 
-    def _ongoing(self, phase: Phase | None = None) -> list[_Lease]:
-        return [
-            lease
-            for lease in self._leases.values()
-            if (lease.phase is not Phase.SERVING if phase is None else lease.phase is phase)
-        ]
+    @property
+    def waits(self) -> bool:
+        """Whether a lease goes on by itself once time has passed."""
+        return any(lease.phase in (Phase.DRAINING, Phase.RESTORING) for lease in self._ongoing())
+
+    def _ongoing(self, phase: Phase | None = None) -> list[Lease]:
+        return [lease for lease in self._going_on if phase in (None, lease.phase)]
 
     # --- what is asked --------------------------------------------------------------------------
 
@@ -163,14 +143,15 @@ class ChipLeases:
         self._count += 1
         now_ns = self._now_ns()
         grace_ns = round(request.grace_s * NS_PER_S)
-        self._leases[self._count] = _Lease(
-            state=_new_state(self._count, tuple(sorted(request.chips)), ranks, words),
+        lease = Lease(
+            state=new_lease_state(self._count, tuple(sorted(request.chips)), ranks, words),
             needs=needs,
             since_ns=now_ns,
             until_ns=now_ns + grace_ns,
-            requests=_requests_on(ranks, queues),
+            requests=requests_on(ranks, queues),
         )
-        lease = self._leases[self._count]
+        self._leases[self._count] = lease
+        self._going_on.append(lease)
         self._enter(lease, Event.DRAIN, words, until_ns=lease.until_ns)
         return self._count, words
 
@@ -210,7 +191,7 @@ class ChipLeases:
         """
         lease = self._of(number)
         if lease.phase is Phase.DRAINING:
-            self._end(lease, Event.CANCELLED, "called off while it drained")
+            self._enter(lease, Event.CANCELLED, "called off while it drained")
         elif lease.phase is Phase.TRAINING:
             self._begin_return(lease)
         elif lease.phase is Phase.SERVING:
@@ -225,28 +206,10 @@ class ChipLeases:
         lease = self._of(note.lease)
         if lease.phase not in (Phase.TRAINING, Phase.RESTORING):
             raise LeaseRefused(f"lease {note.lease} is {lease.phase}: no job has its chips")
-        before = lease.state.training
-        totals = TrainingTotals(
-            steps=note.steps,
-            tokens=note.tokens,
-            loss=note.loss,
-            joules=note.joules,
-            emulated_s=note.emulated_s,
-            watts=note.watts,
-            hbm_bytes_per_chip=note.hbm_bytes_per_chip,
-        )
-        lease.change(training=totals)
-        idle_joules = self._idle_chip_watts * len(lease.state.chips) * note.emulated_s
-        beyond = max(0.0, note.joules - idle_joules - lease.extra_joules)
-        lease.extra_joules += beyond
-        self._spend(beyond)
-        self._add(
-            training_tokens=max(0, note.tokens - (before.tokens if before else 0)),
-            training_joules=beyond,
-        )
+        self._books.take_note(lease, note)
         return note.lease
 
-    def _of(self, number: int) -> _Lease:
+    def _of(self, number: int) -> Lease:
         lease = self._leases.get(number)
         if lease is None:
             known = ", ".join(map(str, self._leases)) or "none so far"
@@ -278,9 +241,6 @@ class ChipLeases:
                 self._go_on_training(lease)
             else:
                 self._go_on_restoring(lease, waits=waits)
-        ended = [number for number, each in self._leases.items() if each.phase is Phase.SERVING]
-        for number in ended[:-LEASES_KEPT]:
-            del self._leases[number]
 
     def meet_recalls(self) -> None:
         """End the leases whose chips the machine has taken back by itself."""
@@ -289,27 +249,28 @@ class ChipLeases:
             if lease.phase is not Phase.DRAINING and not away.all():
                 self._called_back(lease)
 
-    def _go_on_draining(self, lease: _Lease, queues: Sequence[RankQueues]) -> None:
+    def _go_on_draining(self, lease: Lease, queues: Sequence[RankQueues]) -> None:
         chips, ranks = list(lease.state.chips), list(lease.state.ranks)
         machine = self._live.machine
         if not self._live.actual.in_service[chips].all() or not machine.ranks_up[ranks].all():
             lost = self._lost(lease)
-            why = f"chips {_listed(lost)} were lost" if lost else "a rank of it went down"
-            self._end(lease, Event.CHIP_LOST, f"{why} while it drained")
+            why = f"chips {listed(lost)} were lost" if lost else "a rank of it went down"
+            self._enter(lease, Event.CHIP_LOST, f"{why} while it drained")
             return
-        left = _requests_on(ranks, queues)
+        left = requests_on(ranks, queues)
         now_ns = self._now_ns()
-        if left and now_ns < lease.until_ns:
-            lease.change(reason=f"{left} requests are left on ranks {_listed(ranks)}")
+        if left and (now_ns < lease.until_ns or not self._serve_elsewhere(ranks)):
+            late = " that end on the weights they began with" if now_ns >= lease.until_ns else ""
+            lease.change(reason=f"{left} requests are left on ranks {listed(ranks)}{late}")
             return
         try:
             moved = self._experts.leave(chips)
         except ConfigError as error:
-            self._end(lease, Event.DRAIN_FAILED, str(error))
+            self._enter(lease, Event.DRAIN_FAILED, str(error))
             return
         if moved is None:
             return  # a chip was lost meanwhile: look again after the next step
-        self._count_experts(lease, moved)
+        self._books.count_experts(lease, moved)
         if not self._live.lend(chips):
             return
         positions = [at for chip in chips if (at := machine.lent_position(chip)) is not None]
@@ -320,31 +281,54 @@ class ChipLeases:
             moved_requests=left,
             drained_requests=max(0, lease.requests - left),
         )
-        self._add(handovers=1)
         self._enter(lease, Event.VACATED, "lent out")
 
-    def _go_on_training(self, lease: _Lease) -> None:
+    def _serve_elsewhere(self, ranks: Sequence[int]) -> bool:
+        """Whether requests of `ranks` find others that take them and serve the same weights.
+
+        In a roll-out they may not: those then end where they are, and the drain takes longer.
+        """
+        versions = self._versions
+        if not versions.waiting_blocks and not versions.closed_ranks:
+            return True
+        takes = self._live.machine.ranks_up & self.ranks_open
+        takes[list(versions.closed_ranks)] = False
+        served = {versions.number_of(rank) for rank in np.flatnonzero(takes).tolist()}
+        return {versions.number_of(rank) for rank in ranks} <= served
+
+    def _weights_of(self, lease: Lease) -> tuple[int, ...]:
+        return tuple(self._versions.number_of(rank) for rank in lease.state.ranks)
+
+    def _go_on_training(self, lease: Lease) -> None:
         lost = self._lost(lease)
         if lost != lease.state.lost_chips:
-            self._enter(lease, Event.CHIP_LOST, f"chips {_listed(lost)} were lost while lent out")
+            self._enter(lease, Event.CHIP_LOST, f"chips {listed(lost)} were lost while lent out")
 
-    def _begin_return(self, lease: _Lease) -> None:
+    def _begin_return(self, lease: Lease) -> None:
         """The training state leaves HBM, and chips that work begin to read their weights."""
         machine = self._live.machine
         lease.lost = self._lost(lease)
-        working = [chip for chip in lease.state.chips if chip not in lease.lost]
         machine.reclaim(self._positions(lease))
-        until_ns = self._now_ns() + self._read(lease, working)
+        until_ns = self._read_weights(lease)
         self._enter(lease, Event.RESUME, "reads its weights", until_ns=until_ns)
 
-    def _go_on_restoring(self, lease: _Lease, *, waits: bool) -> None:
+    def _read_weights(self, lease: Lease) -> int:
+        """Count that chips that work read what their ranks serve; when they have, in ns."""
+        lease.weights = self._weights_of(lease)
+        working = [chip for chip in lease.state.chips if chip not in lease.lost]
+        return self._now_ns() + self._books.read(lease, working)
+
+    def _go_on_restoring(self, lease: Lease, *, waits: bool) -> None:
         lost = self._lost(lease)
         if lost != lease.lost:
             self._live.machine.hold_training(self._positions(lease), {})
-            words = f"chips {_listed(lost)} were lost while weights were read"
+            words = f"chips {listed(lost)} were lost while weights were read"
             self._enter(lease, Event.CHIP_LOST, words)
             return
         now_ns = self._now_ns()
+        if lease.weights != self._weights_of(lease):  # what they have read is of no use
+            lease.wait(self._read_weights(lease))
+            lease.change(reason="reads weights that were published meanwhile")
         left_ns = max(0, lease.until_ns - now_ns)
         if left_ns and waits:
             return
@@ -354,139 +338,60 @@ class ChipLeases:
         machine = self._live.machine
         moved = self._experts.come_back()
         if moved is not None:
-            self._count_experts(lease, moved)
+            self._books.count_experts(lease, moved)
         ranks = [rank for rank in lease.state.ranks if machine.ranks_up[rank]]
-        lease.change(restore_s=lease.state.restore_s + reading_ns / NS_PER_S)
-        self._count_joules(lease, self._idle_joules(lease, reading_ns))
+        self._books.count_reading(lease, reading_ns)
         if ranks:
             warm = self._warm_up(ranks)
-            lease.change(warm_s=lease.state.warm_s + warm.duration_ns / NS_PER_S)
-            self._count_joules(lease, warm.joules)
-        self._end(lease, Event.RESTORED, self._back_words(lease))
+            self._books.count_warm_up(lease, warm.duration_ns, warm.joules)
+        self._enter(lease, Event.RESTORED, self._back_words(lease))
 
-    def _called_back(self, lease: _Lease) -> None:
+    def _called_back(self, lease: Lease) -> None:
         """The machine could not go on without some of the chips: it has them, and gets the rest."""
         away = [chip for chip in lease.state.chips if self._live.actual.lent[chip]]
         if away:
             self._live.pause(self._live.machine.reading(away).duration_ns)
             self._live.take_back(away)
         if lease.phase is Phase.TRAINING:
-            self._read(lease, lease.state.chips)
+            self._books.read(lease, lease.state.chips)
             self._enter(lease, Event.RESUME, "called back")
         moved = self._experts.come_back()
         if moved is not None:
-            self._count_experts(lease, moved)
+            self._books.count_experts(lease, moved)
         words = "called back: without its chips nobody could have gone on; "
-        self._end(lease, Event.RESTORED, words + self._back_words(lease))
+        self._enter(lease, Event.RESTORED, words + self._back_words(lease))
 
-    def _back_words(self, lease: _Lease) -> str:
+    def _back_words(self, lease: Lease) -> str:
         up = self._live.machine.ranks_up
         down = [rank for rank in lease.state.ranks if not up[rank]]
         lost = self._lost(lease)
         if not down:
             return "all its ranks serve again"
-        failed = f"chips {_listed(lost)} have failed, " if lost else ""
-        return f"{failed}ranks {_listed(down)} stay down"
-
-    # --- books ----------------------------------------------------------------------------------
+        failed = f"chips {listed(lost)} have failed, " if lost else ""
+        return f"{failed}ranks {listed(down)} stay down"
 
     def _enter(
-        self, lease: _Lease, event: Event, reason: str, *, until_ns: int | None = None
+        self, lease: Lease, event: Event, reason: str, *, until_ns: int | None = None
     ) -> None:
         """Take `event` through the table; raises HandoverError for one that it does not hold."""
-        before = lease.phase
-        after = transition(before, event)
-        if after is not before:
-            lease.since_ns = self._now_ns()
-            lease.until_ns = lease.since_ns if until_ns is None else until_ns
-            lease.change(
-                phase=str(after),
-                since_emulated_s=lease.since_ns / NS_PER_S,
-                until_emulated_s=None if until_ns is None else until_ns / NS_PER_S,
-            )
+        lease.take(event, now_ns=self._now_ns(), until_ns=until_ns)
         lease.change(reason=reason, lost_chips=self._lost(lease))
+        if event in (Event.VACATED, Event.RESTORED):
+            self._books.count_handover()
+        if lease.phase is Phase.SERVING:
+            self._going_on.remove(lease)
+            self._forget_old()
 
-    def _end(self, lease: _Lease, event: Event, reason: str) -> None:
-        if event is Event.RESTORED:
-            self._add(handovers=1)
-        self._enter(lease, event, reason)
+    def _forget_old(self) -> None:
+        ended = [number for number, each in self._leases.items() if each.phase is Phase.SERVING]
+        for number in ended[:-LEASES_KEPT]:
+            del self._leases[number]
 
-    def _lost(self, lease: _Lease) -> tuple[int, ...]:
+    def _lost(self, lease: Lease) -> tuple[int, ...]:
         works = self._live.actual.works
         return tuple(chip for chip in lease.state.chips if not works[chip])
 
-    def _positions(self, lease: _Lease) -> list[int]:
+    def _positions(self, lease: Lease) -> list[int]:
         machine = self._live.machine
         found = (machine.lent_position(chip) for chip in lease.state.chips)
         return [position for position in found if position is not None]
-
-    def _count_experts(self, lease: _Lease, moved: MovedExperts) -> None:
-        lease.change(
-            experts_moved=lease.state.experts_moved + moved.copies,
-            bytes_links=lease.state.bytes_links + moved.link_bytes,
-            experts_s=lease.state.experts_s + moved.duration_ns / NS_PER_S,
-        )
-        self._add(handover_bytes=moved.link_bytes)
-        self._spend(moved.joules)
-        self._count_joules(lease, moved.joules + self._idle_joules(lease, moved.duration_ns))
-
-    def _read(self, lease: _Lease, chips: Collection[int]) -> int:
-        """Count that `chips` read their weights; the time that it takes, in ns."""
-        if not chips:
-            return 0
-        cost = self._live.machine.reading(chips)
-        lease.change(bytes_storage=lease.state.bytes_storage + cost.bytes_storage)
-        self._add(handover_bytes=cost.bytes_storage)
-        self._spend(cost.joules)
-        self._count_joules(lease, cost.joules)
-        return cost.duration_ns
-
-    def _idle_joules(self, lease: _Lease, duration_ns: int) -> float:
-        """What its chips draw for being on while they change hands; the engine counts it too."""
-        return self._idle_chip_watts * len(lease.state.chips) * duration_ns / NS_PER_S
-
-    def _count_joules(self, lease: _Lease, joules: float) -> None:
-        lease.change(joules=lease.state.joules + joules)
-        self._add(handover_joules=joules)
-
-    def _add(self, **more: float) -> None:
-        totals = {name: getattr(self.totals, name) + value for name, value in more.items()}
-        self.totals = replace(self.totals, **totals)
-
-
-def _new_state(
-    number: int, chips: tuple[int, ...], ranks: tuple[int, ...], reason: str
-) -> LeaseState:
-    return LeaseState(
-        number=number,
-        chips=chips,
-        ranks=ranks,
-        phase=str(Phase.SERVING),
-        reason=reason,
-        since_emulated_s=0.0,
-        until_emulated_s=None,
-        lost_chips=(),
-        drained_requests=0,
-        moved_requests=0,
-        experts_moved=0,
-        bytes_links=0,
-        bytes_storage=0,
-        joules=0.0,
-        drain_s=0.0,
-        experts_s=0.0,
-        vacate_s=0.0,
-        restore_s=0.0,
-        warm_s=0.0,
-        training=None,
-    )
-
-
-def _requests_on(ranks: Sequence[int], queues: Sequence[RankQueues]) -> int:
-    """Requests of these ranks that have not ended, as their schedulers last said."""
-    if not queues:
-        return 0
-    return sum(queues[rank].running + queues[rank].waiting for rank in ranks)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers)) or "none"

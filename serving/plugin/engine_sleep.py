@@ -91,9 +91,12 @@ class EngineSleep:
             CheckpointError: the weights cannot be read again; nothing has changed.
         """
         wanted = SLEEP_TAGS if tags is None else tuple(tags)
-        if self._hbm.level == 2 and "weights" in self._hbm.asleep and "weights" in wanted:
-            self._versions.reread()
+        reads = self._hbm.level == 2 and "weights" in self._hbm.asleep and "weights" in wanted
+        if reads:
+            self._versions.check_readable()
         cost = self._hbm.wake(wanted)
+        if reads:  # a chip that is lost of it is met by a machine whose HBM is whole again
+            self._versions.reread()
         self._woken += cost
         self._spend(cost.joules)
         return cost.duration_ns

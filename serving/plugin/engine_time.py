@@ -11,6 +11,10 @@ from serving.metrics.snapshot import Snapshot
 from serving.plugin.step_report import StepReport
 from serving.settings import ClockSetting
 
+_REST_S = 0.02
+"""Assumed: an engine that waits for emulated time alone looks again so many wall seconds later. A
+request that comes meanwhile waits as long; 50 steps without tokens a second cost little."""
+
 
 def make_clock(setting: str, calibrated_dilation: float) -> Clock:
     """Make the clock that `setting` asks for; `auto` takes the calibrated dilation."""
@@ -91,6 +95,10 @@ class EngineTime:
     def passes(self) -> bool:
         """Whether emulated time passes while nothing happens; virtual time does not."""
         return self._clock.dilation > 0
+
+    def rest(self) -> None:
+        """Let a moment of wall time pass, in which nothing is computed."""
+        time.sleep(_REST_S)
 
     def spend(self, joules: float) -> None:
         """Count what chips drew beyond what steps and idle chips do."""

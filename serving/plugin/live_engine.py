@@ -124,6 +124,7 @@ class LiveEngine:
         self._leases = ChipLeases(
             self._live,
             self._experts,
+            self._versions,
             now_ns=lambda: self._time.now_ns,
             training_hbm=training_hbm(deployment),
             warm_up=self._warm_up,
@@ -133,6 +134,7 @@ class LiveEngine:
         self._wish = StepWish()
         self._last_cost: StepCost | None = None
         self._held_until_ns = 0
+        self._follows_step = False
         self._heard = self._counted = LockstepOutput.make_empty()
 
     def _chips_changed(self) -> None:
@@ -148,11 +150,13 @@ class LiveEngine:
     ) -> tuple[dict[int, RankOutput], StepReport]:
         """Compute a step and hold it until its emulated end; `continues`: see `StepPacer`."""
         live, _ = self._step(lambda: self._live.step(steps, bitmasks), steps, continues=continues)
-        ended = self.report(live.lost_ranks)
-        self._go_on_with_leases(idle=False)
-        # What leases did after the step is in the same report, but not the time that it took.
-        lost_ranks = ended.lost_ranks + self._live.take_lost_ranks()
-        report = replace(self.report(lost_ranks), begin_s=ended.begin_s, end_s=ended.end_s)
+        report = self.report(live.lost_ranks)
+        self._follows_step = True
+        if self._go_on_with_leases(idle=False):
+            # What leases did after the step is in the same report, but not the time that it took.
+            lost_ranks = report.lost_ranks + self._live.take_lost_ranks()
+            report = replace(self.report(lost_ranks), begin_s=report.begin_s, end_s=report.end_s)
+        self._follows_step = False
         return live.result.outputs, report
 
     def _step(
@@ -191,7 +195,7 @@ class LiveEngine:
         """A made-up prompt on ranks that have just come back, in a step of its own."""
         steps = [warm_up_step(rank) for rank in ranks]
         live, cost = self._step(
-            lambda: self._live.warm_up(steps), steps, continues=not self._is_idle
+            lambda: self._live.warm_up(steps), steps, continues=self._follows_step
         )
         self._live.forget_requests(ranks)
         partition = self._deployment.partition
@@ -200,13 +204,21 @@ class LiveEngine:
         joules = float(cost.chip_watts[positions].sum()) * duration_ns / NS_PER_S
         return WarmUp(duration_ns=duration_ns, joules=joules)
 
-    def _go_on_with_leases(self, *, idle: bool) -> None:
-        """Let groups of chips go, and come back, as far as that is due."""
-        before = self._leases.states
+    def _go_on_with_leases(self, *, idle: bool) -> bool:
+        """Let groups of chips go, and come back, as far as that is due; whether anything was."""
+        before = self._leases.going_on
         waits = self._time.passes or not idle
         self._leases.advance(self._heard.rank_states, waits=waits)
-        if self._leases.states != before:
-            self._wish.make()  # an idle scheduler has to hear of ranks that open and close
+        self._wish_for_time()
+        if self._leases.going_on == before and not self._live.owes_ranks:
+            return False
+        self._wish.make()  # an idle scheduler has to hear of ranks that open and close
+        return True
+
+    def _wish_for_time(self) -> None:
+        """Ask for steps while something waits for emulated time, which passes without them."""
+        if self._time.passes and (self._leases.waits or self._versions.is_reading):
+            self._wish.wait()
 
     def hear(self, output: LockstepOutput) -> None:
         """Take what the scheduler says of its ranks, and of requests that had to move."""
@@ -221,6 +233,7 @@ class LiveEngine:
             failed = output.failed_requests - before.failed_requests
             self._live.faults.count_requests(moved=moved, failed=failed)
             self._leases.count_moved(moved)
+        self._wish_for_time()
         if not output.total_num_scheduled_tokens:
             self._go_on_with_leases(idle=self._is_idle)
             self._hold(self._live.take_pause())
@@ -238,7 +251,12 @@ class LiveEngine:
         )
 
     def idle_report(self) -> StepReport:
-        """The same after a step without tokens, with ranks that have come or gone meanwhile."""
+        """The same after a step without tokens, with ranks that have come or gone meanwhile.
+
+        Where only time is waited for, a moment of it passes here.
+        """
+        if self._wish.waits and not self._wish.wanted:
+            self._time.rest()
         return self.report(self._live.take_lost_ranks())
 
     def _totals(self) -> MachineTotals:
@@ -298,8 +316,8 @@ class LiveEngine:
     def control(self, request: str) -> str:
         """Answer the control service: JSON in, JSON out; a refusal is an answer too."""
         try:
-            if self._is_idle:
-                self._go_on_with_leases(idle=True)
+            if self._is_idle or self._wish.paused:  # no step comes in which it could be done
+                self._go_on_with_leases(idle=self._is_idle)
             asked = request_from_json(request)
             reply = self._sleep.refusal(asked) or self._answer(asked)
             self._leases.meet_recalls()  # a fault or a repair may have called chips back
@@ -319,7 +337,7 @@ class LiveEngine:
 
     def sleep(self, level: int) -> None:
         """Give up HBM as vLLM's sleep does; raises ConfigError when it cannot be now."""
-        self._hold(self._sleep.fall_asleep(level, self.state().leases))
+        self._hold(self._sleep.fall_asleep(level, self._leases.going_on))
 
     def wake_up(self, tags: Sequence[str] | None) -> None:
         """Bring back into HBM what `tags` name, or everything."""

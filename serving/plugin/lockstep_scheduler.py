@@ -439,6 +439,7 @@ class LockstepScheduler(SchedulerInterface):
         """Pause or resume all ranks together."""
         for rank in self.ranks:
             rank.set_pause_state(pause_state)
+        self._wish.paused = not self._runs
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False

@@ -133,8 +133,15 @@ class ModelVersions:
 
     @property
     def wants_step(self) -> bool:
-        """Whether it goes on only with a step that nobody else asks for."""
-        return bool(self._moving or self.waiting_blocks) and not self._waits_for_requests
+        """Whether it goes on with the next step, which nobody else asks for."""
+        if self._moving is None:
+            return bool(self.waiting_blocks)
+        return self._moving[1] is _Step.EMPTYING and not self._waits_for_requests
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a block reads weights, and opens once time has passed."""
+        return self._moving is not None and self._moving[1] is _Step.READING
 
     def publish(self, weights_dir: str, note: str) -> VersionReport | Refusal:
         """Let another checkpoint be served from now on; the same one again changes nothing."""
@@ -166,12 +173,9 @@ class ModelVersions:
             return Refusal(code=RefusalCode.PRECONDITION, message=words)
         before = self._versions[self._serve_order[-2]]
         try:
-            changed = weights_hash(before.weights_dir) != before.digest
+            self._check_unchanged(before)
         except CheckpointError as error:
             return Refusal(code=RefusalCode.PRECONDITION, message=str(error))
-        if changed:
-            words = f"{before.weights_dir}: no longer holds the weights of version {before.number}"
-            return Refusal(code=RefusalCode.PRECONDITION, message=words)
         self._serve_order.pop()
         logger.info("back to version %s of the weights", self.target.name)
         return self._report()
@@ -198,10 +202,14 @@ class ModelVersions:
         self._renewed = set()
         self._renew_blocks_down()
         held_ns = 0
-        if self._moving is None:
-            self._begin()
-        elif self._moving[1] is _Step.EMPTYING:
-            held_ns = self._read_when_empty(self._moving[0], heard)
+        match self._moving:
+            case None:
+                self._begin()
+            case (block, _Step.EMPTYING) if self._of_block[block] == self.target.number:
+                self._moving = None  # another target came meanwhile
+                self._begin()
+            case (block, _Step.EMPTYING):
+                held_ns = self._read_when_empty(block, heard)
         if self._moving and self._moving[1] is _Step.READING:
             left_ns = max(0, self._until_ns - self._now_ns())
             if left_ns and not self._passes and not _has_requests(heard):
@@ -236,9 +244,6 @@ class ModelVersions:
         if any(heard.rank_states[rank].running + heard.rank_states[rank].waiting for rank in ranks):
             self._waits_for_requests = True
             return 0
-        if self._of_block[block] == self.target.number:  # another target came meanwhile
-            self._moving = None
-            return 0
         duration_ns = self._renew(block)
         up = self._live.machine.ranks_up.copy()
         up[ranks] = False
@@ -270,6 +275,16 @@ class ModelVersions:
         self._names = ()
         self._renewed.update(self._ranks(block))
         return cost.duration_ns
+
+    def check_readable(self) -> None:
+        """Raise CheckpointError unless the weights that blocks serve are where they were read."""
+        for number in sorted(set(self._of_block)):
+            self._check_unchanged(self._versions[number])
+
+    def _check_unchanged(self, version: ModelVersion) -> None:
+        if weights_hash(version.weights_dir) != version.digest:
+            words = f"{version.weights_dir}: no longer holds the weights of version"
+            raise CheckpointError(f"{words} {version.number}")
 
     def reread(self) -> None:
         """Let every chip read its block's weights from the checkpoint again."""

@@ -13,6 +13,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
+from serving.metrics.first_token_times import FirstTokenTimes
 from serving.metrics.recorder import Recorder
 from serving.metrics.snapshot import Snapshot
 from serving.plugin.platform import deployment_of
@@ -35,6 +36,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
             )
         super().__init__(vllm_config, engine_indexes)
         self._recorder = Recorder(deployment.info())
+        self.first_tokens = FirstTokenTimes()
 
     def record(
         self,
@@ -52,6 +54,9 @@ class EmulatedStatLogger(PrometheusStatLogger):
                 [request.e2e_latency for request in iteration_stats.finished_requests],
             )
             iteration_stats = in_emulated_time(iteration_stats, self._recorder.last.dilation)
+            self.first_tokens.add(
+                self._recorder.last.emulated_s, iteration_stats.time_to_first_tokens_iter
+            )
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
     def _take_snapshot(self, scheduler_stats: SchedulerStats) -> None:
@@ -59,6 +64,14 @@ class EmulatedStatLogger(PrometheusStatLogger):
         payload, scheduler_stats.running_lora_adapters = scheduler_stats.running_lora_adapters, {}
         if payload:
             self._recorder.record(Snapshot.from_payload(payload))
+
+
+def first_token_times(engine: Any) -> FirstTokenTimes | None:
+    """Those that the logger of vLLM's AsyncLLM `engine` keeps; None where nothing is logged."""
+    manager = getattr(engine, "logger_manager", None)
+    loggers = [] if manager is None else manager.stat_loggers
+    ours = (each for each in loggers if isinstance(each, EmulatedStatLogger))
+    return next((each.first_tokens for each in ours), None)
 
 
 def in_emulated_time(stats: IterationStats, dilation: float) -> IterationStats:

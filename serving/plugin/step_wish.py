@@ -13,14 +13,15 @@ class StepWish:
     """Whether the engine wants to be stepped although no request has anything to compute.
 
     `wanted` is for news that the scheduler has to hear now; `waits` says that something goes on by
-    itself once time has passed.
+    itself once time has passed. `paused` is the scheduler's word: it makes no step for time alone.
     """
 
-    __slots__ = ("waits", "wanted")
+    __slots__ = ("paused", "waits", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
         self.waits = False
+        self.paused = False
 
     def make(self) -> None:
         """Ask for a step: the engine's side."""

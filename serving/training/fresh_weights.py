@@ -1,9 +1,10 @@
 """Fresh weights of the Qwen3-MoE architecture to begin training from, drawn from a seed.
 
-Scales are those of small GPT-like models: embeddings 0.02 (Radford et al. 2019; `initializer_range`
+Scales are those of small GPT-like models: embeddings 0.02 (Radford et al. 2018; `initializer_range`
 where config.json has it); matrices 1 / sqrt(inputs), which keeps the size of what they read; what
-writes to the residual stream divided by sqrt(2 * layers) besides, so that the stream keeps its size
-with depth; norms 1. Routers begin small, so that experts are chosen evenly at first.
+writes to the residual stream divided by sqrt(2 * layers) besides (Radford et al. 2019), so that the
+stream keeps its size with depth; norms 1. Routers begin small, so that experts are chosen evenly at
+first.
 """
 
 import json

@@ -61,7 +61,8 @@ class JobTiming:
 def job_timing(spec: JobSpec) -> JobTiming:
     """Cost `spec` as the declared model's training, on the declared system.
 
-    A forward pass is taken to draw what a whole step draws on average.
+    A forward pass has half of the exchanges of tokens, since those of the backward pass are as
+    large; it is taken to draw what a whole step draws on average, and nothing to hold it back.
 
     Raises:
         ConfigError: no such model, system or chips.
@@ -77,7 +78,8 @@ def job_timing(spec: JobSpec) -> JobTiming:
     fitted = calibration_for(system.chip.name, name=FITTED)
     cost = TrainingCost(system, _timed_model(spec), chips, recipe, calibration=fitted)
     step = Spell(duration_ns=cost.step.duration_ns, joules=cost.step.joules)
-    share = cost.step.parts_ns["forward"] / cost.step.duration_ns
+    parts_ns = cost.step.parts_ns
+    share = (parts_ns["forward"] + parts_ns["dispatch_combine"] / 2) / cost.step.duration_ns
     written = checkpoint_write(system, chips, cost.checkpoint_bytes)
     return JobTiming(
         step=step,

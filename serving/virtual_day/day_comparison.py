@@ -15,7 +15,9 @@ from serving.virtual_day.day_trace import DayTrace
 from serving.virtual_day.day_walk import DayDemand, WalkTerms, day_demand, walk
 from serving.virtual_day.training_yield import GroupHandover
 
-NEVER, ORACLE = "never", "oracle"
+NEVER: Final = "never"
+ORACLE: Final = "oracle:headroom=0"
+"""It needs no headroom, for it knows what comes: a capacity is where the target is just kept."""
 PEAK_SHARE_MAX: Final = 2.0
 """Of the capacity: more would only say that everything fails."""
 
@@ -25,7 +27,8 @@ class DayQuestion:
     """A part of a trace, from `begin_s` on, under policies as a user writes them.
 
     `peak_shares` of the machines' capacity are what the trace's highest rate is scaled to;
-    `same_past` says that a trace without a day before is given one like its first (assumed).
+    `cold` says that policies know nothing where the trace has nothing before that part; else they
+    are shown its last day (assumed).
     Raises ConfigError for a part that the trace has not, or a policy that cannot be read.
     """
 
@@ -35,7 +38,7 @@ class DayQuestion:
     policies: tuple[str, ...]
     peak_shares: tuple[float, ...]
     terms: WalkTerms
-    same_past: bool
+    cold: bool = False
 
     def __post_init__(self) -> None:
         """Refuse now what would be found out after minutes of simulation."""
@@ -74,6 +77,12 @@ class LoadComparison:
         raise KeyError(policy)
 
     @property
+    def everything(self) -> tuple[DayResult, ...]:
+        """What was asked for and the three for comparison, each once, the best fixed split last."""
+        others = (each for each in self.results if each.policy != self.fixed.policy)
+        return (*others, self.fixed)
+
+    @property
     def never(self) -> DayResult:
         """All serve."""
         return self.result(NEVER)
@@ -81,7 +90,7 @@ class LoadComparison:
     @property
     def oracle(self) -> DayResult:
         """Knows the day."""
-        return next(each for each in self.results if each.policy.partition(":")[0] == ORACLE)
+        return next(each for each in self.results if each.policy.partition(":")[0] == "oracle")
 
 
 def compare(
@@ -103,7 +112,7 @@ def _at_load(
         begin_s=question.begin_s,
         length_s=question.length_s,
         terms=question.terms,
-        same_past=question.same_past,
+        cold=question.cold,
     )
     future = demand.future(question.terms.look_s)
 
@@ -114,7 +123,8 @@ def _at_load(
 
     texts = [*question.policies]
     for baseline in (NEVER, ORACLE):
-        if not any(text.partition(":")[0] == baseline for text in texts):
+        kind = baseline.partition(":")[0]
+        if not any(text.partition(":")[0] == kind for text in texts):
             texts.append(baseline)
     results = [result(text) for text in dict.fromkeys(texts)]
     splits: dict[int, DayResult] = {}

@@ -57,13 +57,20 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         f"season {sweep.season.value} all day",
         "all groups serve when the walk begins",
     ]
-    if question.same_past:
-        said.append(
-            "the trace has no day before: policies are shown one like it, with chance of its own, "
-            "which makes forecasts better than they would be"
-        )
-    elif question.begin_s == 0:
+    if question.begin_s == 0 and question.cold:
         said.append("policies know nothing from before the walk")
+    elif question.begin_s == 0:
+        said.append(
+            "the trace has no day before: policies are shown its last one, with chance of its own, "
+            "and forget it after the first day"
+            + (
+                "; of a trace of one day this is what they walk, so that forecasts are better than "
+                "they would be"
+                if question.trace.days < 2
+                else ""
+            )
+            + " (--cold: nothing is known)"
+        )
     else:
         said.append("policies know the trace's days before the walk, at the same load")
     return tuple(said)

@@ -7,56 +7,55 @@ from typing import Any, Final
 from serving.virtual_day.day_comparison import LoadComparison
 from serving.virtual_day.day_method import assumptions, method
 from serving.virtual_day.day_result import DayResult
+from serving.virtual_day.day_tables import (
+    BILLION,
+    EXA,
+    MILLION,
+    account_lines,
+    headline_lines,
+)
 from serving.virtual_day.exact_hour import BothWays, ExactHour
 from serving.virtual_day.replica_run import RatePoint
 from serving.virtual_day.virtual_day import VirtualDay
 
 HOUR_S: Final = 3_600.0
-BILLION: Final = 1e9
-EXA: Final = 1e18
-
-_HEADER: Final = (
-    "policy",
-    "SLO",
-    "TTFT",
-    "TPOT",
-    "served Gtok",
-    "train chip-h",
-    "trained Gtok",
-    "freed",
-    "hand-overs",
-    "MWh",
-    "out Mtok/MWh",
-    "train Mtok/MWh",
-    "Eflop/MWh",
-    "x never",
-    "",
-)
-_MILLION: Final = 1e6
+KWH_J: Final = 3.6e6
 
 
 def day_lines(day: VirtualDay) -> Iterator[str]:
     """The day for a reader, the answer first."""
     settings, machine = day.settings, day.machine
-    question = settings.question
     partition = day.choice.candidate.partition
-    hours = question.length_s / HOUR_S
     yield (
-        f"{settings.sweep.model.name} on {settings.machines} x {settings.sweep.system.name}, "
-        f"{hours:g} hours from {day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}; target "
-        f"{settings.slo}, both kept by {machine.curve.required_share:.4g} of the requests"
+        f"{settings.sweep.model.name} serves and {machine.trained.model} is trained on "
+        f"{settings.machines} x {settings.sweep.system.name}, "
+        f"{settings.question.length_s / HOUR_S:g} hours from "
+        f"{day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}"
     )
     yield (
         f"{machine.groups} groups of {partition.chips} chips (tp {partition.tp}, ep "
-        f"{partition.ep}, lnc {partition.lnc}); a group serves {machine.curve.capacity_per_s:.4g} "
+        f"{partition.ep}, lnc {partition.lnc}); one serves {machine.curve.capacity_per_s:.4g} "
         f"requests/s within the target, {machine.curve.saturated_per_s:.4g} at all; all of them "
         f"{machine.capacity_per_s:,.4g}"
     )
+    yield (
+        f"target: {settings.slo}; a policy with less than {machine.curve.required_share:.4g} of "
+        "the requests within both is marked FAILED"
+    )
+    yield ""
+    yield ("Tokens served and trained per MWh at the meter, and both weighed by their model flops")
     for load in day.loads:
-        yield ""
-        yield from _load_lines(load)
+        yield f"Highest rate {_of_capacity(load)}"
+        yield from headline_lines(load)
+    yield ""
+    yield "What that took"
+    for load in day.loads:
+        yield f"Highest rate {_of_capacity(load)}"
+        yield from account_lines(load)
     yield ""
     yield from _freed_lines(day)
+    yield ""
+    yield from _slower_lines(day)
     if day.check is not None:
         yield ""
         yield from _check_lines(day.check)
@@ -66,54 +65,35 @@ def day_lines(day: VirtualDay) -> Iterator[str]:
     yield "Assumed, modelled, not measured"
     yield from (f"  - {line}" for line in assumptions(day))
     yield "Policies"
-    described = {each.policy: each.describes for load in day.loads for each in _all(load)}
+    described = {each.policy: each.describes for load in day.loads for each in load.everything}
     yield from (f"  - {words}" for words in described.values())
     walls = ", ".join(f"{name} {wall_s:.1f}" for name, wall_s in day.wall_s.items())
     yield f"wall time: {sum(day.wall_s.values()):.1f} s ({walls})"
 
 
-def _all(load: LoadComparison) -> tuple[DayResult, ...]:
-    """What was asked for and the three for comparison, the best fixed split last."""
-    return (*load.results, load.fixed)
-
-
-def _load_lines(load: LoadComparison) -> Iterator[str]:
-    yield (
-        f"highest rate {load.peak_share:.0%} of what the machines serve within the target: "
+def _of_capacity(load: LoadComparison) -> str:
+    return (
+        f"{load.peak_share:.0%} of what the machines serve within the target: "
         f"{load.peak_per_s:,.4g} requests/s"
     )
-    never = load.never
-    rows: list[tuple[str, ...]] = [_HEADER]
-    for result in _all(load):
-        rows.append(_row(result, never, best_fixed=result is load.fixed))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  " + "  ".join(cells).rstrip()
 
 
-def _row(result: DayResult, never: DayResult, *, best_fixed: bool) -> tuple[str, ...]:
-    totals = result.walk.totals
-    return (
-        f"{result.policy} (best split)" if best_fixed else result.policy,
-        f"{result.slo_attainment:.3%}",
-        f"{result.attainment('ttft_share'):.3%}",
-        f"{result.attainment('tpot_share'):.3%}",
-        f"{result.served_output_tokens / BILLION:,.4g}",
-        f"{result.training_chip_hours:,.0f}",
-        f"{result.training_tokens / BILLION:,.4g}",
-        f"{result.freed_share:.1%}",
-        f"{totals.left}+{totals.came_back}",
-        f"{result.energy_mwh:,.4g}",
-        f"{result.output_tokens_per_mwh / _MILLION:,.4g}",
-        f"{result.training_tokens_per_mwh / _MILLION:,.4g}",
-        f"{result.flops_per_mwh / EXA:,.4g}",
-        f"{result.flops_per_mwh / never.flops_per_mwh:.3g}",
-        "" if result.keeps_target else "FAILED",
+def _slower_lines(day: VirtualDay) -> Iterator[str]:
+    """What hangs on the start that is assumed."""
+    start_s, asked = day.settings.job.start_s, day.headline.results[0]
+    yield (
+        f"If a start took longer than the assumed {start_s:g} s, and a drain as much longer, at "
+        f"{day.headline.peak_share:.0%}:"
     )
+    for slow in day.slower:
+        result = slow.load.results[0]
+        yield (
+            f"  {slow.start_s:g} s and {slow.drain_s:.0f} s: {result.policy} keeps "
+            f"{result.slo_attainment:.3%}{'' if result.keeps_target else ' (FAILED)'}, trains "
+            f"{result.training_tokens / BILLION:,.2f} Gtok rather than "
+            f"{asked.training_tokens / BILLION:,.2f}, {result.flops_per_mwh / EXA:,.1f} Eflop/MWh "
+            f"({result.flops_per_mwh / slow.load.fixed.flops_per_mwh:.2f} x the best fixed split)"
+        )
 
 
 def _freed_lines(day: VirtualDay) -> Iterator[str]:
@@ -135,7 +115,7 @@ def _freed_lines(day: VirtualDay) -> Iterator[str]:
             f"  {result.policy}: frees {result.freed_share:.1%} of all chip-hours, and "
             f"{result.freed_share_of_peak:.1%} of those of its own peak; hand-overs take "
             f"{totals.seconds * day.machine.group_chips / HOUR_S:,.4g} chip-hours, "
-            f"{totals.joules / HOUR_S / 1e3:,.4g} kWh and {totals.tokens_lost / _MILLION:,.4g} "
+            f"{totals.joules / KWH_J:,.4g} kWh and {totals.tokens_lost / MILLION:,.4g} "
             f"million training tokens; {totals.job_starts} job starts, {result.walk.moved:,.3g} "
             "requests moved"
         )
@@ -154,12 +134,21 @@ def _check_lines(check: ExactHour) -> Iterator[str]:
     yield (
         f"Against the exact run: one group under {check.policy} from hour "
         f"{check.begin_s / HOUR_S:g} for {check.length_s / 60:g} min, {check.requests:,} requests "
-        f"in {check.steps:,} steps, {check.wall_s:.0f} s of wall time"
+        f"in {check.steps:,} steps and {check.parts} parts, {check.wall_s:.0f} s of wall time"
     )
     for name, both in (("TTFT", check.ttft), ("TPOT", check.tpot), ("both", check.both)):
         yield (
             f"  {name} kept: exact {both.exact:.3%}, walked {both.walked:.3%} "
             f"({100 * both.difference:+.3f} points)"
+        )
+    for name, times in (
+        ("TTFT p99", check.ttft_p99_s),
+        ("TPOT p99", check.tpot_p99_s),
+        ("TPOT mean", check.tpot_mean_s),
+    ):
+        yield (
+            f"  {name}: exact {1e3 * times.exact:,.4g} ms, walked {1e3 * times.walked:,.4g} ms "
+            f"({times.relative:+.1%})"
         )
     tokens, joules = check.output_tokens, check.joules
     yield (
@@ -218,10 +207,21 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
                         / load.fixed.flops_per_mwh,
                         "flops_per_mwh_over_oracle": each.flops_per_mwh / load.oracle.flops_per_mwh,
                     }
-                    for each in _all(load)
+                    for each in load.everything
                 ],
             }
             for load in day.loads
+        ],
+        "slower_handovers": [
+            _result_data(each.load.results[0])
+            | {
+                "start_s": each.start_s,
+                "drain_s": each.drain_s,
+                "best_fixed": each.load.fixed.policy,
+                "flops_per_mwh_over_best_fixed": each.load.results[0].flops_per_mwh
+                / each.load.fixed.flops_per_mwh,
+            }
+            for each in day.slower
         ],
         "check": None if day.check is None else _check_data(day.check),
         "method": method(day),
@@ -271,7 +271,9 @@ def _fields(point: RatePoint | ExactHour) -> dict[str, Any]:
 
 def _check_data(check: ExactHour) -> dict[str, Any]:
     data = _fields(check)
-    for name in ("ttft", "tpot", "both", "output_tokens", "joules"):
-        both: BothWays = getattr(check, name)
+    for name in data:
+        both = getattr(check, name)
+        if not isinstance(both, BothWays):
+            continue
         data[name] |= {"difference": both.difference, "relative": both.relative}
     return data

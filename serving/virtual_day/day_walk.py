@@ -6,7 +6,7 @@ rate. More than the groups can serve at all waits as a backlog, first come first
 finds one is late (assumed). The policy looks every few minutes at what an observer could know.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
@@ -16,7 +16,7 @@ from emulator.errors import ConfigError
 from serving.daynight.history import DemandHistory
 from serving.daynight.observation import Observation
 from serving.daynight.policy import Policy
-from serving.virtual_day.day_trace import DayTrace
+from serving.virtual_day.day_trace import DAY_S, DayTrace
 from serving.virtual_day.lent_groups import GroupTimes, HandoverTotals, LentGroups
 from serving.virtual_day.replica_curve import ReplicaCurve
 from serving.virtual_day.training_yield import GroupHandover, TrainingYield
@@ -62,13 +62,15 @@ class WalkTerms:
 class DayDemand:
     """Requests counted: of each interval of the day, and of each look's time before it.
 
-    `begins` is when the first interval begins; `past` may be empty.
+    `begins` is when the first interval begins; `past` may be empty. A `past_is_assumed` is
+    forgotten once a day was seen, so that no forecast looks a week back into what is to come.
     """
 
     begins: datetime
     interval_s: float
     arrivals: Int64s  # [intervals]
     past: DemandHistory
+    past_is_assumed: bool = False
 
     @property
     def length_s(self) -> float:
@@ -91,13 +93,13 @@ def day_demand(
     length_s: float,
     terms: WalkTerms,
     past_days: int = 7,
-    same_past: bool = False,
+    cold: bool = False,
 ) -> DayDemand:
     """Count the requests of a part of the trace, and of up to `past_days` before it.
 
-    A trace that has nothing before that part gives no past, but with `same_past` (assumed then) the
-    day before it was like its first day, with chance of its own. Raises ConfigError for a part that
-    the trace has not.
+    Where the trace has nothing before that part, the day before is taken to be like the trace's
+    last one (assumed: it repeats), with chance of its own; with `cold` there is no past then.
+    Raises ConfigError for a part that the trace has not.
     """
     intervals = int(length_s // terms.interval_s)
     if begin_s < 0 or begin_s + length_s > trace.length_s or not intervals:
@@ -113,11 +115,12 @@ def day_demand(
         begin_s + (np.arange(intervals, dtype=np.float64) + 0.5) * terms.interval_s
     )
     arrivals = arrivals_rng.poisson(trace.rates_at(middles_s) * terms.interval_s)
-    past_s = min(begin_s, past_days * 86_400.0) // terms.look_s * terms.look_s
+    past_s = min(begin_s, past_days * DAY_S) // terms.look_s * terms.look_s
     past_begin_s = begin_s - past_s
-    if not past_s and same_past:
-        past_s = min(length_s, 86_400.0) // terms.look_s * terms.look_s
-        past_begin_s = begin_s
+    assumed = not past_s and not cold
+    if assumed:
+        past_s = min(trace.length_s, DAY_S) // terms.look_s * terms.look_s
+        past_begin_s = trace.length_s - past_s
     looks = round(past_s / terms.look_s)
     past_middles_s: Float64s = (
         past_begin_s + (np.arange(looks, dtype=np.float64) + 0.5) * terms.look_s
@@ -131,6 +134,7 @@ def day_demand(
         past=DemandHistory(
             end_s=begins_s, bucket_s=terms.look_s, requests_per_s=counted / terms.look_s
         ),
+        past_is_assumed=assumed,
     )
 
 
@@ -204,6 +208,7 @@ class _Walk:
                 if number:
                     counted = arrivals[number - per_look : number].sum()
                     self._history = self._history.then(float(counted) / self._terms.look_s)
+                    self._forget(number * self._terms.interval_s)
                 self._look(number)
             self._interval(number)
         return DayWalk(
@@ -218,6 +223,13 @@ class _Walk:
             totals=self._groups.totals,
             reasons=tuple(self._reasons),
         )
+
+    def _forget(self, now_s: float) -> None:
+        """Drop a past that was only assumed when the first day is over."""
+        looks = round(now_s / self._terms.look_s)
+        if self._demand.past_is_assumed and now_s >= DAY_S and len(self._history) > looks:
+            seen = self._history.requests_per_s[-looks:]
+            self._history = replace(self._history, requests_per_s=seen)
 
     def _look(self, number: int) -> None:
         """Let the policy decide, and begin what it wants."""

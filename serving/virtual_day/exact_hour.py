@@ -1,23 +1,46 @@
 """How far the walk is from the exact run: one replica's hour, every step of it simulated.
 
 The replica gets what the walk gave each group: of the requests of every interval its random part,
-at random times in it. vLLM's schedulers serve them step by step, with the minutes before as a
-warm-up. The same replica by the curves is then held against it.
+at random times in it. vLLM's schedulers serve them step by step, in parts of some minutes that go
+to several processes; each part is preceded by the minute before it and followed by the one after,
+whose requests are served and not judged. The same replica by the curves is then held against it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
+from serving.steady_state.simulation_workers import SimulationWorkers
+from serving.traffic.percentile import percentile
 from serving.traffic.traffic import Traffic
 from serving.virtual_day.day_result import DayResult
-from serving.virtual_day.replica_run import ReplicaUnderTest, serve
+from serving.virtual_day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest, serve
+
+Progress = Callable[[str], None]
+Float64s = NDArray[np.float64]
 
 HOUR_S: Final = 3_600.0
+PART_S: Final = 600.0
+"""Simulated as one; a reply takes seconds, so that a minute before it is enough to warm up."""
 _STREAM: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourCheck:
+    """Which part of the day is held against the exact run: `length_s` from `begin_s` on.
+
+    It is simulated in parts of `part_s`, with `warmup_s` before and after each.
+    """
+
+    begin_s: float
+    length_s: float = HOUR_S
+    warmup_s: float = 60.0
+    part_s: float = PART_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +63,27 @@ class BothWays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactHour:
-    """One replica from `begin_s` of the day on, for `length_s`.
+    """One replica from `begin_s` of the day on, for `length_s`, in `parts` of its own.
 
     `expected_requests` is what the walk gave a group; `requests` is what chance then made of it,
-    so that `output_tokens` differ by chance too, about one over the root of the requests.
+    so that `output_tokens` differ by chance too, about one over the root of the requests. The
+    walk's percentiles are its curve's at each interval's rate, in the mean of its requests.
     """
 
     policy: str
     begin_s: float
     length_s: float
     warmup_s: float
+    parts: int
     requests: int
     expected_requests: float
     steps: int
     ttft: BothWays
     tpot: BothWays
     both: BothWays
+    ttft_p99_s: BothWays
+    tpot_p99_s: BothWays
+    tpot_mean_s: BothWays
     output_tokens: BothWays
     joules: BothWays
     wall_s: float
@@ -66,18 +94,122 @@ class ExactHour:
         return float(1 / np.sqrt(self.requests))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Part:
+    """Requests that arrive from `begin_s` to `end_s` are judged, those around them only served."""
+
+    replica: ReplicaUnderTest
+    traffic: Traffic
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Seen:
+    """Of the judged requests of a part, and of its time."""
+
+    ttft_s: Float64s  # [judged]
+    tpot_s: Float64s  # [judged]
+    shares_kept: tuple[float, float, float]
+    output_tokens: int
+    joules: float
+    steps: int
+
+
+def _see(part: _Part) -> _Seen:
+    arrival_s = part.traffic.arrival_s
+    judged = (arrival_s >= part.begin_s) & (arrival_s < part.end_s)
+    length_s = part.end_s - part.begin_s
+    if not judged.any():
+        costs = part.replica.cost_model()
+        idle = costs.idle_chip_watts * costs.partition.chips
+        none = np.zeros(0)
+        return _Seen(
+            ttft_s=none,
+            tpot_s=none,
+            shares_kept=(1.0, 1.0, 1.0),
+            output_tokens=0,
+            joules=idle * length_s,
+            steps=0,
+        )
+    served = serve(part.replica, part.traffic, judged)
+    return _Seen(
+        ttft_s=served.ttft_s,
+        tpot_s=served.tpot_s,
+        shares_kept=served.shares(part.replica.slo),
+        output_tokens=served.output_tokens,
+        joules=served.chip_watts * length_s,
+        steps=served.run.steps,
+    )
+
+
 def exact_hour(
     result: DayResult,
     replica: ReplicaUnderTest,
+    check: HourCheck,
+    workers: SimulationWorkers,
     *,
-    begin_s: float,
-    length_s: float = HOUR_S,
-    warmup_s: float = 60.0,
     seed: int = 0,
+    progress: Progress = lambda _: None,
 ) -> ExactHour:
     """Simulate it; raises ConfigError for a time outside of the day, or without requests."""
     began = perf_counter()
     walk, curve = result.walk, result.machine.curve
+    interval_s = walk.demand.interval_s
+    first, last = _intervals_of(result, begin_s=check.begin_s, length_s=check.length_s)
+    around, per_part = (round(each / interval_s) for each in (check.warmup_s, check.part_s))
+    parts = _parts(result, replica, first, last, around, per_part, seed=seed)
+    seen = []
+    for number in range(0, len(parts), workers.count):
+        seen += workers.map(_see, parts[number : number + workers.count])
+        progress(f"exact run: {len(seen)} of {len(parts)} parts done")
+    ttft_s = np.concatenate([each.ttft_s for each in seen])
+    tpot_s = np.concatenate([each.tpot_s for each in seen])
+    if not len(ttft_s):
+        begin_h = check.begin_s / HOUR_S
+        raise ConfigError(field="check-hour", value=begin_h, expected="some requests")
+    judged = np.array([len(each.ttft_s) for each in seen])
+    ttft, tpot, both = np.average([each.shares_kept for each in seen], axis=0, weights=judged)
+    rates = walk.group_rates[first:last]
+    given = rates * interval_s  # requests of the one group in each interval
+
+    def held(exact: float, walked: Float64s) -> BothWays:
+        """The walk's values of the intervals, in the mean of their requests."""
+        return BothWays(exact=float(exact), walked=float((walked * given).sum() / given.sum()))
+
+    return ExactHour(
+        policy=result.policy,
+        begin_s=first * interval_s,
+        length_s=(last - first) * interval_s,
+        warmup_s=around * interval_s,
+        parts=len(parts),
+        requests=len(ttft_s),
+        expected_requests=float(given.sum()),
+        steps=sum(each.steps for each in seen),
+        ttft=held(ttft, curve.share("ttft_share", rates)),
+        tpot=held(tpot, curve.share("tpot_share", rates)),
+        both=held(both, curve.share("both_share", rates)),
+        ttft_p99_s=held(percentile(ttft_s, SHOWN_PERCENTILE), curve.seconds("ttft_p99_s", rates)),
+        tpot_p99_s=held(percentile(tpot_s, SHOWN_PERCENTILE), curve.seconds("tpot_p99_s", rates)),
+        tpot_mean_s=held(tpot_s.mean(), curve.seconds("tpot_mean_s", rates)),
+        output_tokens=BothWays(
+            exact=float(sum(each.output_tokens for each in seen)),
+            walked=float(given.sum()) * replica.mean_output_tokens,
+        ),
+        joules=BothWays(
+            exact=sum(each.joules for each in seen),
+            walked=float(curve.chip_watts(rates).sum()) * interval_s,
+        ),
+        wall_s=perf_counter() - began,
+    )
+
+
+def _intervals_of(result: DayResult, *, begin_s: float, length_s: float) -> tuple[int, int]:
+    """The first interval of that time and the one after its last.
+
+    Raises ConfigError for a time outside of the day, or one in which requests wait as a backlog.
+    """
+    walk = result.walk
     interval_s = walk.demand.interval_s
     first, last = round(begin_s / interval_s), round((begin_s + length_s) / interval_s)
     if not 0 <= first < last <= len(walk.demand.arrivals):
@@ -87,40 +219,43 @@ def exact_hour(
         raise ConfigError(
             field="check-hour", value=begin_s / HOUR_S, expected="an hour without a backlog"
         )
-    lead = min(first, round(warmup_s / interval_s))
-    traffic = _share_of_one(result, replica, first - lead, last, seed=seed)
-    judged = traffic.arrival_s >= lead * interval_s
-    if not judged.any():
-        raise ConfigError(field="check-hour", value=begin_s / HOUR_S, expected="some requests")
-    served = serve(replica, traffic, judged)
-    ttft, tpot, both = served.shares(replica.slo)
-    rates = walk.group_rates[first:last]
-    given = rates * interval_s  # requests of the one group in each interval
+    return first, last
 
-    def walked(name: str) -> float:
-        return float((curve.share(name, rates) * given).sum() / given.sum())
 
-    return ExactHour(
-        policy=result.policy,
-        begin_s=first * interval_s,
-        length_s=(last - first) * interval_s,
-        warmup_s=lead * interval_s,
-        requests=int(judged.sum()),
-        expected_requests=float(given.sum()),
-        steps=served.run.steps,
-        ttft=BothWays(exact=ttft, walked=walked("ttft_share")),
-        tpot=BothWays(exact=tpot, walked=walked("tpot_share")),
-        both=BothWays(exact=both, walked=walked("both_share")),
-        output_tokens=BothWays(
-            exact=float(served.output_tokens),
-            walked=float(given.sum()) * replica.mean_output_tokens,
-        ),
-        joules=BothWays(
-            exact=served.chip_watts * (last - first) * interval_s,
-            walked=float(curve.chip_watts(rates).sum()) * interval_s,
-        ),
-        wall_s=perf_counter() - began,
-    )
+def _parts(
+    result: DayResult,
+    replica: ReplicaUnderTest,
+    first: int,
+    last: int,
+    around: int,
+    per_part: int,
+    *,
+    seed: int,
+) -> list[_Part]:
+    """The stretch cut up, each part with `around` intervals before and after it, where they are."""
+    interval_s = result.walk.demand.interval_s
+    begin = max(0, first - around)
+    end = min(len(result.walk.demand.arrivals), last + around)
+    traffic = _share_of_one(result, replica, begin, end, seed=seed)
+    parts = []
+    for start in range(first, last, max(1, per_part)):
+        stop = min(last, start + max(1, per_part))
+        from_s = (max(begin, start - around) - begin) * interval_s
+        to_s = (min(end, stop + around) - begin) * interval_s
+        within = (traffic.arrival_s >= from_s) & (traffic.arrival_s < to_s)
+        parts.append(
+            _Part(
+                replica=replica,
+                traffic=Traffic(
+                    arrival_s=traffic.arrival_s[within] - from_s,
+                    prompt_tokens=traffic.prompt_tokens[within],
+                    output_tokens=traffic.output_tokens[within],
+                ),
+                begin_s=(start - begin) * interval_s - from_s,
+                end_s=(stop - begin) * interval_s - from_s,
+            )
+        )
+    return parts
 
 
 def _share_of_one(

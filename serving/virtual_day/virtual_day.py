@@ -4,7 +4,7 @@ A replica is chosen by the steady state and simulated exactly at a dozen rates; 
 what lent groups train; then every policy walks the day at every load.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -17,22 +17,15 @@ from serving.traffic.slo import Slo
 from serving.virtual_day.curve_search import CurveTerms, find_curve
 from serving.virtual_day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.virtual_day.day_result import DayMachine, mean_request_flops
-from serving.virtual_day.exact_hour import ExactHour, exact_hour
+from serving.virtual_day.exact_hour import ExactHour, HourCheck, exact_hour
 from serving.virtual_day.replica_choice import ReplicaChoice, choose_replica
 from serving.virtual_day.replica_curve import ReplicaCurve
 from serving.virtual_day.replica_run import ReplicaUnderTest
+from serving.virtual_day.slower_handovers import SlowerHandovers, with_slower_handovers
 from serving.virtual_day.training_table import JobTerms, group_handover, training_yield
 from serving.virtual_day.training_yield import GroupHandover, TrainingYield
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HourCheck:
-    """Which part of the day is held against the exact run, from its begin on."""
-
-    begin_s: float
-    length_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +54,12 @@ class DaySettings:
     def __post_init__(self) -> None:
         if self.machines < 1:
             raise ConfigError(field="ultraservers", value=self.machines, expected="at least 1")
+        check, length_s = self.check, self.question.length_s
+        if check is not None and not (
+            0 <= check.begin_s < check.begin_s + check.length_s <= length_s
+        ):
+            expected = f"within the {length_s / 3_600:g} hours of the walk"
+            raise ConfigError(field="check-hour", value=check.begin_s / 3_600, expected=expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,14 +72,18 @@ class VirtualDay:
     machine: DayMachine
     handover: GroupHandover
     loads: tuple[LoadComparison, ...]
+    slower: tuple[SlowerHandovers, ...]
     check: ExactHour | None
     wall_s: dict[str, float]
 
     @property
     def headline(self) -> LoadComparison:
         """The load nearest to what the headline is asked at."""
-        wanted = self.settings.headline_share
-        return min(self.loads, key=lambda load: abs(load.peak_share - wanted))
+        return _nearest(self.loads, self.settings.headline_share)
+
+
+def _nearest(loads: Sequence[LoadComparison], share: float) -> LoadComparison:
+    return min(loads, key=lambda load: abs(load.peak_share - share))
 
 
 def virtual_day(
@@ -111,39 +114,46 @@ def virtual_day(
     lap("training")
     with SimulationWorkers(processes) as workers:
         curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
-    lap("curve")
-    machine = _machine(settings, choice, replica, curve, trained)
-    handover = group_handover(
-        settings.job,
-        replica.model,
-        choice.candidate,
-        curve,
-        settings.lengths,
-        grace_s=settings.grace_s,
-    )
-    loads = compare(settings.question, machine, handover)
-    lap("walks")
-    answer = VirtualDay(
-        settings=settings,
-        choice=choice,
-        replica=replica,
-        machine=machine,
-        handover=handover,
-        loads=loads,
-        check=None,
-        wall_s=wall_s,
-    )
-    if settings.check is None:
-        return answer
-    progress("one replica's hour, exactly")
-    checked = exact_hour(
-        answer.headline.results[0],
-        replica,
-        begin_s=settings.check.begin_s,
-        length_s=settings.check.length_s,
-        seed=settings.question.terms.seed,
-    )
-    lap("check")
+        lap("curve")
+        machine = _machine(settings, choice, replica, curve, trained)
+        handover = group_handover(
+            settings.job,
+            replica.model,
+            choice.candidate,
+            curve,
+            settings.lengths,
+            grace_s=settings.grace_s,
+        )
+        loads = compare(settings.question, machine, handover)
+        answer = VirtualDay(
+            settings=settings,
+            choice=choice,
+            replica=replica,
+            machine=machine,
+            handover=handover,
+            loads=loads,
+            slower=with_slower_handovers(
+                settings.question,
+                machine,
+                handover,
+                peak_share=_nearest(loads, settings.headline_share).peak_share,
+                start_s=settings.job.start_s,
+            ),
+            check=None,
+            wall_s=wall_s,
+        )
+        lap("walks")
+        if settings.check is None:
+            return answer
+        checked = exact_hour(
+            answer.headline.results[0],
+            replica,
+            settings.check,
+            workers,
+            seed=settings.question.terms.seed,
+            progress=progress,
+        )
+        lap("check")
     return replace(answer, check=checked)
 
 

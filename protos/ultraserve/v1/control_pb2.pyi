@@ -1495,13 +1495,22 @@ class DayNightState(_message.Message):
     GROUPS_DESIRED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     NEXT_CHANGE_DAY_S_FIELD_NUMBER: _builtins.int
+    NEXT_CHANGE_IF_FIELD_NUMBER: _builtins.int
     LOAD_PER_S_FIELD_NUMBER: _builtins.int
+    GROUP_REQUESTS_PER_S_FIELD_NUMBER: _builtins.int
+    GROUP_REQUESTS_SOURCE_FIELD_NUMBER: _builtins.int
+    SLO_FIELD_NUMBER: _builtins.int
+    TTFT_ATTAINMENT_FIELD_NUMBER: _builtins.int
+    FORECASTS_FIELD_NUMBER: _builtins.int
+    BURST_RESPONSE_S_FIELD_NUMBER: _builtins.int
+    BURST_SEEN_S_FIELD_NUMBER: _builtins.int
     RETURN_S_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     PUBLISH_FIELD_NUMBER: _builtins.int
     PUBLISHED_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
     RESTARTS_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
@@ -1517,9 +1526,27 @@ class DayNightState(_message.Message):
     """How many groups are to serve, and why."""
     reason: _builtins.str
     next_change_day_s: _builtins.float
-    """When the policy, by what it sees now, next wants another number of groups."""
+    """When the policy, by what it sees now, next wants another number of groups; and what that takes,
+    empty for a policy that goes by the clock.
+    """
+    next_change_if: _builtins.str
     load_per_s: _builtins.float
     """Requests per emulated second, over the last minutes of the day."""
+    group_requests_per_s: _builtins.float
+    """Requests per emulated second that a group is taken to serve within the target, and who says so;
+    absent when nobody has, and the load is not weighed.
+    """
+    group_requests_source: _builtins.str
+    slo: _builtins.str
+    ttft_attainment: _builtins.float
+    """Share of the recent requests whose first token was in time, since the number of serving groups
+    last changed; absent when there are too few to tell.
+    """
+    burst_response_s: _builtins.float
+    """Emulated seconds until the groups that a burst needs serve again, at most; the first
+    burst_seen_s of them until the load is seen whole.
+    """
+    burst_seen_s: _builtins.float
     return_s: _builtins.float
     """Emulated seconds that a group took the last time from being called back to serving, its job's
     saving included.
@@ -1531,6 +1558,10 @@ class DayNightState(_message.Message):
     """How often the controller has failed and begun again, and why the last time."""
     trouble: _builtins.str
     @_builtins.property
+    def forecasts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForecastState]:
+        """Of a policy that makes any."""
+
+    @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupState]: ...
     @_builtins.property
     def job(self) -> Global___JobState: ...
@@ -1538,6 +1569,8 @@ class DayNightState(_message.Message):
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseState]:
         """As in MachineState."""
 
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionState]: ...
     def __init__(
         self,
         *,
@@ -1550,30 +1583,81 @@ class DayNightState(_message.Message):
         groups_desired: _builtins.int = ...,
         reason: _builtins.str = ...,
         next_change_day_s: _builtins.float | None = ...,
+        next_change_if: _builtins.str = ...,
         load_per_s: _builtins.float = ...,
+        group_requests_per_s: _builtins.float | None = ...,
+        group_requests_source: _builtins.str = ...,
+        slo: _builtins.str = ...,
+        ttft_attainment: _builtins.float | None = ...,
+        forecasts: _abc.Iterable[Global___ForecastState] | None = ...,
+        burst_response_s: _builtins.float = ...,
+        burst_seen_s: _builtins.float = ...,
         return_s: _builtins.float | None = ...,
         groups: _abc.Iterable[Global___GroupState] | None = ...,
         job: Global___JobState | None = ...,
         publish: _builtins.str = ...,
         published: _builtins.str = ...,
         leases: _abc.Iterable[Global___LeaseState] | None = ...,
+        versions: _abc.Iterable[Global___VersionState] | None = ...,
         restarts: _builtins.int = ...,
         trouble: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "job", b"job", "next_change_day_s", b"next_change_day_s", "return_s", b"return_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group_requests_per_s", b"_group_requests_per_s", "_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "_ttft_attainment", b"_ttft_attainment", "group_requests_per_s", b"group_requests_per_s", "job", b"job", "next_change_day_s", b"next_change_day_s", "return_s", b"return_s", "ttft_attainment", b"ttft_attainment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "day_length_s", b"day_length_s", "day_s", b"day_s", "emulated_s", b"emulated_s", "groups", b"groups", "groups_desired", b"groups_desired", "job", b"job", "leases", b"leases", "load_per_s", b"load_per_s", "next_change_day_s", b"next_change_day_s", "policy", b"policy", "policy_words", b"policy_words", "publish", b"publish", "published", b"published", "reason", b"reason", "restarts", b"restarts", "return_s", b"return_s", "time_of_day", b"time_of_day", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_requests_per_s", b"_group_requests_per_s", "_next_change_day_s", b"_next_change_day_s", "_return_s", b"_return_s", "_ttft_attainment", b"_ttft_attainment", "burst_response_s", b"burst_response_s", "burst_seen_s", b"burst_seen_s", "day_length_s", b"day_length_s", "day_s", b"day_s", "emulated_s", b"emulated_s", "forecasts", b"forecasts", "group_requests_per_s", b"group_requests_per_s", "group_requests_source", b"group_requests_source", "groups", b"groups", "groups_desired", b"groups_desired", "job", b"job", "leases", b"leases", "load_per_s", b"load_per_s", "next_change_day_s", b"next_change_day_s", "next_change_if", b"next_change_if", "policy", b"policy", "policy_words", b"policy_words", "publish", b"publish", "published", b"published", "reason", b"reason", "restarts", b"restarts", "return_s", b"return_s", "slo", b"slo", "time_of_day", b"time_of_day", "trouble", b"trouble", "ttft_attainment", b"ttft_attainment", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group_requests_per_s: _TypeAlias = _typing.Literal["group_requests_per_s"]  # noqa: Y015
+    _WhichOneofArgType__group_requests_per_s: _TypeAlias = _typing.Literal["_group_requests_per_s", b"_group_requests_per_s"]  # noqa: Y015
     _WhichOneofReturnType__next_change_day_s: _TypeAlias = _typing.Literal["next_change_day_s"]  # noqa: Y015
     _WhichOneofArgType__next_change_day_s: _TypeAlias = _typing.Literal["_next_change_day_s", b"_next_change_day_s"]  # noqa: Y015
     _WhichOneofReturnType__return_s: _TypeAlias = _typing.Literal["return_s"]  # noqa: Y015
     _WhichOneofArgType__return_s: _TypeAlias = _typing.Literal["_return_s", b"_return_s"]  # noqa: Y015
+    _WhichOneofReturnType__ttft_attainment: _TypeAlias = _typing.Literal["ttft_attainment"]  # noqa: Y015
+    _WhichOneofArgType__ttft_attainment: _TypeAlias = _typing.Literal["_ttft_attainment", b"_ttft_attainment"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_requests_per_s) -> _WhichOneofReturnType__group_requests_per_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_change_day_s) -> _WhichOneofReturnType__next_change_day_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__return_s) -> _WhichOneofReturnType__return_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttft_attainment) -> _WhichOneofReturnType__ttft_attainment | None: ...
 
 Global___DayNightState: _TypeAlias = DayNightState  # noqa: Y015
+
+@_typing.final
+class ForecastState(_message.Message):
+    """The peak of demand in the coming time, requests per emulated second."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOW_S_FIELD_NUMBER: _builtins.int
+    EXPECTED_PER_S_FIELD_NUMBER: _builtins.int
+    HIGH_PER_S_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    window_s: _builtins.float
+    """Seconds of the day."""
+    expected_per_s: _builtins.float
+    high_per_s: _builtins.float
+    """It stays below with this confidence; absent while too little is known to say."""
+    confidence: _builtins.float
+    def __init__(
+        self,
+        *,
+        window_s: _builtins.float = ...,
+        expected_per_s: _builtins.float = ...,
+        high_per_s: _builtins.float | None = ...,
+        confidence: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_high_per_s", b"_high_per_s", "high_per_s", b"high_per_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_per_s", b"_high_per_s", "confidence", b"confidence", "expected_per_s", b"expected_per_s", "high_per_s", b"high_per_s", "window_s", b"window_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__high_per_s: _TypeAlias = _typing.Literal["high_per_s"]  # noqa: Y015
+    _WhichOneofArgType__high_per_s: _TypeAlias = _typing.Literal["_high_per_s", b"_high_per_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_per_s) -> _WhichOneofReturnType__high_per_s | None: ...
+
+Global___ForecastState: _TypeAlias = ForecastState  # noqa: Y015
 
 @_typing.final
 class GroupState(_message.Message):

@@ -7,8 +7,8 @@ import torch
 from emulator.compute import training_loss
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters, dense_layout
-from emulator.compute.training_loss import balance_loss, expert_share, head
-from tests.emulator.compute.whole_training_step import Model, small_architecture
+from emulator.compute.training_loss import expert_share, head
+from tests.emulator.compute.whole_training_step import Model, balance_loss, small_architecture
 
 
 def made(*, tied: bool = False, rows: int = 30) -> tuple[Parameters, np.ndarray, np.ndarray]:

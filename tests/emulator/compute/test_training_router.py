@@ -5,10 +5,8 @@ from hypothesis import strategies as st
 
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters, dense_layout
-from emulator.compute.router import combine, route
+from emulator.compute.router import route
 from emulator.compute.training_router import (
-    combine_backward,
-    combine_forward,
     route_backward,
     route_forward,
 )
@@ -68,24 +66,12 @@ def test_logits_beyond_what_exp_holds_give_finite_weights() -> None:
     np.testing.assert_allclose(tape.weights.sum(axis=1), 1.0, rtol=1e-5)
 
 
-def test_rows_come_together_as_when_serving_and_gradients_part_by_weight() -> None:
-    dense = Model.random(small_architecture()).dense
-    tape = route_forward(dense, 0, residual_of(4), Precision.FP32)
-    rows = np.random.default_rng(0).standard_normal((4, 2, 20)).astype(np.float32)
-
-    x = combine_forward(tape, rows)
-    grad_rows = combine_backward(tape, np.ones((4, 20), dtype=np.float32))
-
-    np.testing.assert_allclose(x, tape.residual + combine(rows, tape.weights), atol=1e-6)
-    np.testing.assert_array_equal(grad_rows, np.repeat(tape.weights[:, :, None], 20, axis=2))
-
-
 def test_only_balance_pulls_when_nothing_else_does_and_it_pulls_the_busy_expert_down() -> None:
     arch = small_architecture()
     dense = Model.random(arch).dense
     grads = Parameters.zeros(dense.layout)
     tape = route_forward(dense, 0, residual_of(30), Precision.FP32)
-    combine_forward(tape, np.zeros((30, 2, 20), dtype=np.float32))
+    tape.grad_weights = np.zeros((30, 2), dtype=np.float32)
     nothing = np.zeros((30, 20), dtype=np.float32)
     share = np.array([1.0, 0.2, 0.2, 0.2, 0.2, 0.2], dtype=np.float32)
 
@@ -101,7 +87,7 @@ def test_a_token_without_a_gradient_gets_none_and_no_balance_gives_none() -> Non
     dense = Model.random(small_architecture()).dense
     grads = Parameters.zeros(dense.layout)
     tape = route_forward(dense, 0, residual_of(3), Precision.FP32)
-    combine_forward(tape, np.ones((3, 2, 20), dtype=np.float32))
+    tape.grad_weights = np.zeros((3, 2), dtype=np.float32)
     nothing = np.zeros((3, 20), dtype=np.float32)
 
     grad = route_backward(dense, grads, 0, tape, nothing, nothing, np.ones(6, np.float32), 0.0)
@@ -110,33 +96,12 @@ def test_a_token_without_a_gradient_gets_none_and_no_balance_gives_none() -> Non
     assert not grads.flat.any()
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_gradients_of_the_weights_from_the_experts_stand_for_the_rows(normalise: bool) -> None:
-    dense = Model.random(small_architecture(normalise=normalise)).dense
-    rows = np.random.default_rng(0).standard_normal((9, 2, 20)).astype(np.float32)
-    grad_x, grad_hidden = residual_of(9, seed=5), residual_of(9, seed=6)
-    share = np.ones(6, dtype=np.float32)
-    slopes, found = [], []
-    for from_experts in (False, True):
-        tape = route_forward(dense, 0, residual_of(9), Precision.FP32)
-        if from_experts:
-            tape.grad_weights = np.einsum("tkh,th->tk", rows, grad_x)
-        else:
-            combine_forward(tape, rows)
-        grads = Parameters.zeros(dense.layout)
-        found.append(route_backward(dense, grads, 0, tape, grad_x, grad_hidden, share, 0.1))
-        slopes.append(grads.flat)
-
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-4, atol=1e-5)
-
-
-def test_the_backward_without_the_rows_is_refused() -> None:
+def test_the_backward_before_the_experts_is_refused() -> None:
     dense = Model.random(small_architecture()).dense
     tape = route_forward(dense, 0, residual_of(3), Precision.FP32)
     nothing = np.zeros((3, 20), dtype=np.float32)
 
-    with pytest.raises(AssertionError, match="combine_forward"):
+    with pytest.raises(AssertionError, match="owners come before"):
         route_backward(dense, dense, 0, tape, nothing, nothing, np.ones(6, dtype=np.float32), 0.0)
 
 
@@ -144,7 +109,5 @@ def test_what_is_sent_to_experts_is_rounded_already_under_bf16() -> None:
     dense = Model.random(small_architecture()).dense
 
     tape = route_forward(dense, 0, residual_of(9), Precision.BF16)
-    grad_rows = combine_backward(tape, residual_of(9))
 
-    for sent in (tape.hidden, grad_rows):
-        assert not (np.ascontiguousarray(sent).view(np.uint32) & 0xFFFF).any()
+    assert not (np.ascontiguousarray(tape.hidden).view(np.uint32) & 0xFFFF).any()

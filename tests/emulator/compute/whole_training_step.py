@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.compute.architecture import Architecture
-from emulator.compute.mixed_precision import Precision
+from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters, dense_layout, expert_layout
 from emulator.compute.training_experts import ExpertsTape, experts_backward, experts_forward
 from emulator.compute.training_layer import (
@@ -18,9 +18,6 @@ from emulator.compute.training_layer import (
     RouterTape,
     attend_backward,
     attend_forward,
-    balance_loss,
-    combine_backward,
-    combine_forward,
     embed,
     embed_backward,
     expert_share,
@@ -109,6 +106,7 @@ class Layer:
     router: RouterTape
     places: list[Places]
     experts: list[ExpertsTape]
+    expert_rows: np.ndarray  # [tokens, k, hidden], unweighted
 
 
 def training_step(
@@ -173,8 +171,17 @@ def _layer_forward(
         sent = router.hidden[place // k]
         rows[place], tape = experts_forward(owner, number, sent, count, precision)
         tapes.append(tape)
-    x = combine_forward(router, rows.reshape(shape.tokens, k, -1))
-    return Layer(attention=attention, router=router, places=places, experts=tapes), x
+    by_token = rows.reshape(shape.tokens, k, -1)
+    x = attention.residual + np.einsum("tk,tkh->th", router.weights, by_token)
+    layer = Layer(
+        attention=attention, router=router, places=places, experts=tapes, expert_rows=by_token
+    )
+    return layer, x
+
+
+def balance_loss(share: np.ndarray, mean_probability: np.ndarray) -> float:
+    """A layer's, unweighted, from [experts] each over the whole batch; see training_loss."""
+    return float(len(share) * np.dot(share.astype(np.float64), mean_probability))
 
 
 def _layer_backward(
@@ -186,8 +193,9 @@ def _layer_backward(
     share: np.ndarray,
     balance_scale: float,
 ) -> np.ndarray:
-    grad_rows = combine_backward(layer.router, grad_x)
-    flat = grad_rows.reshape(-1, grad_x.shape[1])
+    layer.router.grad_weights = np.einsum("tkh,th->tk", layer.expert_rows, grad_x)
+    grad_rows = layer.router.weights[:, :, None] * grad_x[:, None, :]
+    flat = as_operand(grad_rows, layer.router.precision).reshape(-1, grad_x.shape[1])
     back = np.empty_like(flat)
     for index, place in enumerate(layer.places):
         back[place] = experts_backward(

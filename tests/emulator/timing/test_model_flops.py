@@ -13,7 +13,6 @@ from emulator.specs.models import MODELS
 from emulator.timing.model_flops import (
     forward_flops,
     served_flops,
-    serving_flops_per_output_token,
     training_flops_per_token,
 )
 from tests.emulator.specs.tiny_model import TINY
@@ -52,7 +51,6 @@ def test_the_flops_of_a_tiny_models_second_token_are_those_counted_by_hand() -> 
     done = forward_flops(TINY, new_tokens=1, context_tokens=1, logit_rows=1)
 
     assert done == 2 * (2 * layer + 10 * 4)
-    assert done == serving_flops_per_output_token(TINY, context_tokens=1)
 
 
 def counted_by_torch(model: object, tokens: int) -> int:
@@ -103,7 +101,7 @@ def test_a_request_is_worth_the_same_at_once_and_token_by_token(
     model = MODELS[name]
     prefill = forward_flops(model, new_tokens=prompt, logit_rows=1)
     decodes = (
-        serving_flops_per_output_token(model, context_tokens=prompt + step)
+        forward_flops(model, new_tokens=1, context_tokens=prompt + step, logit_rows=1)
         for step in range(output - 1)
     )
 

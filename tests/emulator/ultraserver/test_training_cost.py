@@ -94,7 +94,7 @@ names = st.sampled_from(sorted(MODELS))
 systems = st.sampled_from(sorted(SYSTEMS))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     name=names,
     system=systems,
@@ -143,7 +143,7 @@ def test_parts_sum_to_the_step_and_chips_draw_between_idle_and_budget(
     assert cost.owned_parameters.sum() == pytest.approx(cost.model.parameters)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(chips=st.integers(1, 144), sequences=st.integers(1, 3), micro=st.integers(1, 4))
 def test_more_tokens_take_longer_and_share_one_update(
     chips: int, sequences: int, micro: int

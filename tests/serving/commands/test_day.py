@@ -102,4 +102,21 @@ def test_a_week_begins_with_the_trace_and_a_day_is_its_busiest() -> None:
     week = command.settings_of(parsed("--model", "qwen3-30b-a3b", "--week")).question
     assert (week.begin_s, week.length_s) == (0.0, 7 * 86_400.0)
     day = command.settings_of(parsed("--model", "qwen3-30b-a3b", "--trace", "deepseek")).question
-    assert (day.begin_s, day.length_s, day.same_past) == (0.0, 86_400.0, True)
+    assert (day.begin_s, day.length_s, day.cold) == (0.0, 86_400.0, False)
+    cold = command.settings_of(parsed("--model", "qwen3-30b-a3b", "--week", "--cold")).question
+    assert cold.cold
+
+
+def test_policies_between_commas_keep_their_options() -> None:
+    args = parsed(
+        *("--model", "qwen3-30b-a3b", "--policy", "never"),
+        *("--policies", "demand:headroom=0,dwell=10m,fixed:3, schedule:22:00-06:00;dwell=5m"),
+        *("--policies", "oracle"),
+    )
+    assert command.settings_of(args).question.policies == (
+        "never",
+        "demand:headroom=0,dwell=10m",
+        "fixed:3",
+        "schedule:22:00-06:00;dwell=5m",
+        "oracle",
+    )

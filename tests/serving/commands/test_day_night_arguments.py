@@ -2,22 +2,33 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ConfigError
-from serving.commands.day_night_arguments import add_day_night_arguments, day_night_settings
+from serving.commands.day_night_arguments import (
+    add_day_night_arguments,
+    day_night_settings,
+    with_cost_model,
+)
 from serving.controller.day_night_settings import ENVIRONMENT, DayNightSettings
+from serving.plugin.deployment import resolve_deployment
 from serving.settings import Settings
 
 WEIGHTS = Path("/weights")
 
 
-def read(*flags: str, served: Settings | None = None) -> DayNightSettings | None:
+def parsed(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_day_night_arguments(parser)
     parser.add_argument("--control-port", type=int, default=50051)
-    return day_night_settings(parser.parse_args(flags), served or Settings(), WEIGHTS)
+    return parser.parse_args(flags)
+
+
+def read(*flags: str, served: Settings | None = None) -> DayNightSettings | None:
+    return day_night_settings(parsed(*flags), served or Settings(), WEIGHTS)
 
 
 def test_without_a_policy_chips_only_serve() -> None:
@@ -68,7 +79,8 @@ def test_the_server_s_process_is_told_the_same(tmp_path: Path) -> None:
     ("flags", "line"),
     [
         (["--day-night", "sometimes"], "policy=sometimes: expected never"),
-        (["--day-night", "demand"], "--group-requests-per-s"),
+        (["--day-night", "never", "--slo", "fast"], "slo=fast: expected ttft=500ms"),
+        (["--isl", "100"], "isl=100: expected --day-night or --schedule with it"),
         (["--day-night", "never", "--schedule", "22:00-06:00"], "one policy, not never"),
         (["--schedule", "22:00"], "expected"),
         (["--schedule", "22:00-06:00@Nowhere"], "time zone=Nowhere"),
@@ -100,3 +112,45 @@ def test_what_cannot_be_meant_is_one_line(flags: list[str], line: str) -> None:
 def test_groups_are_whole_ranks() -> None:
     with pytest.raises(ConfigError, match="group_chips=3: expected whole ranks of 2 chips"):
         read("--day-night", "never", "--group-chips", "3", served=Settings(chips=8, tp=2))
+
+
+def with_costs(tmp_path: Path, *flags: str, **served: Any) -> DayNightSettings:
+    settings = Settings(**({"chips": 16, "model": "qwen3-30b-a3b"} | served))
+    given = parsed(*flags, "--train-dir", str(tmp_path))
+    made = day_night_settings(given, settings, SMALL_MOE_DIR)
+    assert made is not None
+    deployment = resolve_deployment(settings, SMALL_MOE_DIR)
+    return with_cost_model(made, given, deployment, seats=256, utilization=0.9)
+
+
+def test_the_cost_model_says_what_a_group_serves_unless_somebody_does(tmp_path: Path) -> None:
+    said = with_costs(tmp_path, "--day-night", "demand", "--group-requests-per-s", "3")
+    assert (said.group_requests_per_s, said.group_requests_source) == (3.0, "as it was said")
+    assert said.reading_s > 0
+    asked = with_costs(tmp_path, "--day-night", "demand")
+    assert asked.group_requests_per_s is not None
+    assert asked.group_requests_source.startswith("from the cost model, 1,155 + 211 tokens")
+    assert "assumed: queues leave 50%" in asked.group_requests_source
+    shorter = with_costs(tmp_path, "--day-night", "demand", "--isl", "100", "--osl", "20")
+    assert shorter.group_requests_per_s is not None
+    assert shorter.group_requests_per_s > asked.group_requests_per_s
+
+
+def test_a_target_that_is_never_kept_is_a_trouble_of_demand_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--group-requests-per-s with it"):
+        with_costs(tmp_path, "--day-night", "demand", "--slo", "tpot=1us")
+    schedule = with_costs(tmp_path, "--schedule", "22:00-06:00", "--slo", "tpot=1us")
+    assert (schedule.group_requests_per_s, schedule.group_requests_source) == (None, "")
+
+
+def test_a_group_is_the_fewest_chips_that_can_train(tmp_path: Path) -> None:
+    made = with_costs(tmp_path, "--day-night", "never")
+    assert (made.group_chips, made.groups, made.lend_groups) == (5, 3, 1)
+    asked = with_costs(tmp_path, "--day-night", "never", "--group-chips", "8")
+    assert (asked.group_chips, asked.groups) == (8, 2)
+    with pytest.raises(ConfigError, match="group_chips=4: expected at least 5, into which"):
+        with_costs(tmp_path, "--day-night", "never", "--group-chips", "4")
+    with pytest.raises(ConfigError, match="chips=8: expected more: a training state of qwen3"):
+        with_costs(tmp_path, "--day-night", "never", chips=8)
+    whole_ranks = with_costs(tmp_path, "--day-night", "never", tp=2)
+    assert whole_ranks.group_chips == 6

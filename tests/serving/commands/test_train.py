@@ -1,12 +1,13 @@
 """`ultraserve train`: wrong settings are one line, and nothing is started."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
 
 from serving.commands.train import progress_line
 from serving.main import main
-from serving.training.job_status import CurvePoint, JobPhase, JobStatus
+from serving.training.job_status import CurvePoint, JobPhase, JobStatus, read_status
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,28 @@ def test_a_wrong_setting_is_one_line(
     assert main(["train", "--output", str(tmp_path / "job"), *flags]) == 2
 
     assert capsys.readouterr().err == f"ultraserve train: {line}\n"
+
+
+def test_a_refused_setting_shows_in_the_status_of_a_directory_that_nobody_trains_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = ["train", "--output", str(tmp_path / "job"), "--init", "-1"]
+    assert main(wrong) == 2
+    assert not (tmp_path / "job").exists()
+
+    (tmp_path / "job").mkdir()
+    assert main(wrong) == 2
+    status = read_status(tmp_path / "job")
+    assert status is not None
+    assert status.phase is JobPhase.FAILED
+    assert status.message == "fresh_seed=-1: expected a whole number of at least 0"
+
+    (tmp_path / "job" / "status.json").unlink()
+    with (tmp_path / "job" / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(wrong) == 2
+    assert read_status(tmp_path / "job") is None
+    assert capsys.readouterr().err.count("\n") == 3
 
 
 def test_weights_that_are_not_there_are_one_line(

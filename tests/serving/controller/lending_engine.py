@@ -33,6 +33,7 @@ from serving.metrics.control_call import (
     to_json,
 )
 from serving.metrics.machine_state import LeaseState, TrainingTotals, VersionState
+from serving.traffic.slo import Slo
 
 HOUR_S = 1.0
 """Of emulated time, in the days of these tests."""
@@ -78,7 +79,8 @@ class LendingEngine:
             case WatchRequest():
                 return self._watch()
             case DrainRequest():
-                self.asked.append(request)
+                if not request.dry_run:
+                    self.asked.append(request)
                 return self._drain(request)
             case ResumeRequest(lease=number):
                 self.asked.append(request)
@@ -86,9 +88,9 @@ class LendingEngine:
             case TrainingNote():
                 self.notes.append(request)
                 return self._noted(request)
-            case PublishRequest(weights_dir=weights_dir):
+            case PublishRequest(weights_dir=weights_dir, note=note):
                 self.asked.append(request)
-                return self._publish(weights_dir)
+                return self._publish(weights_dir, note)
             case RollbackRequest():
                 self.asked.append(request)
                 return self._rollback()
@@ -116,6 +118,8 @@ class LendingEngine:
         if self.refuses or (taken | self.lost) & set(request.chips):
             words = self.refuses or "a chip is lent or lost"
             return Refusal(code=RefusalCode.PRECONDITION, message=words)
+        if request.dry_run:
+            return LeaseReport(lease=None, reason="they can leave")
         lease = a_lease(len(self.leases) + 1, request.chips, since_s=self.emulated_s)
         self.leases.append(lease)
         return LeaseReport(lease=lease, reason="drains")
@@ -135,9 +139,9 @@ class LendingEngine:
         self.leases[note.lease - 1] = noted
         return LeaseReport(lease=noted, reason="noted")
 
-    def _publish(self, weights_dir: str) -> ControlReply:
+    def _publish(self, weights_dir: str, note: str = "") -> ControlReply:
         self.versions = [msgspec.structs.replace(one, target=False) for one in self.versions]
-        version = a_version(len(self.versions) + 1, weights_dir)
+        version = a_version(len(self.versions) + 1, weights_dir, note)
         self.versions.append(version)
         return VersionReport(version=version.number, weights=version.weights, waiting_blocks=0)
 
@@ -170,12 +174,12 @@ def no_failure(when: str, request: Any) -> None:
     del when, request
 
 
-def a_version(number: int, weights_dir: str) -> VersionState:
+def a_version(number: int, weights_dir: str, note: str = "") -> VersionState:
     return VersionState(
         number=number,
         weights=f"v{number}",
         weights_dir=weights_dir,
-        note="",
+        note=note,
         published_emulated_s=0.0,
         target=True,
         ranks=4,
@@ -274,7 +278,10 @@ def a_settings(directory: Path, **given: Any) -> DayNightSettings:
         group_chips=1,
         lend_groups=3,
         grace_s=2.0,
+        slo=Slo(ttft_s=1.0),
         group_requests_per_s=None,
+        group_requests_source="",
+        reading_s=0.0,
         publish="never",
         training=training,
     )

@@ -205,7 +205,7 @@ def test_the_morning_serves_the_night_s_weights_when_they_are_better(
     assert published == [PublishRequest, *[ResumeRequest] * 3]  # before the chips come back, once
     step = int((directory / "saved").read_text())
     assert lender.versions[-1].weights_dir == str(directory / "published" / f"step-{step}")
-    assert controller.published.startswith(f"version 2: step {step}, held-out loss")
+    assert controller.publisher.words.startswith(f"version 2: step {step}, held-out loss")
 
 
 def test_weights_that_cannot_be_read_hold_no_chip_up(
@@ -220,7 +220,7 @@ def test_weights_that_cannot_be_read_hold_no_chip_up(
         await until(controller, lambda: not lender.going)  # there is no checkpoint on the disk
 
     asyncio.run(night())
-    assert "was refused" in controller.published
+    assert "was refused" in controller.publisher.words
     assert len(lender.versions) == 1
 
 

@@ -82,6 +82,13 @@ def nights(lender: RestfulEngine, tmp_path: Path) -> Iterator[str]:
         yield str(listening)
 
 
+def shown(address: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `ultraserve daynight --json` prints."""
+    assert run("daynight", "--json", address=address) == 0
+    state: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return state
+
+
 def run(*arguments: str, address: str) -> int:
     return main([*arguments, "--address", address])
 
@@ -162,13 +169,54 @@ def test_a_lease_is_a_line_of_its_hand_over(
 def test_what_the_controller_decides_is_not_done_by_hand(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("drain", "--chips", "3", address=nights) == 2
-    assert "the policy manual decides which chips train" in capsys.readouterr().err
-    assert run("drain", "--chips", "3", "--dry-run", address=nights) == 0
-    assert run("resume", "1", address=nights) == 2
     assert run("daynight", "policy", "never", address=nights) == 0
-    assert run("daynight", "group", "3", "training", address=nights) == 2
-    assert "the policy never decides which chips train" in capsys.readouterr().err
+    for arguments in (
+        ["drain", "--chips", "3"],
+        ["resume", "1"],
+        ["daynight", "group", "3", "training"],
+    ):
+        assert run(*arguments, address=nights) == 2
+        assert "the policy never decides which chips train" in capsys.readouterr().err
+    assert run("drain", "--chips", "3", "--dry-run", address=nights) == 0
+    assert capsys.readouterr().out.startswith("dry run: ")
+    assert lender.going == []
+
+
+def test_under_the_policy_manual_a_drain_is_what_the_controller_wants(
+    lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("drain", "--chips", "3", "--grace", "7", address=nights) == 0
+    assert capsys.readouterr().out.startswith("group 3 is drained, and trains then")
+    state = shown(nights, capsys)
+    assert [group["desired"] for group in state["groups"]] == [*["serving"] * 3, "training"]
+    assert state["groups_desired"] == 3
+    lender._drain(DrainRequest(chips=(3,), grace_s=7.0))  # as it would, were it not this still
+    assert run("resume", "2", address=nights) == 2
+    assert "lease=2: expected one that is out: 1" in capsys.readouterr().err
+    assert run("resume", "1", address=nights) == 0
+    assert "group 3 is called back" in capsys.readouterr().out
+    assert shown(nights, capsys)["groups"][3]["desired"] == "serving"
+
+
+def test_a_drain_by_hand_that_cannot_be_is_one_line_and_nothing_is_wanted(
+    lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("drain", "--chips", "2,3", address=nights) == 2
+    assert "chips=2,3: expected those of one group" in capsys.readouterr().err
+    lender.refuses = "96 expert slots are needed, there are 64"
+    assert run("drain", "--chips", "3", address=nights) == 2
+    assert "96 expert slots" in capsys.readouterr().err
+    assert shown(nights, capsys)["groups_desired"] == 4
+
+
+def test_a_publication_by_hand_shows_beside_day_and_night(
+    lender: RestfulEngine, nights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("publish", str(tmp_path), "--note", "by hand", address=nights) == 0
+    capsys.readouterr()
+    assert run("daynight", address=nights) == 0
+    assert f"serves version 2, v2 (by hand), on 4 ranks, from {tmp_path}" in capsys.readouterr().out
+    assert shown(nights, capsys)["versions"][-1]["number"] == 2
 
 
 @pytest.mark.parametrize(

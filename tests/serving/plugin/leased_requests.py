@@ -22,7 +22,8 @@ from tests.serving.plugin.running_engine import Running, heard
 class Served(Requests):
     """Requests, and the engine that serves them: each step is heard of, computed and reported.
 
-    A request that comes to a rank that takes none goes on to the next that does.
+    A request whose rank is lost goes on in the next one that takes it, of those with its weights if
+    one does.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Served(Requests):
         self.moved = 0
         self._up = np.ones(running.parts.deployment.partition.ranks, dtype=np.bool_)
         self._closed: tuple[int, ...] = ()
+        self._weights: tuple[str, ...] = running.engine.report().weights
 
     def turn(self) -> StepReport:
         """One lockstep: what the schedulers decide, the step, and what its report makes of it."""
@@ -59,7 +61,10 @@ class Served(Requests):
             waiting[rank] += len(self.texts[name]) < NEW_TOKENS
         queues = tuple(RankQueues(running=n, waiting=0, kv_blocks_used=n) for n in waiting)
         output = heard(
-            rank_states=queues, total_num_scheduled_tokens=tokens, moved_requests=self.moved
+            rank_states=queues,
+            total_num_scheduled_tokens=tokens,
+            moved_requests=self.moved,
+            closed_ranks=self._closed,
         )
         self.running.engine.hear(output)
 
@@ -72,7 +77,9 @@ class Served(Requests):
                 self._known.discard(name)
             if (rank in report.lost_ranks or not self._up[rank]) and takes:
                 self.moved += len(self.texts[name]) < NEW_TOKENS
-                self.rank_of[name] = ([r for r in takes if r > rank] or takes)[0]
+                same = [r for r in takes if report.weights[r] == self._weights[rank]] or takes
+                self.rank_of[name] = ([r for r in same if r > rank] or same)[0]
+        self._weights = report.weights
         self.reports.append(report)
 
     def serve_on(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from emulator.sim.clock import VirtualClock
+from emulator.sim.clock import Clock, VirtualClock
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankStep, Scheduled
@@ -24,15 +24,15 @@ from tests.serving.plugin.live_parts import KV_BLOCKS, LiveParts, live_parts
 
 
 class Running:
-    """A live engine under a virtual clock."""
+    """A live engine under a virtual clock, or under `clock`."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, clock: Clock | None = None, **settings: Any) -> None:
         self.parts: LiveParts = live_parts(**settings)
         self.engine = LiveEngine(
             self.parts.deployment,
             self.parts.machine,
             self.parts.tokens,
-            VirtualClock(),
+            clock or VirtualClock(),
             kv_blocks=KV_BLOCKS,
         )
         self._count = 0

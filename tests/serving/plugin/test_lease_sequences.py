@@ -1,5 +1,6 @@
-"""Drains, returns, faults and repairs in any order: no request is lost, no text changes."""
+"""Drains, returns, faults, repairs and new weights in any order: no request is lost, no text changes."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,15 @@ from serving.metrics.control_call import (
     HealRequest,
     InjectRequest,
     LeaseReport,
+    PublishRequest,
     Refusal,
     ResumeRequest,
+    RollbackRequest,
 )
 from serving.plugin.engine_time import EngineTime
 from tests.serving.plugin.leased_requests import Served, note
 from tests.serving.plugin.live_parts import NEW_TOKENS
+from tests.serving.plugin.other_weights import other_weights
 from tests.serving.plugin.running_engine import Running
 
 CHIPS, TP = 8, 2
@@ -45,7 +49,16 @@ acts = st.one_of(
     st.tuples(st.just("note"), st.integers(1, 4), st.floats(0, 1e4)),
     st.tuples(st.just("strike"), st.sampled_from([FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP]), chip),
     st.tuples(st.just("heal"), chip),
+    st.tuples(st.just("publish"), st.sampled_from([2, 3])),
+    st.tuples(st.just("roll back")),
 )
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Other weights, by the seed that made them."""
+    directory = tmp_path_factory.mktemp("weights")
+    return {seed: other_weights(directory / str(seed), seed=seed) for seed in (2, 3)}
 
 
 def running_on(shape: dict[str, Any]) -> Running:
@@ -70,7 +83,9 @@ class Books:
         assert self.passed_ns == self._time._accounted_ns
 
 
-def act(running: Running, served: Served, each: tuple[Any, ...]) -> None:
+def act(
+    running: Running, served: Served, each: tuple[Any, ...], checkpoints: dict[int, Path]
+) -> None:
     """One thing that happens; what cannot be is refused in one line."""
     match each:
         case ("turn", count):
@@ -90,6 +105,10 @@ def act(running: Running, served: Served, each: tuple[Any, ...]) -> None:
             reply = running.ask(InjectRequest(fault=Fault(kind=kind, chip=number)))
         case ("heal", number):
             reply = running.ask(HealRequest(chip=number))
+        case ("publish", seed):
+            reply = running.ask(PublishRequest(weights_dir=str(checkpoints[seed])))
+        case ("roll back",):
+            reply = running.ask(RollbackRequest())
     if isinstance(reply, Refusal | LeaseReport):
         said = reply.message if isinstance(reply, Refusal) else reply.reason
         assert said
@@ -118,17 +137,38 @@ def check(running: Running) -> None:
         assert not training or HbmUse.WEIGHTS not in uses
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: ",".join(map(str, shape.values())))
+of_shapes = pytest.mark.parametrize(
+    "shape", SHAPES, ids=lambda shape: ",".join(map(str, shape.values()))
+)
+
+
+@of_shapes
 @given(happens=st.lists(acts, min_size=3, max_size=14))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_whatever_happens_every_text_is_written_once_and_as_without_it(
-    shape: dict[str, Any], happens: list[tuple[Any, ...]]
+    shape: dict[str, Any], happens: list[tuple[Any, ...]], checkpoints: dict[int, Path]
+) -> None:
+    check_sequence(shape, happens, checkpoints)
+
+
+@pytest.mark.slow
+@of_shapes
+@given(happens=st.lists(acts, min_size=6, max_size=24))
+@settings(max_examples=40, deadline=None)
+def test_so_it_is_in_long_sequences(
+    shape: dict[str, Any], happens: list[tuple[Any, ...]], checkpoints: dict[int, Path]
+) -> None:
+    check_sequence(shape, happens, checkpoints)
+
+
+def check_sequence(
+    shape: dict[str, Any], happens: list[tuple[Any, ...]], checkpoints: dict[int, Path]
 ) -> None:
     running = running_on(shape)
     books = Books(running)
     served = Served(running, PROMPTS)
     for each in happens:
-        act(running, served, each)
+        act(running, served, each, checkpoints)
         check(running)
         books.check()
 
@@ -141,8 +181,10 @@ def test_whatever_happens_every_text_is_written_once_and_as_without_it(
     assert served.texts == quiet_texts()
     for lease in running.state().leases:
         running.ask(ResumeRequest(lease=lease.number))
-    served.hear(0)
-    running.state()
+    for _ in range(8):
+        served.turn()
+    target = next(version.number for version in running.state().versions if version.target)
+    assert {rank.version for rank in running.state().ranks} == {target}
     assert {lease.phase for lease in running.state().leases} <= {"serving"}
     assert running.parts.machine.ranks_up.all()
     assert running.parts.machine.chips_up.all()

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.request import RequestStatus
+from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.request import Request, RequestStatus
 
+from serving.plugin.step_report import StepReport
+from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.lockstep_machine import (
     Machine,
     expected_tokens,
@@ -187,3 +190,75 @@ def test_a_pause_holds_all_ranks(state: PauseState) -> None:
     machine.scheduler.set_pause_state(PauseState.UNPAUSED)
     machine.finish()
     assert len(machine.ended) == 2
+
+
+def test_an_engine_that_waits_for_time_is_stepped_but_not_in_a_pause() -> None:
+    machine = Machine(1)
+    wish = machine.step().wish
+    wish.wait()
+    assert machine.scheduler.has_requests()
+    machine.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    assert wish.paused
+    assert not machine.scheduler.has_requests()  # who paused waits for it to be idle
+    machine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    assert not wish.paused
+    machine.step()
+    assert not machine.scheduler.has_requests()
+
+
+def session(name: str, prompt: list[int], *, more: bool = True) -> Request:
+    request = long_arrival(name, max_tokens=2).request()
+    request.prompt_token_ids = list(prompt)
+    request.resumable = more
+    return request
+
+
+def test_what_a_streaming_session_sends_while_it_waits_for_a_rank_is_kept() -> None:
+    machine = Machine(1)
+    machine.step(closed_ranks=(0,))
+    first = session("one", [5, 6, 7])
+    machine.scheduler.add_request(first)
+    machine.scheduler.add_request(session("one", [8, 9]))
+    machine.scheduler.add_request(session("one", [], more=False))
+    assert machine.scheduler.get_request_counts() == (0, 1)
+    machine.step()
+
+    (kept,) = machine.scheduler.ranks[0].waiting
+    assert kept is first
+    assert kept.streaming_queue is not None
+    more, end = kept.streaming_queue
+    assert more is not None
+    assert (more.prompt_token_ids, end) == ([8, 9], None)
+
+
+def test_who_came_first_goes_first_when_a_rank_opens_wherever_it_waited() -> None:
+    machine = Machine(2)
+    add(machine, "old")
+    machine.step(up=(True, True))
+    number = rank_of(machine, "old")
+    closed = (0, 1)
+    machine.step(closed_ranks=closed)
+    add(machine, "young")
+    up = (number != 0, number != 1)
+    machine.step(lost=(number,), up=up, closed_ranks=closed)
+    machine.step(up=up)
+    (rank,) = (rank for rank in machine.scheduler.ranks if rank.requests)
+    assert [request.request_id for request in rank.waiting] == ["old", "young"]
+
+
+def test_a_request_that_moves_before_it_ran_is_queued_once() -> None:
+    machine = Machine(2)
+    add(machine, "one")
+    number = rank_of(machine, "one")
+    request = machine.scheduler.ranks[number].requests["one"]
+    for opened in ((0, 1), ()):  # with nowhere to go at first
+        up = (number != 0, number != 1)
+        machine.scheduler._closed[list(opened)] = True
+        report = StepReport(
+            begin_s=0.0, end_s=1.0, wall_origin_s=0.0, snapshot=snapshot(), ranks_up=up
+        )
+        machine.scheduler._evacuate(report)
+        machine.scheduler._closed[:] = False
+        machine.scheduler._dismiss_turned_away()
+    assert [event.type for event in request.events] == [EngineCoreEventType.QUEUED]
+    assert rank_of(machine, "one") == 1 - number

@@ -1,4 +1,5 @@
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,36 @@ def test_a_folder_with_too_little_is_refused_in_one_line(tmp_path: Path, files: 
         (tmp_path / f"{number}.py").write_text("x = 1\n", encoding="utf-8")
 
     with pytest.raises(ConfigError, match=r"^corpus=.*expected enough text files"):
+        read_corpus(tmp_path)
+
+
+def test_neither_files_nor_digest_depend_on_the_order_in_which_the_disk_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path)
+    (tmp_path / os.fsdecode(b"caf\xe9.py")).write_text("x = 1\n", encoding="utf-8")
+    before = read_corpus(tmp_path)
+    found = list(Path.rglob(tmp_path, "*"))
+    monkeypatch.setattr(Path, "rglob", lambda *_: reversed(found))
+
+    assert read_corpus(tmp_path) == before
+    assert read_corpus(tmp_path).digest == before.digest
+    assert [file.raw_name for file in before.files] == sorted(
+        file.raw_name for file in before.files
+    )
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path)
+
+    def refuse(_path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything
+
+    with pytest.raises(ConfigError, match=r"^corpus=.*file\d+\.py cannot \(Permission denied\)"):
         read_corpus(tmp_path)
 
 

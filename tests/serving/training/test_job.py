@@ -1,9 +1,11 @@
 """A job that is ended anywhere and started again learns the same, bit for bit."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from emulator.errors import ChannelError, ConfigError
+from emulator.errors import ChannelError, ConfigError, UltraServeError
 from emulator.training import TrainingFleet
 from serving.errors import TrainingDiverged
 from serving.training.checkpoint import CheckpointDirectory
@@ -247,6 +249,56 @@ def test_one_batch_is_learned_by_heart(root: Path) -> None:
 def test_another_job_in_the_same_directory_is_refused(root: Path, whole: Job) -> None:
     with pytest.raises(ConfigError, match=r"^seed=9: expected 0, with which this directory"):
         Job(tiny_spec(root, seed=9), whole.path).run()
+
+
+def test_a_job_that_is_asked_to_stop_before_its_chips_start_starts_none(
+    root: Path, whole: Job
+) -> None:
+    job = Job(whole.spec, root / "at-once")
+
+    status = job.run(stop_after=0)
+
+    assert (status.phase, status.step, status.checkpoint) == (JobPhase.STOPPED, 0, "")
+    assert job.trainers == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"corpus": "/nowhere"}, "corpus=/nowhere: expected a folder"),
+        ({"model": "gpt-oss-120b"}, "smallest of trn3-nl72x2 that fits"),
+        ({"sequence_tokens": 1 << 18, "batch_tokens": 1 << 19}, "at most the model's context of"),
+        ({"seed": 9}, "seed=9: expected 0, with which this directory's job began"),
+    ],
+)
+def test_a_job_that_cannot_begin_says_why_in_its_status(
+    root: Path, whole: Job, tmp_path: Path, wrong: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "job"
+    if "seed" in wrong:
+        shutil.copytree(whole.path, path)
+
+    with pytest.raises(UltraServeError):
+        Job(tiny_spec(root, **wrong), path).run()
+
+    status = read_status(path)
+    assert status is not None
+    assert (status.phase, status.pid) == (JobPhase.FAILED, os.getpid())
+    assert words in status.message
+    assert "\n" not in status.message
+    assert status.checkpoint == ("step-6" if "seed" in wrong else "")  # what is known stays
+
+
+def test_weights_that_lack_tokens_of_their_tokenizer_are_refused(
+    root: Path, whole: Job, tmp_path: Path
+) -> None:
+    weights = tmp_path / "narrow"
+    shutil.copytree(whole.spec.weights, weights)
+    config = json.loads((weights / "config.json").read_text())
+    (weights / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
+
+    with pytest.raises(ConfigError, match="expected a tokenizer of the model's 300 tokens"):
+        Job(tiny_spec(root, weights=str(weights)), tmp_path / "job").run()
 
 
 def test_a_corpus_that_changed_is_refused(root: Path, whole: Job) -> None:

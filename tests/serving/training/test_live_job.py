@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from serving.training.job_spec import JobSpec
 from serving.training.job_status import JobPhase, JobStatus, read_curve, read_status
-from tests.serving.training.tiny_job import tiny_spec
+from tests.serving.training.tiny_job import Job, tiny_spec
 
 pytestmark = pytest.mark.fleet
 
@@ -34,8 +35,25 @@ def command(root: Path, path: Path, steps: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "serving.main", "train", *where, *flags.split(), *more]
 
 
-def started(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def job_spec(root: Path, steps: int) -> JobSpec:
+    """The same job."""
+    return tiny_spec(
+        root,
+        steps=steps,
+        micro_batch_tokens=4096,
+        learning_rate=2e-3,
+        save_every_steps=20,
+        eval_every_steps=0,
+        keep_checkpoints=3,
+    )
+
+
+def started(
+    arguments: list[str], *, talk: int = subprocess.STDOUT, session: bool = False
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=talk, text=True, start_new_session=session
+    )
 
 
 def wait(path: Path, process: subprocess.Popen[str], seen: Callable[[JobStatus], bool]) -> None:
@@ -66,12 +84,7 @@ def losses(path: Path) -> list[float]:
 def test_a_job_killed_at_random_moments_and_robbed_of_a_chip_has_the_losses_of_one_left_alone(
     root: Path,
 ) -> None:
-    alone, path = root / "alone", root / "killed"
-    steps = 120
-    done = subprocess.run(
-        command(root, alone, steps, "--json"), check=True, capture_output=True, text=True
-    )
-    assert json.loads(done.stdout)["phase"] == "done"
+    path, steps = root / "killed", 120
     chance = random.Random(5)
 
     # It ends with all its processes, wherever it was.
@@ -85,51 +98,42 @@ def test_a_job_killed_at_random_moments_and_robbed_of_a_chip_has_the_losses_of_o
     assert gone(children) == []
 
     # A chip is lost: the job itself goes on from its newest checkpoint.
-    process = started(command(root, path, steps))
+    process = started(command(root, path, steps, "--json"), talk=subprocess.PIPE)
     wait(path, process, lambda status: status.checkpoint_step >= 40)
     chips = [each for each in family(process) if "ChipActor" in " ".join(each.cmdline())]
     assert len(chips) == 2
     chips[chance.randrange(2)].send_signal(signal.SIGKILL)
-    output, _ = process.communicate(timeout=WAIT_S)
+    output, talk = process.communicate(timeout=WAIT_S)
 
-    assert process.returncode == 0, output
-    assert "starting again from the newest checkpoint" in output
-    assert losses(path) == losses(alone)
+    assert process.returncode == 0, talk
+    assert "starting again from the newest checkpoint" in talk
+    assert json.loads(output)["phase"] == "done"
+    alone = Job(job_spec(root, steps), root / "alone")  # chips in one process learn the same bits
+    alone.run()
+    assert losses(path) == losses(alone.path)
     assert len(losses(path)) == steps
 
 
-def test_a_job_that_is_told_to_end_saves_a_checkpoint_and_ends_well(root: Path) -> None:
+def test_a_job_that_is_told_to_end_saves_a_checkpoint_and_no_other_trains_in_its_place(
+    root: Path,
+) -> None:
     path = root / "told"
-    process = started(command(root, path, 100_000))
+    process = started(command(root, path, 100_000), session=True)
     wait(path, process, lambda status: status.step >= 5)
+    second = subprocess.run(command(root, path, 10), check=False, capture_output=True, text=True)
     children = family(process)
 
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: its chips get it too
     output, _ = process.communicate(timeout=WAIT_S)
 
+    assert second.returncode == 2
+    assert second.stderr.count("\n") == 1
+    assert "expected a directory in which no other process trains" in second.stderr
     assert process.returncode == 0, output
+    assert "stops after this step, with a checkpoint" in output
     assert gone(children) == []
     status = read_status(path)
     assert status is not None
     assert status.phase is JobPhase.STOPPED
     assert status.checkpoint_step == status.step >= 5
     assert (path / "checkpoints" / status.checkpoint / "model.safetensors").is_file()
-
-
-def test_two_jobs_do_not_train_in_one_directory(root: Path) -> None:
-    path = root / "shared"
-    process = started(command(root, path, 100_000))
-    try:
-        wait(path, process, lambda status: status.phase is not JobPhase.FAILED)
-        second = subprocess.run(
-            command(root, path, 10), check=False, capture_output=True, text=True
-        )
-    finally:
-        children = family(process)
-        os.kill(process.pid, signal.SIGTERM)
-        process.communicate(timeout=WAIT_S)
-
-    assert second.returncode == 2
-    assert second.stderr.count("\n") == 1
-    assert "expected a directory in which no other process trains" in second.stderr
-    assert gone(children) == []

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from tokenizers import Tokenizer
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ConfigError
-from serving.training.corpus import read_corpus
+from serving.training.corpus import CorpusFile, read_corpus
 from serving.training.token_file import END_OF_TEXT, tokenise
 from tests.serving.training.test_corpus import write_files
 
@@ -28,6 +29,18 @@ def test_files_follow_in_name_order_each_ended_by_end_of_text(tmp_path: Path) ->
     assert texts == [file.content.decode() for file in corpus.held_out]
     assert tokens.held_out_bytes == sum(len(text) for text in texts)
     assert np.count_nonzero(tokens.training == end) == len(corpus.training)
+
+
+def test_a_file_that_spells_end_of_text_out_does_not_end_there(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    corpus = read_corpus(tmp_path)
+    spelling = CorpusFile(name="spelling.py", content=f"end = '{END_OF_TEXT}'\n".encode())
+    tokens = tokenise(
+        replace(corpus, files=[*corpus.files, spelling]), SMALL_MOE_DIR, tmp_path / "kept"
+    )
+
+    end = Tokenizer.from_file(str(SMALL_MOE_DIR / "tokenizer.json")).token_to_id(END_OF_TEXT)
+    assert np.count_nonzero(tokens.training == end) == len(corpus.training) + 1
 
 
 def test_what_was_kept_is_used_until_corpus_or_tokenizer_change(tmp_path: Path) -> None:

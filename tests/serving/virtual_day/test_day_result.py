@@ -51,11 +51,11 @@ def test_policies_meet_the_same_requests_beside_the_three_they_are_held_against(
         policies=("demand",),
         peak_shares=(0.7,),
         terms=WalkTerms(),
-        same_past=False,
+        cold=True,
     )
     (load,) = compare(question, machine(12), HANDOVER)
 
-    assert [each.policy for each in load.results] == ["demand", "never", "oracle"]
+    assert [each.policy for each in load.results] == ["demand", "never", "oracle:headroom=0.0"]
     assert {each.requests for each in (*load.results, load.fixed)} == {load.results[0].requests}
     assert load.never.training_tokens == 0
     # The split that was found keeps the target, and one group fewer does not.
@@ -69,7 +69,7 @@ def test_policies_meet_the_same_requests_beside_the_three_they_are_held_against(
             policies=(f"fixed:{serving - 1}",),
             peak_shares=(0.7,),
             terms=question.terms,
-            same_past=False,
+            cold=True,
         ),
         machine(12),
         HANDOVER,

@@ -19,7 +19,7 @@ from serving.traffic.slo import Slo
 from serving.virtual_day.curve_search import CurveTerms, find_curve
 from serving.virtual_day.day_result import DayMachine, DayResult
 from serving.virtual_day.day_walk import WalkTerms, walk
-from serving.virtual_day.exact_hour import exact_hour
+from serving.virtual_day.exact_hour import HourCheck, exact_hour
 from serving.virtual_day.replica_choice import choose_replica
 from serving.virtual_day.replica_curve import ReplicaCurve
 from serving.virtual_day.replica_run import RateTask, ReplicaUnderTest, run_at_rate
@@ -107,14 +107,18 @@ def test_the_walk_is_near_the_exact_run_of_a_stretch(curve: ReplicaCurve) -> Non
         walk=walk(wanted, curve, held.trained, HANDOVER, Never(), terms),
         describes="",
     )
-    found = exact_hour(result, replica(), begin_s=2.0, length_s=4.0, warmup_s=2.0)
+    check = HourCheck(begin_s=2.0, length_s=4.0, warmup_s=2.0, part_s=2.0)
+    with SimulationWorkers(1) as workers:
+        found = exact_hour(result, replica(), check, workers)
+        with pytest.raises(ConfigError, match="check-hour"):
+            exact_hour(result, replica(), replace(check, begin_s=9.0), workers)
 
     chance = 4 * found.output_tokens_sigma  # four standard deviations of the count of requests
     assert abs(found.output_tokens.relative) < chance
     assert abs(found.joules.relative) < 0.05
     assert abs(found.both.difference) < 0.05
-    with pytest.raises(ConfigError, match="check-hour"):
-        exact_hour(result, replica(), begin_s=9.0, length_s=4.0)
+    assert abs(found.tpot_mean_s.relative) < 0.1
+    assert found.parts == 2
 
 
 def test_the_replica_is_the_one_of_which_a_machine_takes_the_most() -> None:

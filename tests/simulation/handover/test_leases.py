@@ -9,6 +9,7 @@ import pytest
 from emulator.specs.fault import Fault, FaultKind
 from serving.metrics.control_call import (
     DrainRequest,
+    HealRequest,
     InjectRequest,
     LeaseReport,
     ResumeRequest,
@@ -18,9 +19,9 @@ from serving.metrics.control_call import (
 from serving.metrics.machine_state import LeaseState, MachineState
 from tests.simulation.asks import Answer, make_asks
 from tests.simulation.invariants import check_agreement, check_idle, check_memories
-from tests.simulation.troubled_engine import TroubledEngine, running_engine
+from tests.simulation.troubled_engine import TroubledEngine
 
-pytestmark = [pytest.mark.engine]
+pytestmark = [pytest.mark.engine, pytest.mark.fleet]
 
 ASKS = make_asks(11)
 TURNS_MAX = 400
@@ -80,11 +81,13 @@ class Load:
 
 
 @pytest.fixture(scope="module")
-def load() -> Iterator[Load]:
-    with running_engine({"chips": 4}) as engine:
-        load = Load(engine)
-        load.take_reference()
-        yield load
+def load(two_blocks: TroubledEngine) -> Iterator[Load]:
+    load = Load(two_blocks)
+    load.take_reference()
+    yield load
+    load.engine.control(HealRequest())
+    load.finish()
+    assert load.engine.machine.ranks_up.all()
 
 
 def lend(load: Load, *chips: int, grace_s: float) -> LeaseState:
@@ -169,6 +172,23 @@ def test_chips_leave_and_come_back_while_nobody_asks_for_anything(load: Load) ->
     load.turns(3, arrivals=4)
     load.finish()
     assert load.engine.scheduler.ranks_up.all()
+
+
+def test_a_paused_engine_lends_chips_out_and_its_requests_go_on_elsewhere(load: Load) -> None:
+    engine = load.engine
+    load.turns(4, arrivals=3)
+    core = engine._engine.engine_core.engine_core
+    core.pause_scheduler("keep", clear_cache=False)
+    assert load.engine.is_idle()  # nobody is to be served now
+    lease = lend(load, 2, 3, grace_s=0.0)
+    lease = lease_of(load, lease.number)
+    assert lease.phase == "training"
+    core.resume_scheduler()
+    load.turns(2, arrivals=1)
+    assert not any(rank.requests for rank in engine.scheduler.ranks[2:])
+    load.engine.control(ResumeRequest(lease=lease.number))
+    until(load, lease.number, "serving")
+    load.finish()
 
 
 def test_the_last_chips_that_serve_die_and_those_that_are_lent_out_are_called_back(
