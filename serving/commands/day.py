@@ -1,6 +1,6 @@
 """`ultraserve day`: chips that serve by day and train by night, over a whole day or week.
 
-It starts no server: one replica is simulated exactly at a dozen rates, then policies walk the day.
+It starts no server: one replica is simulated exactly at several rates, then policies walk it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="a day or a week of chips that serve by day and train by night, policies compared",
         description="Replicas of UltraServers serve a day's demand within a latency target and "
         "train when it falls, by one policy and by those that it is held against. One replica is "
-        "simulated exactly at a dozen rates, the day is walked on what came of it. Modelled, not "
+        "simulated exactly at several rates, the day is walked on what came of it. Modelled, not "
         "measured.",
         epilog="Example: ultraserve day --trace sample --model gpt-oss-120b --policy demand --plot "
         "day.png",
@@ -226,6 +226,8 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     from serving.virtual_day.exact_hour import HourCheck
     from serving.virtual_day.virtual_day import DaySettings
 
+    if args.seed < 0:
+        raise ConfigError(field="seed", value=args.seed, expected="from 0 on")
     slo = Slo.parse(args.slo)
     model = model_by_name(args.model)
     trace = day_trace(args.trace)
@@ -293,10 +295,11 @@ def _question(args: argparse.Namespace, trace: DayTrace) -> DayQuestion:
 
 
 def _split(text: str) -> list[str]:
-    """Policies between commas; a part that names no policy is an option of the one before."""
+    """Policies between commas; options and hours after one belong to the policy before it."""
     found: list[str] = []
     for part in text.split(","):
-        if found and part.partition(":")[0].strip() not in _KINDS:
+        is_policy = part.partition(":")[0].strip() in _KINDS
+        if found and not is_policy and any(sign in part for sign in "=-"):
             found[-1] += f",{part}"
         else:
             found.append(part.strip())

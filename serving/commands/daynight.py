@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from serving.commands.control_connection import add_connection_arguments, connect
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _GROUPS = ("group", "chips", "phase", "wanted", "lease", "failures", "last failure")
 _LEASES = (
     *("lease", "chips", "phase", "since s", "ended", "moved", "experts", "links GB", "storage GB"),
-    *("drain ms", "experts ms", "vacate ms", "restore ms", "warm ms", "J", "trained"),
+    *("drain ms", "experts ms", "vacate ms", "restore ms", "warm ms", "J"),
 )
 
 
@@ -85,9 +85,8 @@ def day_night_lines(state: DayNightState) -> Iterator[str]:
         yield ""
         yield "hand-overs, the last ones, in emulated time; J of the chips while they changed hands"
         rows = [_LEASES, *map(_lease_row, state.leases)]
-        yield from table_lines(
-            rows, right=frozenset(range(len(_LEASES))) - {1, 2, len(_LEASES) - 1}
-        )
+        yield from table_lines(rows, right=frozenset(range(len(_LEASES))) - {1, 2})
+        yield from _trained_lines(state.leases)
 
 
 def _change_lines(state: DayNightState) -> Iterator[str]:
@@ -174,10 +173,6 @@ def _job_lines(job: JobState) -> Iterator[str]:
 
 
 def _lease_row(lease: LeaseState) -> tuple[str, ...]:
-    trained = "-"
-    if lease.training is not None:
-        loss = "" if lease.training.loss is None else f", loss {lease.training.loss:.4f}"
-        trained = f"{lease.training.steps:,} steps, {lease.training.joules:,.0f} J{loss}"
     return (
         str(lease.number),
         chips_text(lease.chips),
@@ -196,8 +191,19 @@ def _lease_row(lease: LeaseState) -> tuple[str, ...]:
             )
         ),
         f"{lease.joules:,.1f}",
-        trained,
     )
+
+
+def _trained_lines(leases: Sequence[LeaseState]) -> Iterator[str]:
+    """What a job has done on the chips of each lease."""
+    for lease in leases:
+        told = lease.training
+        if told is not None:
+            loss = "" if told.loss is None else f", loss {told.loss:.4f} nats per token"
+            yield (
+                f"lease {lease.number} trained {told.steps:,} steps, {told.tokens:,} tokens, "
+                f"{told.joules:,.0f} J{loss}"
+            )
 
 
 def chips_text(chips: tuple[int, ...]) -> str:

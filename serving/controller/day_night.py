@@ -142,9 +142,11 @@ class DayNight:
         """Say what a group is to do while the policy is `manual`.
 
         `grace_s` is that of its drains from now on; the settings' without it. Raises ConfigError
-        for no such group, for a phase that no group can stay in, or when too many would train.
+        under another policy, for no such group, for a phase that no group can stay in, or when too
+        many would train.
         """
-        assert self.policy is None
+        if self.policy is not None:
+            raise ConfigError(field="policy", value=self.policy_text, expected=MANUAL)
         if not 0 <= group < self.settings.groups:
             expected = f"0 to {self.settings.groups - 1}"
             raise ConfigError(field="group", value=group, expected=expected)

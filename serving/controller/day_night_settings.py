@@ -142,7 +142,10 @@ def check_weighs(text: str, group_requests_per_s: float | None) -> None:
     if text == MANUAL or group_requests_per_s is not None:
         return
     if parse_policy(text).name == "demand":
-        expected = "--group-requests-per-s with it: what a group serves"
+        expected = (
+            "--group-requests-per-s with it, what a group serves, or a target that the cost model "
+            "sees kept"
+        )
         raise ConfigError(field="policy", value=text, expected=expected)
 
 

@@ -61,8 +61,9 @@ def served_nats(
 def published_in(directory: Path, versions: Sequence[VersionState]) -> tuple[Path, int]:
     """Where the served weights lie, and the last step of this job that the engine was given."""
     parent = directory / PUBLISHED
-    given = [Path(version.weights_dir) for version in versions]
-    steps = [int(path.name.removeprefix("step-")) for path in given if path.parent == parent]
+    given = (Path(version.weights_dir) for version in versions)
+    names = (path.name.removeprefix("step-") for path in given if path.parent == parent)
+    steps = [int(name) for name in names if name.isdigit()]  # a user may have put others there
     served = next((Path(version.weights_dir) for version in versions if version.target), Path())
     return served, max(steps, default=-1)
 

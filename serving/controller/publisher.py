@@ -19,6 +19,7 @@ from serving.controller.morning_weights import (
 from serving.daynight.handover import Failures, HandoverLimits
 from serving.metrics.control_call import PublishRequest, Refusal, RefusalCode, VersionReport
 from serving.metrics.machine_state import VersionState
+from serving.training.checkpoint import read_checkpoint
 from serving.training.job_status import JobStatus
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -46,8 +47,8 @@ class Publisher:
         if found is not None and not self._may_try(found.step, now_s):
             return
         served, newest = published_in(training.directory, versions)
-        serves_nats = served_nats(
-            training.directory, served, first=training.weights_dir, status=status
+        serves_nats = await asyncio.to_thread(  # it reads the weights' hashes
+            served_nats, training.directory, served, first=training.weights_dir, status=status
         )
         self.words = judge(found, serves_nats=serves_nats, newest_step=newest)
         if self.words or found is None:
@@ -61,6 +62,21 @@ class Publisher:
             return
         self._refused = None
         self.words = f"version {reply.version}: {_note(found)}"
+
+    async def kept(self, weights_dir: str, versions: Sequence[VersionState]) -> str:
+        """Where weights that a user wants served will stay: a copy of a checkpoint of the job's,
+        which removes its older ones; anything else stays where it is.
+
+        Raises CheckpointError for a checkpoint of the job's that is not what was written.
+        """
+        path, training = Path(weights_dir), self._settings.training.directory
+        if path.parent.resolve() != (training / "checkpoints").resolve():
+            return weights_dir
+        state = (await asyncio.to_thread(read_checkpoint, path)).state
+        nats = float("nan") if state.held_out_nats is None else state.held_out_nats
+        found = Candidate(directory=path, step=state.step, held_out_nats=nats)
+        served = [Path(version.weights_dir) for version in versions]
+        return str(await asyncio.to_thread(keep, training, found, served=served))
 
     def _may_try(self, step: int, now_s: float) -> bool:
         if self._refused is not None and self._refused[0] != step:

@@ -127,7 +127,8 @@ class ControlService(RestCalls, DayNightCalls, pb_grpc.ControlServicer):
         self, request: pb.PublishRequest, context: "Context[Any, Any]"
     ) -> pb.VersionReport:
         """Serve other weights, block by block."""
-        asked = PublishRequest(weights_dir=request.weights_dir, note=request.note)
+        weights_dir = await self._kept_weights(request.weights_dir, context)
+        asked = PublishRequest(weights_dir=weights_dir, note=request.note)
         reply = await self._answer(asked, VersionReport, context)
         return to_message(reply, pb.VersionReport)
 

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from emulator.errors import ConfigError
+from emulator.errors import CheckpointError, ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.controller.day_night import DayNight, Look
 from serving.controller.day_night_report import day_night_state
@@ -85,7 +85,10 @@ class DayNightCalls:
             error = ConfigError(field="lease", value=number, expected=f"one that is out: {known}")
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         group = out[number]
-        controller.set_phase(group.number, Phase.SERVING)
+        try:
+            controller.set_phase(group.number, Phase.SERVING)
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         words = f"group {group.number} is called back; its job saves, then it reads its weights"
         return LeaseReport(lease=group.lease, reason=words)
 
@@ -120,6 +123,16 @@ class DayNightCalls:
         except ConfigError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return await self._state(controller, context)
+
+    async def _kept_weights(self, weights_dir: str, context: "Context[Any, Any]") -> str:
+        """Where weights to publish will stay, whatever the job removes."""
+        if self._day_night is None:
+            return weights_dir
+        look = await self._look(self._day_night, context)
+        try:
+            return await self._day_night.publisher.kept(weights_dir, look.watch.versions)
+        except CheckpointError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     async def _controller(self, context: "Context[Any, Any]") -> DayNight:
         if self._day_night is None:

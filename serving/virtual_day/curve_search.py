@@ -1,7 +1,8 @@
 """Finds a replica's curve: which rates are simulated, and where the target is first missed.
 
 The steady state gives a first guess of the capacity; exact runs bracket it and narrow the bracket
-down. A few rates below it and one far above it complete the curve. Runs of one round go to several
+down. One far above it finds the most that can be served; a few rates below the bracket and one
+between it and that most complete the curve. Runs of one round go to several
 processes; the result does not depend on how many.
 """
 
@@ -84,15 +85,15 @@ def find_curve(
     workers: SimulationWorkers,
     progress: Progress = lambda _: None,
 ) -> ReplicaCurve:
-    """Simulate the replica at a dozen rates.
+    """Simulate the replica at several rates.
 
     Raises ConfigError when no rate keeps the target.
     """
     search = _Search(replica, guess, terms, workers, progress)
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
-    search.run([share * capacity_per_s for share in _BELOW])
     most_per_s = search.overloaded(high * _OVERLOAD)
+    search.run([*(share * capacity_per_s for share in _BELOW), (high + most_per_s) / 2])
     costs = replica.cost_model()
     points = [point for point in search.points() if point.rate_per_s < most_per_s]
     return ReplicaCurve(

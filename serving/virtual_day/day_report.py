@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from serving.virtual_day.day_comparison import LoadComparison
 from serving.virtual_day.day_method import assumptions, method
@@ -10,16 +10,15 @@ from serving.virtual_day.day_result import DayResult
 from serving.virtual_day.day_tables import (
     BILLION,
     EXA,
-    MILLION,
+    HOUR_S,
     account_lines,
+    handover_lines,
     headline_lines,
 )
 from serving.virtual_day.exact_hour import BothWays, ExactHour
 from serving.virtual_day.replica_run import RatePoint
+from serving.virtual_day.slower_handovers import SlowerHandovers
 from serving.virtual_day.virtual_day import VirtualDay
-
-HOUR_S: Final = 3_600.0
-KWH_J: Final = 3.6e6
 
 
 def day_lines(day: VirtualDay) -> Iterator[str]:
@@ -47,12 +46,12 @@ def day_lines(day: VirtualDay) -> Iterator[str]:
     for load in day.loads:
         yield f"Highest rate {_of_capacity(load)}"
         yield from headline_lines(load)
-    yield ""
+        yield ""
     yield "What that took"
     for load in day.loads:
         yield f"Highest rate {_of_capacity(load)}"
         yield from account_lines(load)
-    yield ""
+        yield ""
     yield from _freed_lines(day)
     yield ""
     yield from _slower_lines(day)
@@ -98,26 +97,19 @@ def _slower_lines(day: VirtualDay) -> Iterator[str]:
 
 def _freed_lines(day: VirtualDay) -> Iterator[str]:
     """Of the headline's load, what was freed and what that cost."""
-    trace = day.settings.question.trace
     load = day.headline
     yield (
-        f"At {load.peak_share:.0%}, the demand itself stays {_unused(day):.1%} below its highest "
-        f"rate in the mean ({trace.source})"
-        + (
-            ": that is what the operator's own schedule freed of the node-hours of its peak"
-            if trace.is_schedule
-            else ""
-        )
+        f"Chip-hours freed and the cost of hand-overs at {load.peak_share:.0%}; the demand itself "
+        f"stays {_unused(day):.1%} below its highest rate in the mean"
     )
-    for result in load.results:
-        totals = result.walk.totals
+    yield from handover_lines(load)
+    if day.settings.question.trace.is_schedule:
         yield (
-            f"  {result.policy}: frees {result.freed_share:.1%} of all chip-hours, and "
-            f"{result.freed_share_of_peak:.1%} of those of its own peak; hand-overs take "
-            f"{totals.seconds * day.machine.group_chips / HOUR_S:,.4g} chip-hours, "
-            f"{totals.joules / KWH_J:,.4g} kWh and {totals.tokens_lost / MILLION:,.4g} "
-            f"million training tokens; {totals.job_starts} job starts, {result.walk.moved:,.3g} "
-            "requests moved"
+            f"  The operator's own schedule freed {_unused(day):.1%} of the node-hours of its peak;"
+            " of its peak's chip-hours, in this measure, "
+            + ", ".join(
+                f"{each.policy} frees {each.freed_share_of_peak:.1%}" for each in load.everything
+            )
         )
 
 
@@ -212,17 +204,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
             }
             for load in day.loads
         ],
-        "slower_handovers": [
-            _result_data(each.load.results[0])
-            | {
-                "start_s": each.start_s,
-                "drain_s": each.drain_s,
-                "best_fixed": each.load.fixed.policy,
-                "flops_per_mwh_over_best_fixed": each.load.results[0].flops_per_mwh
-                / each.load.fixed.flops_per_mwh,
-            }
-            for each in day.slower
-        ],
+        "slower_handovers": [_slower_data(each) for each in day.slower],
         "check": None if day.check is None else _check_data(day.check),
         "method": method(day),
         "assumptions": assumptions(day),
@@ -262,6 +244,16 @@ def _result_data(result: DayResult) -> dict[str, Any]:
             "training_tokens_lost": totals.tokens_lost,
             "requests_moved": result.walk.moved,
         },
+    }
+
+
+def _slower_data(slow: SlowerHandovers) -> dict[str, Any]:
+    result, fixed = slow.load.results[0], slow.load.fixed
+    return _result_data(result) | {
+        "start_s": slow.start_s,
+        "drain_s": slow.drain_s,
+        "best_fixed": fixed.policy,
+        "flops_per_mwh_over_best_fixed": result.flops_per_mwh / fixed.flops_per_mwh,
     }
 
 

@@ -1,6 +1,5 @@
 """What a day under one policy came to: users served, tokens trained, hand-overs, energy."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -179,9 +178,11 @@ class DayResult:
 
     @property
     def freed_share_of_peak(self) -> float:
-        """Of the most groups that ever served at once, the part that did not serve in the mean."""
+        """Of the groups that served at the highest demand, the part that did not in the mean; an
+        operator with one node a unit of demand, who follows it exactly, frees what demand does.
+        """
         serving_s = self.walk.column("serving_s")
-        return 1 - float(serving_s.mean() / serving_s.max())
+        return 1 - float(serving_s.mean() / serving_s[self.walk.demand.arrivals.argmax()])
 
     @cached_property
     def chip_watts(self) -> Float64s:
@@ -222,9 +223,3 @@ class DayResult:
     def flops_per_mwh(self) -> float:
         """Both, over the energy of everything: the sum that weighs tokens by their flops."""
         return (self.served_flops + self.training_flops) / self.energy_mwh
-
-
-def best_of(results: Iterable[DayResult]) -> DayResult | None:
-    """Of those that keep the target the one that trains the most; None when none keeps it."""
-    kept = [result for result in results if result.keeps_target]
-    return max(kept, key=lambda result: result.training_tokens, default=None)

@@ -9,6 +9,8 @@ from serving.virtual_day.day_result import DayResult
 MILLION: Final = 1e6
 BILLION: Final = 1e9
 EXA: Final = 1e18
+HOUR_S: Final = 3_600.0
+KWH_J: Final = 3.6e6
 
 
 def headline_lines(load: LoadComparison) -> Iterator[str]:
@@ -70,6 +72,36 @@ def _account_row(result: DayResult) -> tuple[str, ...]:
         f"{result.freed_share:.1%}",
         f"{totals.left}+{totals.came_back}",
         f"{result.energy_mwh:,.3f}",
+    )
+
+
+def handover_lines(load: LoadComparison) -> Iterator[str]:
+    """What was freed, of all chip-hours and of those of the groups that serve at the highest
+    demand, and what the hand-overs cost.
+    """
+    header = (
+        "policy",
+        "of all chip-h",
+        "of its peak's",
+        "on the way, chip-h",
+        "kWh",
+        "Mtok not trained",
+        "job starts",
+        "requests moved",
+    )
+    yield from _table(header, load, _handover_row)
+
+
+def _handover_row(result: DayResult) -> tuple[str, ...]:
+    totals = result.walk.totals
+    return (
+        f"{result.freed_share:.1%}",
+        f"{result.freed_share_of_peak:.1%}",
+        f"{totals.seconds * result.machine.group_chips / HOUR_S:,.1f}",
+        f"{totals.joules / KWH_J:,.2f}",
+        f"{totals.tokens_lost / MILLION:,.0f}",
+        f"{totals.job_starts}",
+        f"{result.walk.moved:,.0f}",
     )
 
 

@@ -7,7 +7,7 @@ whose requests are served and not judged. The same replica by the curves is then
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Final
 
@@ -154,23 +154,31 @@ def exact_hour(
 ) -> ExactHour:
     """Simulate it; raises ConfigError for a time outside of the day, or without requests."""
     began = perf_counter()
-    walk, curve = result.walk, result.machine.curve
-    interval_s = walk.demand.interval_s
+    interval_s = result.walk.demand.interval_s
     first, last = _intervals_of(result, begin_s=check.begin_s, length_s=check.length_s)
     around, per_part = (round(each / interval_s) for each in (check.warmup_s, check.part_s))
     parts = _parts(result, replica, first, last, around, per_part, seed=seed)
-    seen = []
+    seen: list[_Seen] = []
     for number in range(0, len(parts), workers.count):
         seen += workers.map(_see, parts[number : number + workers.count])
         progress(f"exact run: {len(seen)} of {len(parts)} parts done")
-    ttft_s = np.concatenate([each.ttft_s for each in seen])
-    tpot_s = np.concatenate([each.tpot_s for each in seen])
-    if not len(ttft_s):
+    if not any(len(each.ttft_s) for each in seen):
         begin_h = check.begin_s / HOUR_S
         raise ConfigError(field="check-hour", value=begin_h, expected="some requests")
+    found = _held(result, replica, seen, first, last)
+    return replace(found, warmup_s=around * interval_s, wall_s=perf_counter() - began)
+
+
+def _held(
+    result: DayResult, replica: ReplicaUnderTest, seen: list[_Seen], first: int, last: int
+) -> ExactHour:
+    """What was seen beside the walk's intervals from `first` to `last`; no time of its own."""
+    curve, interval_s = result.machine.curve, result.walk.demand.interval_s
+    ttft_s = np.concatenate([each.ttft_s for each in seen])
+    tpot_s = np.concatenate([each.tpot_s for each in seen])
     judged = np.array([len(each.ttft_s) for each in seen])
     ttft, tpot, both = np.average([each.shares_kept for each in seen], axis=0, weights=judged)
-    rates = walk.group_rates[first:last]
+    rates = result.walk.group_rates[first:last]
     given = rates * interval_s  # requests of the one group in each interval
 
     def held(exact: float, walked: Float64s) -> BothWays:
@@ -181,8 +189,8 @@ def exact_hour(
         policy=result.policy,
         begin_s=first * interval_s,
         length_s=(last - first) * interval_s,
-        warmup_s=around * interval_s,
-        parts=len(parts),
+        warmup_s=0.0,
+        parts=len(seen),
         requests=len(ttft_s),
         expected_requests=float(given.sum()),
         steps=sum(each.steps for each in seen),
@@ -200,7 +208,7 @@ def exact_hour(
             exact=sum(each.joules for each in seen),
             walked=float(curve.chip_watts(rates).sum()) * interval_s,
         ),
-        wall_s=perf_counter() - began,
+        wall_s=0.0,
     )
 
 

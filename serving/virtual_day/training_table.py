@@ -161,8 +161,6 @@ def group_handover(
     of the machine are taken to read at once, so that chips of a tray share its drives: with fewer
     it takes less. Dense weights are taken whole on every chip: with tp above 1 they are less.
     """
-    if not 0 <= grace_s < float("inf"):
-        raise ConfigError(field="grace", value=grace_s, expected="from 0 on")
     partition = candidate.partition
     at = np.array([curve.capacity_per_s])
     ttft_s = float(curve.seconds("ttft_p99_s", at)[0])

@@ -1,6 +1,6 @@
 """A day in virtual time, from the question to the answer.
 
-A replica is chosen by the steady state and simulated exactly at a dozen rates; the cost model says
+A replica is chosen by the steady state and simulated exactly at several rates; the cost model says
 what lent groups train; then every policy walks the day at every load.
 """
 
@@ -54,6 +54,8 @@ class DaySettings:
     def __post_init__(self) -> None:
         if self.machines < 1:
             raise ConfigError(field="ultraservers", value=self.machines, expected="at least 1")
+        if not 0 <= self.grace_s < float("inf"):
+            raise ConfigError(field="grace", value=self.grace_s, expected="from 0 on")
         check, length_s = self.check, self.question.length_s
         if check is not None and not (
             0 <= check.begin_s < check.begin_s + check.length_s <= length_s
@@ -132,13 +134,7 @@ def virtual_day(
             machine=machine,
             handover=handover,
             loads=loads,
-            slower=with_slower_handovers(
-                settings.question,
-                machine,
-                handover,
-                peak_share=_nearest(loads, settings.headline_share).peak_share,
-                start_s=settings.job.start_s,
-            ),
+            slower=_slower(settings, machine, handover, loads),
             check=None,
             wall_s=wall_s,
         )
@@ -155,6 +151,21 @@ def virtual_day(
         )
         lap("check")
     return replace(answer, check=checked)
+
+
+def _slower(
+    settings: DaySettings,
+    machine: DayMachine,
+    handover: GroupHandover,
+    loads: Sequence[LoadComparison],
+) -> tuple[SlowerHandovers, ...]:
+    return with_slower_handovers(
+        settings.question,
+        machine,
+        handover,
+        peak_share=_nearest(loads, settings.headline_share).peak_share,
+        start_s=settings.job.start_s,
+    )
 
 
 def _machine(

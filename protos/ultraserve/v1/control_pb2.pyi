@@ -1257,7 +1257,7 @@ class LeaseReport(_message.Message):
     """What happens, or would: one line."""
     @_builtins.property
     def lease(self) -> Global___LeaseState:
-        """Absent for a dry run."""
+        """Absent for a dry run, and while the server has yet to begin."""
 
     def __init__(
         self,

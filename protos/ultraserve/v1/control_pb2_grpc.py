@@ -188,14 +188,16 @@ class ControlServicer:
 
     def Drain(self, request, context):
         """Lends out chips: whole ranks in service, of which others stay. Their requests end or go on
-        elsewhere. FAILED_PRECONDITION: it cannot be now, with the figures, or a policy decides.
+        elsewhere. Under the policy "manual" the server does it with one of its groups, which then
+        trains. FAILED_PRECONDITION: it cannot be now, with the figures, or another policy decides.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Takes a lease's chips back; one that still drains is called off. The same errors as Drain.
+        """Takes a lease's chips back, once their job has saved; one that still drains is called off. The
+        same errors as Drain.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

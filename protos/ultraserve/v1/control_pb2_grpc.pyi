@@ -59,10 +59,13 @@ class ControlStub:
     """One of the recording's sampled steps, costed again with things that are faster."""
     Drain: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.LeaseReport]
     """Lends out chips: whole ranks in service, of which others stay. Their requests end or go on
-    elsewhere. FAILED_PRECONDITION: it cannot be now, with the figures, or a policy decides.
+    elsewhere. Under the policy "manual" the server does it with one of its groups, which then
+    trains. FAILED_PRECONDITION: it cannot be now, with the figures, or another policy decides.
     """
     Resume: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResumeRequest, _control_pb2.LeaseReport]
-    """Takes a lease's chips back; one that still drains is called off. The same errors as Drain."""
+    """Takes a lease's chips back, once their job has saved; one that still drains is called off. The
+    same errors as Drain.
+    """
     GetDayNight: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetDayNightRequest, _control_pb2.DayNightState]
     """Who serves, who trains, and why. FAILED_PRECONDITION, here and in the next two: the server was
     started without day and night.
@@ -114,10 +117,13 @@ class ControlAsyncStub(ControlStub):
     """One of the recording's sampled steps, costed again with things that are faster."""
     Drain: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.LeaseReport]  # type: ignore[assignment]
     """Lends out chips: whole ranks in service, of which others stay. Their requests end or go on
-    elsewhere. FAILED_PRECONDITION: it cannot be now, with the figures, or a policy decides.
+    elsewhere. Under the policy "manual" the server does it with one of its groups, which then
+    trains. FAILED_PRECONDITION: it cannot be now, with the figures, or another policy decides.
     """
     Resume: _aio.UnaryUnaryMultiCallable[_control_pb2.ResumeRequest, _control_pb2.LeaseReport]  # type: ignore[assignment]
-    """Takes a lease's chips back; one that still drains is called off. The same errors as Drain."""
+    """Takes a lease's chips back, once their job has saved; one that still drains is called off. The
+    same errors as Drain.
+    """
     GetDayNight: _aio.UnaryUnaryMultiCallable[_control_pb2.GetDayNightRequest, _control_pb2.DayNightState]  # type: ignore[assignment]
     """Who serves, who trains, and why. FAILED_PRECONDITION, here and in the next two: the server was
     started without day and night.
@@ -214,7 +220,8 @@ class ControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.LeaseReport, _abc.Awaitable[_control_pb2.LeaseReport]]:
         """Lends out chips: whole ranks in service, of which others stay. Their requests end or go on
-        elsewhere. FAILED_PRECONDITION: it cannot be now, with the figures, or a policy decides.
+        elsewhere. Under the policy "manual" the server does it with one of its groups, which then
+        trains. FAILED_PRECONDITION: it cannot be now, with the figures, or another policy decides.
         """
 
     @_abc_1.abstractmethod
@@ -223,7 +230,9 @@ class ControlServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.ResumeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.LeaseReport, _abc.Awaitable[_control_pb2.LeaseReport]]:
-        """Takes a lease's chips back; one that still drains is called off. The same errors as Drain."""
+        """Takes a lease's chips back, once their job has saved; one that still drains is called off. The
+        same errors as Drain.
+        """
 
     @_abc_1.abstractmethod
     def GetDayNight(

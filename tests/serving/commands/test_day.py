@@ -79,6 +79,10 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
         (("--trace", "nowhere.csv"), "trace"),
         (("--train-model", "nothing"), "model"),
         (("--start-seconds", "-1"), "start-seconds"),
+        (("--grace", "-1"), "grace"),
+        (("--seed", "-1"), "seed"),
+        (("--check-hour", "24"), "check-hour"),
+        (("--policies", "demand,nothing"), "policy=nothing"),
         (("--requests", "0"), "judged"),
     ],
 )
@@ -110,13 +114,16 @@ def test_a_week_begins_with_the_trace_and_a_day_is_its_busiest() -> None:
 def test_policies_between_commas_keep_their_options() -> None:
     args = parsed(
         *("--model", "qwen3-30b-a3b", "--policy", "never"),
-        *("--policies", "demand:headroom=0,dwell=10m,fixed:3, schedule:22:00-06:00;dwell=5m"),
+        *(
+            "--policies",
+            "demand:headroom=0,dwell=10m,fixed:3, schedule:22:00-06:00,mon/12:00-13:00",
+        ),
         *("--policies", "oracle"),
     )
     assert command.settings_of(args).question.policies == (
         "never",
         "demand:headroom=0,dwell=10m",
         "fixed:3",
-        "schedule:22:00-06:00;dwell=5m",
+        "schedule:22:00-06:00,mon/12:00-13:00",
         "oracle",
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from serving.controller.day_night import DayNight
 from serving.daynight.handover import HandoverLimits
+from serving.metrics.first_token_times import FirstTokenTimes
 from tests.serving.controller.lending_engine import HOUR_S, LendingEngine, a_settings, job_command
 
 NOON, NIGHT, MORNING = 0.0, 11.0, 19.0  # hours after the first noon
@@ -21,12 +22,14 @@ def a_controller(
     *,
     how: str = "works",
     slow_to_stop: bool = False,
+    first_tokens: FirstTokenTimes | None = None,
     **given: Any,
 ) -> DayNight:
     return DayNight(
         lender,
         a_settings(directory, **given),
         job_command=job_command(directory, how),
+        first_tokens=first_tokens,
         limits=replace(QUICK, stop_s=30.0) if slow_to_stop else QUICK,
     )
 

@@ -7,14 +7,17 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.controller.day_night_report import day_night_state
+from serving.controller.day_night_state import DayNightState
 from serving.controller.job_record import read_record
 from serving.daynight.handover import JobPhase, Phase
 from serving.metrics.control_call import DrainRequest, PublishRequest, ResumeRequest
+from serving.metrics.first_token_times import FirstTokenTimes
 from tests.serving.controller.lending_engine import LendingEngine
 from tests.serving.controller.nights import (
     MORNING,
     NIGHT,
     NOON,
+    QUICK,
     a_controller,
     at,
     phases,
@@ -238,3 +241,78 @@ def test_a_burst_at_night_takes_chips_back(lender: LendingEngine, directory: Pat
         assert [group.phase for group in look.groups] == ["serving"] * 3 + ["training"]
 
     asyncio.run(night())
+
+
+def test_late_first_tokens_take_chips_back_one_change_at_a_time(
+    lender: LendingEngine, directory: Path
+) -> None:
+    times = FirstTokenTimes()
+    controller = a_controller(
+        lender, directory, first_tokens=times, group_requests_per_s=10.0, reading_s=0.5
+    )
+
+    async def night() -> None:
+        at(lender, NIGHT)
+        await until(controller, trains(controller))
+        changed_s = lender.emulated_s
+        at(lender, NIGHT + 1)
+        times.add(changed_s, [9.0] * 500)  # late before the change: it answers them
+        assert (await controller.look()).observed.ttft_attainment is None
+        times.add(lender.emulated_s, [0.1] * 95 + [1.1] * 5)
+        look = await controller.look()
+        assert look.observed.ttft_attainment == 0.95
+        assert look.decision.serving_groups == 2  # one more, of four
+        state = day_night_state(controller, look)
+        assert (state.ttft_attainment, state.slo) == (0.95, "TTFT p99 <= 1000 ms")
+        again = await controller.look()
+        assert again.observed.ttft_attainment is None
+        assert again.decision.serving_groups == 2
+
+    asyncio.run(night())
+
+
+def test_a_burst_s_response_is_its_stated_parts(lender: LendingEngine, directory: Path) -> None:
+    controller = a_controller(lender, directory, reading_s=0.5)
+    state = day_night_state(controller, asyncio.run(controller.look()))
+    seen_s = 300 / 3600 + 0.3 / 10  # a bucket of a day whose hours are seconds, and a look
+    assert state.burst_seen_s == pytest.approx(seen_s)
+    assert state.burst_response_s == pytest.approx(seen_s + QUICK.stop_s / 10 + 0.5)
+
+
+def test_a_return_that_was_held_up_does_not_cost_the_next_night(
+    lender: LendingEngine, directory: Path
+) -> None:
+    controller = a_controller(lender, directory, reading_s=0.5)
+    controller.returns.last_s = 20.0  # the engine slept for most of a day
+    look = asyncio.run(controller.look())
+    assert look.observed.restore_s == pytest.approx((QUICK.stop_s / 10 + 0.5) * 3600)
+
+
+def test_the_demand_that_was_seen_foretells_load_and_the_next_change(
+    lender: LendingEngine, directory: Path
+) -> None:
+    controller = a_controller(
+        lender, directory, policy="demand:dwell=0s,confidence=0.5", group_requests_per_s=10.0
+    )
+
+    async def days() -> tuple[DayNightState, DayNightState]:
+        at(lender, NOON)
+        early = day_night_state(controller, await controller.look())
+        for bucket in range(1, 12 * 26 + 1):  # a day and 2 h, busy from 6 to 18 h after noon
+            lender.arrived += 3 if 6 <= bucket / 12 % 24 < 18 else 0
+            at(lender, NOON + bucket / 12)
+            look = await controller.look()
+        return early, day_night_state(controller, look)
+
+    early, late = asyncio.run(days())
+    assert (early.forecasts, early.next_change_day_s) == ((), None)
+    assert early.next_change_if == "nobody can say before a day has been seen"
+    soon, later = late.forecasts
+    assert 0 < soon.window_s < later.window_s
+    assert soon.confidence == 0.5
+    assert soon.expected_per_s == pytest.approx(0.0, abs=1.0)  # 14:00, and quiet until 18:00
+    assert late.groups_desired == 1
+    assert late.next_change_if == "if demand goes as it did a day before"
+    assert late.next_change_day_s is not None
+    # 36 requests a second, which four groups serve, came at 18:00.
+    assert (late.next_change_day_s - late.day_s) / 3600 == pytest.approx(4.0, abs=0.6)

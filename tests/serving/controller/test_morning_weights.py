@@ -141,3 +141,11 @@ def test_the_engine_says_what_was_published(tmp_path: Path) -> None:
 
 def replace_target(version: VersionState, *, target: bool) -> VersionState:
     return msgspec.structs.replace(version, target=target)
+
+
+def test_what_a_user_puts_beside_the_published_steps_is_no_step(tmp_path: Path) -> None:
+    versions = [
+        a_version(1, str(tmp_path / "published" / "step-7")),
+        a_version(2, str(tmp_path / "published" / "mine")),
+    ]
+    assert published_in(tmp_path, versions)[1] == 7

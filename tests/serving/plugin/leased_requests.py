@@ -14,6 +14,7 @@ from serving.metrics.control_call import (
 )
 from serving.metrics.machine_state import LeaseState
 from serving.plugin.merge import RankQueues
+from serving.plugin.request_place import NOWHERE
 from serving.plugin.step_report import StepReport
 from tests.serving.plugin.live_parts import NEW_TOKENS, Requests
 from tests.serving.plugin.running_engine import Running, heard
@@ -23,7 +24,7 @@ class Served(Requests):
     """Requests, and the engine that serves them: each step is heard of, computed and reported.
 
     A request whose rank is lost goes on in the next one that takes it, of those with its weights if
-    one does.
+    one does; without any it waits.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Served(Requests):
         self._up = np.ones(running.parts.deployment.partition.ranks, dtype=np.bool_)
         self._closed: tuple[int, ...] = ()
         self._weights: tuple[str, ...] = running.engine.report().weights
+        self._weights_of: dict[str, str] = {}  # of requests that wait for a rank
 
     def turn(self) -> StepReport:
         """One lockstep: what the schedulers decide, the step, and what its report makes of it."""
@@ -58,7 +60,8 @@ class Served(Requests):
     def hear(self, tokens: int) -> None:
         waiting = [0] * len(self._up)
         for name, rank in self.rank_of.items():
-            waiting[rank] += len(self.texts[name]) < NEW_TOKENS
+            if rank != NOWHERE:
+                waiting[rank] += len(self.texts[name]) < NEW_TOKENS
         queues = tuple(RankQueues(running=n, waiting=0, kv_blocks_used=n) for n in waiting)
         output = heard(
             rank_states=queues,
@@ -73,12 +76,17 @@ class Served(Requests):
         self._up, self._closed = np.array(report.ranks_up), report.closed_ranks
         takes = [r for r in np.flatnonzero(self._up).tolist() if r not in self._closed]
         for name, rank in self.rank_of.items():
-            if rank in report.lost_ranks:
-                self._known.discard(name)
-            if (rank in report.lost_ranks or not self._up[rank]) and takes:
-                self.moved += len(self.texts[name]) < NEW_TOKENS
-                same = [r for r in takes if report.weights[r] == self._weights[rank]] or takes
-                self.rank_of[name] = ([r for r in same if r > rank] or same)[0]
+            if rank != NOWHERE and rank not in report.lost_ranks and self._up[rank]:
+                continue
+            self._known.discard(name)
+            own = self._weights_of.get(name) or self._weights[rank]
+            same = [r for r in takes if report.weights[r] == own] or takes
+            if not same:
+                self.rank_of[name], self._weights_of[name] = NOWHERE, own
+                continue
+            self.moved += len(self.texts[name]) < NEW_TOKENS
+            self.rank_of[name] = ([r for r in same if r > rank] or same)[0]
+            self._weights_of.pop(name, None)
         self._weights = report.weights
         self.reports.append(report)
 

@@ -1,5 +1,6 @@
-"""Drains, returns, faults, repairs and new weights in any order: no request is lost, no text changes."""
+"""Drains, returns, faults, repairs and new weights in any order: no request is lost."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +84,27 @@ class Books:
         assert self.passed_ns == self._time._accounted_ns
 
 
+def chips_of(running: Running, ranks: Iterable[int]) -> tuple[int, ...]:
+    seats = running.parts.machine.seating.chip_of_position
+    positions = [TP * rank + offset for rank in sorted(ranks) for offset in range(TP)]
+    return tuple(max(0, int(seats[position])) for position in positions)
+
+
+def turn(served: Served, count: int) -> None:
+    for _ in range(count):
+        served.turn()
+
+
 def act(
     running: Running, served: Served, each: tuple[Any, ...], checkpoints: dict[int, Path]
 ) -> None:
     """One thing that happens; what cannot be is refused in one line."""
     match each:
         case ("turn", count):
-            for _ in range(count):
-                served.turn()
+            turn(served, count)
             return
         case ("drain", ranks, grace_s):
-            seats = running.parts.machine.seating.chip_of_position
-            positions = [TP * rank + offset for rank in sorted(ranks) for offset in range(TP)]
-            chips = tuple(max(0, int(seats[position])) for position in positions)
-            reply = running.ask(DrainRequest(chips=chips, grace_s=grace_s))
+            reply = running.ask(DrainRequest(chips=chips_of(running, ranks), grace_s=grace_s))
         case ("resume", lease):
             reply = running.ask(ResumeRequest(lease=lease))
         case ("note", lease, joules):

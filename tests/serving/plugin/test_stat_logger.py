@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
-from serving.plugin.stat_logger import EmulatedStatLogger, in_emulated_time
+from serving.plugin.stat_logger import EmulatedStatLogger, first_token_times, in_emulated_time
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import engine_config
 
@@ -135,3 +136,16 @@ def test_an_iteration_without_stats_is_scaled_by_the_last_dilation_known() -> No
 def test_a_virtual_clock_is_refused_behind_a_socket() -> None:
     with pytest.raises(ConfigError, match=r"^clock=virtual: expected real, auto or dilated:K"):
         logger("virtual")
+
+
+def test_first_tokens_are_kept_for_who_asks_the_engine_s_client() -> None:
+    kept = logger()
+    kept.record(scheduler_stats(dilation=4.0, emulated_s=3.0), None)
+    for _ in range(100):
+        kept.record(scheduler_stats(dilation=4.0, emulated_s=3.0), iteration())  # 2 s and 1 s
+    client = SimpleNamespace(logger_manager=SimpleNamespace(stat_loggers=[object(), kept]))
+    times = first_token_times(client)
+    assert times is not None
+    assert times.share_within(1.5, since_s=2.9) == 0.5
+    assert times.share_within(1.5, since_s=3.0) is None
+    assert first_token_times(SimpleNamespace(logger_manager=None)) is None

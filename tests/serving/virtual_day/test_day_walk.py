@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from serving.daynight.fixed import Fixed, Never
+from serving.daynight.observation import Observation
+from serving.daynight.policy import Decision
 from serving.virtual_day.day_result import DayResult
 from serving.virtual_day.day_trace_file import sample_week
 from serving.virtual_day.day_walk import DayDemand, DayWalk, WalkTerms, day_demand, walk
@@ -115,12 +117,52 @@ def test_counts_follow_the_rate_and_the_past_is_that_of_the_trace() -> None:
     assert found.past.requests_per_s.mean() == pytest.approx(past_mean, rel=0.01)
 
 
-def test_the_first_day_of_a_trace_has_no_past_unless_one_is_assumed() -> None:
+def test_before_its_first_day_a_trace_is_taken_to_have_its_last_one_but_not_when_cold() -> None:
     trace = sample_week()
-    first = {"begin_s": 0.0, "length_s": 7_200.0, "terms": WalkTerms()}
+    terms = WalkTerms()
+    cold = day_demand(trace, begin_s=0.0, length_s=7_200.0, terms=terms, cold=True)
+    assert len(cold.past) == 0
+    assert not cold.past_is_assumed
 
-    assert len(day_demand(trace, **first).past) == 0  # type: ignore[arg-type]
-    assert len(day_demand(trace, **first, same_past=True).past) == 24  # type: ignore[arg-type]
+    warm = day_demand(trace, begin_s=0.0, length_s=7_200.0, terms=terms)
+    assert warm.past_is_assumed
+    assert len(warm.past) == 288
+    last_day = trace.rates_at(6 * 86_400.0 + np.arange(150.0, 86_400.0, 300.0))
+    chance = 5 * np.sqrt(last_day.mean() / 86_400.0)
+    assert warm.past.requests_per_s.mean() == pytest.approx(last_day.mean(), abs=chance)
+    assert not day_demand(trace, begin_s=86_400.0, length_s=7_200.0, terms=terms).past_is_assumed
+
+
+class _Remembers:
+    """A policy that writes down how much history it was shown."""
+
+    name = "remembers"
+
+    def __init__(self) -> None:
+        self.buckets: list[int] = []
+
+    def decide(self, observed: Observation) -> Decision:
+        self.buckets.append(len(observed.history))
+        return Decision(serving_groups=observed.groups, reason="looks on")
+
+    def describe(self) -> str:
+        return self.name
+
+
+def test_an_assumed_past_is_forgotten_after_a_day_and_a_true_one_is_kept() -> None:
+    trace = sample_week()
+    terms = WalkTerms(interval_s=600.0, look_s=600.0)
+
+    def shown(begin_s: float) -> list[int]:
+        policy = _Remembers()
+        wanted = day_demand(trace, begin_s=begin_s, length_s=2 * 86_400.0, terms=terms)
+        walk(wanted, CURVE, trained(4), HANDOVER, policy, terms)
+        return policy.buckets
+
+    assumed, true = shown(0.0), shown(86_400.0)
+    assert assumed[:144] == list(range(144, 288))
+    assert assumed[144:] == list(range(144, 288))
+    assert true == list(range(144, 432))
 
 
 def test_a_part_that_the_trace_has_not_is_refused() -> None:

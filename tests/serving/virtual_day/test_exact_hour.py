@@ -110,6 +110,7 @@ def test_the_walk_is_near_the_exact_run_of_a_stretch(curve: ReplicaCurve) -> Non
     check = HourCheck(begin_s=2.0, length_s=4.0, warmup_s=2.0, part_s=2.0)
     with SimulationWorkers(1) as workers:
         found = exact_hour(result, replica(), check, workers)
+        whole = exact_hour(result, replica(), replace(check, part_s=4.0), workers)
         with pytest.raises(ConfigError, match="check-hour"):
             exact_hour(result, replica(), replace(check, begin_s=9.0), workers)
 
@@ -118,7 +119,11 @@ def test_the_walk_is_near_the_exact_run_of_a_stretch(curve: ReplicaCurve) -> Non
     assert abs(found.joules.relative) < 0.05
     assert abs(found.both.difference) < 0.05
     assert abs(found.tpot_mean_s.relative) < 0.1
-    assert found.parts == 2
+    # Cut in two or not, every request is judged once.
+    assert (found.parts, whole.parts) == (2, 1)
+    assert found.requests == whole.requests
+    assert found.output_tokens.exact == whole.output_tokens.exact
+    assert found.joules.exact == pytest.approx(whole.joules.exact, rel=0.02)
 
 
 def test_the_replica_is_the_one_of_which_a_machine_takes_the_most() -> None:
