@@ -1,14 +1,15 @@
 """The control service's calls in vLLM's own words: sleep, wake up, pause, resume."""
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import grpc.aio
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
-from serving.controller.engine_call import EngineFailed, EngineGone, while_there
+from serving.controller.engine_call import EngineFailed, EngineGone, ask, while_there
+from serving.daynight.handover import Phase
 from serving.endpoints.control_messages import to_message
 from serving.endpoints.engine_rest import (
     ServedEngine,
@@ -17,6 +18,9 @@ from serving.endpoints.engine_rest import (
     checked_tags,
     rest_of,
 )
+from serving.metrics.control_call import WatchReply, WatchRequest
+
+_CHANGING_HANDS: Final = (Phase.DRAINING, Phase.RESTORING)
 
 
 class RestCalls:
@@ -32,7 +36,22 @@ class RestCalls:
             level, mode = checked_level(request.level), checked_mode(request.mode)
         except ConfigError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        return await self._rest(self._engine.sleep(level, mode), context)
+        return await self._rest(self._sleep(level, mode), context)
+
+    async def _sleep(self, level: int, mode: str) -> None:
+        """Refuse before vLLM aborts or holds requests: the engine itself is asked only then."""
+        watched = await ask(self._engine, WatchRequest())
+        moving = [
+            lease
+            for lease in (watched.leases if isinstance(watched, WatchReply) else ())
+            if lease.phase in _CHANGING_HANDS
+        ]
+        if level and moving:
+            lease = moving[0]
+            raise EngineFailed(
+                f"lease {lease.number} is {lease.phase}: sleep when its hand-over is over"
+            )
+        await self._engine.sleep(level, mode)
 
     async def WakeUp(  # noqa: N802  the name that the contract gives
         self, request: pb.WakeUpRequest, context: "Context[Any, Any]"

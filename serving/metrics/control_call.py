@@ -198,8 +198,8 @@ class ReliefReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="reli
 class LeaseReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="lease"):
     """Answers DrainRequest, ResumeRequest and TrainingNote.
 
-    `lease` is None for a dry run, and while a controller has yet to begin; `reason` says in one line
-    what happens, or would.
+    `lease` is None for a dry run, and while a controller has yet to begin; `reason` says in one
+    line what happens, or would.
     """
 
     lease: LeaseState | None

@@ -159,15 +159,17 @@ def _x(result: DayResult, *, last: bool = False) -> alt.X:
         names = [(demand.begins + timedelta(days=day)).strftime("%a %d") for day in range(days)]
         values = [24.0 * day for day in range(days) if 24 * day >= first_h]
         words = f"{names}[floor(datum.value / 24)]"
+        title = f"days from {demand.begins:%A %Y-%m-%d}"
     else:
         values = [float(hour) for hour in range(0, 24 * days + 1, 3 * days) if hour >= first_h]
         words = "format(datum.value % 24, '02d') + ':00'"
+        title = f"{demand.begins:%A %Y-%m-%d}, time of day"
     axis = alt.Axis(
         values=[value for value in values if value <= end_h],
         labelExpr=words,
         labels=last,
         ticks=last,
-        title=f"{demand.begins:%A %Y-%m-%d}, time of day, {demand.begins:%Z}" if last else None,
+        title=f"{title}, {demand.begins:%Z}" if last else None,
     )
     return alt.X("hour:Q", axis=axis, scale=alt.Scale(domain=[first_h, end_h], nice=False))
 

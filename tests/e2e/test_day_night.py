@@ -206,8 +206,8 @@ def test_three_days_and_nights_under_load(
             assert back.return_s is not None
             assert back.return_s <= answered_s
         assert running.wait(WAIT_S) == 0
-        control.set_policy("manual")
         state = wait(server, control, serves)
+        control.set_policy("manual")
 
     report = json.loads((tmp_path / "report").read_text())
     assert report["failed_requests"] == report["aborted_requests"] == 0

@@ -53,9 +53,7 @@ def test_copies_that_lie_on_staying_chips_need_not_move() -> None:
 
 def test_experts_that_do_not_fit_are_refused_with_the_figures() -> None:
     partition = Partition(chips=4, ep=4)
-    with pytest.raises(
-        ConfigError, match="8 experts of a layer still fit: expert group 0 has "
-    ):
+    with pytest.raises(ConfigError, match="8 experts of a layer still fit: expert group 0 has "):
         leave(partition, even(partition, 8), [2, 3], slots=3)
 
 

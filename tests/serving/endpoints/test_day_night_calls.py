@@ -302,6 +302,18 @@ def test_what_vllm_does_not_know_or_refuses_is_one_line(
         client.sleep()
 
 
+def test_sleep_in_a_hand_over_is_refused_before_any_request_is_aborted(
+    lender: RestfulEngine, client: ControlClient
+) -> None:
+    client.drain([2, 3], grace_s=1.0)
+
+    with pytest.raises(RefusedByServer, match="lease 1 is draining"):
+        client.sleep()
+    assert lender.calls == []
+    client.sleep(level=1)  # the look before has let the drain end
+    assert lender.calls == [("sleep", 1, "abort")]
+
+
 def test_an_engine_that_ends_while_it_falls_asleep_ends_the_call(
     lender: RestfulEngine, client: ControlClient
 ) -> None:

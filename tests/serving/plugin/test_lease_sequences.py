@@ -125,6 +125,7 @@ def act(
 
 def check(running: Running) -> None:
     """What holds between any two things."""
+    leases = running.state().leases  # an idle engine goes on with them before it answers
     machine, partition = running.parts.machine, running.parts.machine.partition
     machine.hbm.check()
     actual = running.engine._live.actual
@@ -134,7 +135,6 @@ def check(running: Running) -> None:
     up = np.flatnonzero(machine.ranks_up).tolist()
     groups = {position // partition.ep for r in up for position in partition.chips_of_rank(r)}
     assert not groups & {group for group, _, _ in placement.missing()}
-    leases = running.state().leases
     away = [c for lease in leases if lease.phase in ("training", "restoring") for c in lease.chips]
     assert sorted(away) == np.flatnonzero(actual.lent).tolist()
     assert len(set(away)) == len(away), "a chip is in two leases"
