@@ -2,8 +2,8 @@
 
 The steady state gives a first guess of the capacity; exact runs bracket it and narrow the bracket
 down. One far above it finds the most that can be served; a few rates below the bracket and one
-between it and that most complete the curve. Runs of one round go to several
-processes; the result does not depend on how many.
+between it and that most complete the curve. Runs of one round go to several processes; the result
+does not depend on how many.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +26,8 @@ Progress = Callable[[str], None]
 
 _BELOW: Final = (0.08, 0.2, 0.4)
 """Rates below the bracket, as shares of the capacity: a night's and a morning's."""
+_ABOVE: Final = 1.2
+"""Of the bracket's upper end: where attainment is on its way down, before queues have no end."""
 _BRACKET_SHARE: Final = 0.16
 """The bracket is narrowed to this share of its upper end; a straight line goes on from there."""
 _FIRST: Final = (0.45, 0.7)
@@ -92,8 +94,8 @@ def find_curve(
     search = _Search(replica, guess, terms, workers, progress)
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
-    most_per_s = search.overloaded(high * _OVERLOAD)
-    search.run([*(share * capacity_per_s for share in _BELOW), (high + most_per_s) / 2])
+    others = [high * _ABOVE, *(share * capacity_per_s for share in reversed(_BELOW))]
+    most_per_s = search.complete(high * _OVERLOAD, others)
     costs = replica.cost_model()
     points = [point for point in search.points() if point.rate_per_s < most_per_s]
     return ReplicaCurve(
@@ -129,13 +131,16 @@ class _Search:
     def run(self, rates_per_s: Sequence[float]) -> list[RatePoint]:
         """Simulate these rates at once."""
         points = self._workers.map(run_at_rate, [self._task(rate) for rate in rates_per_s])
+        self._note(points)
+        return points
+
+    def _note(self, points: Sequence[RatePoint]) -> None:
         for point in points:
             self._found[point.rate_per_s] = point
             self._progress(
                 f"one replica at {point.rate_per_s:,.4g} requests/s: {point.both_share:.2%} of "
                 f"{point.judged} within the target, {point.chip_watts:,.0f} W, {point.steps} steps"
             )
-        return points
 
     def bracket(self) -> tuple[float, float]:
         """Neighbouring rates of which the lower keeps the target and the higher does not."""
@@ -164,10 +169,15 @@ class _Search:
             f"keeps at {high:.3g} requests/s or less; it does not",
         )
 
-    def overloaded(self, rate_per_s: float) -> float:
-        """Requests that begin per second when there is always a queue."""
-        (begun_per_s,) = self._workers.map(saturated_per_s, [self._task(rate_per_s)])
+    def complete(self, overload_per_s: float, rates_per_s: Sequence[float]) -> float:
+        """Simulate these rates; returns the requests that begin per second at the overload, when
+        there is always a queue.
+        """
+        tasks = [self._task(rate) for rate in (overload_per_s, *rates_per_s)]
+        found = self._workers.map(_look, list(enumerate(tasks)))
+        begun_per_s = next(each for each in found if isinstance(each, float))
         self._progress(f"one replica overloaded: {begun_per_s:,.4g} requests/s begin")
+        self._note([each for each in found if isinstance(each, RatePoint)])
         highest = max(p.rate_per_s for p in self.points() if self._keeps(p))
         return max(begun_per_s, highest * (1 + _ROUNDING))
 
@@ -193,3 +203,9 @@ class _Search:
             lead_s=lead_s,
             seed=terms.seed,
         )
+
+
+def _look(numbered: tuple[int, RateTask]) -> RatePoint | float:
+    """The first task is the overload."""
+    number, task = numbered
+    return run_at_rate(task) if number else saturated_per_s(task)
