@@ -119,8 +119,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--publish",
         choices=("never", "if-better"),
-        help="if-better: the morning serves the night's weights when their held-out loss is lower "
-        "(default: never)",
+        help="if-better: when all groups are called back, the night's weights are served if their "
+        "held-out loss is lower (default: never)",
     )
 
 

@@ -25,7 +25,7 @@ from serving.daynight.observation import Observation
 from serving.daynight.policy import Policy
 
 _LOOK_AHEAD_S: Final = 900.0
-_BY_THE_CLOCK: Final = ("never", "fixed", "schedule", "price")
+_BY_THE_CLOCK: Final = ("never", "fixed", "schedule")
 """Policies whose future follows from the present alone: others wait for what demand will be."""
 _NO_DAY: Final = "nobody can say before a day has been seen"
 _AS_BEFORE: Final = "if demand goes as it did a day before"

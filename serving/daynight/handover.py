@@ -32,7 +32,7 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a group; the engine meets all of them, in this order on a quiet night."""
+    """What can happen to a group, in this order on a quiet night; a job's change no phase."""
 
     DRAIN = "drain"  # asked for, and it fits
     VACATED = "vacated"  # its requests and experts are elsewhere, its processes have ended
@@ -79,7 +79,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
         (_T, Event.JOB_DIED): _T,
         # Half-started processes end; the group is out of service until it is resumed again.
         (_R, Event.RESTORE_FAILED): _T,
-        # A new engine knows no leases; `before_engine` saw to it that no job holds its chips.
+        # A new engine knows no leases; the server's start ended jobs that held chips.
         (_S, Event.ENGINE_RESTARTED): _S,
         (_D, Event.ENGINE_RESTARTED): _S,
         (_T, Event.ENGINE_RESTARTED): _S,

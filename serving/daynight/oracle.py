@@ -1,4 +1,4 @@
-"""The policy that knows the demand to come: what no policy without its knowledge can beat.
+"""The policy that knows the demand to come and meets all of it, with the fewest groups.
 
 It plans the whole time at once. At every bucket enough groups serve for every bucket until a group
 that is called then could serve; among such plans it takes the one that loses the least training
