@@ -1,0 +1,61 @@
+"""Why a request does not enter; each reason once, with what a client can do about it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from emulator.errors import UltraServeError
+
+
+class RefusalReason(StrEnum):
+    """The word in metrics, in error bodies and in google.rpc.ErrorInfo (there in capitals)."""
+
+    QUEUE_REQUESTS = "queue_requests"
+    QUEUE_TOKENS = "queue_tokens"
+    TTFT_TARGET = "ttft_target"
+    BATCH_WAIT = "batch_wait"
+    REQUESTS_PER_MINUTE = "requests_per_minute"
+    TOKENS_PER_MINUTE = "tokens_per_minute"
+    CONCURRENT = "concurrent"
+    DRAINING = "draining"
+    RESTING = "resting"
+
+    @property
+    def is_of_server(self) -> bool:
+        """It is not the client's load: 503 and UNAVAILABLE, not 429 and RESOURCE_EXHAUSTED."""
+        return self in (RefusalReason.DRAINING, RefusalReason.RESTING)
+
+    @property
+    def is_of_key(self) -> bool:
+        """It is a limit of this client's key alone."""
+        return self in (
+            RefusalReason.REQUESTS_PER_MINUTE,
+            RefusalReason.TOKENS_PER_MINUTE,
+            RefusalReason.CONCURRENT,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateState:
+    """What is left of a key's limits of a minute; None where it has none. Seconds are wall."""
+
+    limit_requests: int | None = None
+    remaining_requests: int | None = None
+    reset_requests_s: float | None = None
+    limit_tokens: int | None = None
+    remaining_tokens: int | None = None
+    reset_tokens_s: float | None = None
+
+
+class Refused(UltraServeError):
+    """The request did not enter; definite: nothing of it runs.
+
+    `retry_after_s` is in wall seconds: what a client is told to wait, at least.
+    """
+
+    def __init__(
+        self, reason: RefusalReason, message: str, *, retry_after_s: float, rate: RateState
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+        self.rate = rate

@@ -1,0 +1,64 @@
+"""What asks to enter: one request of a client, as far as it is known before it runs."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from emulator.errors import ConfigError
+
+
+class WorkClass(StrEnum):
+    """What a client waits for: the first token (interactive), or the whole job (batch)."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+PRIORITY: Final = {WorkClass.INTERACTIVE: 0, WorkClass.BATCH: 1}
+"""As vLLM's scheduler takes it: lower goes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """What one key may ask for at most; None: no limit. Minutes are emulated.
+
+    Tokens are those of prompts and of answers.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("requests_per_minute", "tokens_per_minute", "concurrent"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(field=name, value=value, expected="at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Whose request it is: a key's name, never the key. Without keys everybody is `anonymous`."""
+
+    name: str = "anonymous"
+    work_class: WorkClass = WorkClass.INTERACTIVE
+    limits: KeyLimits = field(default_factory=KeyLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One request at the door.
+
+    Attributes:
+        client: whose it is.
+        work_class: the client's own unless the request says another.
+        sequences: that it will occupy: its prompts times `n`.
+        prompt_tokens: of all its prompts; estimated until the engine has counted them.
+        new_tokens_max: at most so many tokens of answers, all sequences together.
+    """
+
+    client: Client
+    work_class: WorkClass
+    sequences: int
+    prompt_tokens: int
+    new_tokens_max: int
