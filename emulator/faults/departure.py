@@ -14,7 +14,7 @@ from emulator.errors import ConfigError
 from emulator.faults.reloads import plan_reloads
 from emulator.faults.seats import block_size
 from emulator.specs.partition import Partition
-from emulator.specs.placement import EMPTY, ExpertPlacement
+from emulator.specs.placement import ExpertPlacement
 from emulator.specs.seating import VACANT, Seating
 
 Bools = NDArray[np.bool_]
@@ -122,11 +122,6 @@ def home_on(
         groups=_groups_of_open_blocks(partition, ranks_up),
     )
     return plan.placement
-
-
-def experts_held(placement: ExpertPlacement, positions: Collection[int]) -> int:
-    """Expert copies, each of one layer, that lie on `positions`."""
-    return int((placement.expert_of_slot[:, list(positions)] != EMPTY).sum())
 
 
 def _groups_of_open_blocks(partition: Partition, ranks_up: Bools) -> I64:

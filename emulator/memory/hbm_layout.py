@@ -5,7 +5,7 @@ spread by heads over the cores of its rank's chips, so the fullest stack of a ra
 many tokens its pool has.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -29,6 +29,8 @@ from emulator.specs.system import SystemSpec
 
 Holdings = tuple[tuple[HbmOwner, int, int], ...]
 """(owner, core, bytes) of one chip."""
+
+_LENDABLE = frozenset(HbmUse) - {HbmUse.MICROCODE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ class HbmLayout:
         """
         allocator = self.allocators[chip]
         with allocator.whole_or_nothing():
-            held = _empty(allocator)
+            held = release(allocator, _LENDABLE)
             for owner, wanted_bytes in training.items():
                 on_core = -(-wanted_bytes // len(self.cores.cores))
                 allocator.allocate_on_cores(owner, [on_core] * len(self.cores.cores))
@@ -100,7 +102,7 @@ class HbmLayout:
 
     def take_back(self, chip: int, held: Holdings) -> None:
         """Let `chip` hold again what `lend_out` took from it, and nothing of a training state."""
-        _empty(self.allocators[chip])
+        release(self.allocators[chip], _LENDABLE)
         for owner, core, held_bytes in held:
             self.allocators[chip].allocate(owner, core=core, wanted_bytes=held_bytes)
 
@@ -131,17 +133,16 @@ class HbmLayout:
             allocator.check()
 
 
-def _empty(allocator: HbmAllocator) -> Holdings:
-    """Take everything but microcode from its owners; what they held."""
+def release(allocator: HbmAllocator, uses: Collection[HbmUse]) -> Holdings:
+    """Take everything that is of `uses` from its owners; what they held."""
     held: dict[tuple[HbmOwner, int], int] = {}
-    for stack in allocator.usage():
-        for each in stack.held:
+    for each in (each for stack in allocator.usage() for each in stack.held):
+        if each.owner.use in uses:
             key = (each.owner, each.core)
             held[key] = held.get(key, 0) + each.held_bytes
-    kept = {key: count for key, count in held.items() if key[0].use is not HbmUse.MICROCODE}
-    for owner in {owner for owner, _ in kept}:
+    for owner in {owner for owner, _ in held}:
         allocator.free(owner)
-    return tuple((owner, core, count) for (owner, core), count in kept.items())
+    return tuple((owner, core, count) for (owner, core), count in held.items())
 
 
 def lay_out(

@@ -365,10 +365,6 @@ class Machine:
         held: I64 = np.maximum(filled, self._slots)
         return held
 
-    def transfer_ns(self, payload_bytes: NDArray[np.float64]) -> int:
-        """Emulated time in which positions exchange payload_bytes[sender, receiver]."""
-        return int(np.ceil(self._fabric.exchange(payload_bytes).duration_ns))
-
     @property
     def chips_up(self) -> Bools:
         """Positions that a chip sits in, bool[positions]."""

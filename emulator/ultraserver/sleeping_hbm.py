@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
+from emulator.memory.hbm_layout import release
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.ultraserver.handover_cost import HandoverCost
 from emulator.ultraserver.machine import Machine
@@ -92,17 +93,10 @@ class SleepingHbm:
     def _release(self, tag: str) -> list[_Held]:
         """Free what `tag` names, wherever serving holds it."""
         lent = set(self._machine.lent_positions)
-        away: dict[tuple[int, HbmOwner, int], int] = {}
-        for position, allocator in enumerate(self._machine.hbm.allocators):
-            if position in lent:
-                continue
-            owners = set()
-            for each in (held for stack in allocator.usage() for held in stack.held):
-                if each.owner.use is _USES[tag]:
-                    key = (position, each.owner, each.core)
-                    away[key] = away.get(key, 0) + each.held_bytes
-                    owners.add(each.owner)
-            for owner in owners:
-                allocator.free(owner)
-        self._away[tag] = [(*key, held_bytes) for key, held_bytes in away.items()]
+        self._away[tag] = [
+            (position, *held)
+            for position, allocator in enumerate(self._machine.hbm.allocators)
+            if position not in lent
+            for held in release(allocator, (_USES[tag],))
+        ]
         return self._away[tag]

@@ -17,7 +17,6 @@ from serving.controller.day_clock import DAY_S, DayClock
 from serving.controller.day_night_settings import (
     MANUAL,
     DayNightSettings,
-    check_policy,
     check_weighs,
 )
 from serving.controller.demand_meter import BUCKET_S, Arrivals, DemandMeter, last_end
@@ -133,7 +132,6 @@ class DayNight:
 
         With `manual` every group goes on doing what it was to do.
         """
-        check_policy(text)
         check_weighs(text, self.settings.group_requests_per_s)
         self.policy = None if text == MANUAL else parse_policy(text)
         self.policy_text = text if self.policy is None else str(self.policy)

@@ -1,10 +1,8 @@
 """What the controller saw and did, for the control service: a look becomes a DayNightState."""
 
 from dataclasses import replace
-from datetime import datetime
 from math import isfinite
 from typing import Final
-from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -23,6 +21,7 @@ from serving.daynight.demand import Demand
 from serving.daynight.history import BUCKETS_MAX
 from serving.daynight.observation import Observation
 from serving.daynight.policy import Policy
+from serving.daynight.time_zone import local_time
 
 _LOOK_AHEAD_S: Final = 900.0
 _BY_THE_CLOCK: Final = ("never", "fixed", "schedule")
@@ -119,7 +118,7 @@ def _job_state(day_night: DayNight, look: Look) -> JobState:
 
 def time_of_day(day_s: float, zone: str) -> str:
     """A moment of the day's calendar for a reader: `Mon 22:05 CET`."""
-    return datetime.fromtimestamp(day_s, ZoneInfo(zone)).strftime("%a %H:%M %Z")
+    return local_time(day_s, zone).strftime("%a %H:%M %Z")
 
 
 def forecasts(policy: Policy | None, observed: Observation) -> tuple[ForecastState, ...]:

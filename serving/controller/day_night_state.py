@@ -4,7 +4,20 @@ The server's process makes it of what the engine and the job say. Times of the d
 the day's own calendar, which may pass faster than emulated time.
 """
 
-from serving.metrics.machine_state import Count, LeaseState, Plain, VersionState
+from typing import Annotated
+
+from msgspec import Meta
+
+from serving.metrics.machine_state import Count, LeaseState, PhaseWord, Plain, VersionState
+
+JobPhaseWord = Annotated[
+    str,
+    Meta(pattern="^(absent|starting|running|saving|stopped|finished|failed|crashed)$"),
+]
+"""A phase of `serving.daynight.handover.JobPhase`; a test holds the two together."""
+
+PublishWord = Annotated[str, Meta(pattern="^(never|if-better)$")]
+"""One of `day_night_settings.PUBLISH`; a test holds the two together."""
 
 
 class GroupState(Plain, frozen=True, kw_only=True):
@@ -19,8 +32,8 @@ class GroupState(Plain, frozen=True, kw_only=True):
 
     group: Count
     chips: tuple[Count, ...]
-    phase: str
-    desired: str
+    phase: PhaseWord
+    desired: PhaseWord
     lease: Count | None
     failures: Count
     trouble: str
@@ -38,7 +51,7 @@ class JobState(Plain, frozen=True, kw_only=True):
         failures: failed starts and crashes in a row; `trouble` is what the last one said.
     """
 
-    phase: str
+    phase: JobPhaseWord
     directory: str
     chips: tuple[Count, ...]
     pid: Count | None
@@ -115,7 +128,7 @@ class DayNightState(Plain, frozen=True, kw_only=True):
     return_s: float | None
     groups: tuple[GroupState, ...]
     job: JobState
-    publish: str
+    publish: PublishWord
     published: str
     leases: tuple[LeaseState, ...]
     versions: tuple[VersionState, ...]

@@ -97,7 +97,6 @@ class JobProcess:
             heard_s=max(record.started_s, 0.0 if mine is None else _written_s(self.directory)),
             stop_asked_s=self._stop_asked_s if phase.alive else None,
             starts=self._starts,
-            checkpoint_step=None if mine is None or not mine.checkpoint else mine.checkpoint_step,
         )
         return JobSeen(observed=observed, chips=record.chips)
 

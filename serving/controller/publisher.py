@@ -47,9 +47,11 @@ class Publisher:
         if found is not None and not self._may_try(found.step, now_s):
             return
         served, newest = published_in(training.directory, versions)
-        serves_nats = await asyncio.to_thread(  # it reads the weights' hashes
-            served_nats, training.directory, served, first=training.weights_dir, status=status
-        )
+        serves_nats = None
+        if found is not None and found.step > newest:
+            serves_nats = await asyncio.to_thread(  # it reads the weights' hashes
+                served_nats, training.directory, served, first=training.weights_dir, status=status
+            )
         self.words = judge(found, serves_nats=serves_nats, newest_step=newest)
         if self.words or found is None:
             return

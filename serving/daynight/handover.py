@@ -31,6 +31,10 @@ class Phase(StrEnum):
     RESTORING = "restoring"
 
 
+CHANGING_HANDS: Final = (Phase.DRAINING, Phase.RESTORING)
+"""What goes on by itself: chips are on their way from the engine, or back to it."""
+
+
 class Event(StrEnum):
     """What can happen to a group, in this order on a quiet night; a job's change no phase."""
 
@@ -223,7 +227,6 @@ class JobObserved:
     heard_s: float = 0.0
     stop_asked_s: float | None = None
     starts: Failures = Failures()
-    checkpoint_step: int | None = None
 
 
 def reachable(
@@ -268,14 +271,6 @@ def next_action(
         case Phase.RESTORING:
             pass  # the engine goes on by itself, and it may not be called off half-way
     return None
-
-
-def before_engine(job: JobObserved, *, now_s: float, limits: HandoverLimits) -> Action | None:
-    """Return what to do before an engine starts: it takes all chips, so no job may hold any.
-
-    The engine may start once no job is alive; while one is, None means to wait for it.
-    """
-    return _end_job(job, now_s=now_s, limits=limits) if job.phase.alive else None
 
 
 def _while_lent(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import GB, NS_PER_S
-from serving.daynight.handover import Event, Phase
+from serving.daynight.handover import CHANGING_HANDS, Event, Phase
 from serving.errors import LeaseRefused
 from serving.metrics.control_call import DrainRequest, TrainingNote
 from serving.metrics.machine_state import LeaseState
@@ -117,7 +117,7 @@ class ChipLeases:
     @property
     def waits(self) -> bool:
         """Whether a lease goes on by itself once time has passed."""
-        return any(lease.phase in (Phase.DRAINING, Phase.RESTORING) for lease in self._ongoing())
+        return any(lease.phase in CHANGING_HANDS for lease in self._ongoing())
 
     def _ongoing(self, phase: Phase | None = None) -> list[Lease]:
         return [lease for lease in self._going_on if phase in (None, lease.phase)]
@@ -165,8 +165,7 @@ class ChipLeases:
             if draining:
                 machine.departure({*chips, *draining})
             needs = self._training_hbm(len(chips))
-            positions = np.flatnonzero(np.isin(machine.seating.chip_of_position, list(chips)))
-            for position in positions.tolist():
+            for position in plan.positions:
                 machine.hbm.check_lending(position, needs)
         except ConfigError as error:
             raise LeaseRefused(str(error)) from None
@@ -273,8 +272,7 @@ class ChipLeases:
         self._books.count_experts(lease, moved)
         if not self._live.lend(chips):
             return
-        positions = [at for chip in chips if (at := machine.lent_position(chip)) is not None]
-        machine.hold_training(positions, lease.needs)
+        machine.hold_training(self._positions(lease), lease.needs)
         self._moving.append(lease.state.number)
         lease.change(
             drain_s=(now_ns - lease.since_ns) / NS_PER_S,

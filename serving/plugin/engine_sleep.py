@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from emulator.errors import ConfigError
 from emulator.model import SLEEP_TAGS, HandoverCost, SleepingHbm
 from emulator.units import NS_PER_S
+from serving.daynight.handover import CHANGING_HANDS
 from serving.metrics.control_call import (
     ControlRequest,
     DrainRequest,
@@ -35,8 +36,6 @@ _MOVES = (
     RollbackRequest,
 )
 """What changes who holds HBM, or reads weights: not while the engine sleeps."""
-
-_CHANGING_HANDS = ("draining", "restoring")
 
 
 class EngineSleep:
@@ -66,7 +65,7 @@ class EngineSleep:
 
         Raises ConfigError for another level than 1 and 2, and while chips change hands.
         """
-        moving = [lease.number for lease in leases if lease.phase in _CHANGING_HANDS]
+        moving = [lease.number for lease in leases if lease.phase in CHANGING_HANDS]
         if moving:
             raise ConfigError(
                 field="sleep",

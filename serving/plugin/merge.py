@@ -52,6 +52,11 @@ class LockstepOutput(SchedulerOutput):
     closed_ranks: tuple[int, ...] = ()
     wish: StepWish = field(default_factory=StepWish)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request was left on any rank when its scheduler last spoke."""
+        return any(queues.running or queues.waiting for queues in self.rank_states)
+
 
 def merge_outputs(by_rank: list[SchedulerOutput], **of_all: Any) -> LockstepOutput:
     """Merge the ranks' decisions into the one that the engine sees; `of_all` are its own fields.

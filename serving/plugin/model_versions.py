@@ -212,7 +212,7 @@ class ModelVersions:
                 held_ns = self._read_when_empty(block, heard)
         if self._moving and self._moving[1] is _Step.READING:
             left_ns = max(0, self._until_ns - self._now_ns())
-            if left_ns and not self._passes and not _has_requests(heard):
+            if left_ns and not self._passes and not heard.has_requests:
                 held_ns += left_ns  # nothing else will let the time pass
                 left_ns = 0
             if not left_ns:
@@ -329,7 +329,3 @@ class ModelVersions:
             )
             for number, version in sorted(self._versions.items())
         )
-
-
-def _has_requests(heard: LockstepOutput) -> bool:
-    return any(queues.running or queues.waiting for queues in heard.rank_states)

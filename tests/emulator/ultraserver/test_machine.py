@@ -125,12 +125,12 @@ class TestWhole:
     def test_bytes_that_stay_take_no_time_and_more_bytes_take_longer(self) -> None:
         machine = make_machine(chips=4)
         payload = np.diag([1e9] * 4)
-        assert machine.transfer_ns(payload) == 0
+        assert machine.moving(payload).duration_ns == 0
 
         payload[0, 1] = 1e6
-        some = machine.transfer_ns(payload)
+        some = machine.moving(payload).duration_ns
         payload[0, 1] = 3e6
-        more = machine.transfer_ns(payload)
+        more = machine.moving(payload).duration_ns
 
         tray_ns = 2e6 / TRN3_NL72X2.chip.link_tray_bytes_per_s.value * 1e9
         assert more - some == pytest.approx(tray_ns, abs=1.0)

@@ -25,6 +25,7 @@ from serving.metrics.control_call import (
     RefusalCode,
     ResumeRequest,
     RollbackRequest,
+    TelemetryRequest,
     TrainingNote,
     VersionReport,
     WatchReply,
@@ -34,6 +35,7 @@ from serving.metrics.control_call import (
 )
 from serving.metrics.machine_state import LeaseState, TrainingTotals, VersionState
 from serving.traffic.slo import Slo
+from tests.serving.metrics.telemetry_looks import a_look, a_telemetry
 
 HOUR_S = 1.0
 """Of emulated time, in the days of these tests."""
@@ -78,6 +80,11 @@ class LendingEngine:
         match request:
             case WatchRequest():
                 return self._watch()
+            case TelemetryRequest():  # a server looks by itself, and moves nothing
+                telemetry = a_telemetry(emulated_s=self.emulated_s)
+                return a_look(
+                    telemetry=telemetry, leases=tuple(self.leases), versions=tuple(self.versions)
+                )
             case DrainRequest():
                 if not request.dry_run:
                     self.asked.append(request)

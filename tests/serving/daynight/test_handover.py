@@ -17,7 +17,6 @@ from serving.daynight.handover import (
     JobPhase,
     Phase,
     backoff_s,
-    before_engine,
     next_action,
     reachable,
     transition,
@@ -149,13 +148,18 @@ def test_the_next_action_is_what_a_careful_operator_would_do(
     assert act(desired, seen, its_job) is action
 
 
+def before_engine(its_job: JobObserved) -> Action | None:
+    """What is done before an engine starts: it takes all chips, so no job may hold any."""
+    return act(SERVE, group(Phase.RESTORING), its_job)
+
+
 def test_an_engine_waits_for_every_job_that_lives() -> None:
     for phase in JobPhase:
-        first = before_engine(job(phase), now_s=NOW_S, limits=LIMITS)
+        first = before_engine(job(phase))
         assert (first is None) == (not phase.alive)
     for asked_s, action in ((NOW_S - 9, None), (NOW_S - 10, Action.KILL_JOB)):
         told = job(JobPhase.SAVING, stop_asked_s=asked_s)
-        assert before_engine(told, now_s=NOW_S, limits=LIMITS) is action
+        assert before_engine(told) is action
 
 
 def test_waits_double_up_to_their_limit() -> None:
@@ -239,7 +243,7 @@ class World:
 
     def action(self, late: bool) -> Action | None:
         if self.phase is None:
-            return before_engine(self.job_seen(late), now_s=NOW_S, limits=LIMITS)
+            return before_engine(self.job_seen(late))
         seen, its_job = self.seen(late)
         return next_action(self.desired, seen, its_job, now_s=NOW_S, limits=LIMITS)
 

@@ -87,7 +87,7 @@ def test_what_crosses_links_is_counted_and_held_up_for() -> None:
     # At best all four chips send at once what they have to; the links' rate is the fabric's.
     even = np.full((4, 4), moved_bytes / 12) * ~np.eye(4, dtype=np.bool_)
     pause_ns = Requests(parts).step().pause_ns
-    assert pause_ns >= parts.machine.transfer_ns(even) > 0
+    assert pause_ns >= parts.machine.moving(even).duration_ns > 0
 
 
 def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
