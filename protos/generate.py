@@ -26,6 +26,8 @@ def generate(target: Path) -> list[Path]:
         _compile(Path(scratch))
         made = []
         for path in sorted(Path(scratch).rglob("*_pb2*.py*")):
+            if "_pb2_grpc" in path.name and "Stub" not in path.read_text():
+                continue  # its file has no service, and the compiler wrote nothing into it
             written = target / path.relative_to(scratch)
             written.parent.mkdir(parents=True, exist_ok=True)
             written.write_text(with_prefix(path.read_text()))

@@ -17,7 +17,7 @@ def test_the_checked_in_code_is_what_the_generator_makes(tmp_path: Path) -> None
         if path.suffix in (".py", ".pyi")
     }
 
-    assert len(made) == 4
+    assert len(made) == 28  # two of each file, and two of the service
     assert made == kept
 
 
@@ -37,7 +37,7 @@ def test_a_module_is_prefixed_once(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["'/ultraserve.v1.Control/Heal'", "# source: ultraserve/v1/control.proto"]
+    "code", ["'/ultraserve.v1.ControlService/Heal'", "# source: ultraserve/v1/control.proto"]
 )
 def test_names_on_the_wire_are_left_alone(code: str) -> None:
     assert generate.with_prefix(code) == code
@@ -46,8 +46,9 @@ def test_names_on_the_wire_are_left_alone(code: str) -> None:
 def test_the_wire_has_the_contract_s_own_names() -> None:
     assert pb.DESCRIPTOR.name == "ultraserve/v1/control.proto"
     assert pb.DESCRIPTOR.package == "ultraserve.v1"
-    assert list(pb.DESCRIPTOR.services_by_name) == ["Control"]
-    assert pb.MachineState.__module__ == "protos.ultraserve.v1.control_pb2"
+    assert list(pb.DESCRIPTOR.services_by_name) == ["ControlService"]
+    assert pb.HealRequest.__module__ == "protos.ultraserve.v1.control_pb2"
+    assert pb.GetStateResponse().state.DESCRIPTOR.file.name == "ultraserve/v1/machine.proto"
 
 
 def test_a_contract_that_does_not_compile_ends_the_generator(

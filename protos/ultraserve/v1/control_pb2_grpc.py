@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class ControlStub:
+class ControlServiceStub:
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -34,105 +34,157 @@ class ControlStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.DescribeSystem = channel.unary_unary(
+                '/ultraserve.v1.ControlService/DescribeSystem',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.DescribeSystemRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DescribeSystemResponse.FromString,
+                _registered_method=True)
         self.GetState = channel.unary_unary(
-                '/ultraserve.v1.Control/GetState',
+                '/ultraserve.v1.ControlService/GetState',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetStateRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.MachineState.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetStateResponse.FromString,
+                _registered_method=True)
+        self.GetPlacement = channel.unary_unary(
+                '/ultraserve.v1.ControlService/GetPlacement',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetPlacementRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetPlacementResponse.FromString,
+                _registered_method=True)
+        self.GetPower = channel.unary_unary(
+                '/ultraserve.v1.ControlService/GetPower',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetPowerRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetPowerResponse.FromString,
                 _registered_method=True)
         self.InjectFault = channel.unary_unary(
-                '/ultraserve.v1.Control/InjectFault',
+                '/ultraserve.v1.ControlService/InjectFault',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.InjectFaultRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.FaultReport.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.InjectFaultResponse.FromString,
                 _registered_method=True)
         self.Heal = channel.unary_unary(
-                '/ultraserve.v1.Control/Heal',
+                '/ultraserve.v1.ControlService/Heal',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.HealRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.HealReport.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.HealResponse.FromString,
                 _registered_method=True)
         self.RecordSteps = channel.unary_unary(
-                '/ultraserve.v1.Control/RecordSteps',
+                '/ultraserve.v1.ControlService/RecordSteps',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.RecordStepsRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.RecordingState.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.RecordStepsResponse.FromString,
                 _registered_method=True)
         self.GetRecording = channel.unary_unary(
-                '/ultraserve.v1.Control/GetRecording',
+                '/ultraserve.v1.ControlService/GetRecording',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetRecordingRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.RecordingState.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetRecordingResponse.FromString,
                 _registered_method=True)
         self.GetSteps = channel.unary_unary(
-                '/ultraserve.v1.Control/GetSteps',
+                '/ultraserve.v1.ControlService/GetSteps',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.StepPage.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetStepsResponse.FromString,
                 _registered_method=True)
         self.GetRelief = channel.unary_unary(
-                '/ultraserve.v1.Control/GetRelief',
+                '/ultraserve.v1.ControlService/GetRelief',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.StepRelief.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetReliefResponse.FromString,
                 _registered_method=True)
         self.Drain = channel.unary_unary(
-                '/ultraserve.v1.Control/Drain',
+                '/ultraserve.v1.ControlService/Drain',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.DrainRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.LeaseReport.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DrainResponse.FromString,
                 _registered_method=True)
         self.Resume = channel.unary_unary(
-                '/ultraserve.v1.Control/Resume',
+                '/ultraserve.v1.ControlService/Resume',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.ResumeRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.LeaseReport.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.ResumeResponse.FromString,
                 _registered_method=True)
         self.GetDayNight = channel.unary_unary(
-                '/ultraserve.v1.Control/GetDayNight',
+                '/ultraserve.v1.ControlService/GetDayNight',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetDayNightRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetDayNightResponse.FromString,
                 _registered_method=True)
         self.SetPolicy = channel.unary_unary(
-                '/ultraserve.v1.Control/SetPolicy',
+                '/ultraserve.v1.ControlService/SetPolicy',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.SetPolicyRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.SetPolicyResponse.FromString,
                 _registered_method=True)
         self.SetPhase = channel.unary_unary(
-                '/ultraserve.v1.Control/SetPhase',
+                '/ultraserve.v1.ControlService/SetPhase',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.SetPhaseRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.SetPhaseResponse.FromString,
                 _registered_method=True)
         self.Publish = channel.unary_unary(
-                '/ultraserve.v1.Control/Publish',
+                '/ultraserve.v1.ControlService/Publish',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.PublishRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.VersionReport.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.PublishResponse.FromString,
                 _registered_method=True)
         self.Rollback = channel.unary_unary(
-                '/ultraserve.v1.Control/Rollback',
+                '/ultraserve.v1.ControlService/Rollback',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.RollbackRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.VersionReport.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.RollbackResponse.FromString,
                 _registered_method=True)
         self.Sleep = channel.unary_unary(
-                '/ultraserve.v1.Control/Sleep',
+                '/ultraserve.v1.ControlService/Sleep',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.SleepRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.SleepResponse.FromString,
                 _registered_method=True)
         self.WakeUp = channel.unary_unary(
-                '/ultraserve.v1.Control/WakeUp',
+                '/ultraserve.v1.ControlService/WakeUp',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.WakeUpRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.WakeUpResponse.FromString,
                 _registered_method=True)
         self.PauseGeneration = channel.unary_unary(
-                '/ultraserve.v1.Control/PauseGeneration',
+                '/ultraserve.v1.ControlService/PauseGeneration',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.PauseGenerationRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.PauseGenerationResponse.FromString,
                 _registered_method=True)
         self.ResumeGeneration = channel.unary_unary(
-                '/ultraserve.v1.Control/ResumeGeneration',
+                '/ultraserve.v1.ControlService/ResumeGeneration',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.ResumeGenerationRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.ResumeGenerationResponse.FromString,
                 _registered_method=True)
         self.GetRest = channel.unary_unary(
-                '/ultraserve.v1.Control/GetRest',
+                '/ultraserve.v1.ControlService/GetRest',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetRestRequest.SerializeToString,
-                response_deserializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetRestResponse.FromString,
+                _registered_method=True)
+        self.ResetPrefixCache = channel.unary_unary(
+                '/ultraserve.v1.ControlService/ResetPrefixCache',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.ResetPrefixCacheRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.ResetPrefixCacheResponse.FromString,
+                _registered_method=True)
+        self.GetAdmission = channel.unary_unary(
+                '/ultraserve.v1.ControlService/GetAdmission',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetAdmissionRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetAdmissionResponse.FromString,
+                _registered_method=True)
+        self.DrainEngine = channel.unary_unary(
+                '/ultraserve.v1.ControlService/DrainEngine',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.DrainEngineRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.DrainEngineResponse.FromString,
+                _registered_method=True)
+        self.UndrainEngine = channel.unary_unary(
+                '/ultraserve.v1.ControlService/UndrainEngine',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.UndrainEngineRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.UndrainEngineResponse.FromString,
+                _registered_method=True)
+        self.WatchTelemetry = channel.unary_stream(
+                '/ultraserve.v1.ControlService/WatchTelemetry',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.WatchTelemetryRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.WatchTelemetryResponse.FromString,
+                _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/ultraserve.v1.ControlService/WatchEvents',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.WatchEventsResponse.FromString,
                 _registered_method=True)
 
 
-class ControlServicer:
+class ControlServiceServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def DescribeSystem(self, request, context):
+        """What is emulated, with the source of each figure. It does not change while the server runs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def GetState(self, request, context):
         """The whole machine between two steps.
@@ -141,9 +193,23 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPlacement(self, request, context):
+        """Which experts lie where, and which chips make a rank: some layers of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPower(self, request, context):
+        """Power and energy of chips, racks and the site.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def InjectFault(self, request, context):
         """Lets one fault happen between two steps. INVALID_ARGUMENT: no such fault on this machine;
-        FAILED_PRECONDITION: it cannot happen now; UNAVAILABLE: the engine is gone.
+        FAILED_PRECONDITION: it cannot happen now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -274,114 +340,231 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetPrefixCache(self, request, context):
+        """Forgets the prefixes that the KV cache holds. FAILED_PRECONDITION: requests hold some of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
-def add_ControlServicer_to_server(servicer, server):
+    def GetAdmission(self, request, context):
+        """Who is inside, who waits, and what was refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainEngine(self, request, context):
+        """Closes the door of both protocols: new requests are refused as DRAINING, and those inside go
+        on. What is left of them is in the answer, and in GetAdmission. FAILED_PRECONDITION, here and in
+        the next: the server itself has closed it, because it ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainEngine(self, request, context):
+        """Opens it again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchTelemetry(self, request, context):
+        """A look at the engine each so many wall seconds. A reader that is too slow misses some, and is
+        told how many. UNAVAILABLE, here and in WatchEvents: the server ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """Everything that happens from a number on, first what the server still remembers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'DescribeSystem': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeSystem,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.DescribeSystemRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DescribeSystemResponse.SerializeToString,
+            ),
             'GetState': grpc.unary_unary_rpc_method_handler(
                     servicer.GetState,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetStateRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.MachineState.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetStateResponse.SerializeToString,
+            ),
+            'GetPlacement': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPlacement,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetPlacementRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetPlacementResponse.SerializeToString,
+            ),
+            'GetPower': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPower,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetPowerRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetPowerResponse.SerializeToString,
             ),
             'InjectFault': grpc.unary_unary_rpc_method_handler(
                     servicer.InjectFault,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.InjectFaultRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.FaultReport.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.InjectFaultResponse.SerializeToString,
             ),
             'Heal': grpc.unary_unary_rpc_method_handler(
                     servicer.Heal,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.HealRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.HealReport.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.HealResponse.SerializeToString,
             ),
             'RecordSteps': grpc.unary_unary_rpc_method_handler(
                     servicer.RecordSteps,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.RecordStepsRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.RecordingState.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.RecordStepsResponse.SerializeToString,
             ),
             'GetRecording': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRecording,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetRecordingRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.RecordingState.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetRecordingResponse.SerializeToString,
             ),
             'GetSteps': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSteps,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.StepPage.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetStepsResponse.SerializeToString,
             ),
             'GetRelief': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRelief,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.StepRelief.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetReliefResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.DrainRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.LeaseReport.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DrainResponse.SerializeToString,
             ),
             'Resume': grpc.unary_unary_rpc_method_handler(
                     servicer.Resume,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.ResumeRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.LeaseReport.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.ResumeResponse.SerializeToString,
             ),
             'GetDayNight': grpc.unary_unary_rpc_method_handler(
                     servicer.GetDayNight,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetDayNightRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetDayNightResponse.SerializeToString,
             ),
             'SetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPolicy,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.SetPolicyRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.SetPolicyResponse.SerializeToString,
             ),
             'SetPhase': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPhase,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.SetPhaseRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DayNightState.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.SetPhaseResponse.SerializeToString,
             ),
             'Publish': grpc.unary_unary_rpc_method_handler(
                     servicer.Publish,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.PublishRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.VersionReport.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.PublishResponse.SerializeToString,
             ),
             'Rollback': grpc.unary_unary_rpc_method_handler(
                     servicer.Rollback,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.RollbackRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.VersionReport.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.RollbackResponse.SerializeToString,
             ),
             'Sleep': grpc.unary_unary_rpc_method_handler(
                     servicer.Sleep,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.SleepRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.SleepResponse.SerializeToString,
             ),
             'WakeUp': grpc.unary_unary_rpc_method_handler(
                     servicer.WakeUp,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.WakeUpRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.WakeUpResponse.SerializeToString,
             ),
             'PauseGeneration': grpc.unary_unary_rpc_method_handler(
                     servicer.PauseGeneration,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.PauseGenerationRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.PauseGenerationResponse.SerializeToString,
             ),
             'ResumeGeneration': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeGeneration,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.ResumeGenerationRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.ResumeGenerationResponse.SerializeToString,
             ),
             'GetRest': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRest,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetRestRequest.FromString,
-                    response_serializer=ultraserve_dot_v1_dot_control__pb2.EngineRest.SerializeToString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetRestResponse.SerializeToString,
+            ),
+            'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetPrefixCache,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.ResetPrefixCacheRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.ResetPrefixCacheResponse.SerializeToString,
+            ),
+            'GetAdmission': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAdmission,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetAdmissionRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetAdmissionResponse.SerializeToString,
+            ),
+            'DrainEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainEngine,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.DrainEngineRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.DrainEngineResponse.SerializeToString,
+            ),
+            'UndrainEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainEngine,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.UndrainEngineRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.UndrainEngineResponse.SerializeToString,
+            ),
+            'WatchTelemetry': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTelemetry,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.WatchTelemetryRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.WatchTelemetryResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.WatchEventsRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.WatchEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'ultraserve.v1.Control', rpc_method_handlers)
+            'ultraserve.v1.ControlService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('ultraserve.v1.Control', rpc_method_handlers)
+    server.add_registered_method_handlers('ultraserve.v1.ControlService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
-class Control:
+class ControlService:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def DescribeSystem(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/DescribeSystem',
+            ultraserve_dot_v1_dot_control__pb2.DescribeSystemRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.DescribeSystemResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def GetState(request,
@@ -397,9 +580,63 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/GetState',
+            '/ultraserve.v1.ControlService/GetState',
             ultraserve_dot_v1_dot_control__pb2.GetStateRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.MachineState.FromString,
+            ultraserve_dot_v1_dot_control__pb2.GetStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPlacement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/GetPlacement',
+            ultraserve_dot_v1_dot_control__pb2.GetPlacementRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.GetPlacementResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPower(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/GetPower',
+            ultraserve_dot_v1_dot_control__pb2.GetPowerRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.GetPowerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -424,9 +661,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/InjectFault',
+            '/ultraserve.v1.ControlService/InjectFault',
             ultraserve_dot_v1_dot_control__pb2.InjectFaultRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.FaultReport.FromString,
+            ultraserve_dot_v1_dot_control__pb2.InjectFaultResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -451,9 +688,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/Heal',
+            '/ultraserve.v1.ControlService/Heal',
             ultraserve_dot_v1_dot_control__pb2.HealRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.HealReport.FromString,
+            ultraserve_dot_v1_dot_control__pb2.HealResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -478,9 +715,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/RecordSteps',
+            '/ultraserve.v1.ControlService/RecordSteps',
             ultraserve_dot_v1_dot_control__pb2.RecordStepsRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.RecordingState.FromString,
+            ultraserve_dot_v1_dot_control__pb2.RecordStepsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -505,9 +742,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/GetRecording',
+            '/ultraserve.v1.ControlService/GetRecording',
             ultraserve_dot_v1_dot_control__pb2.GetRecordingRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.RecordingState.FromString,
+            ultraserve_dot_v1_dot_control__pb2.GetRecordingResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -532,9 +769,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/GetSteps',
+            '/ultraserve.v1.ControlService/GetSteps',
             ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.StepPage.FromString,
+            ultraserve_dot_v1_dot_control__pb2.GetStepsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -559,9 +796,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/GetRelief',
+            '/ultraserve.v1.ControlService/GetRelief',
             ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.StepRelief.FromString,
+            ultraserve_dot_v1_dot_control__pb2.GetReliefResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -586,9 +823,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/Drain',
+            '/ultraserve.v1.ControlService/Drain',
             ultraserve_dot_v1_dot_control__pb2.DrainRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.LeaseReport.FromString,
+            ultraserve_dot_v1_dot_control__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -613,9 +850,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/Resume',
+            '/ultraserve.v1.ControlService/Resume',
             ultraserve_dot_v1_dot_control__pb2.ResumeRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.LeaseReport.FromString,
+            ultraserve_dot_v1_dot_control__pb2.ResumeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -640,9 +877,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/GetDayNight',
+            '/ultraserve.v1.ControlService/GetDayNight',
             ultraserve_dot_v1_dot_control__pb2.GetDayNightRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+            ultraserve_dot_v1_dot_control__pb2.GetDayNightResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -667,9 +904,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/SetPolicy',
+            '/ultraserve.v1.ControlService/SetPolicy',
             ultraserve_dot_v1_dot_control__pb2.SetPolicyRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+            ultraserve_dot_v1_dot_control__pb2.SetPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -694,9 +931,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/SetPhase',
+            '/ultraserve.v1.ControlService/SetPhase',
             ultraserve_dot_v1_dot_control__pb2.SetPhaseRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.DayNightState.FromString,
+            ultraserve_dot_v1_dot_control__pb2.SetPhaseResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -721,9 +958,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/Publish',
+            '/ultraserve.v1.ControlService/Publish',
             ultraserve_dot_v1_dot_control__pb2.PublishRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.VersionReport.FromString,
+            ultraserve_dot_v1_dot_control__pb2.PublishResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -748,9 +985,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/Rollback',
+            '/ultraserve.v1.ControlService/Rollback',
             ultraserve_dot_v1_dot_control__pb2.RollbackRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.VersionReport.FromString,
+            ultraserve_dot_v1_dot_control__pb2.RollbackResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -775,9 +1012,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/Sleep',
+            '/ultraserve.v1.ControlService/Sleep',
             ultraserve_dot_v1_dot_control__pb2.SleepRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            ultraserve_dot_v1_dot_control__pb2.SleepResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -802,9 +1039,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/WakeUp',
+            '/ultraserve.v1.ControlService/WakeUp',
             ultraserve_dot_v1_dot_control__pb2.WakeUpRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            ultraserve_dot_v1_dot_control__pb2.WakeUpResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -829,9 +1066,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/PauseGeneration',
+            '/ultraserve.v1.ControlService/PauseGeneration',
             ultraserve_dot_v1_dot_control__pb2.PauseGenerationRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            ultraserve_dot_v1_dot_control__pb2.PauseGenerationResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -856,9 +1093,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/ResumeGeneration',
+            '/ultraserve.v1.ControlService/ResumeGeneration',
             ultraserve_dot_v1_dot_control__pb2.ResumeGenerationRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            ultraserve_dot_v1_dot_control__pb2.ResumeGenerationResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -883,9 +1120,171 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ultraserve.v1.Control/GetRest',
+            '/ultraserve.v1.ControlService/GetRest',
             ultraserve_dot_v1_dot_control__pb2.GetRestRequest.SerializeToString,
-            ultraserve_dot_v1_dot_control__pb2.EngineRest.FromString,
+            ultraserve_dot_v1_dot_control__pb2.GetRestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetPrefixCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/ResetPrefixCache',
+            ultraserve_dot_v1_dot_control__pb2.ResetPrefixCacheRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.ResetPrefixCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAdmission(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/GetAdmission',
+            ultraserve_dot_v1_dot_control__pb2.GetAdmissionRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.GetAdmissionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/DrainEngine',
+            ultraserve_dot_v1_dot_control__pb2.DrainEngineRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.DrainEngineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/UndrainEngine',
+            ultraserve_dot_v1_dot_control__pb2.UndrainEngineRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.UndrainEngineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTelemetry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/WatchTelemetry',
+            ultraserve_dot_v1_dot_control__pb2.WatchTelemetryRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.WatchTelemetryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/WatchEvents',
+            ultraserve_dot_v1_dot_control__pb2.WatchEventsRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.WatchEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,
