@@ -1,0 +1,90 @@
+"""How long answers get: the chance that one which has so many tokens ends by itself with the next.
+
+The Nelson-Aalen estimate of a hazard (O. Aalen, "Nonparametric inference for a family of counting
+processes", 1978): in each range of lengths, the answers that ended over the tokens that were made
+there. Answers that still run count by the tokens that they have, so that long ones are known long
+before they end; a mean of those that ended would see the short ones first. A range in which nothing
+has ended yet has no hazard: there, an answer is taken to go on to its `max_tokens`.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_EDGES_PER_OCTAVE: Final = 8
+_OCTAVES: Final = 22
+
+EDGES: Final[NDArray[np.float64]] = np.concatenate(
+    ([0.0], np.unique(np.round(2 ** np.arange(0, _OCTAVES, 1 / _EDGES_PER_OCTAVE))))
+)
+"""Ranges of lengths [ranges + 1]: of one token, then of an eighth of an octave, to 4 million."""
+
+ENDED_KEPT: Final = 1_000
+"""Ends after which 1/e of one's weight is left. Assumed: enough to tell 1 % from none."""
+
+_GROWTH: Final = 1.0 / (1.0 - 1.0 / ENDED_KEPT)
+_WEIGHT_MAX: Final = 1e6  # far from where sums of doubles lose anything
+
+_CHANCE_MAX: Final = 1.0 - 1e-9  # its logarithm is still a number
+
+_START: Final = EDGES[:-1]
+_WIDTH: Final = np.diff(EDGES)
+
+
+class AnswerLengths:
+    """Learns from answers that end; the newest count most."""
+
+    def __init__(self) -> None:
+        self._ended = np.zeros(len(_WIDTH))  # [ranges]
+        self._made_tokens = np.zeros(len(_WIDTH))  # [ranges]
+        self._weight = 1.0  # of the newest answer: it grows, in place of all others' becoming less
+
+    def add(self, tokens: float, *, by_itself: bool) -> None:
+        """Take an answer that is over with so many tokens.
+
+        One that had to end, with its `max_tokens` or its client, only shows how long it went on.
+        """
+        self._weight *= _GROWTH
+        if self._weight > _WEIGHT_MAX:
+            self._ended /= self._weight
+            self._made_tokens /= self._weight
+            self._weight = 1.0
+        place = int(np.searchsorted(EDGES, tokens, side="left")) - 1
+        place = min(max(0, place), len(_WIDTH) - 1)
+        self._made_tokens[:place] += self._weight * _WIDTH[:place]
+        self._made_tokens[place] += self._weight * (tokens - _START[place])
+        if by_itself:
+            self._ended[place] += self._weight
+
+    def hazard(self, running_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The hazard summed up to each edge [ranges + 1]: exp(-it) is the share that lasts.
+
+        `running_tokens` are those that each answer has which still runs [sequences].
+        """
+        made_tokens = self._made_tokens / self._weight + made_in_ranges(running_tokens)
+        per_token = np.divide(
+            self._ended / self._weight,
+            made_tokens,
+            out=np.zeros_like(made_tokens),
+            where=made_tokens > 0,
+        )
+        # An end is possible once a token, so that it lasts with (1 - chance) to the tokens' power.
+        lasting = np.log1p(-np.minimum(per_token, _CHANCE_MAX))
+        return np.concatenate(([0.0], np.cumsum(-lasting * _WIDTH)))
+
+
+def expected_length(hazard: NDArray[np.float64], asked_tokens: float) -> float:
+    """Tokens of an answer that ends as `hazard` says, and at the latest with `asked_tokens`."""
+    lasting = np.concatenate(([0.0], np.cumsum(np.exp(-hazard[:-1]) * _WIDTH)))
+    return float(np.interp(asked_tokens, EDGES, lasting))
+
+
+def made_in_ranges(tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Tokens that answers of these lengths have in each range, summed: [answers] -> [ranges]."""
+    count, total = len(tokens), np.sort(tokens)
+    below = np.searchsorted(total, EDGES)  # [ranges + 1]: answers that are shorter than the edge
+    sums = np.concatenate(([0.0], np.cumsum(total)))
+    inside = sums[below[1:]] - sums[below[:-1]] - (below[1:] - below[:-1]) * _START
+    made: NDArray[np.float64] = inside + (count - below[1:]) * _WIDTH
+    return made

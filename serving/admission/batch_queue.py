@@ -1,0 +1,63 @@
+"""Batch work at the door: first come first served within a key, turn by turn between keys."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from serving.admission.entry import Entry
+
+
+class BatchQueue:
+    """A queue per key; a key that had its turn goes behind the others.
+
+    Everything takes constant time. Invariant: `requests` and `tokens` are those of what is in it,
+    and no key has an empty queue.
+    """
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, OrderedDict[int, Entry]] = OrderedDict()
+        self._arrived: OrderedDict[int, Entry] = OrderedDict()
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._arrived)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All of them, as they came."""
+        return iter(self._arrived.values())
+
+    def add(self, entry: Entry) -> None:
+        """Put it behind what its key has in here."""
+        self._keys.setdefault(entry.work.client.name, OrderedDict())[entry.number] = entry
+        self._arrived[entry.number] = entry
+        self.tokens += entry.prompt_tokens
+
+    @property
+    def next(self) -> Entry | None:
+        """Whose turn it is; None when it is empty."""
+        for queue in self._keys.values():
+            return next(iter(queue.values()))
+        return None
+
+    @property
+    def oldest(self) -> Entry | None:
+        """Who has waited longest; None when it is empty."""
+        return next(iter(self._arrived.values()), None)
+
+    def take(self) -> Entry:
+        """Remove `next`, whose key then goes behind the others."""
+        entry = self.next
+        assert entry is not None
+        name = entry.work.client.name
+        self.remove(entry)
+        if name in self._keys:
+            self._keys.move_to_end(name)
+        return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Remove one, wherever it is."""
+        name = entry.work.client.name
+        del self._keys[name][entry.number]
+        if not self._keys[name]:
+            del self._keys[name]
+        del self._arrived[entry.number]
+        self.tokens -= entry.prompt_tokens

@@ -1,0 +1,149 @@
+"""What each key has used of its limits: requests and tokens of a minute, and requests at once."""
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from serving.admission.rate_budget import MINUTE_S, RateBudget
+from serving.admission.refusal import RateState, RefusalReason
+from serving.admission.work import Client, KeyLimits
+
+NAMES_MAX: Final = 65_536
+"""Keys that are remembered; the one that was idle longest is forgotten, and begins anew."""
+
+NO_LIMITS: Final = RateState()
+
+
+@dataclass(slots=True)
+class _Book:
+    limits: KeyLimits
+    requests: RateBudget | None
+    tokens: RateBudget | None
+    inside: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverLimit:
+    """A limit of the key's that a request would break; `wait_s` is emulated, None if unknown."""
+
+    reason: RefusalReason
+    message: str
+    wait_s: float | None
+
+
+class KeyBooks:
+    """One book per key that has limits. `now_s` never runs back; seconds are emulated.
+
+    Invariant: a key's `inside` is how many of its requests were charged and have not left.
+    """
+
+    def __init__(self, names_max: int = NAMES_MAX) -> None:
+        self._books: OrderedDict[str, _Book] = OrderedDict()
+        self._names_max = names_max
+
+    def __len__(self) -> int:
+        return len(self._books)
+
+    def inside(self, name: str) -> int:
+        """Requests of this key that have not left; 0 of a key without limits."""
+        book = self._books.get(name)
+        return book.inside if book else 0
+
+    def over_limit(self, client: Client, tokens: int, now_s: float) -> OverLimit | None:
+        """The first limit that a request of `tokens` would break; None: it may enter."""
+        if client.limits == KeyLimits():
+            return None
+        book = self._book(client, now_s)
+        limits = book.limits
+        if limits.concurrent is not None and book.inside >= limits.concurrent:
+            message = f"{book.inside} requests of this key run at once, its limit"
+            return OverLimit(reason=RefusalReason.CONCURRENT, message=message, wait_s=None)
+        if book.requests is not None and (wait_s := book.requests.wait_s(1, now_s)) > 0:
+            return OverLimit(
+                reason=RefusalReason.REQUESTS_PER_MINUTE,
+                message=f"this key's {book.requests.limit:,} requests a minute are used",
+                wait_s=wait_s,
+            )
+        if book.tokens is not None and (wait_s := book.tokens.wait_s(tokens, now_s)) > 0:
+            return _over_tokens(book.tokens, tokens, wait_s, now_s)
+        return None
+
+    def charge(self, client: Client, tokens: int, now_s: float) -> None:
+        """Count a request that enters, with its estimated tokens."""
+        if client.limits == KeyLimits():
+            return
+        book = self._book(client, now_s)
+        book.inside += 1
+        if book.requests is not None:
+            book.requests.take(1, now_s)
+        if book.tokens is not None:
+            book.tokens.take(tokens, now_s)
+
+    def correct(self, client: Client, tokens: int, now_s: float) -> None:
+        """Charge `tokens` more, or give them back when less than 0."""
+        book = self._books.get(client.name)
+        if book is not None and book.tokens is not None:
+            book.tokens.take(tokens, now_s)
+
+    def leave(self, client: Client) -> None:
+        """A request that was charged is over."""
+        book = self._books.get(client.name)
+        if book is not None and book.inside > 0:
+            book.inside -= 1
+
+    def rate(self, client: Client, now_s: float, dilation: float) -> RateState:
+        """What is left of the key's minute; seconds are wall."""
+        if client.limits == KeyLimits():
+            return NO_LIMITS
+        book = self._book(client, now_s)
+        requests, tokens = book.requests, book.tokens
+        return RateState(
+            limit_requests=requests.limit if requests else None,
+            remaining_requests=max(0, math.floor(requests.left(now_s))) if requests else None,
+            reset_requests_s=requests.full_in_s(now_s) * dilation if requests else None,
+            limit_tokens=tokens.limit if tokens else None,
+            remaining_tokens=max(0, math.floor(tokens.left(now_s))) if tokens else None,
+            reset_tokens_s=tokens.full_in_s(now_s) * dilation if tokens else None,
+        )
+
+    def _book(self, client: Client, now_s: float) -> _Book:
+        """The key's book, the newest used; a limit that was changed begins anew."""
+        book = self._books.get(client.name)
+        if book is None:
+            book = self._books[client.name] = _Book(KeyLimits(), None, None)
+            self._forget_idle(client.name)
+        self._books.move_to_end(client.name)
+        if book.limits != client.limits:
+            limits = book.limits = client.limits
+            book.requests = _budget(limits.requests_per_minute, now_s)
+            book.tokens = _budget(limits.tokens_per_minute, now_s)
+        return book
+
+    def _forget_idle(self, newest: str) -> None:
+        """Keep at most `names_max` books, and those of keys that have requests inside."""
+        excess = len(self._books) - self._names_max
+        if excess > 0:
+            idle = (name for name, book in self._books.items() if not book.inside)
+            for name in [name for name in islice(idle, excess) if name != newest]:
+                del self._books[name]
+
+
+def _budget(limit: int | None, now_s: float) -> RateBudget | None:
+    return None if limit is None else RateBudget.full(limit, now_s)
+
+
+def _over_tokens(budget: RateBudget, tokens: int, wait_s: float, now_s: float) -> OverLimit:
+    if math.isinf(wait_s):
+        message = (
+            f"the request may take {tokens:,} tokens (prompt and max_tokens), and this key has "
+            f"{budget.limit:,} a minute"
+        )
+        return OverLimit(reason=RefusalReason.TOKENS_PER_MINUTE, message=message, wait_s=MINUTE_S)
+    left = max(0, math.floor(budget.left(now_s)))
+    message = (
+        f"the request may take {tokens:,} tokens (prompt and max_tokens), and {left:,} are left of "
+        f"this key's {budget.limit:,} a minute"
+    )
+    return OverLimit(reason=RefusalReason.TOKENS_PER_MINUTE, message=message, wait_s=wait_s)

@@ -1,0 +1,325 @@
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from serving.admission.admission import Admission
+from serving.admission.capacity import Capacity
+from serving.admission.door_limits import DoorLimits
+from serving.admission.entry import Entry, Outcome, Stage
+from serving.admission.entry_parts import Counted
+from serving.admission.refusal import RateState, RefusalReason, Refused
+from serving.admission.work import WorkClass
+from tests.serving.admission.works import CAPACITY, client, work
+
+
+def refused_by(admission: Admission, now_s: float = 0.0, **asked: object) -> Refused:
+    with pytest.raises(Refused) as caught:
+        admission.enter(work(**asked), now_s)  # type: ignore[arg-type]
+    return caught.value
+
+
+def runs(admission: Admission, entry: Entry, now_s: float) -> None:
+    asked = entry.work
+    counted = Counted(
+        sequences=asked.sequences,
+        prompt_tokens=asked.prompt_tokens,
+        new_tokens_max=asked.new_tokens_max,
+    )
+    admission.begin(entry, counted, now_s)
+    for _ in range(asked.sequences):
+        admission.first_token(entry, now_s)
+
+
+def test_as_many_wait_as_may_and_the_next_is_told_when_to_come() -> None:
+    admission = Admission(DoorLimits(queue_requests=2), CAPACITY)
+    first = admission.enter(work(), 0.0)
+    admission.enter(work(), 0.0)
+    refused = refused_by(admission)
+    assert refused.reason is RefusalReason.QUEUE_REQUESTS
+    assert refused.retry_after_s > 0
+
+    runs(admission, first, 0.5)
+
+    assert admission.enter(work(), 0.5).stage is Stage.WAITING
+
+
+def test_prompts_that_wait_have_a_bound_in_tokens_too() -> None:
+    admission = Admission(DoorLimits(queue_tokens=150), CAPACITY)
+    admission.enter(work(prompt_tokens=100), 0.0)
+
+    assert refused_by(admission, prompt_tokens=51).reason is RefusalReason.QUEUE_TOKENS
+    assert admission.enter(work(prompt_tokens=50), 0.0)
+
+
+def test_a_prompt_above_the_bound_enters_an_empty_queue() -> None:
+    admission = Admission(DoorLimits(queue_tokens=150), CAPACITY)
+
+    assert admission.enter(work(prompt_tokens=4_000), 0.0)
+
+
+def test_before_anything_is_measured_one_step_of_prompts_may_wait() -> None:
+    admission = Admission(DoorLimits(ttft_target_s=1.0), CAPACITY)
+    admission.enter(work(prompt_tokens=600), 0.0)
+    admission.enter(work(prompt_tokens=400), 0.0)
+
+    assert refused_by(admission, prompt_tokens=1).reason is RefusalReason.TTFT_TARGET
+
+
+def test_a_wait_beyond_the_target_is_refused_and_the_excess_is_what_to_wait() -> None:
+    """1,000 tokens took 0.1 s; 4,500 wait, and 1,500 more would take about 0.6 s, of which half a
+    second may be used while errors are unknown. A second is ten on the wall.
+    """
+    admission = Admission(
+        DoorLimits(ttft_target_s=1.0),
+        Capacity(seats=100, kv_tokens=10**6, prefill_tokens_per_step=1_000, dilation=10.0),
+    )
+    runs(admission, admission.enter(work(prompt_tokens=1_000), 0.0), 0.1)
+    for _ in range(5):
+        admission.enter(work(prompt_tokens=900), 0.1)
+
+    refused = refused_by(admission, 0.1, prompt_tokens=1_500)
+
+    assert refused.reason is RefusalReason.TTFT_TARGET
+    assert "about 0.594 s" in str(refused)
+    assert refused.retry_after_s == pytest.approx(0.94, rel=0.01)
+
+
+def test_whoever_finds_nobody_waiting_enters_whatever_was_measured() -> None:
+    admission = Admission(DoorLimits(ttft_target_s=0.01), CAPACITY)
+    runs(admission, admission.enter(work(), 0.0), 5.0)
+
+    assert admission.enter(work(), 5.0)
+
+
+def test_batch_work_leaves_the_reserve_to_interactive_work() -> None:
+    """Of 8 seats batch work may have 6; the others enter at once."""
+    admission = Admission(DoorLimits(reserve=0.25), CAPACITY)
+    batch = [admission.enter(work(batch=True), 0.0) for _ in range(8)]
+    given: list[Entry] = []
+    for _ in batch:
+        for entry in admission.turns(0.0):
+            runs(admission, entry, 0.0)
+            given.append(entry)
+    assert given == batch[:6]
+
+    assert admission.enter(work(), 0.0).stage is Stage.WAITING
+    admission.leave(given[0], Outcome.FINISHED, 1.0)
+    assert admission.turns(1.0) == []  # the interactive one has the seat
+
+    admission.leave(given[1], Outcome.FINISHED, 1.0)
+    assert admission.turns(1.0) == [batch[6]]
+
+
+def test_batch_work_leaves_kv_too() -> None:
+    admission = Admission(DoorLimits(reserve=0.5), CAPACITY)
+    first = admission.enter(work(batch=True, prompt_tokens=900, new_tokens_max=2_000), 0.0)
+    admission.enter(work(batch=True, prompt_tokens=900, new_tokens_max=2_000), 0.0)
+
+    assert admission.turns(0.0) == [first]
+    runs(admission, first, 0.0)
+    assert admission.turns(0.0) == []  # 5,800 of 10,000 tokens
+
+
+def test_batch_prompts_wait_while_interactive_ones_fill_a_step() -> None:
+    admission = Admission(DoorLimits(), CAPACITY)
+    interactive = admission.enter(work(prompt_tokens=950), 0.0)
+    batch = admission.enter(work(batch=True, prompt_tokens=100), 0.0)
+    assert admission.turns(0.0) == []
+
+    runs(admission, interactive, 0.1)
+
+    assert admission.turns(0.1) == [batch]
+
+
+def test_batch_work_that_never_fits_beside_others_goes_alone() -> None:
+    admission = Admission(DoorLimits(), CAPACITY)
+    other = admission.enter(work(), 0.0)
+    large = admission.enter(work(batch=True, prompt_tokens=9_000, new_tokens_max=5_000), 0.0)
+    assert admission.turns(0.0) == []
+
+    admission.leave(other, Outcome.FINISHED, 1.0)
+
+    assert admission.turns(1.0) == [large]
+
+
+def test_batch_work_waits_as_long_as_it_may_and_is_refused_then() -> None:
+    admission = Admission(
+        DoorLimits(batch_wait_s=10.0), Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0)
+    )
+    admission.enter(work(), 0.0)
+    late = admission.enter(work(batch=True), 0.0)
+    admission.enter(work(batch=True), 5.0)
+
+    assert admission.overdue(9.9) == []
+    assert admission.overdue(10.0) == [late]
+    counts = admission.state(10.0).classes[WorkClass.BATCH]
+    assert counts.left[Outcome.REFUSED] == counts.refused[RefusalReason.BATCH_WAIT] == 1
+    assert counts.in_flight == counts.queued == 1
+
+
+def test_a_drain_turns_away_what_waits_and_a_rest_does_not() -> None:
+    for reason, queued in ((RefusalReason.DRAINING, 0), (RefusalReason.RESTING, 1)):
+        admission = Admission(DoorLimits(), CAPACITY)
+        admission.enter(work(batch=True), 0.0)
+        closing = Refused(reason, "closed", retry_after_s=3.0, rate=RateState())
+
+        admission.close(closing, 0.0)
+
+        assert refused_by(admission) is closing
+        assert admission.state(0.0).classes[WorkClass.BATCH].queued == queued
+        assert admission.turns(0.0) == []
+        admission.open()
+        assert admission.enter(work(), 0.0)
+
+
+def test_a_key_pays_the_estimate_at_the_door_and_the_truth_at_the_end() -> None:
+    admission = Admission(DoorLimits(), CAPACITY)
+    who = client("a", tokens_per_minute=1_000)
+    entry = admission.enter(work(who, prompt_tokens=100, new_tokens_max=800), 0.0)
+    assert admission.rate(who, 0.0).remaining_tokens == 100
+    counted = Counted(sequences=1, prompt_tokens=60, new_tokens_max=800)
+    admission.begin(entry, counted, 0.0)
+    admission.first_token(entry, 0.0)
+    admission.made(entry, 40)
+
+    admission.leave(entry, Outcome.FINISHED, 0.0)
+
+    assert admission.rate(who, 0.0).remaining_tokens == 900
+
+
+def test_a_request_that_never_ran_costs_no_tokens() -> None:
+    admission = Admission(DoorLimits(), CAPACITY)
+    who = client("a", tokens_per_minute=1_000, concurrent=1)
+
+    admission.leave(admission.enter(work(who), 0.0), Outcome.FAILED, 0.0)
+
+    assert admission.rate(who, 0.0).remaining_tokens == 1_000
+    assert admission.enter(work(who), 0.0)
+
+
+def test_asking_whether_one_would_enter_changes_nothing() -> None:
+    admission = Admission(DoorLimits(queue_requests=1), CAPACITY)
+    who = client("a", requests_per_minute=1)
+
+    assert admission.would_refuse(who, WorkClass.INTERACTIVE, 0.0) is None
+    assert admission.enter(work(who), 0.0)
+
+    refused = admission.would_refuse(who, WorkClass.INTERACTIVE, 0.0)
+    assert refused is not None
+    assert refused.reason is RefusalReason.REQUESTS_PER_MINUTE
+    assert sum(admission.state(0.0).classes[WorkClass.INTERACTIVE].refused.values()) == 0
+
+
+ENDS = [Outcome.FINISHED, Outcome.ABORTED, Outcome.FAILED]  # refusals are its own
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Whatever happens in whatever order, everything that entered is counted once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        limits = DoorLimits(
+            queue_requests=4, batch_queue_requests=4, ttft_target_s=2.0, batch_wait_s=20.0
+        )
+        self.admission = Admission(limits, CAPACITY)
+        self.inside: list[Entry] = []
+        self.begun: dict[int, list[bool]] = {}
+        self.now_s = 0.0
+        self.arrived = 0
+        self.told_s: list[float] = []
+
+    @rule(
+        key=st.sampled_from(["a", "b"]),
+        batch=st.booleans(),
+        sequences=st.integers(1, 3),
+        prompt_tokens=st.integers(0, 1_500),
+        new_tokens_max=st.integers(0, 500),
+    )
+    def enter(
+        self, key: str, batch: bool, sequences: int, prompt_tokens: int, new_tokens_max: int
+    ) -> None:
+        self.arrived += 1
+        asked = work(
+            client(key, concurrent=3, tokens_per_minute=50_000),
+            batch=batch,
+            sequences=sequences,
+            prompt_tokens=prompt_tokens,
+            new_tokens_max=new_tokens_max,
+        )
+        try:
+            self.inside.append(self.admission.enter(asked, self.now_s))
+        except Refused as refused:
+            self.told_s.append(refused.retry_after_s)
+
+    @rule(seconds=st.floats(0, 5))
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.admission.turns(self.now_s)
+        self.admission.overdue(self.now_s)
+
+    def pick(self, data: st.DataObject, *stages: Stage) -> Entry | None:
+        entries = [each for each in self.inside if each.stage in stages]
+        return data.draw(st.sampled_from(entries)) if entries else None
+
+    @rule(data=st.data(), tokens=st.integers(0, 1_500), asked=st.integers(1, 500))
+    def begin(self, data: st.DataObject, tokens: int, asked: int) -> None:
+        entry = self.pick(data, Stage.WAITING, Stage.RUNNING)
+        if entry is not None and len(self.begun.get(entry.number, ())) < 4:
+            counted = Counted(sequences=1, prompt_tokens=tokens, new_tokens_max=asked)
+            self.admission.begin(entry, counted, self.now_s)
+            self.begun.setdefault(entry.number, []).append(False)
+
+    @rule(data=st.data())
+    def first_token(self, data: st.DataObject) -> None:
+        entry = self.pick(data, Stage.WAITING)
+        sequences = self.begun.get(entry.number, []) if entry else []
+        if entry is not None and False in sequences:
+            sequences[sequences.index(False)] = True
+            self.admission.first_token(entry, self.now_s)
+            self.admission.made(entry, 1)
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        entry = self.pick(data, Stage.WAITING, Stage.RUNNING)
+        if entry is not None and self.begun.get(entry.number):
+            had_token = self.begun[entry.number].pop()
+            self.admission.end(
+                entry, sequences=1, without_token=int(not had_token), now_s=self.now_s
+            )
+
+    @rule(data=st.data(), outcome=st.sampled_from(ENDS), again=st.booleans())
+    def leave(self, data: st.DataObject, outcome: Outcome, again: bool) -> None:
+        stages = Stage if again else (Stage.QUEUED, Stage.WAITING, Stage.RUNNING)
+        entry = self.pick(data, *stages)
+        if entry is not None:
+            self.admission.leave(entry, outcome, self.now_s)
+
+    @rule()
+    def drain_and_open(self) -> None:
+        closing = Refused(RefusalReason.DRAINING, "x", retry_after_s=1.0, rate=RateState())
+        self.admission.close(closing, self.now_s)
+        self.admission.open()
+
+    @precondition(lambda self: self.arrived)
+    @invariant()
+    def counts_hold(self) -> None:
+        self.admission.check()
+        assert min(self.told_s, default=0) >= 0
+        state = self.admission.state(self.now_s)
+        classes = state.classes.values()
+        at_door = sum(sum(each.refused.values()) - each.left[Outcome.REFUSED] for each in classes)
+        assert self.arrived == sum(each.entered for each in classes) + at_door
+        assert state.in_flight == sum(each.stage is not Stage.LEFT for each in self.inside)
+
+    def teardown(self) -> None:
+        for entry in self.inside:
+            self.admission.leave(entry, Outcome.ABORTED, self.now_s)
+        state = self.admission.state(self.now_s)
+        assert state.in_flight == state.sequences == 0
+        for each in state.classes.values():
+            assert (each.queued, each.waiting, each.queued_tokens, each.waiting_tokens) == (0,) * 4
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,91 @@
+import pytest
+
+from serving.admission.key_books import KeyBooks
+from serving.admission.refusal import RateState, RefusalReason
+from tests.serving.admission.works import client
+
+
+def test_a_key_without_limits_has_no_book() -> None:
+    books = KeyBooks()
+
+    books.charge(client("a"), 1_000, 0.0)
+
+    assert books.over_limit(client("a"), 10**9, 0.0) is None
+    assert books.rate(client("a"), 0.0, 1.0) == RateState()
+    assert len(books) == 0
+
+
+def test_each_limit_refuses_by_its_own_reason() -> None:
+    for limits, reason in (
+        ({"concurrent": 1}, RefusalReason.CONCURRENT),
+        ({"requests_per_minute": 1}, RefusalReason.REQUESTS_PER_MINUTE),
+        ({"tokens_per_minute": 150}, RefusalReason.TOKENS_PER_MINUTE),
+    ):
+        books, who = KeyBooks(), client("a", **limits)
+        assert books.over_limit(who, 100, 0.0) is None
+        books.charge(who, 100, 0.0)
+
+        over = books.over_limit(who, 100, 0.0)
+
+        assert over is not None
+        assert over.reason is reason
+
+
+def test_one_keys_limit_is_not_anothers() -> None:
+    books = KeyBooks()
+    first, second = client("a", concurrent=1), client("b", concurrent=1)
+
+    books.charge(first, 1, 0.0)
+
+    assert books.over_limit(first, 1, 0.0) is not None
+    assert books.over_limit(second, 1, 0.0) is None
+
+
+def test_the_truth_takes_the_estimates_place() -> None:
+    books, who = KeyBooks(), client("a", tokens_per_minute=1_000)
+    books.charge(who, 900, 0.0)
+    assert books.rate(who, 0.0, 1.0).remaining_tokens == 100
+
+    books.correct(who, 300 - 900, 0.0)
+
+    assert books.rate(who, 0.0, 1.0).remaining_tokens == 700
+
+
+def test_resets_are_told_in_wall_seconds() -> None:
+    books, who = KeyBooks(), client("a", requests_per_minute=60)
+    books.charge(who, 1, 0.0)
+
+    rate = books.rate(who, 0.0, dilation=10.0)
+
+    assert rate.remaining_requests == 59
+    assert rate.reset_requests_s == pytest.approx(10.0)
+
+
+def test_a_request_that_may_take_more_than_a_whole_minute_is_told_so() -> None:
+    over = KeyBooks().over_limit(client("a", tokens_per_minute=100), 101, 0.0)
+
+    assert over is not None
+    assert "101 tokens" in over.message
+    assert "100 a minute" in over.message
+    assert over.wait_s == 60
+
+
+def test_limits_that_were_changed_hold_from_then_on() -> None:
+    books = KeyBooks()
+    books.charge(client("a", requests_per_minute=1), 1, 0.0)
+
+    assert books.over_limit(client("a", requests_per_minute=1), 1, 0.0) is not None
+    assert books.over_limit(client("a", requests_per_minute=5), 1, 0.0) is None
+
+
+def test_idle_keys_are_forgotten_and_busy_ones_are_not() -> None:
+    books = KeyBooks(names_max=2)
+    busy = client("busy", concurrent=1)
+    books.charge(busy, 1, 0.0)
+    for number in range(5):
+        who = client(f"k{number}", concurrent=1)
+        books.charge(who, 1, 0.0)
+        books.leave(who)
+
+    assert len(books) == 2
+    assert books.over_limit(busy, 1, 0.0) is not None

@@ -1,0 +1,27 @@
+"""Small pieces of work and a small engine, for tests of admission."""
+
+from serving.admission.capacity import Capacity
+from serving.admission.work import Client, KeyLimits, Work, WorkClass
+
+CAPACITY = Capacity(seats=8, kv_tokens=10_000, prefill_tokens_per_step=1_000)
+
+
+def client(name: str = "anonymous", **limits: int) -> Client:
+    return Client(name=name, limits=KeyLimits(**limits))
+
+
+def work(
+    of: Client | None = None,
+    *,
+    batch: bool = False,
+    prompt_tokens: int = 100,
+    new_tokens_max: int = 50,
+    sequences: int = 1,
+) -> Work:
+    return Work(
+        client=of if of is not None else Client(),
+        work_class=WorkClass.BATCH if batch else WorkClass.INTERACTIVE,
+        sequences=sequences,
+        prompt_tokens=prompt_tokens,
+        new_tokens_max=new_tokens_max,
+    )
