@@ -14,7 +14,7 @@ from emulator.faults.recovery_time import RecoveryRates
 from emulator.faults.reloads import plan_reloads
 from emulator.faults.survival import Recovery
 from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.core_claims import CoreClaim, claims_directory
+from emulator.memory.core_claims import CoreClaim, claims_directory, make_private_directory
 from emulator.memory.core_request import CoreRequest, compiled_lnc
 from emulator.memory.core_request import resolve as resolve_cores
 from emulator.memory.kv_room import kv_room_tokens
@@ -186,6 +186,7 @@ __all__ = [
     "forward_flops",
     "kv_room_tokens",
     "kv_transfer_ns",
+    "make_private_directory",
     "model_by_name",
     "plan_reloads",
     "power_state",

@@ -1,7 +1,7 @@
 """Chips that a process holds on this host, so that no second one serves on the same cores.
 
-A thin shell around advisory record locks: one file per system and user, one record per chip, in
-which the holder writes its process id. The kernel lets go of a record when its process ends,
+A thin shell around advisory record locks: one file per UltraServer and user, one record per chip,
+in which the holder writes its process id. The kernel lets go of a record when its process ends,
 however it ends; forked children do not inherit it. So the process that lives as long as the server
 makes the claim, and it makes one at a time: closing the file once lets go of all its records.
 """
@@ -22,16 +22,26 @@ _RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
 class CoreClaim:
     """The claim of a process on `first_chip` and the chips after it; ends with `release`.
 
+    The chips are those of the machine of kind `system` that is called `ultraserver`.
+
     Raises NeuronError (NRT_NC_BUSY), with the id of the process that has some of them; nothing is
     then claimed. Raises ConfigError when `directory` is another user's.
     """
 
     def __init__(
-        self, *, system: str, first_chip: int, chips: int, cores_per_chip: int, directory: Path
+        self,
+        *,
+        system: str,
+        ultraserver: str,
+        first_chip: int,
+        chips: int,
+        cores_per_chip: int,
+        directory: Path,
     ) -> None:
-        _make_private(directory)
+        make_private_directory(directory)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._file: int | None = os.open(directory / f"{system}.claims", flags, mode=0o600)
+        path = directory / f"{system}.{ultraserver}.claims"
+        self._file: int | None = os.open(path, flags, mode=0o600)
         try:
             for chip in range(first_chip, first_chip + chips):
                 if not _lock(self._file, chip):
@@ -52,19 +62,22 @@ class CoreClaim:
 
 
 def claims_directory(variables: Mapping[str, str]) -> Path:
-    """Where a user's claims lie: the session's runtime directory, or one below the temporary."""
+    """Where a user's claims and the keys of runs lie: the session's runtime directory, or one below
+    the temporary.
+    """
     runtime = variables.get("XDG_RUNTIME_DIR", "")
     if runtime:
         return Path(runtime) / "ultraserve"
     return Path(tempfile.gettempdir()) / f"ultraserve-{os.getuid()}"
 
 
-def _make_private(directory: Path) -> None:
+def make_private_directory(directory: Path) -> None:
+    """Make it where it is missing; raises ConfigError when it is another user's, or a link."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = directory.lstat().st_uid
     if owner != os.getuid() or directory.is_symlink():
         raise ConfigError(
-            field="claims directory", value=directory, expected="a directory of this user's own"
+            field="runtime directory", value=directory, expected="a directory of this user's own"
         )
 
 

@@ -15,8 +15,8 @@ _HOLDER = """
 import sys
 from pathlib import Path
 from emulator.memory.core_claims import CoreClaim
-claim = CoreClaim(system=sys.argv[2], first_chip=int(sys.argv[3]), chips=int(sys.argv[4]),
-                  cores_per_chip=4, directory=Path(sys.argv[1]))
+claim = CoreClaim(system=sys.argv[2], ultraserver="a", first_chip=int(sys.argv[3]),
+                  chips=int(sys.argv[4]), cores_per_chip=4, directory=Path(sys.argv[1]))
 print("held", flush=True)
 if sys.stdin.readline():
     claim.release()
@@ -46,9 +46,16 @@ def held(
         process.communicate()
 
 
-def claim(directory: Path, *, first_chip: int, chips: int, system: str = "trn3") -> CoreClaim:
+def claim(
+    directory: Path, *, first_chip: int, chips: int, system: str = "trn3", ultraserver: str = "a"
+) -> CoreClaim:
     return CoreClaim(
-        system=system, first_chip=first_chip, chips=chips, cores_per_chip=4, directory=directory
+        system=system,
+        ultraserver=ultraserver,
+        first_chip=first_chip,
+        chips=chips,
+        cores_per_chip=4,
+        directory=directory,
     )
 
 
@@ -70,11 +77,12 @@ def test_a_refused_claim_leaves_nothing_behind(tmp_path: Path) -> None:
             pass
 
 
-def test_chips_beside_and_chips_of_another_system_are_free(tmp_path: Path) -> None:
+def test_chips_beside_and_chips_of_another_ultraserver_are_free(tmp_path: Path) -> None:
     with held(tmp_path, first_chip=2, chips=2):
         claim(tmp_path, first_chip=0, chips=2).release()
         claim(tmp_path, first_chip=4, chips=140).release()
         claim(tmp_path, first_chip=2, chips=2, system="trn3-gen1").release()
+        claim(tmp_path, first_chip=2, chips=2, ultraserver="b").release()
 
 
 def test_a_claim_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
@@ -100,14 +108,14 @@ def test_a_claims_file_is_the_users_own(tmp_path: Path) -> None:
     claim(directory, first_chip=0, chips=1).release()
 
     assert directory.stat().st_mode & 0o777 == 0o700
-    assert (directory / "trn3.claims").stat().st_mode & 0o777 == 0o600
+    assert (directory / "trn3.a.claims").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
-    with pytest.raises(ConfigError, match="claims directory"):
+    with pytest.raises(ConfigError, match="runtime directory"):
         claim(tmp_path / "link", first_chip=0, chips=1)
 
 

@@ -1,0 +1,123 @@
+"""The control service's key of one run: drawn at the start, for its user alone, gone at the end.
+
+So `ultraserve state` and its like need no setup on the machine of the server, and nobody else has
+the key. Where the file lies follows from the port; `--control-key-file` names another, which is
+the user's and stays.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.model import claims_directory, make_private_directory
+from serving.access.secret import draw_secret
+
+ENVIRONMENT: Final = "ULTRASERVE_CONTROL_KEY"
+"""The variable that gives a command the key itself."""
+
+KEY_LENGTH_MIN: Final = 32
+"""Characters of a key that a user wrote into a file."""
+
+_FILE_BYTES_MAX: Final = 4_096
+
+
+def control_key_path(port: int, environment: Mapping[str, str]) -> Path:
+    """Where the key of the server lies whose control service has `port`."""
+    return claims_directory(environment) / f"control-{port}.key"
+
+
+@contextlib.contextmanager
+def held_control_key(
+    port: int, environment: Mapping[str, str], *, key_file: Path | None = None
+) -> Iterator[str]:
+    """The key of a server whose control service has `port`, for as long as that runs.
+
+    It is the one in `key_file`; without, it is drawn, lies at `control_key_path`, and the file is
+    removed at the end. One that a server before has left behind is replaced; one that a server
+    after has written is left.
+
+    Raises ConfigError: `key_file` cannot be used, or the directory is another user's.
+    """
+    if key_file is not None:
+        yield read_control_key(key_file)
+        return
+    path = control_key_path(port, environment)
+    make_private_directory(path.parent)
+    secret = draw_secret()
+    _write_private(path, secret)
+    try:
+        yield secret
+    finally:
+        with contextlib.suppress(OSError):
+            if path.read_text(encoding="ascii") == f"{secret}\n":
+                path.unlink()
+
+
+def read_control_key(path: Path) -> str:
+    """The key in the file; raises ConfigError, also for a file that other users can read."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(_FILE_BYTES_MAX + 1) if stat.S_ISREG(status.st_mode) else b""
+    except OSError as error:
+        raise ConfigError(
+            field="control_key_file", value=path, expected=f"a file to read ({error.strerror})"
+        ) from error
+    # As ssh has it for private keys: what belongs to another user, such as a mounted secret of
+    # root's, is that user's to protect.
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        raise ConfigError(
+            field="control_key_file",
+            value=path,
+            expected=f"a file that nobody else can use: chmod 600 {path}",
+        )
+    return _checked(data, path)
+
+
+def find_control_key(
+    port: int, environment: Mapping[str, str], *, key_file: Path | None = None
+) -> str | None:
+    """The key that a command shows to the control service at `port` of this machine.
+
+    From `key_file`, else the environment's ULTRASERVE_CONTROL_KEY, else the file of a server of
+    this user; None when there is none of them. Raises ConfigError.
+    """
+    if key_file is not None:
+        return read_control_key(key_file)
+    if given := environment.get(ENVIRONMENT):
+        return given
+    path = control_key_path(port, environment)
+    return read_control_key(path) if path.exists() else None
+
+
+def _checked(data: bytes, path: Path) -> str:
+    try:
+        secret = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        secret = ""
+    if len(data) > _FILE_BYTES_MAX or len(secret) < KEY_LENGTH_MIN or not secret.isprintable():
+        raise ConfigError(
+            field="control_key_file",
+            value=path,
+            expected=f"one line with a key of at least {KEY_LENGTH_MIN} characters",
+        )
+    return secret
+
+
+def _write_private(path: Path, secret: str) -> None:
+    """Write it under another name first: no reader ever sees half a key, or a wider mode."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(draft, flags, mode=0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{secret}\n")
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,182 @@
+"""The file of clients' keys: TOML, read as a whole or refused as a whole.
+
+    [[key]]
+    name = "alice"
+    hash = "sha256:..."              # of the secret, which is nowhere
+    scopes = ["inference"]           # or "control", or both; this is the default
+    class = "interactive"            # or "batch": what its requests are unless they say another
+    requests_per_minute = 600        # no limit where a line is missing
+    tokens_per_minute = 1_000_000
+    concurrent = 64
+    expires = 2027-01-31T12:00:00Z
+
+Every complaint names the file and the key or the line. It never shows the value of `hash`, or of a
+field that is none of ours: somebody may have put a secret there.
+"""
+
+import os
+import stat
+import tomllib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from emulator.errors import ConfigError
+from serving.access.stored_key import Scope, StoredKey, check_name
+from serving.admission.work import Client, KeyLimits, WorkClass
+
+FILE_BYTES_MAX: Final = 2**20
+KEYS_MAX: Final = 1_024
+"""Every request is compared with all of them."""
+
+_LIMITS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent")
+_FIELDS: Final = ("name", "hash", "scopes", "class", *_LIMITS, "expires")
+
+
+def read_key_file(path: Path) -> tuple[tuple[StoredKey, ...], os.stat_result]:
+    """All keys, and what the file was when they were read.
+
+    Raises ConfigError: it cannot be read, somebody else could write it, or what it holds is wrong.
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            check_owner(path, status)
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(
+            field="api_keys", value=path, expected=f"a file to read ({error.strerror})"
+        ) from error
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(
+            field=str(path), value="(too long)", expected=f"at most {FILE_BYTES_MAX:,} bytes"
+        )
+    return parse_keys(data, where=str(path)), status
+
+
+def check_owner(path: Path, status: os.stat_result) -> None:
+    """Raise ConfigError for a file that another user could write: they could give themselves keys.
+
+    The owner may be root, as of secrets that Kubernetes mounts.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(field="api_keys", value=path, expected="a regular file")
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
+        raise ConfigError(
+            field="api_keys",
+            value=path,
+            expected=f"a file that nobody else can write: chmod go-w {path}",
+        )
+
+
+def is_open_to_readers(status: os.stat_result) -> bool:
+    """Whether other users can read it: names, limits and hashes, of which a drawn secret cannot be
+    guessed and a chosen one can.
+    """
+    return bool(status.st_mode & 0o044)
+
+
+def parse_keys(data: bytes, *, where: str) -> tuple[StoredKey, ...]:
+    """The keys in `data`; raises ConfigError, which begins with `where`."""
+    try:
+        document = tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors
+        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else _reason(error)
+        raise ConfigError(field=where, value="(not read)", expected=f"TOML ({reason})") from error
+    entries = document.pop("key", [])
+    if document:
+        raise ConfigError(
+            field=where, value=_words(document), expected="[[key]] tables and nothing else"
+        )
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+        raise ConfigError(field=where, value="key", expected="[[key]] tables")
+    if len(entries) > KEYS_MAX:
+        raise ConfigError(field=where, value=f"{len(entries)} keys", expected=f"<= {KEYS_MAX}")
+    keys = tuple(_key(entry, f"{where}: key {i}") for i, entry in enumerate(entries, start=1))
+    _check_distinct(keys, where)
+    return keys
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _words(names: Sequence[str] | Mapping[str, object]) -> str:
+    return ", ".join(repr(name)[:80] for name in list(names)[:3])
+
+
+def _check_distinct(keys: Sequence[StoredKey], where: str) -> None:
+    """One name is one client's limits, and one secret is one client."""
+    names = [key.client.name for key in keys]
+    hashes = [key.hash for key in keys]
+    for number, key in enumerate(keys, start=1):
+        place = f"{where}: key {number}, "
+        if names.index(key.client.name) + 1 != number:
+            raise ConfigError(
+                field=f"{place}name", value=key.client.name, expected="a name that no other has"
+            )
+        if hashes.index(key.hash) + 1 != number:
+            raise ConfigError(
+                field=f"{place}hash",
+                value="(not shown)",
+                expected=f"another than that of key {hashes.index(key.hash) + 1}",
+            )
+
+
+def _key(entry: Mapping[str, Any], where: str) -> StoredKey:
+    unknown = [name for name in entry if name not in _FIELDS]
+    if unknown:
+        raise ConfigError(
+            field=where, value=_words(unknown), expected=f"fields among {', '.join(_FIELDS)}"
+        )
+    try:
+        return StoredKey(
+            client=Client(
+                name=check_name(entry.get("name")),
+                work_class=_work_class(entry.get("class", WorkClass.INTERACTIVE)),
+                limits=KeyLimits(**{name: _limit(entry, name) for name in _LIMITS}),
+            ),
+            hash=_hash(entry.get("hash")),
+            scopes=_scopes(entry.get("scopes", [Scope.INFERENCE])),
+            expires=_expires(entry.get("expires")),
+        )
+    except ConfigError as error:
+        raise ConfigError(
+            field=f"{where}, {error.field}", value=error.value, expected=error.expected
+        ) from error
+
+
+def _hash(value: object) -> str:
+    return value if isinstance(value, str) else ""  # which StoredKey refuses
+
+
+def _work_class(value: object) -> WorkClass:
+    if isinstance(value, str) and value in tuple(WorkClass):
+        return WorkClass(value)
+    raise ConfigError(field="class", value=repr(value)[:80], expected=" or ".join(WorkClass))
+
+
+def _limit(entry: Mapping[str, Any], name: str) -> int | None:
+    value = entry.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ConfigError(field=name, value=repr(value)[:80], expected="a whole number of at least 1")
+
+
+def _scopes(value: object) -> frozenset[Scope]:
+    if isinstance(value, list) and all(each in tuple(Scope) for each in value):
+        return frozenset(Scope(each) for each in value)
+    raise ConfigError(
+        field="scopes", value=repr(value)[:80], expected=f"a list of {' and '.join(Scope)}"
+    )
+
+
+def _expires(value: object) -> datetime | None:
+    if value is None or isinstance(value, datetime):
+        return value
+    raise ConfigError(
+        field="expires",
+        value=repr(value)[:80],
+        expected="a time without quotes, such as 2027-01-31T12:00:00Z",
+    )

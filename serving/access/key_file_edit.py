@@ -1,0 +1,137 @@
+"""Adds keys to a key file and takes them out; what people wrote into it stays as it is.
+
+A change is made of the text, read back, and refused unless the file then holds exactly what was
+meant. The new file takes the old one's place at once, so a server never reads half of it, and two
+commands at a time wait for each other.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+from serving.access.key_file import FILE_BYTES_MAX, KEYS_MAX, parse_keys, read_key_file
+from serving.access.stored_key import StoredKey
+
+_ABOVE: Final = r"^(?P<above>(?:[ \t]*(?:#.*)?\n)*)"
+_TABLE: Final = re.compile(_ABOVE + r"(?P<header>[ \t]*\[)", re.MULTILINE)
+_END: Final = re.compile(_ABOVE + r"(?:[ \t]*(?:#.*)?)\Z", re.MULTILINE)
+"""A table's header, and the text's end, each with the comments and blank lines above it."""
+
+
+def add_key(path: Path, key: StoredKey) -> None:
+    """Write `key` at the end of the file, which is made when it is missing.
+
+    Raises ConfigError: the name is taken, the file is full, wrong, or cannot be written.
+    """
+    with _locked(path):
+        text, keys = _read(path)
+        if any(other.client.name == key.client.name for other in keys):
+            raise ConfigError(
+                field="name", value=key.client.name, expected=f"a name that {path} does not have"
+            )
+        if len(keys) >= KEYS_MAX:
+            raise ConfigError(field=str(path), value=f"{len(keys)} keys", expected=f"< {KEYS_MAX}")
+        gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        _replace(path, f"{text}{gap}{key_text(key)}", (*keys, key))
+
+
+def revoke_key(path: Path, name: str) -> None:
+    """Take the key called `name` out; raises ConfigError when there is none, or as `add_key`."""
+    with _locked(path):
+        text, keys = _read(path)
+        names = [key.client.name for key in keys]
+        if name not in names:
+            raise ConfigError(field="name", value=name, expected=f"a key of {path}")
+        at = names.index(name)
+        _replace(path, _without_table(text, at), (*keys[:at], *keys[at + 1 :]))
+
+
+def key_text(key: StoredKey) -> str:
+    """The `[[key]]` table of a key; names and hashes need no escapes."""
+    limits = key.client.limits
+    scopes = ", ".join(f'"{scope}"' for scope in sorted(key.scopes))
+    lines = [
+        "[[key]]",
+        f'name = "{key.client.name}"',
+        f'hash = "{key.hash}"',
+        f"scopes = [{scopes}]",
+        f'class = "{key.client.work_class}"',
+    ]
+    for name in ("requests_per_minute", "tokens_per_minute", "concurrent"):
+        value = getattr(limits, name)
+        if value is not None:
+            lines.append(f"{name} = {value}")
+    if key.expires is not None:
+        lines.append(f"expires = {key.expires.isoformat()}")
+    return "\n".join(lines) + "\n"
+
+
+def _read(path: Path) -> tuple[str, tuple[StoredKey, ...]]:
+    if not path.exists():
+        return "", ()
+    keys, _ = read_key_file(path)
+    return path.read_text(encoding="utf-8"), keys
+
+
+def _without_table(text: str, at: int) -> str:
+    """The text without the table number `at`; comments above it and above the next one stay."""
+    tables = list(_TABLE.finditer(text))
+    if at >= len(tables):
+        return text
+    following = tables[at + 1] if at + 1 < len(tables) else _END.search(text)
+    end = len(text) if following is None else following.start("above")
+    return text[: tables[at].start("header")] + text[end:]
+
+
+def _replace(path: Path, text: str, meant: tuple[StoredKey, ...]) -> None:
+    """Write the file: a new one for its user alone, an old one with its owner and mode."""
+    data = text.encode()
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(
+            field=str(path), value="(too long)", expected=f"at most {FILE_BYTES_MAX:,} bytes"
+        )
+    if parse_keys(data, where=str(path)) != meant:
+        raise ConfigError(
+            field=str(path), value="(its layout)", expected="[[key]] tables; edit this one by hand"
+        )
+    target = path.resolve()
+    before = target.stat() if target.exists() else None
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(draft, flags, mode=0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            if before is not None:
+                if (before.st_uid, before.st_gid) != (os.getuid(), os.getgid()):
+                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(file.fileno(), before.st_mode & 0o644)
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise _unwritable(path, error) from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the file's directory, which stays the same one when the file is replaced."""
+    try:
+        directory = os.open(path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(field="file", value=path, expected=f"a file to write ({error.strerror})")

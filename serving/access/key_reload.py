@@ -1,0 +1,43 @@
+"""SIGHUP reads the keys again, as it does for daemons; a terminal that closes still ends us.
+
+The kernel sends the same signal when a terminal goes away. A process that had one and has it no
+longer is meant to end then, unless it was started to ignore that (`nohup`).
+"""
+
+import asyncio
+import os
+import signal
+
+from serving.access.key_ring import KeyRing
+
+
+class KeyReload:
+    """Reloads `ring` at SIGHUP while it runs; `start` and `stop` from the main thread's loop."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+        self._ends_with_terminal = False
+
+    async def start(self) -> None:
+        """Listen for the signal."""
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._ends_with_terminal = not ignored and _has_terminal()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._heard)
+
+    async def stop(self) -> None:
+        """Leave the signal to the system again; idempotent."""
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+    def _heard(self) -> None:
+        if self._ends_with_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        self._ring.reload()
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

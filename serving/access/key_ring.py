@@ -1,0 +1,179 @@
+"""All keys that open something: of flags, of the file, and the control service's own.
+
+A secret is hashed once and compared with every key, in constant time and without an early exit:
+how long an answer takes says nothing about how near a guess was, nor which key it was, nor whether
+it was any.
+"""
+
+import hmac
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from emulator.errors import ConfigError
+from serving.access.key_file import read_key_file
+from serving.access.secret import digest_in, digest_of
+from serving.access.stored_key import Scope, StoredKey
+from serving.admission.work import Client
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 1.0
+"""Wall seconds between two looks at the file, at least."""
+
+_ANONYMOUS: Final = Client()
+
+
+class KeySettings(Protocol):
+    """What a ring is made of; see `serving.front_door.front_door_settings`."""
+
+    @property
+    def key_file(self) -> Path | None:
+        """Clients' keys."""
+
+    @property
+    def key_hashes(self) -> tuple[str, ...]:
+        """Hashes of keys that were given by flag or environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Whose secret it is, and what it opens."""
+
+    client: Client
+    scopes: frozenset[Scope]
+
+
+class KeyRing:
+    """Keys of one server, for one loop.
+
+    `holder_of`, `client_of` and `admits_control` look at the file now and then, and read it again
+    when it has changed; `reload` does so at once. A file that has become wrong, or is gone, keeps
+    the keys that were read last, and a line in the log says what is wrong with it.
+
+    Raises ConfigError when it is made of a file that is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        key_file: Path | None = None,
+        key_hashes: Sequence[str] = (),
+        control_secret: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._key_file = key_file
+        self._clock, self._now = clock, now
+        self._given = tuple(
+            StoredKey(client=Client(name=f"(key {number})"), hash=text)
+            for number, text in enumerate(key_hashes, start=1)
+        )
+        self._control = None if control_secret is None else digest_of(control_secret)
+        self._keys: tuple[tuple[bytes, StoredKey], ...] = ()
+        self._seen: tuple[int, ...] = ()
+        self._looked_s = clock()
+        keys: tuple[StoredKey, ...] = ()
+        if key_file is not None:
+            keys, status = read_key_file(key_file)
+            self._seen = _identity(status)
+        self._hold(keys)
+
+    @classmethod
+    def of(cls, settings: KeySettings, *, control_secret: str | None = None) -> Self:
+        """The ring that `settings` describe, with the control service's own key.
+
+        Raises ConfigError. See `control_key.held_control_key`.
+        """
+        return cls(
+            key_file=settings.key_file,
+            key_hashes=settings.key_hashes,
+            control_secret=control_secret,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key was ever configured, so that everybody is anonymous.
+
+        A file that holds no key is not that: nobody enters.
+        """
+        return self._key_file is None and not self._given
+
+    def holder_of(self, secret: str | None) -> Holder | None:
+        """Whose it is; None when it is no key of ours, or has expired."""
+        self._look()
+        given = digest_of("" if secret is None else secret)
+        found: StoredKey | None = None
+        for digest, key in self._keys:
+            if hmac.compare_digest(digest, given):
+                found = key
+        if secret is None or found is None or found.is_expired(self._now()):
+            return None
+        return Holder(client=found.client, scopes=frozenset(found.scopes))
+
+    def client_of(self, secret: str | None) -> Client | None:
+        """Who may ask for inference with it; everybody, as `anonymous`, when the ring is open.
+
+        None: it is no key of ours, or opens something else alone (`holder_of` tells which).
+        """
+        if self.is_open:
+            return _ANONYMOUS
+        holder = self.holder_of(secret)
+        if holder is None or Scope.INFERENCE not in holder.scopes:
+            return None
+        return holder.client
+
+    def admits_control(self, secret: str | None) -> bool:
+        """Whether it opens the control service: this run's own key, or one with that scope.
+
+        Nobody is admitted without a key, whatever else is open.
+        """
+        holder = self.holder_of(secret)
+        is_own = self._control is not None and hmac.compare_digest(
+            self._control, digest_of("" if secret is None else secret)
+        )
+        return is_own or (holder is not None and Scope.CONTROL in holder.scopes)
+
+    def reload(self) -> None:
+        """Read the file again; raises nothing: what is wrong is logged, and the old keys stay."""
+        if self._key_file is None:
+            return
+        try:
+            keys, status = read_key_file(self._key_file)
+        except ConfigError as error:
+            logger.warning("keys stay as they were: %s", error)
+            return
+        self._seen = _identity(status)
+        self._hold(keys)
+        logger.info("%d keys of %s", len(keys), self._key_file)
+
+    def _look(self) -> None:
+        """Read the file again if it is another than at the last look."""
+        if self._key_file is None or self._clock() - self._looked_s < LOOK_EVERY_S:
+            return
+        self._looked_s = self._clock()
+        try:
+            seen = _identity(self._key_file.stat())
+        except OSError:
+            seen = ()
+        if seen != self._seen:
+            self._seen = seen  # what is wrong with it is told once
+            self.reload()
+
+    def _hold(self, keys: tuple[StoredKey, ...]) -> None:
+        self._keys = tuple((digest_in(key.hash), key) for key in (*self._given, *keys))
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )

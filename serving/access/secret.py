@@ -1,0 +1,51 @@
+"""The secret of a key: how it is drawn, and what is kept of it.
+
+What is kept is its plain SHA-256. A slow, salted hash protects secrets that people choose, because
+those can be guessed; of a secret with 256 random bits no guess ever comes near, so a fast hash
+loses nothing, and a request costs one hash however many keys there are. It also is what any system
+makes: `printf %s "$KEY" | sha256sum`. Secrets that users chose themselves (`--api-key`) are hashed
+the same way and never written to a file by us; a short one is told.
+"""
+
+import hashlib
+import re
+import secrets
+from typing import Final
+
+SECRET_BYTES: Final = 32
+"""256 random bits."""
+
+PREFIX: Final = "us-"
+"""So that scanners of source code, and people, see what it is."""
+
+CHOSEN_LENGTH_MIN: Final = 20
+"""Characters below which a secret that a user chose is called short: 20 random letters and digits
+have 119 bits."""
+
+_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def draw_secret() -> str:
+    """Draw a new secret from the system's source of chance."""
+    return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+
+
+def hash_of(secret: str) -> str:
+    """What is kept of `secret`: `sha256:` and 64 hex digits. Any text has one."""
+    return f"sha256:{digest_of(secret).hex()}"
+
+
+def digest_of(secret: str) -> bytes:
+    """SHA-256 [32 bytes] of `secret`."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def is_hash(text: str) -> bool:
+    """Whether `text` is what `hash_of` makes."""
+    return _HASH.fullmatch(text) is not None
+
+
+def digest_in(text: str) -> bytes:
+    """The SHA-256 [32 bytes] that a hash spells."""
+    assert is_hash(text)
+    return bytes.fromhex(text.removeprefix("sha256:"))

@@ -1,0 +1,70 @@
+"""One key as it is kept: whose it is, what it may do, and a hash of its secret."""
+
+import re
+from collections.abc import Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from emulator.errors import ConfigError
+from serving.access.secret import is_hash
+from serving.admission.work import Client
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+class Scope(StrEnum):
+    """What a key opens: the doors of HTTP and gRPC, or the control service."""
+
+    INFERENCE = "inference"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredKey:
+    """A key without its secret.
+
+    Attributes:
+        client: its name, class of work and limits.
+        hash: of its secret, as `secret.hash_of` spells it.
+        scopes: what it opens.
+        expires: from then on it opens nothing; None: never. With a time zone.
+
+    Raises ConfigError. The message never holds the hash: a secret put there by mistake stays out
+    of logs.
+    """
+
+    client: Client
+    hash: str = field(repr=False)
+    scopes: Set[Scope] = frozenset({Scope.INFERENCE})
+    expires: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not is_hash(self.hash):
+            raise ConfigError(
+                field="hash", value="(not shown)", expected="sha256: and 64 small hex digits"
+            )
+        if not self.scopes:
+            raise ConfigError(field="scopes", value="[]", expected=f"one of {', '.join(Scope)}")
+        if self.expires is not None and self.expires.tzinfo is None:
+            raise ConfigError(
+                field="expires",
+                value=self.expires.isoformat(),
+                expected="a time with its zone, such as 2027-01-31T12:00:00Z",
+            )
+
+    def is_expired(self, now: datetime) -> bool:
+        """Whether it opens nothing any more; `now` has a time zone."""
+        return self.expires is not None and self.expires <= now
+
+
+def check_name(name: object) -> str:
+    """A key's name, which stands in logs and reports; raises ConfigError."""
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise ConfigError(
+        field="name",
+        value=repr(name)[:80],
+        expected="1 to 64 letters, digits and . _ @ -, a letter or digit first",
+    )

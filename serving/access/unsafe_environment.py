@@ -1,0 +1,41 @@
+"""Variables of the environment that would open what this server keeps shut; each is refused.
+
+They are vLLM's and Ray's own, made for debugging, and easily inherited from another shell.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from emulator.errors import ConfigError
+
+_SAFE: Final = {
+    # vLLM: /sleep, /collective_rpc, /reset_prefix_cache and more, open to whoever reaches the port.
+    "VLLM_SERVER_DEV_MODE": (
+        ("", "0"),
+        "unset: vLLM's development endpoints are off here; `ultraserve engine` and the control "
+        "port do what they are for",
+    ),
+    # vLLM: pickle, and so code, in its messages between processes.
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": (
+        ("", "0"),
+        "unset: no message between processes is unpickled here",
+    ),
+    # vLLM: another program in place of its HTTP app, which asks nobody for our keys.
+    "VLLM_USE_RUST_FRONTEND": (
+        ("", "0"),
+        "unset: keys, limits and probes are in front of vLLM's own HTTP app alone",
+    ),
+    # Ray: its ports run code for whoever reaches them.
+    "RAY_AUTH_MODE": (
+        ("", "token"),
+        "unset, or token: whoever reaches Ray's ports could run code",
+    ),
+}
+
+
+def refuse_unsafe_environment(environment: Mapping[str, str]) -> None:
+    """Raise ConfigError, which names the variable, for the first one that opens something."""
+    for name, (safe, expected) in _SAFE.items():
+        value = environment.get(name, "").strip()
+        if value.lower() not in safe:
+            raise ConfigError(field=name, value=value, expected=expected)

@@ -1,0 +1,48 @@
+"""Variables that open doors of vLLM and Ray: each is refused, and what they mean is as they say."""
+
+import pytest
+from vllm import envs
+
+from emulator.errors import ConfigError
+from serving.access.unsafe_environment import refuse_unsafe_environment
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VLLM_SERVER_DEV_MODE", "1"),
+        ("VLLM_SERVER_DEV_MODE", "yes"),
+        ("VLLM_ALLOW_INSECURE_SERIALIZATION", "1"),
+        ("VLLM_USE_RUST_FRONTEND", "1"),
+        ("RAY_AUTH_MODE", "disabled"),
+        ("RAY_AUTH_MODE", "k8s"),
+    ],
+)
+def test_what_opens_a_door_is_refused_and_named(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}={value}: expected unset"):
+        refuse_unsafe_environment({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VLLM_SERVER_DEV_MODE", "0"),
+        ("VLLM_ALLOW_INSECURE_SERIALIZATION", ""),
+        ("RAY_AUTH_MODE", "token"),
+        ("RAY_AUTH_MODE", "TOKEN"),
+    ],
+)
+def test_what_opens_none_is_let_be(name: str, value: str) -> None:
+    refuse_unsafe_environment({name: value})
+
+
+def test_the_words_that_are_refused_are_vllm_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "VLLM_SERVER_DEV_MODE",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION",
+        "VLLM_USE_RUST_FRONTEND",
+    ):
+        monkeypatch.setenv(name, "1")
+        assert envs.environment_variables[name]() is True
+        monkeypatch.setenv(name, "0")
+        assert envs.environment_variables[name]() is False
