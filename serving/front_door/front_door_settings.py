@@ -11,39 +11,11 @@ from typing import Final, Self
 
 import msgspec
 
+from emulator.errors import ConfigError
+from serving.access.tls_files import TlsFiles
+from serving.admission.door_limits import DoorLimits
+
 ENVIRONMENT: Final = "ULTRASERVE_FRONT_DOOR"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorLimits:
-    """How much waits at most, and what interactive work is promised.
-
-    Attributes:
-        queue_requests, queue_tokens: interactive requests that have entered and wait for their
-            first token, and the tokens of their prompts.
-        batch_queue_requests, batch_queue_tokens: the same for batch work that waits at the door.
-        batch_wait_s: emulated seconds that batch work waits at most.
-        ttft_target_s: emulated; interactive work that would wait longer is refused at once. None:
-            no target.
-        reserve: share of the engine's seats and KV that batch work leaves to interactive work.
-    """
-
-    queue_requests: int = 8_192
-    queue_tokens: int = 32_000_000
-    batch_queue_requests: int = 65_536
-    batch_queue_tokens: int = 256_000_000
-    batch_wait_s: float = 86_400.0
-    ttft_target_s: float | None = None
-    reserve: float = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """PEM files. With `client_ca` clients must show a certificate of it (mTLS)."""
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +26,8 @@ class FrontDoorSettings:
         grpc_host, grpc_port: of `vllm.grpc.engine.VllmEngine`; None: no such door.
         key_file: keys of clients, see `serving.access`; None: none.
         key_hashes: of keys given by flag or environment, as `serving.access` hashes them.
-        control_key_file: where the control service's own key lies, see `serving.access`.
+        control_key_file: the control service's own key, which the user keeps there; None: it is
+            drawn at each start, see `serving.access.control_key`.
         tls: for HTTP, gRPC, and the control service beyond loopback; None: plain text.
         body_bytes_max: of a request, both protocols.
         request_wall_s_max: wall seconds that a request may take.
@@ -72,6 +45,15 @@ class FrontDoorSettings:
     request_wall_s_max: float = 3_600.0
     drain_wall_s_max: float = 30.0
 
+    def __post_init__(self) -> None:
+        if self.grpc_port is not None:
+            port = self.grpc_port
+            _check("grpc_port", port, 1 <= port <= 65_535, "1 to 65535")
+        _check("max_body_bytes", self.body_bytes_max, self.body_bytes_max >= 1, "at least 1")
+        _check_seconds("request_timeout", self.request_wall_s_max)
+        if self.drain_wall_s_max != 0:
+            _check_seconds("drain_timeout", self.drain_wall_s_max)
+
     def to_environment(self) -> dict[str, str]:
         """The variable that `from_environment` reads."""
         return {ENVIRONMENT: msgspec.json.encode(self, enc_hook=str).decode()}
@@ -87,3 +69,12 @@ def _path(kind: type, value: object) -> object:
     if kind is Path:
         return Path(str(value))
     raise NotImplementedError(kind)
+
+
+def _check(field: str, value: float, holds: bool, expected: str) -> None:
+    if not holds:
+        raise ConfigError(field=field, value=value, expected=expected)
+
+
+def _check_seconds(field: str, value: float) -> None:
+    _check(field, value, 0 < value < float("inf"), "seconds above 0")

@@ -1,0 +1,164 @@
+"""Every generation goes by the door: whoever calls `engine.generate` has a ticket, or gets one.
+
+vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM. It is wrapped once: batch
+work awaits its turn there, the class of work is the scheduler's priority, and the ticket hears of
+each sequence what `serving.plugin.request_watch` sees. A call that comes without a ticket, by
+whatever way, enters as anonymous interactive work or is refused.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any, Final
+
+from serving.admission.entry import Outcome
+from serving.admission.entry_parts import Counted
+from serving.admission.refusal import Refused
+from serving.admission.work import PRIORITY, Client, Work, WorkClass
+from serving.front_door.door import Door
+from serving.front_door.ticket import Ticket
+from serving.plugin.refused_request import RefusedRequest
+from serving.plugin.request_watch import RequestWatch
+
+current_ticket: ContextVar[Ticket | None] = ContextVar("ultraserve_ticket", default=None)
+"""The ticket of the request that this task, and those that it starts, works for."""
+
+_generation: ContextVar["_Generation | None"] = ContextVar("ultraserve_generation", default=None)
+
+_MARK: Final = "goes_by_the_door"
+
+_Generate = Callable[..., AsyncGenerator[Any, None]]
+
+
+class _Generation:
+    """One call of `generate` and its sequences, by vLLM's names: True with a token."""
+
+    __slots__ = ("_sequences", "_ticket", "_watch")
+
+    def __init__(self, ticket: Ticket, watch: RequestWatch) -> None:
+        self._ticket = ticket
+        self._watch = watch
+        self._sequences: dict[str, bool] = {}
+
+    def begin(self, name: str, counted: Counted) -> None:
+        self._sequences[name] = False
+        self._ticket.begin(counted)
+
+    def made(self, name: str, tokens: int) -> None:
+        if not self._sequences[name]:
+            self._sequences[name] = True
+            self._ticket.first_token()
+        self._ticket.made(tokens)
+
+    def end(self) -> None:
+        """All its sequences are over; again it changes nothing."""
+        sequences, self._sequences = self._sequences, {}
+        for name in sequences:
+            self._watch.forget(name)
+        if sequences:
+            without_token = sum(not has_token for has_token in sequences.values())
+            self._ticket.end(sequences=len(sequences), without_token=without_token)
+
+
+def admit_generation(engine: Any, door: Door) -> None:
+    """Put `door` before `generate` of `engine`, vLLM's AsyncLLM; again it changes nothing."""
+    if hasattr(engine.check_admission, _MARK):
+        return
+    watch = RequestWatch(engine, _generation.get, door.look)
+    watch.install()
+    _guard_preflight(engine, door)
+    engine.generate = _admitted(engine, door, watch)
+
+
+def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
+    generate: _Generate = engine.generate
+    sets_priority = engine.vllm_config.scheduler_config.policy == "priority"
+    context_tokens = engine.vllm_config.model_config.max_model_len
+
+    async def admitted(
+        prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        ticket, own = current_ticket.get(), None
+        try:
+            if ticket is None or ticket.has_left:
+                ticket = own = door.enter(_work(prompt, sampling_params, context_tokens))
+            await ticket.turn()
+        except Refused as refused:
+            raise RefusedRequest(refused) from None
+        except asyncio.CancelledError:
+            if own is not None:
+                own.leave(Outcome.ABORTED)
+            raise
+        if sets_priority:
+            kwargs["priority"] = _priority(ticket.work.work_class, kwargs.get("priority", 0))
+        generation = _Generation(ticket, watch)
+        outcome = Outcome.FAILED
+        try:
+            async with aclosing(generate(prompt, sampling_params, request_id, **kwargs)) as outputs:
+                output = await _first(outputs, generation)
+                while output is not None:
+                    yield output
+                    output = await anext(outputs, None)
+            outcome = Outcome.FINISHED
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = Outcome.ABORTED
+            raise
+        finally:
+            generation.end()
+            if own is not None:
+                own.leave(outcome)
+
+    return admitted
+
+
+async def _first(outputs: AsyncGenerator[Any, None], generation: _Generation) -> Any:
+    """The first output; vLLM adds the request's sequences on the way, and they are `generation`'s.
+
+    The variable is set and reset within one call of `anext`: between two calls a generator may move
+    to another task, and so to another context.
+    """
+    token = _generation.set(generation)
+    try:
+        return await anext(outputs, None)
+    finally:
+        _generation.reset(token)
+
+
+def _priority(work_class: WorkClass, asked: int) -> int:
+    """The priority for vLLM, lower first: a client orders its batch work, and nothing goes before
+    interactive work.
+    """
+    least = PRIORITY[work_class]
+    return least if work_class is WorkClass.INTERACTIVE else max(least, asked)
+
+
+def _work(prompt: Any, sampling_params: Any, context_tokens: int) -> Work:
+    """What a call without a ticket asks for; the engine counts what cannot be seen here."""
+    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else None
+    prompt_tokens = len(token_ids or ())
+    asked = sampling_params.max_tokens
+    new_tokens = asked if asked is not None else max(1, context_tokens - prompt_tokens)
+    return Work(
+        client=Client(),
+        work_class=WorkClass.INTERACTIVE,
+        sequences=sampling_params.n,
+        prompt_tokens=prompt_tokens,
+        new_tokens_max=new_tokens * sampling_params.n,
+    )
+
+
+def _guard_preflight(engine: Any, door: Door) -> None:
+    """Refuse work without a ticket where vLLM checks, which is before a stream has begun."""
+    check = engine.check_admission
+
+    def check_admission(n: int = 1, request_id: str | None = None) -> None:
+        if current_ticket.get() is None and _generation.get() is None:
+            refused = door.would_refuse(Client(), WorkClass.INTERACTIVE)
+            if refused is not None:
+                door.count_refusal(refused, WorkClass.INTERACTIVE)
+                raise RefusedRequest(refused)
+        check(n, request_id)
+
+    setattr(check_admission, _MARK, True)
+    engine.check_admission = check_admission

@@ -1,0 +1,43 @@
+"""What the engine can hold and take in now: from vLLM's configuration and the newest snapshot."""
+
+from typing import Any
+
+from serving.admission.capacity import Capacity
+from serving.metrics.snapshot import Snapshot
+from serving.plugin.stat_logger import newest_snapshot
+from serving.settings import Settings
+
+
+class EngineCapacity:
+    """The capacity of vLLM's AsyncLLM `engine`, asked for by calling it.
+
+    A snapshot says how many ranks are up and what an emulated second is; until the first, all are
+    up and a second is a second. Each rank has seats, KV blocks and a step's tokens of its own.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        config = engine.vllm_config
+        self._engine = engine
+        self._ranks = Settings.from_additional_config(config.additional_config).ranks
+        self._seats = int(config.scheduler_config.max_num_seqs)
+        self._step_tokens = int(config.scheduler_config.max_num_batched_tokens)
+        cache = config.cache_config
+        self._kv_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size)
+        self._last = self._of(self._ranks, 1.0)
+        self._snapshot: Snapshot | None = None
+
+    def __call__(self) -> Capacity:
+        """The newest."""
+        snapshot = newest_snapshot(self._engine)
+        if snapshot is not None and snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self._last = self._of(snapshot.ranks_up, snapshot.dilation or 1.0)
+        return self._last
+
+    def _of(self, ranks: int, dilation: float) -> Capacity:
+        return Capacity(
+            seats=self._seats * ranks,
+            kv_tokens=self._kv_tokens * ranks,
+            prefill_tokens_per_step=self._step_tokens * ranks,
+            dilation=dilation,
+        )

@@ -1,0 +1,232 @@
+"""The door before the engine, live: admission with a clock, and whoever waits for a turn.
+
+One event loop uses it; nothing here is awaited but a turn and an empty house.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import partial
+from typing import Final
+
+from serving.admission.admission import Admission
+from serving.admission.capacity import Capacity
+from serving.admission.door_limits import DoorLimits
+from serving.admission.door_state import DoorState
+from serving.admission.entry import Entry, Outcome
+from serving.admission.entry_parts import Counted
+from serving.admission.refusal import RateState, RefusalReason, Refused
+from serving.admission.work import Client, Work, WorkClass
+from serving.front_door.ticket import Ticket
+from serving.metrics.door_metrics import DoorMetrics
+
+_LOOK_WALL_S: Final = 0.5
+"""While batch work waits, the door looks so often whether it may go or has waited too long, also
+when nothing happens. Assumed: half a second more or less is nothing to a job of hours."""
+
+
+class Door:
+    """Lets requests in and knows what is inside.
+
+    `capacity` is asked whenever something happens, and its dilation turns `clock`'s wall seconds
+    into emulated ones.
+    """
+
+    def __init__(
+        self,
+        limits: DoorLimits,
+        capacity: Callable[[], Capacity],
+        clock: Callable[[], float] = time.monotonic,
+        metrics: DoorMetrics | None = None,
+    ) -> None:
+        self._capacity = capacity
+        self._clock = clock
+        self._wall_s = clock()
+        self._emulated_s = 0.0
+        self._admission = Admission(limits, capacity())
+        self._tickets: dict[int, Ticket] = {}
+        self._queued: dict[int, Ticket] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._look: asyncio.TimerHandle | None = None
+        self._metrics = metrics
+        if metrics is not None:
+            self._show(metrics, limits)
+
+    # ---- for those who handle requests
+
+    def enter(self, work: Work) -> Ticket:
+        """Let `work` in; batch work then has to wait for its turn.
+
+        Raises Refused at once when it may not enter.
+        """
+        now_s = self._now_s()
+        try:
+            entry = self._admission.enter(work, now_s)
+        except Refused as refused:
+            if self._metrics is not None:
+                self._metrics.refused(work.work_class, refused.reason)
+            raise
+        if self._metrics is not None:
+            self._metrics.entered(work.work_class)
+        ticket = Ticket(entry, self._admission.rate(work.client, now_s), self)
+        self._tickets[entry.number] = ticket
+        self._empty.clear()
+        if work.work_class is WorkClass.BATCH:
+            self._queued[entry.number] = ticket
+            self.look()
+        return ticket
+
+    def would_refuse(self, client: Client, work_class: WorkClass) -> Refused | None:
+        """Why the smallest request would not enter, before its body is read; None: it might.
+
+        Nothing is counted: whoever refuses by it says so by `count_refusal`.
+        """
+        return self._admission.would_refuse(client, work_class, self._now_s())
+
+    def count_refusal(self, refused: Refused, work_class: WorkClass) -> None:
+        """A request was refused by the answer of `would_refuse`."""
+        self._admission.refuse(refused, work_class)
+        if self._metrics is not None:
+            self._metrics.refused(work_class, refused.reason)
+
+    def rate(self, client: Client) -> RateState:
+        """What is left of the client's limits."""
+        return self._admission.rate(client, self._now_s())
+
+    # ---- for those who run the server
+
+    def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
+        """Refuse new work, `retry_after_s` being wall seconds; what is inside goes on.
+
+        A drain also refuses the batch work that has not had its turn.
+        """
+        refused = Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())
+        self._turn_away(self._admission.close(refused, self._now_s()), refused)
+
+    def open(self) -> None:
+        """Let new work in again."""
+        self._admission.open()
+        self.look()
+
+    @property
+    def closed(self) -> Refused | None:
+        """What new work is told while the door is closed."""
+        return self._admission.closed
+
+    async def empty(self, timeout_s: float) -> bool:
+        """Wait until all that entered has left, at most so many wall seconds; whether it has."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), timeout_s)
+        return self._empty.is_set()
+
+    def state(self) -> DoorState:
+        """Counts of this moment."""
+        return self._admission.state(self._now_s())
+
+    # ---- for tickets
+
+    def begin(self, entry: Entry, counted: Counted) -> None:
+        """See `Ticket.begin`."""
+        self._admission.begin(entry, counted, self._now_s())
+
+    def first_token(self, entry: Entry) -> None:
+        """See `Ticket.first_token`."""
+        now_s = self._now_s()
+        if self._admission.first_token(entry, now_s) and self._metrics is not None:
+            self._metrics.waited(entry.work_class, now_s - entry.entered_s)
+
+    def made(self, entry: Entry, tokens: int) -> None:
+        """See `Ticket.made`."""
+        self._admission.made(entry, tokens)
+
+    def end(self, entry: Entry, *, sequences: int, without_token: int) -> None:
+        """See `Ticket.end`."""
+        now_s = self._now_s()
+        self._admission.end(entry, sequences=sequences, without_token=without_token, now_s=now_s)
+        self.look()
+
+    def leave(self, ticket: Ticket, outcome: Outcome) -> None:
+        """See `Ticket.leave`."""
+        if self._tickets.pop(ticket.entry.number, None) is None:
+            return
+        self._queued.pop(ticket.entry.number, None)
+        self._admission.leave(ticket.entry, outcome, self._now_s())
+        self._count_left(ticket.entry, outcome)
+        self.look()
+
+    # ---- batch work's turn
+
+    def look(self) -> None:
+        """Give turns to batch work, as far as there is room, and turn away what waited too long."""
+        if not self._queued:
+            return
+        now_s = self._now_s()
+        late = self._admission.overdue(now_s)
+        if late:
+            waited = f"it has waited {self._admission.limits.batch_wait_s:g} s, as long as it may"
+            self._turn_away(
+                late, self._refused(RefusalReason.BATCH_WAIT, waited, late[0].work.client)
+            )
+        for entry in self._admission.turns(now_s):
+            self._queued.pop(entry.number).give_turn()
+        if self._queued and self._look is None:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(_LOOK_WALL_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self.look()
+
+    def _turn_away(self, entries: Iterable[Entry], refused: Refused) -> None:
+        """Tell those who wait; admission has let them leave."""
+        for entry in entries:
+            ticket = self._tickets.pop(entry.number)
+            self._queued.pop(entry.number, None)
+            self._count_left(entry, Outcome.REFUSED)
+            if self._metrics is not None:
+                self._metrics.refused(entry.work_class, refused.reason)
+            ticket.give_turn(refused)
+
+    def _refused(self, reason: RefusalReason, message: str, client: Client) -> Refused:
+        hint = self._admission.would_refuse(client, WorkClass.BATCH, self._now_s())
+        retry_after_s = hint.retry_after_s if hint is not None else _LOOK_WALL_S
+        return Refused(reason, message, retry_after_s=retry_after_s, rate=self.rate(client))
+
+    def _count_left(self, entry: Entry, outcome: Outcome) -> None:
+        if not self._tickets:
+            self._empty.set()
+        if self._metrics is not None:
+            self._metrics.left(entry.work_class, outcome)
+
+    # ---- time and what is shown
+
+    def _now_s(self) -> float:
+        """Emulated seconds since the door was made, at the dilation of each moment."""
+        capacity = self._capacity()
+        wall_s = self._clock()
+        self._emulated_s += (wall_s - self._wall_s) / capacity.dilation
+        self._wall_s = wall_s
+        self._admission.capacity = capacity
+        return self._emulated_s
+
+    def _show(self, metrics: DoorMetrics, limits: DoorLimits) -> None:
+        for field in fields(limits):
+            value = getattr(limits, field.name)
+            if value is not None:
+                metrics.limit(field.name, value)
+        for work_class in WorkClass:
+            metrics.follow(
+                work_class,
+                in_flight=partial(self._reading, work_class, "in_flight"),
+                waiting=partial(self._reading, work_class, "queued", "waiting"),
+                waiting_tokens=partial(
+                    self._reading, work_class, "queued_tokens", "waiting_tokens"
+                ),
+            )
+
+    def _reading(self, work_class: WorkClass, *names: str) -> float:
+        state = self.state().classes[work_class]
+        return float(sum(getattr(state, name) for name in names))

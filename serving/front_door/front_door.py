@@ -1,0 +1,84 @@
+"""All that stands before one engine in one API process: built once, when vLLM's app starts."""
+
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from serving.access.key_reload import KeyReload
+from serving.access.key_ring import KeyRing
+from serving.front_door.admitted_generate import admit_generation
+from serving.front_door.asgi import App
+from serving.front_door.capacity import EngineCapacity
+from serving.front_door.door import Door
+from serving.front_door.front_door_settings import FrontDoorSettings
+from serving.front_door.graceful_end import GracefulEnd
+from serving.front_door.grpc_server import EngineGrpcServer
+from serving.front_door.http_door import HttpDoor
+from serving.front_door.probes import Probes
+from serving.front_door.readiness import Readiness
+from serving.front_door.request_body import BodyReader
+from serving.front_door.slow_heads import SlowHeads
+from serving.metrics.door_metrics import DoorMetrics
+
+
+class Service(Protocol):
+    """What runs while the app is up; `stop` is idempotent."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """End."""
+
+
+class FrontDoor:
+    """Keys, admission and readiness, which both protocols share.
+
+    `engine` is vLLM's AsyncLLM; from here on every generation of it goes by `door`.
+    `control_secret` is the control service's own key, None where it has none.
+
+    Raises ConfigError for a key file that is wrong.
+    """
+
+    def __init__(
+        self, engine: Any, settings: FrontDoorSettings, *, control_secret: str | None
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self.keys = KeyRing.of(settings, control_secret=control_secret)
+        self.door = Door(settings.limits, EngineCapacity(engine), metrics=DoorMetrics())
+        self.readiness = Readiness(engine, lambda: self.door.closed)
+        admit_generation(engine, self.door)
+
+    def before(self, app: App, *, missing: Collection[str] = ()) -> HttpDoor:
+        """HTTP's door before vLLM's app; `missing` are its paths that the model cannot answer."""
+        return HttpDoor(
+            app,
+            keys=self.keys,
+            door=self.door,
+            probes=Probes(self.readiness),
+            bodies=BodyReader(bytes_max=self._settings.body_bytes_max),
+            context_tokens_max=self._engine.model_config.max_model_len,
+            request_wall_s_max=self._settings.request_wall_s_max,
+            missing=missing,
+        )
+
+    def services(self, server: Any) -> list[Service]:
+        """What runs beside the app, in the order of its start; `server` is its uvicorn server."""
+        services: list[Service] = [
+            GracefulEnd(
+                self._engine, server, self.door, drain_wall_s_max=self._settings.drain_wall_s_max
+            ),
+            KeyReload(self.keys),
+            SlowHeads(server),
+        ]
+        if self._settings.grpc_port is not None:
+            services.append(
+                EngineGrpcServer(
+                    self._engine,
+                    self._settings,
+                    door=self.door,
+                    keys=self.keys,
+                    readiness=self.readiness,
+                )
+            )
+        return services

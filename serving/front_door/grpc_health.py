@@ -1,0 +1,99 @@
+"""`grpc.health.v1`, by the same readiness as HTTP's probes: the server is live, the engine ready.
+
+The service of no name is liveness: a supervisor that sees it fail starts the server anew. The
+engine's own name is readiness: a load balancer that sees it fail sends work elsewhere. Who checks
+is told what holds now; who watches is told of a change within a moment.
+"""
+
+import asyncio
+import contextlib
+from typing import Any, Final, Protocol
+
+from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]
+
+LIVE: Final = ""
+READY: Final = "vllm.grpc.engine.VllmEngine"
+
+_LOOK_EVERY_S: Final = 0.2
+"""While somebody watches."""
+
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Reasons(Protocol):
+    """What is asked; see `serving.front_door.readiness`."""
+
+    def not_alive(self) -> str | None:
+        """Why the process should be started anew; None while it should not."""
+
+    async def not_ready(self) -> str | None:
+        """Why no request should be sent here now; None when one may be."""
+
+
+class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
+    """The health service that grpcio brings, kept up to date while it is asked."""
+
+    def __init__(self, readiness: Reasons) -> None:
+        super().__init__()
+        self._readiness = readiness
+        self._watchers = 0
+        self._looking: asyncio.Task[None] | None = None
+
+    async def Check(  # noqa: N802  the name that the contract gives
+        self, request: Any, context: Any
+    ) -> Any:
+        """Say what holds now; NOT_FOUND for a service that is none of ours."""
+        await self._look()
+        return await super().Check(request, context)
+
+    async def List(  # noqa: N802  the name that the contract gives
+        self, request: Any, context: Any
+    ) -> Any:
+        """Say what holds now of every service; grpcio's own has no answer."""
+        del request, context
+        await self._look()
+        statuses = {
+            name: health_pb2.HealthCheckResponse(status=status)
+            for name, status in self._server_status.items()
+        }
+        return health_pb2.HealthListResponse(statuses=statuses)
+
+    async def Watch(  # noqa: N802  the name that the contract gives
+        self, request: Any, context: Any
+    ) -> None:
+        """Say what holds now and whenever it changes."""
+        await self._look()
+        self._watchers += 1
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._keep_looking())
+        try:
+            await super().Watch(request, context)
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                await self._stop_looking()
+
+    async def stop(self) -> None:
+        """Say from now on that nothing is served, to watchers too; idempotent."""
+        await self._stop_looking()
+        await self.enter_graceful_shutdown()
+
+    async def _stop_looking(self) -> None:
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        reasons = {LIVE: self._readiness.not_alive(), READY: await self._readiness.not_ready()}
+        for name, reason in reasons.items():
+            status = _SERVING if reason is None else _NOT_SERVING
+            if self._server_status.get(name) != status:
+                await self.set(name, status)

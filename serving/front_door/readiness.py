@@ -1,0 +1,111 @@
+"""Whether the server is there, and whether it takes requests: one answer for every protocol.
+
+Alive: the engine's process is there. Ready: alive, the door is open, the engine neither sleeps nor
+holds requests back, and a rank is up. The engine is asked at most once in LOOK_EVERY_S however many
+ask here; one that is busy with a step answers after it, until then its last answer stands.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from serving.admission.refusal import Refused
+from serving.controller.engine_call import Engine, EngineFailed, EngineGone, ask, while_there
+from serving.metrics.control_call import TelemetryReply, TelemetryRequest
+
+LOOK_EVERY_S: Final = 1.0
+"""Wall seconds; a probe's period is seconds (Kubernetes: 10 by default)."""
+
+ANSWER_WITHIN_S: Final = 0.8
+"""Wall seconds that a probe waits for the engine; Kubernetes' probes wait one second by default."""
+
+ENGINE_GONE: Final = "the engine is gone"
+_NOT_ASKED: Final = "the engine has not answered yet"
+
+
+class RestingEngine(Engine, Protocol):
+    """What is asked of vLLM's AsyncLLM."""
+
+    async def is_sleeping(self) -> bool:
+        """Whether something of it is not in HBM."""
+
+    async def is_paused(self) -> bool:
+        """Whether it holds requests back."""
+
+
+class Readiness:
+    """Asked by probes of HTTP and by the health service of gRPC.
+
+    `closed` is the door's: why it lets nobody in, None while it is open.
+    """
+
+    def __init__(
+        self,
+        engine: RestingEngine,
+        closed: Callable[[], Refused | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._closed = closed
+        self._clock = clock
+        self._engine_says: str | None = _NOT_ASKED
+        self._looked_s = -float("inf")
+        self._look: asyncio.Task[None] | None = None
+
+    def not_alive(self) -> str | None:
+        """Why the process should be started anew, in one line; None while it should not."""
+        return ENGINE_GONE if self._engine.errored else None
+
+    def is_live(self) -> bool:
+        """Nothing speaks for starting the process anew."""
+        return self.not_alive() is None
+
+    def is_ready(self) -> bool:
+        """What is known now, without waiting; the engine is asked if that was long ago."""
+        self._begin_look()
+        closed = self._engine.errored or self._closed() is not None
+        return not closed and self._engine_says is None
+
+    async def not_ready(self) -> str | None:
+        """Why no request should be sent here now, in one line; None when one may be.
+
+        Takes at most ANSWER_WITHIN_S.
+        """
+        if self._engine.errored:
+            return ENGINE_GONE
+        closed = self._closed()
+        if closed is not None:
+            return str(closed)
+        await self._ask_now_and_then()
+        return ENGINE_GONE if self._engine.errored else self._engine_says
+
+    async def _ask_now_and_then(self) -> None:
+        look = self._begin_look()
+        if not look.done():
+            # Whoever asks may go; the look goes on for the next one.
+            await asyncio.wait({look}, timeout=ANSWER_WITHIN_S)
+
+    def _begin_look(self) -> "asyncio.Task[None]":
+        look = self._look
+        stale = self._clock() - self._looked_s >= LOOK_EVERY_S
+        if look is None or (look.done() and stale):
+            self._looked_s = self._clock()
+            look = self._look = asyncio.ensure_future(self._ask())
+        return look
+
+    async def _ask(self) -> None:
+        try:
+            self._engine_says = await self._why_engine_rests()
+        except (EngineGone, EngineFailed) as error:
+            self._engine_says = str(error)
+
+    async def _why_engine_rests(self) -> str | None:
+        if await while_there(self._engine, self._engine.is_sleeping()):
+            return "the engine sleeps"
+        if await while_there(self._engine, self._engine.is_paused()):
+            return "the engine holds requests back"
+        reply = await ask(self._engine, TelemetryRequest())
+        assert isinstance(reply, TelemetryReply), reply
+        return None if reply.telemetry.ranks_up else "no rank is up"

@@ -1,0 +1,130 @@
+"""An engine at the seam of vLLM's AsyncLLM that makes tokens without computing them.
+
+vLLM's own output processor is in it, with its own requests and outputs, and `generate` is as
+AsyncLLM has it: requests are added, outputs come from a queue, a cancelled one is aborted. `step`
+is what the engine's process would do: each sequence that has a seat gets one token.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.engine.parallel_sampling import ParentRequest
+
+CONTEXT_TOKENS = 4_096
+
+
+class GeneratingEngine:
+    """`seats` sequences run at once, lowest priority number first; a token is 7."""
+
+    def __init__(self, *, seats: int = 4, policy: str = "priority") -> None:
+        self.seats = seats
+        self.output_processor = OutputProcessor(None, log_stats=False)
+        self.vllm_config = SimpleNamespace(
+            scheduler_config=SimpleNamespace(policy=policy),
+            model_config=SimpleNamespace(max_model_len=CONTEXT_TOKENS),
+        )
+        self.priorities: list[int] = []
+        self.waiting: dict[str, EngineCoreRequest] = {}
+        self.running: dict[str, int] = {}  # tokens left
+        self.aborted = 0
+        self._names = 0
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        """As vLLM's without limits of its own."""
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        if len(prompt["prompt_token_ids"]) >= CONTEXT_TOKENS:
+            raise VLLMValidationError("prompt too long")
+        names: list[str] = []
+        queue = RequestOutputCollector(sampling_params.output_kind, request_id)
+        self.priorities.append(priority)
+        try:
+            self._add(prompt, sampling_params, request_id, queue, names)
+            await asyncio.sleep(0)  # vLLM sends it to the other process
+            finished = False
+            while not finished:
+                output = queue.get_nowait() or await queue.get()
+                finished = output.finished
+                yield output
+        except (asyncio.CancelledError, GeneratorExit):
+            self.aborted += len(names)
+            self.output_processor.abort_requests(names, internal=True)
+            for name in names:
+                self.waiting.pop(name, None)
+                self.running.pop(name, None)
+            raise
+
+    def _add(
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        external: str,
+        queue: RequestOutputCollector,
+        names: list[str],
+    ) -> None:
+        whole = self._request(prompt, params, external)
+        parent = ParentRequest(whole) if params.n > 1 else None
+        for index in range(params.n):
+            request = whole if parent is None else self._request(prompt, params, external)
+            if parent is not None:
+                name, child_params = parent.get_child_info(index)
+                request.request_id, request.sampling_params = name, child_params
+            self.output_processor.add_request(request, None, parent, index, queue)
+            names.append(request.request_id)
+            self.waiting[request.request_id] = request
+
+    def _request(self, prompt: Any, params: SamplingParams, external: str) -> EngineCoreRequest:
+        self._names += 1
+        return EngineCoreRequest(
+            request_id=f"{external}-{self._names}",
+            external_req_id=external,
+            prompt_token_ids=prompt["prompt_token_ids"],
+            mm_features=None,
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+
+    def step(self) -> int:
+        """One token for each sequence that has a seat; returns how many that were."""
+        for name in list(self.waiting):
+            if len(self.running) < self.seats:
+                params = self.waiting.pop(name).sampling_params
+                assert params is not None
+                self.running[name] = params.max_tokens or 1
+        outputs = []
+        for name in list(self.running):
+            self.running[name] -= 1
+            ends = self.running[name] == 0
+            outputs.append(
+                EngineCoreOutput(
+                    request_id=name,
+                    new_token_ids=[7],
+                    finish_reason=FinishReason.LENGTH if ends else None,
+                )
+            )
+            if ends:
+                del self.running[name]
+        self.output_processor.process_outputs(outputs)
+        return len(outputs)
+
+
+def params(
+    max_tokens: int = 3, *, n: int = 1, kind: RequestOutputKind = RequestOutputKind.DELTA
+) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, n=n, detokenize=False, output_kind=kind)
+
+
+def prompt(tokens: int = 10) -> dict[str, Any]:
+    return {"type": "token", "prompt_token_ids": [5] * tokens}

@@ -1,0 +1,177 @@
+"""Alive and ready, asked by many: an engine that rests, is busy, fails, or is gone."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.admission.refusal import RateState, RefusalReason, Refused
+from serving.front_door.probes import Probes
+from serving.front_door.readiness import Readiness
+from serving.metrics import control_call
+from serving.metrics.control_call import METHOD, TelemetryReply, TelemetryRequest
+from tests.serving.metrics.machine_states import a_state
+from tests.serving.metrics.telemetry_looks import a_telemetry
+
+
+class RestfulEngine:
+    """At the seam of AsyncLLM: an engine's state, and rest. `silent`: no call is answered."""
+
+    def __init__(self) -> None:
+        self.sleeping = self.paused = self.errored = self.silent = False
+        self.failure: Exception | None = None
+        self.ranks_up = 1
+        self.asked = 0
+
+    async def is_sleeping(self) -> bool:
+        return self.sleeping
+
+    async def is_paused(self) -> bool:
+        return self.paused
+
+    async def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        assert (method, control_call.request_from_json(args[0])) == (METHOD, TelemetryRequest())
+        self.asked += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.failure is not None:
+            raise self.failure
+        state = a_state()
+        reply = TelemetryReply(
+            telemetry=a_telemetry(ranks_up=self.ranks_up),
+            faults=state.faults,
+            leases=state.leases,
+            versions=state.versions,
+            sleep=state.sleep,
+        )
+        return [control_call.to_json(reply)]
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def a_readiness(engine: Any, closed: list[Refused] | None = None) -> tuple[Readiness, Clock]:
+    clock = Clock()
+    return Readiness(engine, lambda: closed[0] if closed else None, clock=clock), clock
+
+
+def probed(readiness: Readiness, path: str) -> tuple[int, str]:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert await Probes(readiness).answered(scope["path"], send, [(b"x-request-id", b"1")])
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.get(path)
+
+    answer = asyncio.run(ask())
+    assert answer.headers["x-request-id"] == "1"
+    return answer.status_code, answer.text
+
+
+def test_an_engine_with_nothing_wrong_is_up_alive_and_ready() -> None:
+    readiness, _ = a_readiness(RestfulEngine())
+    assert [probed(readiness, path) for path in ("/startupz", "/livez", "/readyz")] == [
+        (200, "ok\n")
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda engine: setattr(engine, "sleeping", True), "the engine sleeps\n"),
+        (lambda engine: setattr(engine, "paused", True), "the engine holds requests back\n"),
+        (lambda engine: setattr(engine, "ranks_up", 0), "no rank is up\n"),
+        (lambda engine: setattr(engine, "failure", ValueError("odd")), "odd\n"),
+    ],
+)
+def test_an_engine_that_takes_no_requests_is_alive_and_not_ready(change: Any, reason: str) -> None:
+    engine = RestfulEngine()
+    change(engine)
+    readiness, _ = a_readiness(engine)
+
+    assert probed(readiness, "/readyz") == (503, reason)
+    assert probed(readiness, "/livez") == (200, "ok\n")
+
+
+def test_a_closed_door_is_not_ready_and_the_engine_is_not_asked() -> None:
+    engine = RestfulEngine()
+    draining = Refused(
+        RefusalReason.DRAINING, "the server ends", retry_after_s=1.0, rate=RateState()
+    )
+    readiness, _ = a_readiness(engine, [draining])
+
+    assert probed(readiness, "/readyz") == (503, "the server ends\n")
+    assert engine.asked == 0
+
+
+def test_an_engine_that_is_gone_is_neither() -> None:
+    engine = RestfulEngine()
+    engine.errored = True
+    readiness, _ = a_readiness(engine)
+
+    for path in ("/livez", "/readyz"):
+        assert probed(readiness, path) == (503, "the engine is gone\n")
+    assert probed(readiness, "/startupz") == (200, "ok\n")
+
+
+def test_however_many_ask_the_engine_is_asked_once_a_second() -> None:
+    engine = RestfulEngine()
+    readiness, clock = a_readiness(engine)
+
+    async def many() -> list[str | None]:
+        first = await asyncio.gather(*(readiness.not_ready() for _ in range(50)))
+        clock.now_s += 0.5
+        engine.sleeping = True
+        assert await readiness.not_ready() is None  # what was true half a second ago
+        assert engine.asked == 1
+        clock.now_s += 0.5
+        return [*first, await readiness.not_ready()]
+
+    assert asyncio.run(many()) == [None] * 50 + ["the engine sleeps"]
+
+
+def test_a_busy_engine_keeps_its_last_answer_and_a_new_one_has_none() -> None:
+    engine = RestfulEngine()
+    readiness, _ = a_readiness(engine)
+
+    async def ask() -> list[str | None]:
+        engine.silent = True
+        unknown = await readiness.not_ready()
+        assert not readiness.is_ready()
+        await asyncio.sleep(0)
+        engine.silent = False
+        other, clock = a_readiness(engine)
+        known = await other.not_ready()
+        engine.silent = True
+        clock.now_s += 2.0
+        return [unknown, known, await other.not_ready()]
+
+    unknown, known, still = asyncio.run(ask())
+    assert unknown == "the engine has not answered yet"
+    assert (known, still) == (None, None)
+
+
+def test_what_is_asked_without_waiting_follows_within_one_look() -> None:
+    engine = RestfulEngine()
+    readiness, clock = a_readiness(engine)
+
+    async def ask() -> list[bool]:
+        seen = [readiness.is_ready()]
+        await asyncio.sleep(0.05)
+        seen.append(readiness.is_ready())
+        engine.paused = True
+        clock.now_s += 1.0
+        seen.append(readiness.is_ready())
+        await asyncio.sleep(0.05)
+        return [*seen, readiness.is_ready(), readiness.is_live()]
+
+    assert asyncio.run(ask()) == [False, True, True, False, True]
