@@ -1,8 +1,8 @@
 """A client of the control service, for commands: calls that wait, answers in our own types."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import grpc
 
@@ -10,11 +10,14 @@ from emulator.errors import UltraServeError
 from emulator.specs.fault import Fault
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from protos.ultraserve.v1 import fault_pb2
 from serving.controller.day_night_state import DayNightState
-from serving.controller.engine_call import ENGINE_GONE
 from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_messages import from_message, to_message
+from serving.endpoints.control_messages import answered, enum_number, to_message
+from serving.endpoints.control_tls import ControlTls
+from serving.endpoints.door_report import DoorReport
 from serving.endpoints.engine_rest import EngineRest
+from serving.front_door.rpc_errors import STATUS_TRAILER
 from serving.metrics.control_call import (
     FaultReport,
     HealReport,
@@ -23,7 +26,11 @@ from serving.metrics.control_call import (
     VersionReport,
 )
 from serving.metrics.machine_state import MachineState
+from serving.metrics.placement_page import PlacementPage
+from serving.metrics.power_report import PowerReport
 from serving.metrics.step_recording import StepPage, StepRelief
+from serving.metrics.system_description import SystemDescription
+from serving.metrics.telemetry import Event, Telemetry
 
 RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
@@ -43,127 +50,206 @@ _REFUSALS: Final = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
 
+_NO_KEY: Final = (
+    "the server does not know the key that was shown; see --control-key-file, which finds the key "
+    "of a server of this user by itself"
+)
+
 
 class ControlClient:
     """One connection; each call ends within `timeout_s`, which a long step of the engine needs.
 
-    Every call raises ServerUnreachable or RefusedByServer.
+    `key` is the control service's. Beyond loopback the connection is TLS, by `tls` or the system's
+    authorities, so that no key travels in plain text. Every call raises ServerUnreachable or
+    RefusedByServer.
     """
 
-    def __init__(self, address: ControlAddress, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: ControlAddress,
+        timeout_s: float,
+        *,
+        key: str | None = None,
+        tls: ControlTls | None = None,
+    ) -> None:
         self._address = address
         self._timeout_s = timeout_s
+        self._metadata = () if key is None else (("authorization", f"Bearer {key}"),)
         # A proxy of the environment's has no way to this machine's loopback.
-        self._channel = grpc.insecure_channel(str(address), options=[("grpc.enable_http_proxy", 0)])
-        self._stub = pb_grpc.ControlStub(self._channel)
+        options = [("grpc.enable_http_proxy", 0)]
+        if tls is None and address.is_loopback:
+            self._channel = grpc.insecure_channel(str(address), options=options)
+        else:
+            credentials = (tls or ControlTls()).credentials()
+            self._channel = grpc.secure_channel(str(address), credentials, options=options)
+        self._stub = pb_grpc.ControlServiceStub(self._channel)
+
+    def description(self) -> SystemDescription:
+        """What is emulated."""
+        response = self._call(self._stub.DescribeSystem, pb.DescribeSystemRequest())
+        return answered(response, SystemDescription)
 
     def state(self) -> MachineState:
         """The whole machine."""
-        return from_message(self._call(self._stub.GetState, pb.GetStateRequest()), MachineState)
+        return answered(self._call(self._stub.GetState, pb.GetStateRequest()), MachineState)
+
+    def placement(self, first_layer: int = 0) -> PlacementPage:
+        """Where experts lie, in layers from `first_layer` on, as many as one message holds."""
+        request = pb.GetPlacementRequest(first_layer=first_layer)
+        return answered(self._call(self._stub.GetPlacement, request), PlacementPage)
+
+    def power(self) -> PowerReport:
+        """Power and energy."""
+        return answered(self._call(self._stub.GetPower, pb.GetPowerRequest()), PowerReport)
 
     def inject(self, fault: Fault, *, dry_run: bool = False) -> FaultReport:
         """Let `fault` happen, or only ask whether it would be survived."""
-        request = pb.InjectFaultRequest(fault=to_message(fault, pb.Fault), dry_run=dry_run)
-        return from_message(self._call(self._stub.InjectFault, request), FaultReport)
+        request = pb.InjectFaultRequest(fault=to_message(fault, fault_pb2.Fault), dry_run=dry_run)
+        return answered(self._call(self._stub.InjectFault, request), FaultReport)
 
     def heal(self, *, chip: int | None = None, rack: int | None = None) -> HealReport:
         """Repair one chip, one rack, or everything."""
         request = pb.HealRequest(chip=chip, rack=rack)
-        return from_message(self._call(self._stub.Heal, request), HealReport)
+        return answered(self._call(self._stub.Heal, request), HealReport)
 
     def record(self, *, ends: int | None = None, steps_max: int | None = None) -> RecordingState:
         """Begin to record steps, or end the recording `ends`."""
         request = pb.RecordStepsRequest(ends=ends, steps_max=steps_max)
-        return from_message(self._call(self._stub.RecordSteps, request), RecordingState)
+        return answered(self._call(self._stub.RecordSteps, request), RecordingState)
 
     def recording(self, recording: int) -> RecordingState:
         """How far a recording is."""
         request = pb.GetRecordingRequest(recording=recording)
-        return from_message(self._call(self._stub.GetRecording, request), RecordingState)
+        return answered(self._call(self._stub.GetRecording, request), RecordingState)
 
     def steps(self, recording: int, first_step: int) -> StepPage:
         """Records from `first_step` on, as many as one message holds; none at the end."""
         request = pb.GetStepsRequest(recording=recording, first_step=first_step)
-        return from_message(self._call(self._stub.GetSteps, request), StepPage)
+        return answered(self._call(self._stub.GetSteps, request), StepPage)
 
     def relief(self, recording: int, sample: int, *, factor: float) -> StepRelief:
         """A sampled step with things that are `factor` times as fast."""
         request = pb.GetReliefRequest(recording=recording, sample=sample, factor=factor)
-        return from_message(self._call(self._stub.GetRelief, request), StepRelief)
+        return answered(self._call(self._stub.GetRelief, request), StepRelief)
 
     def drain(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
         """Lend out chips, or only ask what would happen."""
         request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run)
-        return from_message(self._call(self._stub.Drain, request), LeaseReport)
+        return answered(self._call(self._stub.Drain, request), LeaseReport)
 
     def resume(self, lease: int) -> LeaseReport:
         """Take a lease's chips back."""
         request = pb.ResumeRequest(lease=lease)
-        return from_message(self._call(self._stub.Resume, request), LeaseReport)
+        return answered(self._call(self._stub.Resume, request), LeaseReport)
 
     def day_night(self) -> DayNightState:
         """Who serves, who trains, and why."""
         answer = self._call(self._stub.GetDayNight, pb.GetDayNightRequest())
-        return from_message(answer, DayNightState)
+        return answered(answer, DayNightState)
 
     def set_policy(self, policy: str) -> DayNightState:
         """Let another policy decide, or none: `manual`."""
         request = pb.SetPolicyRequest(policy=policy)
-        return from_message(self._call(self._stub.SetPolicy, request), DayNightState)
+        return answered(self._call(self._stub.SetPolicy, request), DayNightState)
 
     def set_phase(self, group: int, phase: str) -> DayNightState:
         """Say what a group is to do: `serving` or `training`."""
-        request = pb.SetPhaseRequest(group=group, phase=phase)
-        return from_message(self._call(self._stub.SetPhase, request), DayNightState)
+        number: Any = enum_number(pb.SetPhaseRequest, "phase", phase)
+        request = pb.SetPhaseRequest(group=group, phase=number)
+        return answered(self._call(self._stub.SetPhase, request), DayNightState)
 
     def publish(self, weights_dir: str, *, note: str = "") -> VersionReport:
         """Serve other weights, which lie on the server's machine."""
         request = pb.PublishRequest(weights_dir=weights_dir, note=note)
-        return from_message(self._call(self._stub.Publish, request), VersionReport)
+        return answered(self._call(self._stub.Publish, request), VersionReport)
 
     def rollback(self) -> VersionReport:
         """Serve the weights before the present ones again."""
-        answer = self._call(self._stub.Rollback, pb.RollbackRequest())
-        return from_message(answer, VersionReport)
+        return answered(self._call(self._stub.Rollback, pb.RollbackRequest()), VersionReport)
 
     def sleep(self, *, level: int = 1, mode: str = "") -> EngineRest:
-        """Let the engine sleep."""
-        request = pb.SleepRequest(level=level, mode=mode)
-        return from_message(self._call(self._stub.Sleep, request), EngineRest)
+        """Let the engine sleep; an empty mode is vLLM's own choice."""
+        number: Any = enum_number(pb.SleepRequest, "mode", mode or "unspecified")
+        request = pb.SleepRequest(level=level, mode=number)
+        return answered(self._call(self._stub.Sleep, request), EngineRest)
 
     def wake_up(self, tags: Sequence[str] = ()) -> EngineRest:
         """Wake it up, or those parts of it."""
         request = pb.WakeUpRequest(tags=tags)
-        return from_message(self._call(self._stub.WakeUp, request), EngineRest)
+        return answered(self._call(self._stub.WakeUp, request), EngineRest)
 
     def pause(self, *, mode: str = "", keep_cache: bool = False) -> EngineRest:
-        """Hold requests back."""
-        request = pb.PauseGenerationRequest(mode=mode, keep_cache=keep_cache)
-        return from_message(self._call(self._stub.PauseGeneration, request), EngineRest)
+        """Hold requests back; an empty mode is vLLM's own choice."""
+        number: Any = enum_number(pb.PauseGenerationRequest, "mode", mode or "unspecified")
+        request = pb.PauseGenerationRequest(mode=number, keep_cache=keep_cache)
+        return answered(self._call(self._stub.PauseGeneration, request), EngineRest)
 
     def resume_generation(self) -> EngineRest:
         """Let requests go on."""
         request = pb.ResumeGenerationRequest()
-        return from_message(self._call(self._stub.ResumeGeneration, request), EngineRest)
+        return answered(self._call(self._stub.ResumeGeneration, request), EngineRest)
 
     def rest(self) -> EngineRest:
         """Whether the engine sleeps or pauses."""
-        return from_message(self._call(self._stub.GetRest, pb.GetRestRequest()), EngineRest)
+        return answered(self._call(self._stub.GetRest, pb.GetRestRequest()), EngineRest)
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> None:
+        """Forget prefixes."""
+        request = pb.ResetPrefixCacheRequest(reset_running_requests=reset_running_requests)
+        self._call(self._stub.ResetPrefixCache, request)
+
+    def admission(self) -> DoorReport:
+        """Who is inside, who waits, and what was refused."""
+        response = self._call(self._stub.GetAdmission, pb.GetAdmissionRequest())
+        return answered(response, DoorReport)
+
+    def drain_engine(self, *, reason: str = "", retry_after_s: float = 0.0) -> DoorReport:
+        """Let no new request in; empty words and 0 are the server's own choice."""
+        request = pb.DrainEngineRequest(reason=reason, retry_after_s=retry_after_s)
+        return answered(self._call(self._stub.DrainEngine, request), DoorReport)
+
+    def undrain_engine(self) -> DoorReport:
+        """Let them in again."""
+        response = self._call(self._stub.UndrainEngine, pb.UndrainEngineRequest())
+        return answered(response, DoorReport)
+
+    def telemetry(self, interval_s: float) -> Iterator[tuple[Telemetry, int]]:
+        """A look each `interval_s` wall seconds, and how many before it were left out."""
+        request = pb.WatchTelemetryRequest(interval_s=interval_s)
+        for response in self._stream(self._stub.WatchTelemetry, request):
+            yield answered(response, Telemetry), response.skipped
+
+    def events(self, after: int | None = None) -> Iterator[tuple[Event, int]]:
+        """Each event after that number, and how many before it are forgotten; None: from now on."""
+        request = pb.WatchEventsRequest(after=after)
+        for response in self._stream(self._stub.WatchEvents, request):
+            yield answered(response, Event), response.lost
 
     def _call(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
         try:
-            return method(request, timeout=self._timeout_s)
+            return method(request, timeout=self._timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._in_our_words(error) from error
+
+    def _stream(self, method: Callable[..., Any], request: object) -> Iterator[Any]:
+        call = method(request, metadata=self._metadata)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise self._in_our_words(error) from error
+        finally:
+            call.cancel()
 
     def _in_our_words(self, error: grpc.RpcError) -> UltraServeError:
         assert isinstance(error, grpc.Call)  # what the library raises is both
         code, words = error.code(), " ".join((error.details() or "").split())
         if code in _REFUSALS:
             return RefusedByServer(words)
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return RefusedByServer(f"control service at {self._address}: {_NO_KEY}")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             words = f"no answer within {self._timeout_s:g} s"
-        elif code is grpc.StatusCode.UNAVAILABLE and words != ENGINE_GONE:
+        elif code is grpc.StatusCode.UNAVAILABLE and not _is_the_server_s(error):
             words = "nobody answers; is `ultraserve serve` running there?"
         return ServerUnreachable(f"control service at {self._address}: {words or code.name}")
 
@@ -181,3 +267,8 @@ class ControlClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _is_the_server_s(error: grpc.Call) -> bool:
+    """Whether the server itself said so, not the way to it: its errors carry details."""
+    return any(name == STATUS_TRAILER for name, _ in error.trailing_metadata() or ())

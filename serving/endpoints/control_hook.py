@@ -1,4 +1,4 @@
-"""Starts what runs beside vLLM's HTTP app and stops it with that: an ASGI middleware.
+"""Puts the doors before vLLM's HTTP app and runs what is beside it: an ASGI middleware.
 
 vLLM stays as it is: `vllm serve --middleware serving.endpoints.control_hook.ControlHook` puts the
 class around its app, and a middleware sees the app's lifespan as well as its requests. By then the
@@ -6,42 +6,33 @@ app holds the engine's client, and the loop is the client's own.
 """
 
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from contextlib import ExitStack
+from importlib.metadata import version
+from typing import Any
 
+from serving.access.control_key import held_control_key
 from serving.controller.day_night import DayNight
 from serving.controller.day_night_settings import DayNightSettings
 from serving.controller.job_command import job_commands
-from serving.endpoints.control_address import ENVIRONMENT, ControlAddress
-from serving.endpoints.control_service import ControlServer
-from serving.endpoints.elastic_ep_refusal import is_refused, refuse
+from serving.endpoints.control_address import ENVIRONMENT, NO_SERVICE, ControlAddress
+from serving.endpoints.control_server import ControlServer
+from serving.front_door.asgi import App, Message, Receive, Scope, Send
+from serving.front_door.front_door import FrontDoor, Service
+from serving.front_door.front_door_settings import FrontDoorSettings
+from serving.front_door.missing_apis import missing_paths
+from serving.front_door.open_api import describe_app
 from serving.plugin.response_weights import begin_response, name_weights_in_responses
 from serving.plugin.stat_logger import first_token_times
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
-
-
-class Service(Protocol):
-    """What runs while the app is up; `stop` is idempotent."""
-
-    async def start(self) -> None:
-        """Begin."""
-
-    async def stop(self) -> None:
-        """End."""
-
 
 class ControlHook:
-    """Passes everything through but what is refused; runs the services while the app is up.
+    """The doors of the app, and the services that run while it is up.
 
     Responses name the weights that made them: see `serving.plugin.response_weights`.
 
-    The address is the environment's `ULTRASERVE_CONTROL_ADDRESS`, else the default. Chips train by
-    night when `ULTRASERVE_DAY_NIGHT` says how. Of several API processes of one server the first has
-    the services.
+    The environment says how: `ULTRASERVE_FRONT_DOOR` of the doors, `ULTRASERVE_CONTROL_ADDRESS` of
+    the control service, `ULTRASERVE_DAY_NIGHT` of chips that train by night. Of several API
+    processes of one server each has a door of its own, and the first has the services.
 
     Raises:
         ConfigError, PortInUse: in the app's start, which fails with it.
@@ -49,24 +40,22 @@ class ControlHook:
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._http: App = app
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the app's whole life."""
-        if is_refused(scope):
-            await refuse(send)
-            return
         if scope["type"] != "lifespan":
             begin_response()
-            await self._app(scope, receive, send)
+            await self._http(scope, receive, send)
             return
         services: list[Service] = []
+        held = ExitStack()
 
         async def start_and_send(message: Message) -> None:
             # What fails here fails in the app's own start, which uvicorn then reports; before the
             # app has begun, uvicorn would take an error for an app that knows no lifespan.
             if message["type"] == "lifespan.startup.complete":
-                name_weights_in_responses(scope["app"].state.engine_client)
-                services.extend(_services(scope["app"].state))
+                services.extend(self._open(scope["app"], held))
                 for service in services:
                     await service.start()
             await send(message)
@@ -81,6 +70,46 @@ class ControlHook:
             await self._app(scope, receive_and_stop, start_and_send)
         finally:
             await _stop(services)
+            held.close()
+
+    def _open(self, app: Any, held: ExitStack) -> list[Service]:
+        """Put the doors before the app; gives the services of this process, in their order.
+
+        The control service's key lies in its file as long as `held` is not closed.
+        """
+        state = app.state
+        engine = state.engine_client
+        name_weights_in_responses(engine)
+        settings = FrontDoorSettings.from_environment(os.environ)
+        is_first = state.vllm_config.parallel_config._api_process_rank == 0
+        address = _control_address() if is_first else None
+        secret = None
+        if address is not None:
+            key_file = settings.control_key_file
+            secret = held.enter_context(
+                held_control_key(address.port, os.environ, key_file=key_file)
+            )
+        front_door = FrontDoor(engine, settings, control_secret=secret)
+        self._http = front_door.before(self._app, missing=missing_paths(state))
+        describe_app(app, version=version("ultraserve"), needs_key=not front_door.keys.is_open)
+        if not is_first:
+            return []
+        services = front_door.services(state.server)
+        day_night = _day_night(engine)
+        if address is not None:
+            services.append(
+                ControlServer(
+                    engine,
+                    address,
+                    day_night,
+                    admits=front_door.keys.admits_control,
+                    door=front_door.door,
+                    tls=settings.tls,
+                )
+            )
+        if day_night is not None:
+            services.append(day_night)
+        return services
 
 
 async def _stop(services: list[Service]) -> None:
@@ -88,19 +117,19 @@ async def _stop(services: list[Service]) -> None:
         await service.stop()
 
 
-def _services(state: Any) -> list[Service]:
-    """The services of this process; none in all API processes but the first."""
-    if state.vllm_config.parallel_config._api_process_rank > 0:
-        return []
-    address = ControlAddress.parse(os.environ.get(ENVIRONMENT, str(ControlAddress())))
-    engine = state.engine_client
+def _control_address() -> ControlAddress | None:
+    """Where the control service listens; None where there is none."""
+    address = os.environ.get(ENVIRONMENT, str(ControlAddress()))
+    return None if address == NO_SERVICE else ControlAddress.parse(address)
+
+
+def _day_night(engine: Any) -> DayNight | None:
     settings = DayNightSettings.from_environment(os.environ)
     if settings is None:
-        return [ControlServer(engine, address)]
-    day_night = DayNight(
+        return None
+    return DayNight(
         engine,
         settings,
         job_command=job_commands(settings),
         first_tokens=first_token_times(engine),
     )
-    return [ControlServer(engine, address, day_night), day_night]

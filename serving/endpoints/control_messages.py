@@ -7,6 +7,7 @@ own mistake and fails an assert.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from math import isfinite
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from google.protobuf.message import Message
 
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
-from protos.ultraserve.v1 import control_pb2 as pb
+from protos.ultraserve.v1 import fault_pb2
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -34,11 +35,15 @@ _UNUSED: Final = {
 def to_message(value: object, kind: type[M]) -> M:
     """The message of type `kind` that says what `value` does."""
     message = kind()
-    plain = msgspec.to_builtins(value)
+    _fill(message, _plain_value(value))
+    return message
+
+
+def _plain_value(value: object) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(value)
     if isinstance(value, msgspec.Struct) and value.__struct_config__.tag_field:
         del plain[value.__struct_config__.tag_field]  # on the wire the message's type says it
-    _fill(message, plain)
-    return message
+    return plain
 
 
 def from_message(message: Message, kind: type[T]) -> T:
@@ -51,13 +56,29 @@ def from_message(message: Message, kind: type[T]) -> T:
     return msgspec.convert(_plain(message), kind)
 
 
-def fault_from_message(message: pb.Fault) -> Fault:
+def respond(kind: type[M], value: object, **more: Any) -> M:
+    """The response of type `kind` whose first field says what `value` does; `more` are others."""
+    message = kind(**more)
+    inner = getattr(message, kind.DESCRIPTOR.fields[0].name)
+    inner.SetInParent()  # it is there, also when all that it says is nothing
+    _fill(inner, _plain_value(value))
+    return message
+
+
+def answered(response: Message, kind: type[T]) -> T:
+    """What the first field of a response says; raises as `from_message` does."""
+    return from_message(getattr(response, response.DESCRIPTOR.fields[0].name), kind)
+
+
+def fault_from_message(message: fault_pb2.Fault) -> Fault:
     """The fault that a client asks for; raises ConfigError for one that cannot be."""
     plain = _plain(message)
     for name, words in (("kind", FaultKind), ("tier", LinkTier)):
         if name in plain and plain[name] not in list(words):
             expected = f"one of {', '.join(words)}"
             raise ConfigError(field=name, value=plain[name], expected=expected)
+    if not isfinite(plain.get("factor", 1.0)):  # also of a kind that has no use for it
+        raise ConfigError(field="factor", value=plain["factor"], expected="a number above 1")
     return msgspec.convert(plain, Fault)
 
 
@@ -66,7 +87,7 @@ def _fill(message: Message, value: dict[str, Any]) -> None:
     assert set(value) == set(descriptors.keys()), (message.DESCRIPTOR.name, value.keys())
     for name, item in value.items():
         descriptor = descriptors[name]
-        if item is None or (isinstance(message, pb.Fault) and _unused(name, item)):
+        if item is None or (isinstance(message, fault_pb2.Fault) and _unused(name, item)):
             assert descriptor.has_presence, (message.DESCRIPTOR.name, name)
         elif isinstance(item, dict) and descriptor.is_repeated:
             getattr(message, name).update(item)
@@ -94,7 +115,7 @@ def _plain(message: Message) -> dict[str, Any]:
         name = descriptor.name
         if not descriptor.has_presence or message.HasField(name):
             plain[name] = _plain_field(descriptor, getattr(message, name))
-        elif not isinstance(message, pb.Fault):
+        elif not isinstance(message, fault_pb2.Fault):
             plain[name] = None
     return plain
 
@@ -121,6 +142,20 @@ def _prefix(enum: EnumDescriptor) -> str:
 def _number(enum: EnumDescriptor, word: str) -> int:
     name = _prefix(enum) + word.upper().replace("-", "_")
     return int(enum.values_by_name[name].number)
+
+
+def enum_number(kind: type[Message], field: str, word: str) -> int:
+    """The inverse: the number of an enum's word; raises ConfigError for a word that it has not."""
+    enum: EnumDescriptor = kind.DESCRIPTOR.fields_by_name[field].enum_type
+    words = [_word(enum, value.number) for value in enum.values]
+    if word not in words:
+        raise ConfigError(field=field, value=word, expected=f"one of {', '.join(words[1:])}")
+    return _number(enum, word)
+
+
+def word_of(message: Message, field: str) -> str:
+    """The word of a message's enum: `wait` of REST_MODE_WAIT."""
+    return _word(message.DESCRIPTOR.fields_by_name[field].enum_type, getattr(message, field))
 
 
 def _word(enum: EnumDescriptor, number: int) -> str:

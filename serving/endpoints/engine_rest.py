@@ -42,12 +42,10 @@ class ServedEngine(Engine, Protocol):
     async def is_paused(self) -> bool:
         """Whether they are held back."""
 
-
-def checked_mode(mode: str) -> str:
-    """The mode, the default of vLLM for an empty word; raises ConfigError for an unknown one."""
-    if mode and mode not in MODES:
-        raise ConfigError(field="mode", value=mode, expected=" or ".join(MODES))
-    return mode or MODES[0]
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget prefixes; False when requests hold some of them."""
 
 
 def checked_level(level: int) -> int:

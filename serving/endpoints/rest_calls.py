@@ -1,42 +1,42 @@
 """The control service's calls in vLLM's own words: sleep, wake up, pause, resume."""
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any
 
-import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
-from serving.controller.engine_call import EngineFailed, EngineGone, ask, while_there
-from serving.daynight.handover import Phase
-from serving.endpoints.control_messages import to_message
+from serving.controller.engine_call import EngineFailed, ask, while_there
+from serving.daynight.handover import CHANGING_HANDS
+from serving.endpoints.call_failure import not_now
+from serving.endpoints.control_messages import respond, word_of
 from serving.endpoints.engine_rest import (
+    MODES,
+    EngineRest,
     ServedEngine,
     checked_level,
-    checked_mode,
     checked_tags,
     rest_of,
 )
+from serving.endpoints.engine_watch import EngineWatch
 from serving.metrics.control_call import WatchReply, WatchRequest
-
-_CHANGING_HANDS: Final = (Phase.DRAINING, Phase.RESTORING)
 
 
 class RestCalls:
     """A part of the control service."""
 
     _engine: ServedEngine
+    _watch: EngineWatch
 
     async def Sleep(  # noqa: N802  the name that the contract gives
-        self, request: pb.SleepRequest, context: "Context[Any, Any]"
-    ) -> pb.EngineRest:
+        self, request: pb.SleepRequest, context: "Context"
+    ) -> pb.SleepResponse:
         """Let weights and KV leave HBM."""
-        try:
-            level, mode = checked_level(request.level), checked_mode(request.mode)
-        except ConfigError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        return await self._rest(self._sleep(level, mode), context)
+        del context
+        level, mode = checked_level(request.level), mode_of(request)
+        return respond(pb.SleepResponse, await self._rest(self._sleep(level, mode)))
 
     async def _sleep(self, level: int, mode: str) -> None:
         """Refuse before vLLM aborts or holds requests: the engine itself is asked only then."""
@@ -44,7 +44,7 @@ class RestCalls:
         moving = [
             lease
             for lease in (watched.leases if isinstance(watched, WatchReply) else ())
-            if lease.phase in _CHANGING_HANDS
+            if lease.phase in CHANGING_HANDS
         ]
         if level and moving:
             lease = moving[0]
@@ -54,56 +54,64 @@ class RestCalls:
         await self._engine.sleep(level, mode)
 
     async def WakeUp(  # noqa: N802  the name that the contract gives
-        self, request: pb.WakeUpRequest, context: "Context[Any, Any]"
-    ) -> pb.EngineRest:
+        self, request: pb.WakeUpRequest, context: "Context"
+    ) -> pb.WakeUpResponse:
         """Let them come back."""
-        try:
-            tags = checked_tags(request.tags)
-        except ConfigError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        return await self._rest(self._engine.wake_up(tags), context)
+        del context
+        tags = checked_tags(request.tags)
+        return respond(pb.WakeUpResponse, await self._rest(self._engine.wake_up(tags)))
 
     async def PauseGeneration(  # noqa: N802  the name that the contract gives
-        self, request: pb.PauseGenerationRequest, context: "Context[Any, Any]"
-    ) -> pb.EngineRest:
+        self, request: pb.PauseGenerationRequest, context: "Context"
+    ) -> pb.PauseGenerationResponse:
         """Hold requests back."""
-        try:
-            mode = checked_mode(request.mode)
-        except ConfigError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        clear = not request.keep_cache
-        return await self._rest(
-            self._engine.pause_generation(mode=mode, clear_cache=clear), context
+        del context
+        pause = self._engine.pause_generation(
+            mode=mode_of(request), clear_cache=not request.keep_cache
         )
+        return respond(pb.PauseGenerationResponse, await self._rest(pause))
 
     async def ResumeGeneration(  # noqa: N802  the name that the contract gives
-        self, request: pb.ResumeGenerationRequest, context: "Context[Any, Any]"
-    ) -> pb.EngineRest:
+        self, request: pb.ResumeGenerationRequest, context: "Context"
+    ) -> pb.ResumeGenerationResponse:
         """Let requests go on."""
-        del request
-        return await self._rest(self._engine.resume_generation(), context)
+        del request, context
+        rest = await self._rest(self._engine.resume_generation())
+        return respond(pb.ResumeGenerationResponse, rest)
 
     async def GetRest(  # noqa: N802  the name that the contract gives
-        self, request: pb.GetRestRequest, context: "Context[Any, Any]"
-    ) -> pb.EngineRest:
+        self, request: pb.GetRestRequest, context: "Context"
+    ) -> pb.GetRestResponse:
         """Say whether the engine sleeps or pauses."""
-        del request
-        return await self._rest(_nothing(), context)
+        del request, context
+        return respond(pb.GetRestResponse, await self._rest(_nothing()))
 
-    async def _rest(self, call: Awaitable[object], context: "Context[Any, Any]") -> pb.EngineRest:
-        """How the engine rests once `call` is done; a call that vLLM refuses ends in its words."""
+    async def _rest(self, call: Awaitable[object]) -> EngineRest:
+        """How the engine rests once `call` is done; what vLLM refuses is told in its words."""
         try:
             await while_there(self._engine, call)
             rest = await while_there(self._engine, rest_of(self._engine))
-        except EngineGone as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except EngineFailed as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return to_message(rest, pb.EngineRest)
+            raise not_now(str(error)) from error
+        self._watch.look_now()
+        return rest
+
+
+def mode_of(request: Message) -> str:
+    """What is to become of running requests, vLLM's default when nothing is said.
+
+    Raises ConfigError.
+    """
+    word = word_of(request, "mode")
+    if word == "unspecified":
+        return MODES[0]
+    if word not in MODES:
+        raise ConfigError(field="mode", value=word, expected=" or ".join(MODES))
+    return word
 
 
 async def _nothing() -> None:
     """Only look."""
 
 
-Context = grpc.aio.ServicerContext
+Context = grpc.aio.ServicerContext[Any, Any]

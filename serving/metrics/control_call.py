@@ -12,11 +12,26 @@ import msgspec
 
 from emulator.model import Ceilings
 from emulator.specs.fault import Fault
-from serving.metrics.machine_state import Count, LeaseState, MachineState, Plain, VersionState
+from serving.metrics.machine_state import (
+    Count,
+    FaultRecord,
+    LeaseState,
+    MachineState,
+    Plain,
+    SleepState,
+    VersionState,
+)
+from serving.metrics.placement_page import PlacementPage
+from serving.metrics.power_report import PowerReport
 from serving.metrics.step_recording import StepPage, StepRelief
+from serving.metrics.system_description import SystemDescription
+from serving.metrics.telemetry import Telemetry
 
 METHOD: Final = "ultraserve_control"
 """The executor's method, to vLLM's `collective_rpc`; its one argument is a request's JSON."""
+
+FAULTS_TOLD_MAX: Final = 256
+"""Of one look: more faults than anybody injects between two looks, and a bounded line."""
 
 
 class StateRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="state"):
@@ -118,9 +133,31 @@ class WatchRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="wa
     """Asks for what changes while the engine runs; may be asked several times a second."""
 
 
+class DescribeRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="describe"):
+    """Asks for what is emulated."""
+
+
+class PlacementRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="placement"):
+    """Asks where experts lie, in layers from `first_layer` on."""
+
+    first_layer: Count
+
+
+class PowerRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="power"):
+    """Asks for power and energy."""
+
+
+class TelemetryRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="telemetry"):
+    """Asks for one look at the engine; may be asked several times a second."""
+
+
 ControlRequest = (
     StateRequest
     | WatchRequest
+    | DescribeRequest
+    | PlacementRequest
+    | PowerRequest
+    | TelemetryRequest
     | InjectRequest
     | HealRequest
     | RecordRequest
@@ -238,6 +275,39 @@ class WatchReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="watch
     versions: tuple[VersionState, ...]
 
 
+class DescribeReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="describe"):
+    """Answers DescribeRequest."""
+
+    description: SystemDescription
+
+
+class PlacementReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="placement"):
+    """Answers PlacementRequest."""
+
+    page: PlacementPage
+
+
+class PowerReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="power"):
+    """Answers PowerRequest."""
+
+    report: PowerReport
+
+
+class TelemetryReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="telemetry"):
+    """Answers TelemetryRequest.
+
+    Attributes:
+        faults: the last ones, in the order of their numbers; at most `FAULTS_TOLD_MAX`.
+        leases, versions, sleep: as in MachineState.
+    """
+
+    telemetry: Telemetry
+    faults: tuple[FaultRecord, ...]
+    leases: tuple[LeaseState, ...]
+    versions: tuple[VersionState, ...]
+    sleep: SleepState
+
+
 class RefusalCode(StrEnum):
     """INVALID: no such chip, stack, ... on this machine. PRECONDITION: it cannot happen now."""
 
@@ -246,10 +316,14 @@ class RefusalCode(StrEnum):
 
 
 class Refusal(Plain, frozen=True, kw_only=True, tag_field="reply", tag="refused"):
-    """Answers any request; nothing has changed. `message` is one line for the user."""
+    """Answers any request; nothing has changed. `message` is one line for the user.
+
+    `field` is what was wrong of the request, for INVALID where one thing was.
+    """
 
     code: RefusalCode
     message: str
+    field: str | None = None
 
 
 ControlReply = (
@@ -262,6 +336,10 @@ ControlReply = (
     | LeaseReport
     | VersionReport
     | WatchReply
+    | DescribeReply
+    | PlacementReply
+    | PowerReply
+    | TelemetryReply
     | Refusal
 )
 

@@ -17,7 +17,10 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 SERVING: Final = "serving"
-"""The phase of chips that no lease has; the other ones are those of `serving.daynight.handover`."""
+"""The phase of chips that no lease has."""
+
+PhaseWord = Annotated[str, Meta(pattern="^(serving|draining|training|restoring)$")]
+"""A phase of `serving.daynight.handover`; a test holds the two together."""
 
 
 class Plain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,7 +104,7 @@ class ChipState(Plain, frozen=True, kw_only=True):
     expert_slots: Count
     expert_slots_filled: Count
     watts: float
-    phase: str = SERVING
+    phase: PhaseWord = SERVING
 
     @property
     def hbm_used_bytes(self) -> int:
@@ -217,7 +220,7 @@ class LeaseState(Plain, frozen=True, kw_only=True):
     number: Count
     chips: tuple[Count, ...]
     ranks: tuple[Count, ...]
-    phase: str
+    phase: PhaseWord
     reason: str
     since_emulated_s: float
     until_emulated_s: float | None

@@ -206,6 +206,7 @@ INFO_NAME = "ultraserve_info"
 INFO_HELP = "What is emulated: always 1."
 INFO_LABELS = (
     "system",
+    "ultraserver",
     "chips",
     "tp",
     "dp",

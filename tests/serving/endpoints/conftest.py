@@ -5,7 +5,7 @@ import pytest
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient
 from tests.serving.controller.conftest import directory, lender
-from tests.serving.endpoints.small_engine import SmallEngine, control_server
+from tests.serving.endpoints.small_engine import SmallEngine, connected, control_server
 
 __all__ = ["address", "client", "directory", "engine", "lender"]  # both rooms share some
 
@@ -23,5 +23,5 @@ def address(engine: SmallEngine) -> Iterator[ControlAddress]:
 
 @pytest.fixture
 def client(address: ControlAddress) -> Iterator[ControlClient]:
-    with ControlClient(address, timeout_s=10.0) as connected:
-        yield connected
+    with connected(address) as made:
+        yield made

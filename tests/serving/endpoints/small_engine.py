@@ -5,9 +5,11 @@ The engine keeps real state and answers in the executor's lines; what it does no
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,9 +19,13 @@ import uvloop
 from emulator.errors import ConfigError
 from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind
+from serving.access.control_key import find_control_key, held_control_key
 from serving.controller.day_night import DayNight
 from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_service import ControlServer
+from serving.endpoints.control_client import ControlClient
+from serving.endpoints.control_server import ControlServer
+from serving.endpoints.control_tls import ControlTls
+from serving.endpoints.engine_door import EngineDoor
 from serving.metrics.control_call import (
     METHOD,
     ControlReply,
@@ -34,6 +40,8 @@ from serving.metrics.control_call import (
     ReliefRequest,
     StateReply,
     StepsRequest,
+    TelemetryReply,
+    TelemetryRequest,
     request_from_json,
     to_json,
 )
@@ -41,6 +49,7 @@ from serving.metrics.machine_state import ChipHealth, FaultRecord, FaultStage, R
 from serving.plugin.live_recording import LiveRecording
 from tests.serving.metrics.machine_states import a_state
 from tests.serving.metrics.recorded_steps import DECODE, PREFILL, a_cost_model, costing, queues
+from tests.serving.metrics.telemetry_looks import a_telemetry
 
 _HEALTH = {
     FaultKind.LOSE_CHIP: ChipHealth.LOST,
@@ -52,7 +61,8 @@ _HEALTH = {
 class SmallEngine:
     """Two chips and a spare; a fault is recovered from when the state is asked for once more.
 
-    It takes a decode step and a prefill after each question about its recording; `steps` of them.
+    It steps forward by a step whenever it is looked at, and remembers every other call's line.
+    Recording, it takes a decode step and a prefill after each question about that; `steps` of them.
 
     Nothing asks it to generate. Set `errored` to end it, `silent` to leave calls without an answer,
     `failure` to fail in them.
@@ -70,6 +80,8 @@ class SmallEngine:
         self.failure: Exception | None = None
         self.lines: list[str] = []
         self.waiting = 0
+        self.looks = 0
+        self.look_failure: Exception | None = None
 
     async def collective_rpc(
         self,
@@ -80,6 +92,8 @@ class SmallEngine:
     ) -> list[Any]:
         assert (method, timeout, kwargs) == (METHOD, None, None)
         (line,) = args
+        if isinstance(request_from_json(line), TelemetryRequest):
+            return [await self._look()]
         self.lines.append(line)
         self.waiting += 1
         try:
@@ -90,6 +104,28 @@ class SmallEngine:
         if self.failure is not None:
             raise self.failure
         return [to_json(self._reply(line))]
+
+    async def _look(self) -> str:
+        """What the server asks by itself, now and then."""
+        while self.silent:
+            await asyncio.sleep(0.01)  # the test's thread ends it
+        if self.look_failure is not None:
+            raise self.look_failure
+        self.looks += 1
+        telemetry = a_telemetry(
+            emulated_s=self.state.emulated_s,
+            steps=self.state.steps + self.looks,
+            faults=len(self.state.faults),
+        )
+        return to_json(
+            TelemetryReply(
+                telemetry=telemetry,
+                faults=self.state.faults,
+                leases=self.state.leases,
+                versions=self.state.versions,
+                sleep=self.state.sleep,
+            )
+        )
 
     def _reply(self, line: str) -> ControlReply:
         request = request_from_json(line)
@@ -103,7 +139,7 @@ class SmallEngine:
                 self._step()
                 return recorded
         except ConfigError as error:
-            return Refusal(code=RefusalCode.INVALID, message=str(error))
+            return Refusal(code=RefusalCode.INVALID, message=str(error), field=error.field)
         reply = StateReply(state=self.state)
         self._recover()
         return reply
@@ -202,6 +238,14 @@ def recovered(record: FaultRecord) -> FaultRecord:
     return msgspec.structs.replace(record, stage=stage, recovery=recovery)
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do."""
+    end_s = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -209,28 +253,50 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def control_server(engine: Any, day_night: DayNight | None = None) -> Iterator[ControlAddress]:
-    """Serve `engine` in a thread with the loop that vLLM's API process has."""
-    address = ControlAddress(port=free_port())
+def control_server(
+    engine: Any,
+    day_night: DayNight | None = None,
+    *,
+    door: EngineDoor | None = None,
+    served: Callable[[ControlServer], None] = lambda _: None,
+    **given: Any,
+) -> Iterator[ControlAddress]:
+    """Serve `engine` in a thread with the loop that vLLM's API process has.
+
+    `served` is called with the server. Its key lies where commands find it.
+    """
+    address = given.pop("address", None) or ControlAddress(port=free_port())
     started = threading.Event()
     ended: list[asyncio.Event] = []
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
-        server = ControlServer(engine, address, day_night)
+        server = ControlServer(
+            engine, address, day_night, admits=lambda shown: shown == key, door=door, **given
+        )
         await server.start()
+        served(server)
         ended.append(asyncio.Event())
         loops.append(asyncio.get_running_loop())
         started.set()
         await ended[0].wait()
         await server.stop()
 
-    thread = threading.Thread(target=uvloop.run, args=(serve(),))
-    thread.start()
-    assert started.wait(10)
-    try:
-        yield address
-    finally:
-        loops[0].call_soon_threadsafe(ended[0].set)
-        thread.join(10)
-        assert not thread.is_alive()
+    with held_control_key(address.port, os.environ) as key:
+        thread = threading.Thread(target=uvloop.run, args=(serve(),))
+        thread.start()
+        assert started.wait(10)
+        try:
+            yield address
+        finally:
+            loops[0].call_soon_threadsafe(ended[0].set)
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def connected(
+    address: ControlAddress, *, timeout_s: float = 10.0, tls: ControlTls | None = None
+) -> ControlClient:
+    """A client that has the key."""
+    key = find_control_key(address.port, os.environ)
+    return ControlClient(address, timeout_s, key=key, tls=tls)

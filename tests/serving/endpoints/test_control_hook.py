@@ -3,30 +3,40 @@
 import asyncio
 import contextlib
 import inspect
+import os
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
 from vllm.config import ParallelConfig
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import OutputProcessor
 
 from emulator.errors import ConfigError
+from serving.access.control_key import control_key_path
+from serving.access.secret import hash_of
 from serving.controller.day_night_state import DayNightState
 from serving.controller.engine_call import Engine
 from serving.endpoints.control_address import ENVIRONMENT, MIDDLEWARE, ControlAddress
-from serving.endpoints.control_client import ControlClient, ServerUnreachable
+from serving.endpoints.control_client import ServerUnreachable
 from serving.endpoints.control_hook import ControlHook
 from serving.errors import PortInUse
+from serving.front_door.front_door_settings import ENVIRONMENT as FRONT_DOOR
+from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.metrics.machine_state import MachineState
+from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
 from tests.serving.controller.lending_engine import LendingEngine, a_settings
-from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
+from tests.serving.endpoints.small_engine import SmallEngine, connected, control_server, free_port
+from tests.serving.plugin.engine_config import engine_config
 
 
 @pytest.fixture
@@ -36,12 +46,37 @@ def address(monkeypatch: pytest.MonkeyPatch) -> ControlAddress:
     return chosen
 
 
+@pytest.fixture(autouse=True)
+def metrics_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one door; this one has many."""
+    monkeypatch.setattr("serving.metrics.door_metrics.REGISTRY", CollectorRegistry())
+
+
+def with_doors(engine: Any) -> Any:
+    """Give an engine what the doors need of AsyncLLM beside what the control service does."""
+
+    async def collective_rpc(method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        if method in (LEAVE_SIGNALS, HEED_SIGNALS):
+            return [None]
+        return await answered(method, *args, **kwargs)
+
+    answered, engine.collective_rpc = engine.collective_rpc, collective_rpc
+    engine.vllm_config = engine_config()
+    engine.model_config = engine.vllm_config.model_config
+    engine.output_processor = OutputProcessor(None, log_stats=False)
+    engine.check_admission = lambda *_: None
+    engine.ended = []
+    engine.shutdown = lambda timeout=None: engine.ended.append(timeout)
+    return engine
+
+
 def give_state(app: FastAPI, engine: Any, *, process: int = 0) -> FastAPI:
     """What vLLM sets on its app before it serves it."""
-    app.state.engine_client = engine
+    app.state.engine_client = with_doors(engine)
     app.state.log_stats = False
     parallel = SimpleNamespace(_api_process_rank=process)
     app.state.vllm_config = SimpleNamespace(parallel_config=parallel)
+    app.state.server = SimpleNamespace(should_exit=False, config=SimpleNamespace())
     return app
 
 
@@ -79,7 +114,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[list[str]]:
 
 
 def state_at(address: ControlAddress) -> MachineState:
-    with ControlClient(address, timeout_s=5.0) as client:
+    with connected(address, timeout_s=5.0) as client:
         return client.state()
 
 
@@ -116,7 +151,7 @@ def test_day_and_night_live_as_long_as_the_app(
 
 
 def day_night_at(address: ControlAddress) -> DayNightState:
-    with ControlClient(address, timeout_s=5.0) as client:
+    with connected(address, timeout_s=5.0) as client:
         return client.day_night()
 
 
@@ -143,22 +178,50 @@ def test_vllm_s_engine_client_is_an_engine_as_the_service_needs_it() -> None:
     assert ParallelConfig()._api_process_rank == 0
 
 
-def test_requests_pass_through_untouched(address: ControlAddress, engine: SmallEngine) -> None:
-    seen: list[object] = []
+def test_requests_go_by_the_door_once_the_app_is_up(
+    address: ControlAddress, engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = FrontDoorSettings(key_hashes=(hash_of("a" * 40),))
+    monkeypatch.setenv(FRONT_DOOR, settings.to_environment()[FRONT_DOOR])
+    app = an_app(engine)
+    app.get("/v1/models")(lambda: "reached")
 
-    async def inner(scope: Any, receive: Any, send: Any) -> None:
-        seen.extend((scope, receive, send))
+    async def live() -> list[int]:
+        async with lifespan(app):
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+                answers = [
+                    await client.get(path, headers=headers)
+                    for path, headers in (
+                        ("/livez", {}),
+                        ("/v1/models", {}),
+                        ("/v1/models", {"authorization": f"Bearer {'a' * 40}"}),
+                    )
+                ]
+        return [answer.status_code for answer in answers]
 
-    scope: dict[str, Any] = {"type": "http"}
+    assert asyncio.run(live()) == [200, 401, 200]
+    assert engine.ended == [8.0]  # type: ignore[attr-defined]  # the engine, with the app
 
-    async def receive() -> dict[str, Any]:
-        return {}
 
-    async def send(message: Any) -> None:
-        return
+def test_a_key_file_that_is_wrong_fails_the_app_s_start(
+    address: ControlAddress, engine: SmallEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = FrontDoorSettings(key_file=tmp_path / "missing")
+    monkeypatch.setenv(FRONT_DOOR, settings.to_environment()[FRONT_DOOR])
 
-    asyncio.run(ControlHook(inner)(scope, receive, send))
-    assert seen == [scope, receive, send]
+    assert asyncio.run(fail_to_start(an_app(engine))) == ["lifespan.startup.failed"]
+
+
+def test_the_control_service_s_key_is_there_as_long_as_the_app(
+    address: ControlAddress, engine: SmallEngine
+) -> None:
+    async def live() -> bool:
+        async with lifespan(an_app(engine)):
+            return control_key_path(address.port, os.environ).exists()
+
+    assert asyncio.run(live())
+    assert not control_key_path(address.port, os.environ).exists()
 
 
 class Recorded:
@@ -166,7 +229,7 @@ class Recorded:
 
     done: ClassVar[list[str]]
 
-    def __init__(self, _: object, address: ControlAddress) -> None:
+    def __init__(self, _: object, address: ControlAddress, *__: object, **___: object) -> None:
         self.done.append(f"made for {address}")
 
     async def start(self) -> None:

@@ -8,14 +8,38 @@ from enum import StrEnum
 import msgspec
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.specs.fault import Fault, FaultKind, LinkTier
-from protos.ultraserve.v1 import control_pb2 as pb
-from serving.controller.day_night_state import DayNightState
+from emulator.specs.fault import Fault, FaultKind
+from protos.ultraserve.v1 import (
+    admission_pb2,
+    control_pb2,
+    day_night_pb2,
+    fault_pb2,
+    lease_pb2,
+    machine_pb2,
+    placement_pb2,
+    power_pb2,
+    recording_pb2,
+    rest_pb2,
+    system_pb2,
+    watch_pb2,
+    weights_pb2,
+)
+from serving.controller.day_night_settings import PUBLISH
+from serving.controller.day_night_state import DayNightState, JobPhaseWord, PublishWord
+from serving.daynight.handover import JobPhase, Phase
 from serving.endpoints import control_messages
-from serving.endpoints.control_messages import fault_from_message, from_message, to_message
-from serving.endpoints.engine_rest import EngineRest
+from serving.endpoints.control_messages import (
+    answered,
+    fault_from_message,
+    from_message,
+    respond,
+    to_message,
+)
+from serving.endpoints.door_report import DoorReport
+from serving.endpoints.engine_rest import MODES, EngineRest
 from serving.metrics.control_call import (
     FaultReport,
     HealReport,
@@ -24,17 +48,30 @@ from serving.metrics.control_call import (
     VersionReport,
 )
 from serving.metrics.machine_state import (
-    ChipHealth,
     CutLink,
     FaultRecord,
-    FaultStage,
     MachineState,
+    PhaseWord,
     Plain,
     RankState,
 )
-from serving.metrics.step_record import StepPhase
+from serving.metrics.placement_page import PlacementPage
+from serving.metrics.power_report import PowerReport
 from serving.metrics.step_recording import StepPage, StepRelief
+from serving.metrics.system_description import SystemDescription
+from serving.metrics.telemetry import Event, Telemetry
 from tests.serving.metrics.machine_states import a_broken_chip, a_state, anything_of, faults
+
+ENUMS: dict[str, type[StrEnum]] = {"Phase": Phase, "JobPhase": JobPhase}
+"""Of fields that our types have as text, because the words' own room is not below theirs."""
+
+PUBLISH_RULE = StrEnum("PublishRule", {word.upper(): word for word in PUBLISH})
+REST_MODE = StrEnum("RestMode", {word.upper(): word for word in MODES})
+
+FILES = [
+    *(admission_pb2, day_night_pb2, fault_pb2, lease_pb2, machine_pb2, placement_pb2, power_pb2),
+    *(recording_pb2, rest_pb2, system_pb2, watch_pb2, weights_pb2),
+]
 
 
 def pairs(kind: typing.Any, descriptor: typing.Any) -> Iterator[tuple[typing.Any, typing.Any]]:
@@ -49,32 +86,70 @@ def pairs(kind: typing.Any, descriptor: typing.Any) -> Iterator[tuple[typing.Any
         field = descriptor.fields_by_name.get(name)
         if isinstance(inner, type) and field is not None:
             below = field.enum_type or field.message_type
+            if inner is str and below is not None:
+                inner = {**ENUMS, "PublishRule": PUBLISH_RULE}[below.name]
             if below is not None and typing.get_origin(inner) is None:
                 yield from pairs(inner, below)
 
 
-ALL = [
-    *pairs(MachineState, pb.MachineState.DESCRIPTOR),
-    *pairs(FaultReport, pb.FaultReport.DESCRIPTOR),
-    *pairs(HealReport, pb.HealReport.DESCRIPTOR),
-    *pairs(RecordingState, pb.RecordingState.DESCRIPTOR),
-    *pairs(StepPage, pb.StepPage.DESCRIPTOR),
-    *pairs(StepRelief, pb.StepRelief.DESCRIPTOR),
-    *pairs(LeaseReport, pb.LeaseReport.DESCRIPTOR),
-    *pairs(VersionReport, pb.VersionReport.DESCRIPTOR),
-    *pairs(DayNightState, pb.DayNightState.DESCRIPTOR),
-    *pairs(EngineRest, pb.EngineRest.DESCRIPTOR),
-]
+ANSWERS = {
+    "DescribeSystem": SystemDescription,
+    "GetState": MachineState,
+    "GetPlacement": PlacementPage,
+    "GetPower": PowerReport,
+    "InjectFault": FaultReport,
+    "Heal": HealReport,
+    "RecordSteps": RecordingState,
+    "GetRecording": RecordingState,
+    "GetSteps": StepPage,
+    "GetRelief": StepRelief,
+    "Drain": LeaseReport,
+    "Resume": LeaseReport,
+    "GetDayNight": DayNightState,
+    "SetPolicy": DayNightState,
+    "SetPhase": DayNightState,
+    "Publish": VersionReport,
+    "Rollback": VersionReport,
+    "Sleep": EngineRest,
+    "WakeUp": EngineRest,
+    "PauseGeneration": EngineRest,
+    "ResumeGeneration": EngineRest,
+    "GetRest": EngineRest,
+    "GetAdmission": DoorReport,
+    "DrainEngine": DoorReport,
+    "UndrainEngine": DoorReport,
+    "WatchTelemetry": Telemetry,
+    "WatchEvents": Event,
+}
+"""What the first field of each method's response says; ResetPrefixCache's has none."""
+
+SERVICE = control_pb2.DESCRIPTOR.services_by_name["ControlService"]
+ALL = list(
+    dict.fromkeys(
+        pair
+        for name, kind in ANSWERS.items()
+        for pair in pairs(kind, SERVICE.methods_by_name[name].output_type.fields[0].message_type)
+    )
+)
 
 
-def test_every_message_is_reached() -> None:
-    reached = {descriptor.name for _, descriptor in ALL}
-    file = pb.DESCRIPTOR
-    answered = {name for name in file.message_types_by_name if not name.endswith("Request")}
-    asked = {method.input_type.name for method in file.services_by_name["Control"].methods}
+def test_every_method_and_every_message_is_reached() -> None:
+    reached = {descriptor.name for _, descriptor in ALL} | {REST_MODE.__name__}
+    there = {
+        name
+        for file in FILES
+        for name in (*file.DESCRIPTOR.message_types_by_name, *file.DESCRIPTOR.enum_types_by_name)
+    }
 
-    assert reached == {*answered, *file.enum_types_by_name}
-    assert asked == {*file.message_types_by_name} - answered
+    assert set(SERVICE.methods_by_name) == {*ANSWERS, "ResetPrefixCache"}
+    assert reached == there
+
+
+def test_every_method_has_a_request_and_a_response_of_its_own() -> None:
+    for method in SERVICE.methods:
+        assert method.input_type.name == f"{method.name}Request"
+        assert method.output_type.name == f"{method.name}Response"
+    assert len(control_pb2.DESCRIPTOR.message_types_by_name) == 2 * len(SERVICE.methods)
 
 
 @pytest.mark.parametrize(("kind", "descriptor"), ALL, ids=[kind.__name__ for kind, _ in ALL])
@@ -87,6 +162,25 @@ def test_a_message_has_the_fields_and_an_enum_the_words_of_its_type(
         assert words == ["unspecified", *kind]
     else:
         assert list(typing.get_type_hints(kind)) == [field.name for field in descriptor.fields]
+
+
+def test_vllm_s_modes_are_the_wire_s() -> None:
+    descriptor = rest_pb2.RestMode.DESCRIPTOR
+    words = [control_messages._word(descriptor, value.number) for value in descriptor.values]
+
+    assert words == ["unspecified", *MODES]
+
+
+@pytest.mark.parametrize(
+    ("alias", "words"),
+    [(PhaseWord, [*Phase]), (JobPhaseWord, [*JobPhase]), (PublishWord, [*PUBLISH])],
+)
+def test_a_word_that_is_text_here_is_one_of_its_own_room(
+    alias: typing.Any, words: list[str]
+) -> None:
+    (meta,) = alias.__metadata__
+
+    assert meta.pattern == f"^({'|'.join(words)})$"
 
 
 @pytest.mark.parametrize(("kind", "descriptor"), ALL, ids=[kind.__name__ for kind, _ in ALL])
@@ -102,6 +196,23 @@ def test_what_may_be_none_may_be_absent_on_the_wire(
         assert optional or field.message_type or not field.has_presence, name
 
 
+@given(st.sampled_from(sorted(set(ANSWERS.values()), key=lambda kind: kind.__name__)), st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_answer_survives_the_wire(kind: typing.Any, data: st.DataObject) -> None:
+    value = data.draw(anything_of(kind))
+    method = next(name for name, one in ANSWERS.items() if one is kind)
+    response = getattr(control_pb2, f"{method}Response")
+    wire = respond(response, value).SerializeToString()
+
+    assert answered(response.FromString(wire), kind) == value
+
+
+def test_an_answer_of_nothing_is_there_all_the_same() -> None:
+    response = respond(control_pb2.HealResponse, HealReport(healed=()))
+
+    assert response.HasField("report")
+
+
 def test_a_rank_by_hand() -> None:
     rank = RankState(
         rank=1,
@@ -112,7 +223,7 @@ def test_a_rank_by_hand() -> None:
         kv_blocks=6,
         version=7,
     )
-    message = pb.RankState(
+    message = machine_pb2.RankState(
         rank=1,
         up=True,
         requests_running=3,
@@ -122,29 +233,31 @@ def test_a_rank_by_hand() -> None:
         version=7,
     )
 
-    assert to_message(rank, pb.RankState) == message
+    assert to_message(rank, machine_pb2.RankState) == message
     assert from_message(message, RankState) == rank
 
 
 def test_enums_maps_and_lists_by_hand() -> None:
-    message = to_message(a_broken_chip(), pb.ChipState)
+    message = to_message(a_broken_chip(), machine_pb2.ChipState)
 
-    assert message.health == pb.CHIP_HEALTH_SLOW
+    assert message.health == machine_pb2.CHIP_HEALTH_SLOW
     assert message.rank == 1
     assert message.stacks[0].failed
     assert dict(message.stacks[1].owner_bytes) == {"kv": 10**9, "weights.experts": 5 * 10**8}
-    assert message.cut_links == [pb.CutLink(tier=pb.LINK_TIER_CROSS_RACK, lanes_cut=4, lanes=16)]
+    assert message.cut_links == [
+        machine_pb2.CutLink(tier=fault_pb2.LINK_TIER_CROSS_RACK, lanes_cut=4, lanes=16)
+    ]
 
 
 def test_what_a_fault_has_no_use_for_is_absent() -> None:
-    message = to_message(Fault(kind=FaultKind.LOSE_CHIP, chip=0), pb.Fault)
+    message = to_message(Fault(kind=FaultKind.LOSE_CHIP, chip=0), fault_pb2.Fault)
 
     assert [field.name for field, _ in message.ListFields()] == ["kind", "chip"]
     assert fault_from_message(message) == Fault(kind=FaultKind.LOSE_CHIP, chip=0)
 
 
 def test_a_spare_has_no_rank_and_rank_0_is_one() -> None:
-    first, _, spare = to_message(a_state(), pb.MachineState).chips
+    first, _, spare = to_message(a_state(), machine_pb2.MachineState).chips
 
     assert first.HasField("rank")
     assert first.rank == 0
@@ -157,51 +270,45 @@ def test_a_recovery_of_nothing_but_zeros_is_there() -> None:
     zeros = dict.fromkeys(typing.get_type_hints(type(record.recovery)), 0)
     record = msgspec.structs.replace(record, recovery=type(record.recovery)(**zeros))
 
-    assert from_message(to_message(record, pb.FaultRecord), FaultRecord) == record
-
-
-@given(anything_of(MachineState))
-@settings(max_examples=25, deadline=None)
-def test_any_state_survives_the_wire(state: MachineState) -> None:
-    wire = to_message(state, pb.MachineState).SerializeToString()
-    assert from_message(pb.MachineState.FromString(wire), MachineState) == state
-
-
-@given(anything_of(StepPage))
-@settings(max_examples=25, deadline=None)
-def test_any_page_of_steps_survives_the_wire(page: StepPage) -> None:
-    wire = to_message(page, pb.StepPage).SerializeToString()
-    assert from_message(pb.StepPage.FromString(wire), StepPage) == page
+    assert from_message(to_message(record, fault_pb2.FaultRecord), FaultRecord) == record
 
 
 @given(faults())
 def test_any_fault_survives_the_wire(fault: Fault) -> None:
-    wire = to_message(fault, pb.Fault).SerializeToString()
-    assert fault_from_message(pb.Fault.FromString(wire)) == fault
+    wire = to_message(fault, fault_pb2.Fault).SerializeToString()
+    assert fault_from_message(fault_pb2.Fault.FromString(wire)) == fault
 
 
 @pytest.mark.parametrize(
     ("message", "line"),
     [
-        (pb.Fault(), "kind=unspecified: expected one of lose-chip, hang-chip, "),
-        (pb.Fault(kind=99), "kind=99: expected one of lose-chip, "),  # type: ignore[arg-type]
-        (pb.Fault(kind=pb.FAULT_KIND_LOSE_CHIP), "chip=-1: expected a chip of the partition"),
+        (fault_pb2.Fault(), "kind=unspecified: expected one of lose-chip, hang-chip, "),
+        (fault_pb2.Fault(kind=99), "kind=99: expected one of lose-chip, "),  # type: ignore[arg-type]
         (
-            pb.Fault(kind=pb.FAULT_KIND_SLOW_CHIP, chip=1, factor=float("nan")),
+            fault_pb2.Fault(kind=fault_pb2.FAULT_KIND_LOSE_CHIP),
+            "chip=-1: expected a chip of the partition",
+        ),
+        (
+            fault_pb2.Fault(kind=fault_pb2.FAULT_KIND_SLOW_CHIP, chip=1, factor=float("nan")),
             "factor=nan: expected a number above 1",
         ),
         (
-            pb.Fault(kind=pb.FAULT_KIND_CUT_LINK, chip=1, tier=pb.LINK_TIER_UNSPECIFIED),
+            fault_pb2.Fault(
+                kind=fault_pb2.FAULT_KIND_CUT_LINK, chip=1, tier=fault_pb2.LINK_TIER_UNSPECIFIED
+            ),
             "tier=unspecified: expected one of tray, backplane, cross-rack",
         ),
         (
-            pb.Fault(kind=pb.FAULT_KIND_CUT_LINK, chip=1),
+            fault_pb2.Fault(kind=fault_pb2.FAULT_KIND_CUT_LINK, chip=1),
             "tier=None: expected one of tray, backplane, cross-rack",
         ),
-        (pb.Fault(kind=pb.FAULT_KIND_PULL_SWITCH_TRAY), "rack=-1: expected a rack of the system"),
+        (
+            fault_pb2.Fault(kind=fault_pb2.FAULT_KIND_PULL_SWITCH_TRAY),
+            "rack=-1: expected a rack of the system",
+        ),
     ],
 )
-def test_a_fault_that_cannot_be_is_one_line(message: pb.Fault, line: str) -> None:
+def test_a_fault_that_cannot_be_is_one_line(message: fault_pb2.Fault, line: str) -> None:
     with pytest.raises(ConfigError) as raised:
         fault_from_message(message)
 
@@ -214,26 +321,16 @@ class PartOfCutLink(Plain, frozen=True, kw_only=True):
 
 def test_a_field_that_only_one_side_has_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError):
-        to_message(PartOfCutLink(lanes=1), pb.CutLink)
+        to_message(PartOfCutLink(lanes=1), machine_pb2.CutLink)
     with pytest.raises(AssertionError):
-        to_message(a_state(), pb.RankState)
+        to_message(a_state(), machine_pb2.RankState)
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
-        from_message(pb.CutLink(), RankState)
+        from_message(machine_pb2.CutLink(), RankState)
 
 
 def test_an_answer_without_what_must_be_there_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="unspecified"):
-        from_message(pb.CutLink(lanes=3), CutLink)
-
-
-def test_the_enums_are_the_ones_of_the_contract() -> None:
-    assert {kind for kind, _ in ALL if issubclass(kind, StrEnum)} == {
-        FaultKind,
-        LinkTier,
-        ChipHealth,
-        FaultStage,
-        StepPhase,
-    }
+        from_message(machine_pb2.CutLink(lanes=3), CutLink)
 
 
 @pytest.mark.parametrize(
@@ -241,18 +338,18 @@ def test_the_enums_are_the_ones_of_the_contract() -> None:
     [
         (
             FaultReport(accepted=False, survivable=True, reason="r"),
-            pb.FaultReport(accepted=False, survivable=True, reason="r"),
+            fault_pb2.FaultReport(accepted=False, survivable=True, reason="r"),
         ),
         (
             FaultReport(accepted=True, survivable=False, reason="", number=1),
-            pb.FaultReport(accepted=True, survivable=False, reason="", number=1),
+            fault_pb2.FaultReport(accepted=True, survivable=False, reason="", number=1),
         ),
-        (HealReport(healed=(2, 5)), pb.HealReport(healed=[2, 5])),
-        (HealReport(healed=()), pb.HealReport()),
+        (HealReport(healed=(2, 5)), fault_pb2.HealReport(healed=[2, 5])),
+        (HealReport(healed=()), fault_pb2.HealReport()),
     ],
 )
 def test_a_reply_s_tag_is_the_message_s_type(
-    reply: FaultReport | HealReport, message: pb.FaultReport | pb.HealReport
+    reply: FaultReport | HealReport, message: fault_pb2.FaultReport | fault_pb2.HealReport
 ) -> None:
     assert to_message(reply, type(message)) == message
     assert from_message(message, type(reply)) == reply

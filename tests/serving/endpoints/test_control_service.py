@@ -1,29 +1,31 @@
 """A real server and real channels on the loopback; only the engine behind them is small."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 
 from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from protos.ultraserve.v1 import control_pb2 as pb
-from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from protos.ultraserve.v1 import fault_pb2
 from serving.controller import engine_call
-from serving.endpoints import control_service
+from serving.endpoints import call_failure, control_guard
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
-from serving.endpoints.control_service import ControlServer
+from serving.endpoints.control_server import ControlServer
 from serving.errors import PortInUse
 from serving.metrics.control_call import ControlReply, HealReport
 from serving.metrics.machine_state import ChipHealth, FaultStage
-from tests.serving.endpoints.small_engine import SmallEngine, free_port
+from tests.serving.endpoints.raw_call import details_of, failure
+from tests.serving.endpoints.small_engine import SmallEngine, connected, free_port, wait_until
 from tests.serving.metrics.recorded_steps import a_cost_model
 
 LOSE = Fault(kind=FaultKind.LOSE_CHIP, chip=1)
+LOSE_7 = fault_pb2.Fault(kind=fault_pb2.FAULT_KIND_LOSE_CHIP, chip=7)
 
 
 def test_the_state_is_the_engine_s(engine: SmallEngine, client: ControlClient) -> None:
@@ -92,53 +94,60 @@ def test_what_the_engine_refuses_is_said_in_its_words(client: ControlClient) -> 
 
 
 @pytest.mark.parametrize(
-    ("method", "request_", "code", "words"),
+    ("method", "request_", "field", "words"),
     [
         (
             "InjectFault",
             pb.InjectFaultRequest(),
-            grpc.StatusCode.INVALID_ARGUMENT,
+            "kind",
             "kind=unspecified: expected one of lose-chip, ",
         ),
-        (
-            "InjectFault",
-            pb.InjectFaultRequest(fault=pb.Fault(kind=pb.FAULT_KIND_LOSE_CHIP, chip=7)),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "chip=7: expected 0 to 2",
-        ),
-        (
-            "Heal",
-            pb.HealRequest(chip=-1),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "chip=-1: expected at least 0",
-        ),
+        ("InjectFault", pb.InjectFaultRequest(fault=LOSE_7), "chip", "chip=7: expected 0 to 2"),
+        ("Heal", pb.HealRequest(chip=-1), "chip", "chip=-1: expected at least 0"),
+        ("Publish", pb.PublishRequest(note="n" * 1001), "note", "note=nnnn"),
+        ("SetPhase", pb.SetPhaseRequest(), None, "this server was started without --day-night"),
     ],
 )
-def test_what_no_machine_has_is_an_invalid_argument(
-    method: str,
-    request_: object,
-    code: grpc.StatusCode,
-    words: str,
-    address: ControlAddress,
+def test_a_call_that_fails_says_why_to_people_and_to_programs(
+    method: str, request_: object, field: str | None, words: str, address: ControlAddress
 ) -> None:
-    with grpc.insecure_channel(str(address)) as channel:
-        call = getattr(pb_grpc.ControlStub(channel), method)
-        with pytest.raises(grpc.RpcError) as raised:
-            call(request_, timeout=10)
+    told = failure(address, method, request_)
 
-    assert raised.value.code() is code
-    assert raised.value.details().startswith(words)
+    assert told.details()[: len(words)] == words
+    info, *others = details_of(told)
+    assert isinstance(info, ErrorInfo)
+    assert info.domain == "ultraserve"
+    if field is None:
+        assert (told.code(), info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "NOT_NOW")
+        assert others == []
+    else:
+        assert (told.code(), info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+        (wrong,) = others
+        assert isinstance(wrong, BadRequest)
+        assert [one.field for one in wrong.field_violations] == [field]
 
 
-def test_what_cannot_happen_now_is_a_failed_precondition(address: ControlAddress) -> None:
-    fault = pb.Fault(kind=pb.FAULT_KIND_LOSE_CHIP, chip=1)
-    with grpc.insecure_channel(str(address)) as channel:
-        stub = pb_grpc.ControlStub(channel)
-        stub.InjectFault(pb.InjectFaultRequest(fault=fault), timeout=10)
-        with pytest.raises(grpc.RpcError) as raised:
-            stub.InjectFault(pb.InjectFaultRequest(fault=fault), timeout=10)
+def test_what_cannot_happen_now_is_a_failed_precondition(
+    address: ControlAddress, client: ControlClient
+) -> None:
+    client.inject(LOSE)
+    lose = fault_pb2.Fault(kind=fault_pb2.FAULT_KIND_LOSE_CHIP, chip=1)
+    told = failure(address, "InjectFault", pb.InjectFaultRequest(fault=lose))
 
-    assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert told.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_an_engine_that_is_gone_tells_when_to_come_back(
+    engine: SmallEngine, address: ControlAddress
+) -> None:
+    engine.errored = True
+    told = failure(address, "GetState", pb.GetStateRequest())
+    info, retry = details_of(told)
+
+    assert told.code() is grpc.StatusCode.UNAVAILABLE
+    assert info.reason == "ENGINE_GONE"
+    assert isinstance(retry, RetryInfo)
+    assert retry.retry_delay.ToSeconds() == call_failure.RETRY_S
 
 
 def test_an_engine_that_is_gone_is_unavailable(engine: SmallEngine, client: ControlClient) -> None:
@@ -184,13 +193,21 @@ def test_a_mistake_in_the_engine_is_told_in_one_line(
     assert str(raised.value).endswith(": Call to collective_rpc method failed: boom")
 
 
-def test_an_answer_of_another_kind_is_our_own_mistake(
-    engine: SmallEngine, client: ControlClient, monkeypatch: pytest.MonkeyPatch
+def test_an_answer_of_another_kind_is_our_own_mistake_and_the_log_s(
+    engine: SmallEngine,
+    client: ControlClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(engine, "_reply", lambda _: HealReport(healed=()))
+    monkeypatch.setattr(control_guard.logger, "propagate", True)
 
-    with pytest.raises(ServerUnreachable, match="AssertionError"):
+    with (
+        caplog.at_level("ERROR"),
+        pytest.raises(ServerUnreachable, match="the server failed at this call; its log says"),
+    ):
         client.state()
+    assert "HealReport(healed=())" in caplog.text
 
 
 def test_a_client_does_not_wait_longer_than_it_wants(
@@ -198,7 +215,7 @@ def test_a_client_does_not_wait_longer_than_it_wants(
 ) -> None:
     engine.silent = True
     with (
-        ControlClient(address, timeout_s=0.2) as client,
+        connected(address, timeout_s=0.2) as client,
         pytest.raises(ServerUnreachable, match=r"no answer within 0\.2 s$"),
     ):
         client.state()
@@ -209,11 +226,11 @@ def test_calls_wait_beside_each_other_up_to_a_limit(
     engine: SmallEngine, address: ControlAddress
 ) -> None:
     engine.silent = True
-    limit = control_service._CALLS_MAX
-    with ThreadPoolExecutor(limit) as pool, ControlClient(address, timeout_s=1.0) as client:
+    limit = control_guard.CALLS_MAX
+    with ThreadPoolExecutor(limit) as pool, connected(address, timeout_s=1.0) as client:
         calls = [pool.submit(client.state) for _ in range(limit)]
         wait_until(lambda: engine.waiting == limit)
-        with ControlClient(address, timeout_s=2.0) as late, pytest.raises(RefusedByServer):
+        with connected(address, timeout_s=2.0) as late, pytest.raises(RefusedByServer):
             late.state()
         errors = [call.exception() for call in calls]
 
@@ -222,7 +239,7 @@ def test_calls_wait_beside_each_other_up_to_a_limit(
 
 def test_nobody_at_the_address_is_one_line_that_says_so() -> None:
     address = ControlAddress(port=free_port())
-    with ControlClient(address, timeout_s=5.0) as client, pytest.raises(ServerUnreachable) as told:
+    with connected(address, timeout_s=5.0) as client, pytest.raises(ServerUnreachable) as told:
         client.state()
 
     assert str(told.value) == (
@@ -237,7 +254,7 @@ def test_a_proxy_of_the_environment_s_is_not_asked(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("grpc_proxy", f"http://127.0.0.1:{free_port()}")
 
-    with ControlClient(address, timeout_s=5.0) as client:
+    with connected(address, timeout_s=5.0) as client:
         assert client.state().steps == 1234
 
 
@@ -245,20 +262,12 @@ def test_a_port_that_is_taken_is_named_and_not_shared(
     engine: SmallEngine, address: ControlAddress
 ) -> None:
     async def second() -> None:
-        server = ControlServer(engine, address)
+        server = ControlServer(engine, address, admits=lambda _: True)
         with pytest.raises(PortInUse, match=f"^port={address.port}: expected a free port on"):
             await server.start()
         await server.stop()
 
     asyncio.run(second())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread is about to do."""
-    end_s = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < end_s, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_a_recording_begins_goes_on_and_ends(engine: SmallEngine, client: ControlClient) -> None:

@@ -149,6 +149,11 @@ def anything_of(kind: typing.Any) -> st.SearchStrategy[typing.Any]:
         Fault: faults(),
     }
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        bare, meta = inner
+        if meta.pattern:  # one of a few words
+            return st.sampled_from(meta.pattern.strip("^()$").split("|"))
+        return st.integers(-1, 2**31 - 1) if meta.ge == -1 else anything_of(bare)
     if kind in simple:
         return simple[kind]
     if origin in (types.UnionType, typing.Union):
@@ -159,5 +164,6 @@ def anything_of(kind: typing.Any) -> st.SearchStrategy[typing.Any]:
         return st.dictionaries(*map(anything_of, inner), max_size=3)
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
-    members = {name: anything_of(hint) for name, hint in typing.get_type_hints(kind).items()}
+    hints = typing.get_type_hints(kind, include_extras=True)
+    members = {name: anything_of(hint) for name, hint in hints.items()}
     return st.fixed_dictionaries(members).map(lambda values: kind(**values))

@@ -70,8 +70,13 @@ def test_a_request_is_one_line_that_names_its_method(
         ),
         (HealReport(healed=(1, 4)), {"reply": "healed", "healed": [1, 4]}),
         (
-            Refusal(code=RefusalCode.INVALID, message="chip=9: expected 0 to 3"),
-            {"reply": "refused", "code": "invalid", "message": "chip=9: expected 0 to 3"},
+            Refusal(code=RefusalCode.INVALID, message="chip=9: expected 0 to 3", field="chip"),
+            {
+                "reply": "refused",
+                "code": "invalid",
+                "message": "chip=9: expected 0 to 3",
+                "field": "chip",
+            },
         ),
     ],
 )

@@ -1,0 +1,71 @@
+"""How a call of the control service fails: what its handlers raise -> a code with details.
+
+Handlers raise; `control_guard` ends the call. Nothing here is UNKNOWN: what is nobody's fault but
+ours is INTERNAL, and the log says more than the client is told.
+"""
+
+from typing import Final
+
+import grpc
+
+from serving.controller.engine_call import EngineFailed, EngineGone
+from serving.front_door.rpc_errors import CallRefused, RpcFailure, failure_of
+
+RETRY_S: Final = 1.0
+"""Wall seconds. What a client is told to wait: calls are short, and a server that starts again
+needs longer than anybody knows."""
+
+
+def not_now(message: str) -> CallRefused:
+    """What could be asked for, and cannot be now."""
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    return CallRefused(RpcFailure(code=code, message=message, reason="NOT_NOW"))
+
+
+def too_many(what: str, most: int) -> CallRefused:
+    """One more than the server has room for."""
+    message = f"at most {most} {what} at a time; try again"
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+            message=message,
+            reason="CALLS",
+            retry_after_s=RETRY_S,
+            violations={"control service": message},
+        )
+    )
+
+
+def server_ends() -> CallRefused:
+    """Told to whoever still watches."""
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.UNAVAILABLE,
+            message="the server ends",
+            reason="SERVER_ENDS",
+            retry_after_s=RETRY_S,
+        )
+    )
+
+
+def failure_of_call(error: BaseException) -> RpcFailure:
+    """How a call fails that met `error`."""
+    match error:
+        case EngineGone():
+            return RpcFailure(
+                code=grpc.StatusCode.UNAVAILABLE,
+                message=str(error),
+                reason="ENGINE_GONE",
+                retry_after_s=RETRY_S,
+            )
+        case EngineFailed():
+            code = grpc.StatusCode.INTERNAL
+            return RpcFailure(code=code, message=str(error), reason="ENGINE_FAILED")
+        case TimeoutError():
+            return RpcFailure(
+                code=grpc.StatusCode.DEADLINE_EXCEEDED,
+                message="the engine did not answer in time; what was asked may have been applied",
+                reason="TIME_LIMIT",
+                retry_after_s=RETRY_S,
+            )
+    return failure_of(error)

@@ -1,0 +1,46 @@
+"""How a client of the control service knows its server beyond loopback, and shows who it is."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from emulator.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlTls:
+    """PEM files: the authority of the server's certificate (None: the system's), and the client's
+    own certificate with its key, for a server that asks for one.
+
+    Raises ConfigError for a certificate without a key, or a key without one.
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError(
+                field="tls_cert", value=self.certificate, expected="both --tls-cert and --tls-key"
+            )
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Read the files; raises ConfigError."""
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read("tls_ca", self.ca),
+            private_key=_read("tls_key", self.key),
+            certificate_chain=_read("tls_cert", self.certificate),
+        )
+
+
+def _read(field: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            field=field, value=path, expected=f"a file to read ({error.strerror})"
+        ) from error

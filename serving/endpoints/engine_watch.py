@@ -1,0 +1,217 @@
+"""Looks at the engine again and again, for everybody who watches: one poller, one history.
+
+The poller runs as long as the server, slowly while nobody watches, so that events have numbers and
+a history whoever listens. A watcher holds nothing but its place in that history: one that reads
+slowly loses the oldest, and is told how many. A watcher that goes is forgotten.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from typing import Final
+
+from emulator.errors import ConfigError
+from serving.controller.engine_call import ENGINE_GONE, Engine, EngineFailed, EngineGone, ask
+from serving.endpoints.call_failure import server_ends, too_many
+from serving.endpoints.engine_door import EngineDoor
+from serving.endpoints.machine_events import Change, changes, door_change
+from serving.metrics.control_call import TelemetryReply, TelemetryRequest
+from serving.metrics.telemetry import Event, EventKind, Telemetry
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+INTERVAL_S_MIN: Final = 0.1
+INTERVAL_S_MAX: Final = 60.0
+EVENTS_KEPT: Final = 4_096
+"""Events that the server remembers; a record of each is about a kilobyte."""
+
+WATCHERS_MAX: Final = 24
+
+_IDLE_S: Final = 1.0
+"""Wall seconds between two looks while nobody wants one earlier."""
+
+
+class EngineWatch:
+    """From `start` to `stop`, in the loop of the engine's client. `door` is None without one.
+
+    `watchers` counts the streams that have not ended.
+    """
+
+    def __init__(self, engine: Engine, door: EngineDoor | None = None) -> None:
+        self._engine = engine
+        self._door = door
+        self.on_gone: Callable[[], Awaitable[None]] | None = None
+        self._history: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self._numbered = 0
+        self._look: TelemetryReply | None = None
+        self._looks = 0
+        self._looked_s = 0.0
+        self._closed = ""
+        self.watchers = 0
+        self._changed = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._end: Exception | None = None
+        self._poller: asyncio.Task[None] | None = None
+
+    @property
+    def last_number(self) -> int:
+        """Of the newest event; 0 before the first."""
+        return self._numbered
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._poller = asyncio.create_task(self._poll())
+
+    async def stop(self) -> None:
+        """End, and every stream with it; idempotent."""
+        if self._end is None:
+            self._end = server_ends()
+        self._tell()
+        if self._poller is not None:
+            self._poller.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._poller
+            self._poller = None
+
+    def look_now(self) -> None:
+        """Something has happened that is worth a look before its time."""
+        self._hurry.set()
+
+    async def telemetry(self, interval_s: float) -> AsyncGenerator[tuple[Telemetry, int], None]:
+        """A look each `interval_s` wall seconds, and how many were left out before it.
+
+        Raises ConfigError for an interval that is none, and CallRefused, EngineGone.
+        """
+        if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
+            expected = f"{INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
+            raise ConfigError(field="interval_s", value=interval_s, expected=expected)
+        with self._watching():
+            skipped, due_s = 0, time.monotonic()
+            while True:
+                yield (await self._fresh(interval_s / 2)).telemetry, skipped
+                due_s += interval_s
+                # A time that has gone by when the next one has come too is left out.
+                skipped = max(0, math.floor((time.monotonic() - due_s) / interval_s))
+                due_s += skipped * interval_s
+                await self._rest(due_s)
+
+    async def events(self, after: int | None) -> AsyncGenerator[tuple[Event, int], None]:
+        """Each event after that number, and how many before it are forgotten; None: from now on.
+
+        Raises ConfigError for a number that no event has had, and CallRefused, EngineGone.
+        """
+        if after is not None and not 0 <= after <= self._numbered:
+            expected = f"0 to {self._numbered}, the newest event's number"
+            raise ConfigError(field="after", value=after, expected=expected)
+        following = (self._numbered if after is None else after) + 1
+        with self._watching():
+            while True:
+                if self._history and following <= self._numbered:
+                    oldest = self._history[0].number
+                    lost = max(0, oldest - following)
+                    event = self._history[following + lost - oldest]
+                    following = event.number + 1
+                    yield event, lost
+                else:
+                    number = following
+                    await self._until(lambda: self._numbered >= number)  # noqa: B023  likewise
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        if self.watchers >= WATCHERS_MAX:
+            raise too_many("watchers", WATCHERS_MAX)
+        self.watchers += 1
+        try:
+            yield
+        finally:
+            self.watchers -= 1
+
+    async def _fresh(self, age_s: float) -> TelemetryReply:
+        """A look that is no older; one that is made serves all who wait for one."""
+        if self._look is None or time.monotonic() - self._looked_s > age_s:
+            looks = self._looks
+            self._hurry.set()
+            await self._until(lambda: self._looks > looks)
+        assert self._look is not None
+        return self._look
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        """Wait for something; raises what ended the watch before it came."""
+        while not true():
+            if self._end is not None:
+                raise self._end
+            await self._changed.wait()
+
+    async def _rest(self, due_s: float) -> None:
+        """Wait until then; raises what ends the watch meanwhile."""
+        while (left_s := due_s - time.monotonic()) > 0:
+            if self._end is not None:
+                raise self._end
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
+
+    def _tell(self) -> None:
+        """Wake everybody who waits; who waits again, waits for the next time."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _poll(self) -> None:
+        while self._end is None:
+            begun_s = time.monotonic()
+            self._hurry.clear()  # what happens from now on may be too late for this look
+            try:
+                await self._take(await ask(self._engine, TelemetryRequest()))
+            except EngineGone as gone:
+                await self._take_end(gone)
+            except EngineFailed as error:
+                logger.warning("the engine did not say how it is: %s", error)
+            self._tell()
+            left_s = _IDLE_S - (time.monotonic() - begun_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), max(left_s, 0.0))
+
+    async def _take(self, look: object) -> None:
+        assert isinstance(look, TelemetryReply), look
+        before, self._look = self._look, look
+        self._looks += 1
+        self._looked_s = time.monotonic()
+        for change in changes(before, look) if before is not None else ():
+            self._add(change)
+        self._take_door()
+
+    def _take_door(self) -> None:
+        closed = self._door.closed if self._door is not None else None
+        words = "" if closed is None else str(closed)
+        change = door_change(self._closed, words)
+        self._closed = words
+        if change is not None:
+            self._add(change)
+
+    async def _take_end(self, gone: EngineGone) -> None:
+        self._take_door()
+        self._add(Change(kind=EventKind.ENGINE_GONE, words=ENGINE_GONE))
+        if self.on_gone is not None:
+            await self.on_gone()
+        self._end = gone
+
+    def _add(self, change: Change) -> None:
+        self._numbered += 1
+        emulated_s = 0.0 if self._look is None else self._look.telemetry.emulated_s
+        self._history.append(
+            Event(
+                number=self._numbered,
+                emulated_s=emulated_s,
+                unix_s=time.time(),
+                kind=change.kind,
+                words=change.words,
+                fault=change.fault,
+                lease=change.lease,
+                version=change.version,
+                sleep=change.sleep,
+            )
+        )
