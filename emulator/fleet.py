@@ -8,7 +8,7 @@ about a lost chip: the fleet says which chips are gone, does what it is told, an
 import contextlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -50,11 +50,9 @@ logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's
 
 START_TIMEOUT_S = 300.0
 CONNECT_TIMEOUT_S = 20.0
-"""Chips connect within milliseconds of having loaded their shares; one that has not by then has
-ended meanwhile (assumed: room for a host that does much else)."""
+"""Chips connect milliseconds after they have loaded (assumed: room for a host that is busy)."""
 SILENCE_TIMEOUT_S = 120.0
-"""Chips that are all silent for so long are lost: a step of a tray takes milliseconds, the largest
-prefills of 144 chips on two cores half a minute."""
+"""A step of a tray takes milliseconds, the largest prefills of 144 chips on two cores 30 s."""
 HUNG_TIMEOUT_S = 0.5
 """How long a chip that was told to hang is waited for when all others have answered."""
 
@@ -133,6 +131,10 @@ class Fleet:
         except BaseException:
             self.stop()
             raise
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Call `lost` once, from another thread, with what ended that starts chips."""
+        self._ray.watch(lost)
 
     def _start_chips(self, chips: Sequence[int]) -> None:
         nodes = self._ray.place_chips(self.chips)

@@ -9,9 +9,10 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,13 @@ from ray._private.authentication.authentication_utils import is_token_auth_enabl
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from emulator.actors.chip_actor import ChipActor
+from emulator.actors.private_ray import (
+    forget_token,
+    loopback_only,
+    own_token,
+    refuse_open_ray,
+)
+from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
 from emulator.actors.ray_node import RayNode, spread_chips
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.actors.worker_nursery import WorkerNursery
@@ -84,14 +92,18 @@ class RaySession:
         self._directory: ScratchDirectory | None = None
         self._nursery: WorkerNursery | None = None
         self._chips: list[ChipProcess] = []
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._watch: DaemonWatch | None = None
         self._is_started = False
 
     def start(self) -> None:
         """Start Ray's daemons as children of this process, which end when it ends; or join.
 
         Raises:
-            ConfigError: the cluster cannot be joined, or has no token authentication.
+            ConfigError: the cluster cannot be joined, or has no token authentication; or the
+                environment switches that off.
         """
+        refuse_open_ray()
         self._is_started = True
         if self._ray_address is None:
             self._start_own()
@@ -100,7 +112,13 @@ class RaySession:
 
     def _start_own(self) -> None:
         self._directory = ScratchDirectory("ultraserve-ray-")
-        with _environment(_OWN_RAY_ENVIRONMENT), _own_signal_handlers():
+        with (
+            own_token(self._directory.path),
+            loopback_only(),
+            _environment(_OWN_RAY_ENVIRONMENT),
+            _own_signal_handlers(),
+            without_sigterm(),
+        ):
             self._nursery = WorkerNursery(self._directory.path, dict(os.environ))
             with _interpreter(self._nursery.executable):
                 ray.init(
@@ -116,8 +134,11 @@ class RaySession:
                     _temp_dir=str(self._directory.path / "r"),
                     _node_ip_address="127.0.0.1",
                 )
+        assert is_token_auth_enabled()
+        self._daemons = own_daemons()
 
     def _join(self, ray_address: str) -> None:
+        forget_token()
         try:
             _check_listens(ray_address)
             with _own_signal_handlers():
@@ -189,11 +210,23 @@ class RaySession:
         """End a chip's process at once; nothing restarts it. Idempotent, and does not wait."""
         ray.kill(chip.actor, no_restart=True)
 
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Call `lost` with a name when a daemon ends before `stop` that this Ray cannot do without.
+
+        From another thread, and at most once; never for somebody else's cluster.
+        """
+        assert self._watch is None, "watched twice"
+        vital = {name: self._daemons[name].pid for name in VITAL if name in self._daemons}
+        if vital:
+            self._watch = DaemonWatch(vital, lost)
+
     def stop(self) -> None:
         """Stop the chips, and a Ray of our own with them, and delete the session's files."""
         if not self._is_started:
             return
         self._is_started = False
+        if self._watch is not None:
+            self._watch.stop()
         try:
             self._stop_ray()
         except Exception:

@@ -55,6 +55,8 @@ class ScratchDirectory:
 
 def _watch(path: str, owner: int) -> None:
     """Wait for the owner to end or to let go; then clear `path` until nobody comes back to it."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # told to all of a server's processes at once
+        signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
     end_s = time.monotonic() + _WATCH_S
     quiet_s = 0.0

@@ -111,7 +111,9 @@ def _generator(request: ChipRequest) -> np.random.Generator:
     """Seeded by the prompt and the position, and by the request's seed unless it is greedy."""
     sampling = request.sampling
     seed = 0 if sampling.temperature == 0.0 or sampling.seed is None else sampling.seed
-    return np.random.default_rng([zlib.crc32(request.prompt.tobytes()), len(request), seed])
+    # A client's seed may be negative, and NumPy takes none that is.
+    entropy = [zlib.crc32(request.prompt.tobytes()), len(request), seed % 2**64]
+    return np.random.default_rng(entropy)
 
 
 def _words_of(weights_dir: Path) -> tuple[int, I64]:

@@ -1,9 +1,11 @@
 """A Ray of our own: its chips are forked, can be killed one by one, and nothing is left of it."""
 
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,6 +15,7 @@ from emulator.actors.ray_session import RaySession
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.effects import Ready
 from emulator.data import SMALL_MOE_DIR
+from emulator.errors import ConfigError
 
 pytestmark = pytest.mark.fleet
 
@@ -38,6 +41,22 @@ def chip_processes() -> set[psutil.Process]:
     }
 
 
+def listeners(processes: set[psutil.Process]) -> set[str]:
+    """Addresses on which they listen, IPv4 ones as such."""
+    return {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for process in processes
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+def token_files(processes: set[psutil.Process]) -> set[Path]:
+    """Where they read Ray's token."""
+    paths = {process.environ().get("RAY_AUTH_TOKEN_PATH") for process in processes}
+    return {Path(path) for path in paths if path is not None}
+
+
 def comes_true(condition: Callable[[], bool]) -> bool:
     end_s = time.monotonic() + WAIT_S
     while not condition() and time.monotonic() < end_s:
@@ -47,6 +66,7 @@ def comes_true(condition: Callable[[], bool]) -> bool:
 
 def test_its_chips_are_forked_end_one_by_one_and_all_ends_with_it(hub: Hub) -> None:
     environment, interpreter = dict(os.environ), sys.executable
+    lost: list[str] = []
     before = set(psutil.Process().children(recursive=True))
     session = RaySession()
     try:
@@ -72,6 +92,12 @@ def test_its_chips_are_forked_end_one_by_one_and_all_ends_with_it(hub: Hub) -> N
         assert parent is not None
         assert any(word.endswith("worker_nursery.py") for word in parent.cmdline())
 
+        started = set(psutil.Process().children(recursive=True)) - before
+        assert listeners(started) == {"127.0.0.1"}
+        (token,) = token_files(chip_processes())
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
+
         session.kill(handles[1])
         session.kill(handles[1])
         with pytest.raises(ChipLost) as caught:
@@ -79,6 +105,12 @@ def test_its_chips_are_forked_end_one_by_one_and_all_ends_with_it(hub: Hub) -> N
         assert caught.value.chips == (1,)
         assert comes_true(lambda: len(chip_processes()) == 1)
         assert hub.connected == {0}
+
+        session.watch(lost.append)
+        family = psutil.Process().children(recursive=True)
+        (server,) = (each for each in family if each.name() == "gcs_server")
+        server.kill()
+        assert comes_true(lambda: lost == ["gcs_server"])
     finally:
         session.stop()
         session.stop()
@@ -91,3 +123,13 @@ def test_its_chips_are_forked_end_one_by_one_and_all_ends_with_it(hub: Hub) -> N
 
 def test_stopping_what_was_not_started_does_nothing() -> None:
     RaySession().stop()
+
+
+def test_a_ray_without_tokens_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    session = RaySession()
+    with pytest.raises(ConfigError, match=r"^RAY_AUTH_MODE=disabled: expected unset, or token"):
+        session.start()
+    session.stop()

@@ -4,7 +4,7 @@ Only Ray and the channel are replaced, by a host that keeps real chips and lets 
 silent. What a killed chip held is gone; one that takes its place reads its share anew.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from emulator.actors.channel import ChipLost, ChipSilent, Drained
@@ -58,6 +58,9 @@ class _Host:
         self.chips[chip] = LiveChip(chip, share)
         self._replies[chip] = [Ready(chip=chip)]
         return self.chips[chip]
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        self.lost = lost
 
     def wait_loaded(self, chips: Collection[LiveChip], _timeout_s: float) -> None:
         assert all(chip.alive for chip in chips)

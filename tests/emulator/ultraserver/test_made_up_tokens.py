@@ -115,6 +115,13 @@ class TestTexts:
         assert first == again != other
         assert first != text_of([5, 6])
 
+    def test_a_seed_may_be_any_that_a_request_may_have(self) -> None:
+        seeds = [-(2**63), -1, 0, 2**63, 2**64 - 1]
+        texts = [text_of([5, 6], SamplingSpec(temperature=1.0, seed=seed)) for seed in seeds]
+
+        assert texts[0] == texts[3] != texts[2]  # as one word of 64 bits
+        assert texts[1] == texts[4]
+
 
 class TestRequests:
     def test_what_finished_is_unknown_and_what_a_rank_forgot_too(self) -> None:

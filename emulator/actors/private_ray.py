@@ -1,0 +1,84 @@
+"""Makes a Ray of our own one that nobody else reaches: ports on loopback, and a token of its own.
+
+Whoever has a Ray's token and reaches its ports can run code. Ray keeps one token per user, in a
+file that is written with the user's usual permissions; here each Ray gets a new one, in a directory
+that its user alone can enter. And Ray puts its ports on every interface even when it is told to
+live on 127.0.0.1, unless it takes itself for one that cannot have other nodes; such a one it is.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ray._private import ray_constants
+from ray._private.authentication.authentication_token_setup import AUTH_MODE_ENV_VAR
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
+
+from emulator.errors import ConfigError
+
+_TOKEN: Final = "RAY_AUTH_TOKEN"
+_TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
+
+
+def refuse_open_ray() -> None:
+    """Raise ConfigError when the environment says that Ray is to ask nobody for a token."""
+    mode = os.environ.get(AUTH_MODE_ENV_VAR, "token")
+    if mode.lower() != "token":
+        raise ConfigError(
+            field=AUTH_MODE_ENV_VAR,
+            value=mode,
+            expected="unset, or token: whoever reaches Ray's ports could run code",
+        )
+
+
+@contextlib.contextmanager
+def own_token(directory: Path) -> Iterator[None]:
+    """Let a Ray that is started meanwhile have a new token, which lies in `directory`.
+
+    This process keeps it in mind afterwards; processes that Ray starts read the file.
+    """
+    path = directory / "token"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    before = {name: os.environ.pop(name, None) for name in (_TOKEN, _TOKEN_PATH)}
+    os.environ[_TOKEN_PATH] = str(path)
+    forget_token()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def forget_token() -> None:
+    """Let Ray look for its token again: another Ray has another."""
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextlib.contextmanager
+def loopback_only() -> Iterator[None]:
+    """Let a Ray that is started meanwhile put its ports on 127.0.0.1; it then has one node."""
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        with _variable(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0"):
+            yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
