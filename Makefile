@@ -14,7 +14,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format benchmarks clean always
+.PHONY: help demo test test-slow conformance check protos protos-check format benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -28,11 +28,20 @@ test: .venv/.installed ## run the everyday tests
 test-slow: .venv/.installed ## run the tests that take minutes
 	$(BIN)/pytest -m slow $(ARGS)
 
+conformance: .venv/.installed ## other people's clients against a server, each in its own environment (25 min)
+	$(BIN)/python -m tests.conformance $(ARGS)
+
 check: .venv/.installed ## lint, formatting, types and import floors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+protos: .venv/.installed ## regenerate the code of the wire contract
+	$(BIN)/python -m protos.generate
+
+protos-check: .venv/.installed ## buf lint, buf breaking, generated code up to date (needs npm)
+	$(BIN)/python -m protos.check
 
 format: .venv/.installed ## bring the code into the house's format
 	$(BIN)/ruff check --fix .
@@ -43,7 +52,7 @@ benchmarks: .venv/.installed ## measure; prints figures, asserts nothing
 
 clean: ## remove the environment, caches and reports
 	rm -rf .venv .venv.lock .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	rm -rf build ultraserve.egg-info demo-report.json
+	rm -rf .conformance build ultraserve.egg-info demo-report.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: always

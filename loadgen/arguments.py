@@ -10,6 +10,9 @@ from loadgen.measure import DEFINITIONS
 from loadgen.options import RunOptions
 from loadgen.sample_trace import BUNDLED_TRACE
 
+KEY_VARIABLE: Final = "ULTRASERVE_API_KEY"
+"""Where the key is read from: a command line can be seen by other users, and is in the report."""
+
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 DEFAULT_MAX_IN_FLIGHT: Final = 512
 DEFAULT_TIMEOUT_S: Final = 1_800.0  # wall: a dilated server takes its time
@@ -43,7 +46,9 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_server(run.add_argument_group("server"))
+    _add_server(
+        run.add_argument_group("server", f"its key for this client is read from {KEY_VARIABLE}")
+    )
     _add_workload(run.add_argument_group("workload"))
     _add_arrivals(
         run.add_argument_group("arrivals", "without --rate or --concurrency: the trace's own times")

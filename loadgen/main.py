@@ -5,12 +5,13 @@ after Ctrl-C.
 """
 
 import asyncio
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from typing import Final
 
-from loadgen.arguments import make_parser, parse_options
+from loadgen.arguments import KEY_VARIABLE, make_parser, parse_options
 from loadgen.errors import LoadError
 from loadgen.run import EXIT_INTERRUPTED, run
 
@@ -23,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = parse_options(make_parser().parse_args(words))
-        return asyncio.run(run(options, shlex.join([PROGRAM, *words])))
+        key = os.environ.get(KEY_VARIABLE, "")
+        return asyncio.run(run(options, shlex.join([PROGRAM, *words]), key=key))
     except LoadError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_WRONG_INPUT

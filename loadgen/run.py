@@ -36,13 +36,14 @@ EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that was ended by 
 PLAIN_WIDTH: Final = 110  # columns of a report that goes to a file
 
 
-async def run(options: RunOptions, command: str) -> int:
+async def run(options: RunOptions, command: str, *, key: str = "") -> int:
     """Do the run and print its report; returns the exit code.
 
-    Raises LoadError when nothing could be sent. A server that fails later is in the report.
+    `key` is the server's for this client, and is in no report. Raises LoadError when nothing could
+    be sent. A server that fails later is in the report.
     """
     results: list[Result] = []
-    async with new_session() as session:
+    async with new_session(key=key) as session:
         with _results_sink(options, results) as sink:
             prepared = await prepare(session, options)
             summary = await _attack(prepared, options, sink)

@@ -12,9 +12,11 @@ from emulator.errors import UltraServeError
 
 _COMMANDS = (
     "serve",
+    "key",
     "train",
     "demo",
     "state",
+    "watch",
     "fault",
     "drain",
     "resume",

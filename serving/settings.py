@@ -4,6 +4,7 @@ The same keys travel in vLLM's own `--additional-config '{"ultraserve": {...}}'`
 flags of `ultraserve serve`. A wrong key or value stops the start and names itself.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -42,8 +43,11 @@ class ClockSetting:
         return cls(kind=kind, dilation=dilation)
 
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+_NAME_WORDS = "a name: at most 32 of the letters A-Z and a-z, digits, _ and -"
 _WORDS = {
     "system": "a catalog name",
+    "ultraserver": _NAME_WORDS,
     "model": "a catalog name",
     "routing": "uniform, zipf:S or a file",
     "prefill_policy": "a policy's name",
@@ -63,6 +67,8 @@ class Settings:
 
     Attributes:
         system: catalog name of the machine.
+        ultraserver: which machine of that kind it is: engines with the same name have partitions of
+            one machine, engines with different ones have machines, racks and power of their own.
         chips: chips of the partition, from `first_chip` of the machine on.
         tp: chips that make one data-parallel rank and divide its attention heads.
         ep: chips over which the experts are spread, in groups; None spreads them over all chips.
@@ -86,6 +92,7 @@ class Settings:
     """
 
     system: str = "trn3-nl72x2"
+    ultraserver: str = "0"
     chips: int = 4
     tp: int = 1
     ep: int | None = None
@@ -116,6 +123,8 @@ class Settings:
             self._check(name, fits, f"a whole number of at least {least}")
         for name, expected in _WORDS.items():
             self._check(name, isinstance(getattr(self, name), str), expected)
+        fits = _NAME.fullmatch(self.ultraserver) is not None
+        self._check("ultraserver", fits, _NAME_WORDS)
         for name in _SWITCHES:
             self._check(name, type(getattr(self, name)) is bool, "true or false")
         self._check("pue", _lies_in(self.pue, least=1.0), "a number of at least 1")

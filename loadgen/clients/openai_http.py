@@ -34,10 +34,14 @@ class CompletionOptions:
     temperature: float
 
 
-def new_session() -> aiohttp.ClientSession:
-    """Open a session that holds no request back: the attack alone limits what is in flight."""
+def new_session(*, key: str = "") -> aiohttp.ClientSession:
+    """Open a session that holds no request back: the attack alone limits what is in flight.
+
+    `key` goes with every request; an empty one does not.
+    """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
-    return aiohttp.ClientSession(connector=connector, auto_decompress=False)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(connector=connector, auto_decompress=False, headers=headers)
 
 
 class OpenAIHttpClient:

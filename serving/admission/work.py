@@ -44,6 +44,10 @@ class Client:
     work_class: WorkClass = WorkClass.INTERACTIVE
     limits: KeyLimits = field(default_factory=KeyLimits)
 
+    def class_of(self, said: WorkClass | None) -> WorkClass:
+        """The class of a request that asks for `said`: a key for batch work has no other."""
+        return self.work_class if said is None or self.work_class is WorkClass.BATCH else said
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:

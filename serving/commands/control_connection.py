@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
@@ -13,20 +15,38 @@ if TYPE_CHECKING:  # what speaks gRPC is imported when a command runs
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--address`, `--timeout` and `--json`."""
-    parser.add_argument(
+    """Add `--address`, `--timeout`, `--json`, and those of the key and of TLS."""
+    group = parser.add_argument_group("connection")
+    group.add_argument(
         "--address",
         default=str(ControlAddress()),
         metavar="HOST:PORT",
         help="the server's control service (default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--timeout",
         type=float,
         default=30.0,
         metavar="S",
         help="wall seconds for one answer; calls wait for the engine's step (default: %(default)g)",
     )
+    group.add_argument(
+        "--control-key-file",
+        type=Path,
+        metavar="FILE",
+        help="the control service's key (default: ULTRASERVE_CONTROL_KEY, else the one that this "
+        "user's server on that port has written)",
+    )
+    group.add_argument(
+        "--tls-ca",
+        type=Path,
+        metavar="PEM",
+        help="authority of the server's certificate, beyond loopback (default: the system's)",
+    )
+    for flag, what in (("--tls-cert", "certificate"), ("--tls-key", "private key")):
+        group.add_argument(
+            flag, type=Path, metavar="PEM", help=f"this client's {what}, where the server asks"
+        )
     parser.add_argument("--json", action="store_true", help="print JSON, in base units")
 
 
@@ -35,6 +55,14 @@ def connect(args: argparse.Namespace) -> ControlClient:
     if not 0 < args.timeout < float("inf"):
         raise ConfigError(field="timeout", value=args.timeout, expected="a number above 0")
     address = ControlAddress.parse(args.address)
+    from serving.access.control_key import ENVIRONMENT, find_control_key
     from serving.endpoints.control_client import ControlClient
+    from serving.endpoints.control_tls import ControlTls
 
-    return ControlClient(address, args.timeout)
+    key = None
+    if address.is_loopback or args.control_key_file is not None or ENVIRONMENT in os.environ:
+        # What a server of this machine has written is shown to this machine alone.
+        key = find_control_key(address.port, os.environ, key_file=args.control_key_file)
+    given = any((args.tls_ca, args.tls_cert, args.tls_key))
+    tls = ControlTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key) if given else None
+    return ControlClient(address, args.timeout, key=key, tls=tls)

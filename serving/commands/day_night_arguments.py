@@ -13,6 +13,7 @@ from serving.commands.drain import GRACE_S
 from serving.controller.day_clock import DAY_S
 from serving.controller.day_night_settings import (
     MANUAL,
+    PUBLISH,
     DayNightSettings,
     TrainingSettings,
     check_weighs,
@@ -118,7 +119,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--train-learning-rate", type=float, metavar="R", help="default: the job's")
     group.add_argument(
         "--publish",
-        choices=("never", "if-better"),
+        choices=PUBLISH,
         help="if-better: when all groups are called back, the night's weights are served if their "
         "held-out loss is lower (default: never)",
     )

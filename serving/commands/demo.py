@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from emulator.errors import ConfigError
+from serving.commands.front_door_arguments import API_KEY_VARIABLE
 from serving.errors import ServerFailed
 
 _HOST = "127.0.0.1"
@@ -116,8 +117,15 @@ def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
             "--disable-uvicorn-access-log",
         ]
         _say(f"Starting {args.chips} emulated chips and vLLM: ultraserve {' '.join(command[3:])}")
+        # A key that a user keeps for other servers would keep the demo's own load out.
+        environment = {name: word for name, word in os.environ.items() if name != API_KEY_VARIABLE}
         server = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
         )
         try:
             _wait_ready(server, port, log)

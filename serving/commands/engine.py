@@ -1,15 +1,20 @@
-"""`ultraserve engine`: vLLM's own sleep, wake_up, pause and resume, for the whole engine."""
+"""`ultraserve engine`: a running server's whole engine: who may enter, sleep, pause."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
+from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments, connect
 from serving.commands.json_text import json_text
+from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
     from serving.endpoints.control_client import ControlClient
+    from serving.endpoints.door_report import DoorReport
     from serving.endpoints.engine_rest import EngineRest
 
 _MODES = ("abort", "wait", "keep")
@@ -19,16 +24,31 @@ _ACTIONS = {
     "pause": "hold requests back",
     "resume": "let requests go on",
     "state": "say whether it sleeps or pauses",
+    "drain": "let no new request in; those inside go on",
+    "undrain": "let requests in again",
+    "admission": "say who is inside, who waits, and what was refused",
+    "reset_prefix_cache": "forget the prefixes that the KV cache holds",
 }
+_OF_THE_DOOR = ("drain", "undrain", "admission")
+
+_WAIT_S: Final = 60.0
+_POLL_S: Final = 0.2
+_CLASSES: Final = (
+    *("class", "inside", "queued", "waiting", "entered", "finished", "aborted", "failed"),
+    *("refused", "by reason"),
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `engine` command with an action for each of vLLM's words."""
     parser = subparsers.add_parser(
         "engine",
-        help="let a running server's whole engine sleep, wake up, pause or resume",
-        description="vLLM's own sleep, wake_up, pause and resume, for a running server's whole "
-        "engine. Single groups of chips are drained with `ultraserve drain`.",
+        help="drain a running server's whole engine, or let it sleep, wake up, pause or resume",
+        description="A running server's whole engine: its door to new requests, and vLLM's own "
+        "sleep, wake_up, pause and resume. Single groups of chips are drained with `ultraserve "
+        "drain`.",
+        epilog="Exit codes: 0 done; 1 requests are still inside after --wait; 2 refused, "
+        "unreachable or a wrong argument.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, words in _ACTIONS.items():
@@ -51,6 +71,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             )
         if name == "pause":
             action.add_argument("--keep-cache", action="store_true", help="keep the KV cache")
+        if name == "drain":
+            _add_drain_arguments(action)
+        if name == "reset_prefix_cache":
+            action.add_argument(
+                "--reset-running-requests",
+                action="store_true",
+                help="put running requests back, to be computed again",
+            )
         if name == "wake_up":
             action.add_argument(
                 "--tags",
@@ -63,13 +91,38 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action.set_defaults(run=run)
 
 
+def _add_drain_arguments(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--reason", default="", help="one line that clients are told")
+    action.add_argument(
+        "--retry-after",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="wall seconds that clients are told to wait (default: the server's own choice)",
+    )
+    action.add_argument(
+        "--wait",
+        nargs="?",
+        type=float,
+        const=_WAIT_S,
+        metavar="S",
+        help=f"wait until nobody is inside, at most S wall seconds ({_WAIT_S:g})",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    """Do it and print how the engine rests then; returns 0.
+    """Do it and print how the engine is then; returns the exit code.
 
     Raises:
         UltraServeError: vLLM refuses, or a server that does not answer.
     """
+    if args.action in _OF_THE_DOOR:
+        return _run_door(args)
     with connect(args) as client:
+        if args.action == "reset_prefix_cache":
+            client.reset_prefix_cache(reset_running_requests=args.reset_running_requests)
+            print("{}" if args.json else "no prefix is remembered")
+            return 0
         rest = _act(client, args)
     print(json_text(rest) if args.json else rest_line(rest))
     return 0
@@ -86,6 +139,53 @@ def _act(client: ControlClient, args: argparse.Namespace) -> EngineRest:
         case "resume":
             return client.resume_generation()
     return client.rest()
+
+
+def _run_door(args: argparse.Namespace) -> int:
+    wait_s = getattr(args, "wait", None)
+    if wait_s is not None and not 0 < wait_s < float("inf"):
+        raise ConfigError(field="wait", value=wait_s, expected="a number above 0")
+    with connect(args) as client:
+        if args.action == "drain":
+            door = client.drain_engine(reason=args.reason, retry_after_s=args.retry_after)
+        elif args.action == "undrain":
+            door = client.undrain_engine()
+        else:
+            door = client.admission()
+        if wait_s is not None:
+            door = wait_until_empty(client, door, wait_s)
+    print(json_text(door) if args.json else "\n".join(door_lines(door)))
+    return int(wait_s is not None and door.in_flight > 0)
+
+
+def wait_until_empty(client: ControlClient, door: DoorReport, wait_s: float) -> DoorReport:
+    """The door when nobody is inside, or as it is after `wait_s` wall seconds."""
+    end_s = time.monotonic() + wait_s
+    while door.in_flight and time.monotonic() < end_s:
+        time.sleep(_POLL_S)  # polls another process
+        door = client.admission()
+    return door
+
+
+def door_lines(door: DoorReport) -> Iterator[str]:
+    """Whether it is open, and a line for each class of work."""
+    how = "open" if door.is_open else f"closed: {door.closed}"
+    yield f"the door is {how}; {door.in_flight:,} requests inside"
+    if door.expected_wait_s is not None:
+        wait_s = door.expected_wait_s
+        yield f"a short request would wait {wait_s:.3g} emulated s for its first token"
+    rows = [
+        (
+            each.work_class.value,
+            *(f"{count:,}" for count in (each.in_flight, each.queued, each.waiting, each.entered)),
+            *(f"{count:,}" for count in (each.finished, each.aborted, each.failed)),
+            f"{sum(each.refused.values()):,}",
+            ", ".join(f"{reason} {count:,}" for reason, count in sorted(each.refused.items()))
+            or "-",
+        )
+        for each in door.classes
+    ]
+    yield from table_lines([_CLASSES, *rows], right=frozenset(range(1, len(_CLASSES) - 1)))
 
 
 def rest_line(rest: EngineRest) -> str:

@@ -9,16 +9,23 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from emulator.model import CoreClaim, claims_directory
+from serving.access.process_listing import hide_in_process_list
 from serving.commands.day_night_arguments import day_night_settings, with_cost_model
+from serving.commands.front_door_arguments import (
+    API_KEY_FLAG,
+    API_KEY_VARIABLE,
+    FrontDoor,
+    front_door,
+)
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
-from serving.controller.training_directory import held_directory
 from serving.endpoints.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
-from serving.endpoints.control_address import MIDDLEWARE, ControlAddress
+from serving.endpoints.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
 from serving.errors import PortInUse, UnsupportedFlag
 
 if TYPE_CHECKING:
@@ -52,8 +59,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong setting, a checkpoint that cannot be computed, a port in use.
     """
+    hide_in_process_list(flags=(API_KEY_FLAG,), variable=API_KEY_VARIABLE)
     settings, weights_dir = resolve_arguments(args)
     refuse_second_config(args.unknown)
+    doors = front_door(args, os.environ)
     day_night = day_night_settings(args, settings, weights_dir)
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.plugin.deployment import resolve_deployment
@@ -66,33 +75,41 @@ def run(args: argparse.Namespace) -> int:
         day_night = with_cost_model(
             day_night, args, deployment, seats=seats, utilization=utilization
         )
-    check_port(args.host, args.port)
-    vllm_arguments = [*args.unknown, *_control_service(args)]
+    check_ports(args)
+    for warning in doors.warnings:
+        print(f"ultraserve serve: {warning}", file=sys.stderr)
+    os.environ |= _environment(args, doors)
+    from serving.access.control_key import control_key_path
+    from serving.controller.training_directory import held_directory
     from serving.plugin.openai_app import serve
+    from serving.plugin.parent_watch import cleared_by_engine
 
     with contextlib.ExitStack() as held:
         held.enter_context(claimed_cores(deployment))
         if day_night is not None:
             held.enter_context(held_directory(day_night.training.directory, save_s=_SAVE_S))
             os.environ |= day_night.to_environment()
+        if args.control_port and doors.settings.control_key_file is None:
+            held.enter_context(cleared_by_engine(control_key_path(args.control_port, os.environ)))
+        vllm_arguments = [*doors.vllm_arguments(), *args.unknown, "--middleware", MIDDLEWARE]
         return serve(deployment, host=args.host, port=args.port, vllm_arguments=vllm_arguments)
 
 
-def _control_service(args: argparse.Namespace) -> list[str]:
-    """Arguments for vLLM that start the control service in its API process; none for port 0.
+def _environment(args: argparse.Namespace, doors: FrontDoor) -> dict[str, str]:
+    """What the middleware in vLLM's API process reads: doors, and where the control service is."""
+    address = NO_SERVICE
+    if args.control_port:
+        address = str(ControlAddress(host=args.control_host, port=args.control_port))
+    return {**doors.settings.to_environment(), CONTROL_ENVIRONMENT: address}
 
-    Raises ConfigError or PortInUse for a port that it cannot have.
-    """
-    if not args.control_port:
-        return []
-    if args.control_port == args.port:
-        raise ConfigError(
-            field="control_port", value=args.control_port, expected="another port than --port"
-        )
-    address = ControlAddress(port=args.control_port)
-    check_port(address.host, address.port, field="control_port")
-    os.environ[CONTROL_ENVIRONMENT] = str(address)
-    return ["--middleware", MIDDLEWARE]
+
+def check_ports(args: argparse.Namespace) -> None:
+    """Raise ConfigError or PortInUse for a port that the server cannot have."""
+    check_port(args.host, args.port)
+    if args.grpc_port is not None:
+        check_port(args.host, args.grpc_port, field="grpc_port")
+    if args.control_port:
+        check_port(args.control_host, args.control_port, field="control_port")
 
 
 @contextlib.contextmanager
@@ -107,6 +124,7 @@ def claimed_cores(deployment: "Deployment") -> Iterator[None]:
     partition, chip = deployment.partition, deployment.system.chip
     claim = CoreClaim(
         system=deployment.system.name,
+        ultraserver=deployment.settings.ultraserver,
         first_chip=partition.first_chip,
         chips=partition.chips,
         cores_per_chip=chip.logical_cores(partition.lnc),

@@ -25,13 +25,12 @@ from emulator.model import (
     with_readings,
 )
 from serving.commands.day_night_arguments import add_day_night_arguments
+from serving.commands.front_door_arguments import add_front_door_arguments
 from serving.commands.reading_argument import add_reading_argument
-from serving.endpoints.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.errors import UnsupportedFlag
 from serving.settings import Settings
 
 NO_WEIGHTS = "none"
-DEFAULT_PORT = 8000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     _add_partition(parser)
     _add_experts(parser)
+    add_front_door_arguments(parser)
     add_day_night_arguments(parser)
     defaults = Settings()
     running = parser.add_argument_group("running")
@@ -81,15 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="emulated seconds until a silent chip is given up (default: %(default)g, the Neuron "
         "runtime's)",
     )
-    running.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
-    running.add_argument("--port", type=int, default=DEFAULT_PORT, help="default: %(default)s")
-    running.add_argument(
-        "--control-port",
-        type=int,
-        default=CONTROL_PORT,
-        help="loopback port of the control service, for `ultraserve state` and `ultraserve fault` "
-        "(default: %(default)s; 0: no such service)",
-    )
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -121,6 +112,13 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
         "partition", "chips = tp x dp; experts lie on whole groups of ep chips"
     )
     part.add_argument("--system", default=defaults.system, help="machine (default: %(default)s)")
+    part.add_argument(
+        "--ultraserver",
+        metavar="NAME",
+        default=defaults.ultraserver,
+        help="which machine of that kind: servers that name their cores share one by its name, and "
+        "no two get the same cores of it (default: %(default)s)",
+    )
     add_reading_argument(part, default=[])
     part.add_argument("--chips", type=int, help=f"chips (default: tp x dp, or {defaults.chips})")
     part.add_argument(
@@ -212,6 +210,7 @@ def resolve_arguments(
     cores = _cores(args, os.environ if environment is None else environment, tp, weights_dir)
     settings = Settings(
         system=args.system,
+        ultraserver=args.ultraserver,
         chips=cores.chips,
         tp=tp,
         ep=args.ep,

@@ -104,7 +104,7 @@ def work_class_of(said: str | None, client: Client) -> WorkClass:
     if said is None:
         return client.work_class
     try:
-        return WorkClass(said)
+        return client.class_of(WorkClass(said))
     except ValueError:
         names = ", ".join(WorkClass)
         raise wrong(CLASS_METADATA, f"{CLASS_METADATA}: expected one of {names}") from None

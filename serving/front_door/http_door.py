@@ -23,7 +23,7 @@ from typing import Final
 from serving.access.key_ring import KeyRing
 from serving.admission.entry import Outcome, Stage
 from serving.admission.refusal import Refused
-from serving.admission.work import Client
+from serving.admission.work import Client, WorkClass
 from serving.front_door.admin_refusal import refusal_of
 from serving.front_door.admitted_generate import current_ticket
 from serving.front_door.asgi import App, Headers, Receive, Scope, Send, header, path_of
@@ -126,11 +126,7 @@ class HttpDoor:
         asks_for_work = generates(scope["method"], path)
         said = said_class(scope) if asks_for_work else None
         if asks_for_work:
-            work_class = said or client.work_class
-            full = self._door.would_refuse(client, work_class)
-            if full is not None:
-                self._door.count_refusal(full, work_class)
-                raise full
+            self._refuse_early(client, said)
         body = await self._bodies.read(scope, receive)
         check_json(scope, body)
         if not asks_for_work:
@@ -146,6 +142,19 @@ class HttpDoor:
         )
         del body, work  # the app has the only copy; an answer may take an hour
         await self._run_with(ticket, scope, exchange)
+
+    def _refuse_early(self, client: Client, said: WorkClass | None) -> None:
+        """Raise Refused before the body is read, where it cannot say another class any more."""
+        work_class = client.class_of(said)
+        full = self._door.would_refuse(client, work_class)
+        if full is None:
+            return
+        if said is None and work_class is WorkClass.INTERACTIVE:
+            full = self._door.would_refuse(client, WorkClass.BATCH)  # the body may say so
+            if full is None:
+                return
+        self._door.count_refusal(full, work_class)
+        raise full
 
     async def _run_with(self, ticket: Ticket, scope: Scope, exchange: HttpExchange) -> None:
         outcome = Outcome.FAILED

@@ -125,7 +125,7 @@ def work_of(
     new_tokens = _new_tokens(path, asked, sampling)
     return Work(
         client=client,
-        work_class=said or _body_class(asked) or client.work_class,
+        work_class=client.class_of(said or _body_class(asked)),
         sequences=sequences,
         prompt_tokens=min(prompt_tokens, prompts * context_tokens_max),
         new_tokens_max=sequences * min(new_tokens, context_tokens_max),

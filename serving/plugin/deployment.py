@@ -103,6 +103,7 @@ class Deployment:
         partition = self.partition
         return {
             "system": self.system.name,
+            "ultraserver": self.settings.ultraserver,
             "chips": str(partition.chips),
             "tp": str(partition.tp),
             "dp": str(partition.ranks),

@@ -110,6 +110,16 @@ class EngineTime:
         return max(self._accounted_ns, self._clock.now_ns())
 
     @property
+    def accounted_s(self) -> float:
+        """The end of the last step."""
+        return self._accounted_ns / NS_PER_S
+
+    @property
+    def facility_joules(self) -> float:
+        """What everything has drawn at the utility's meter until then."""
+        return self._meter.facility_joules
+
+    @property
     def now_s(self) -> float:
         """The same in seconds."""
         return self.now_ns / NS_PER_S

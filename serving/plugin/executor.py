@@ -21,9 +21,12 @@ from emulator.fleet import Fleet, MadeUpTokens
 from emulator.specs.step import RankStep
 from serving.metrics.control_call import METHOD as CONTROL_METHOD
 from serving.plugin.calibration import calibrate
+from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
+from serving.plugin.engine_signals import EngineSignals
 from serving.plugin.engine_time import make_clock
 from serving.plugin.live_engine import LiveEngine, start_tokens
 from serving.plugin.merge import LockstepOutput
+from serving.plugin.parent_watch import end_with_parent, kill_within
 from serving.plugin.platform import deployment_of
 from serving.plugin.step_report import TimedOutput
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
@@ -37,6 +40,9 @@ _HOST_BLOCKS_MAX = 2_000_000
 _HOST_POOL_SHARE = 0.5
 """Assumed: how much of the host's free memory the KV of all ranks may fill. With prefix caching
 vLLM writes to every block of the pool in time, and the chips' arrays hold the weights' own KV."""
+
+_END_WALL_S = 5.0
+"""An engine that cannot go on has so long to tell the server's process, and to end."""
 
 _REST = ("sleep", "wake_up", "discard")
 """What vLLM's executor asks its workers when an engine sleeps or wakes; the live engine's words."""
@@ -55,6 +61,7 @@ class UltraServeExecutor(Executor):
     supports_pp = False
 
     def _init_executor(self) -> None:
+        end_with_parent()  # a forked engine has its parent's platform: see `register`
         self.deployment = deployment_of(self.vllm_config)
         self.machine = self.deployment.machine(self.cache_config.gpu_memory_utilization)
         self._seed = self.model_config.seed or 0
@@ -62,6 +69,8 @@ class UltraServeExecutor(Executor):
         self._engine: LiveEngine | None = None
         self._pending: LockstepOutput | None = None
         self._finished: dict[int, list[str]] = {}
+        self._signals = EngineSignals()
+        self._failed: Callable[[], None] = lambda: None
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
         """The timed model's KV, one full-attention group, so that the pool's size is its own."""
@@ -112,7 +121,7 @@ class UltraServeExecutor(Executor):
         self._kv_blocks = config.num_blocks
         self.machine.take_kv(config.num_blocks * self.cache_config.block_size)
         started = time.perf_counter()
-        self._tokens = start_tokens(
+        self._tokens = tokens = start_tokens(
             self.deployment,
             self.machine,
             kv_blocks=config.num_blocks,
@@ -126,6 +135,18 @@ class UltraServeExecutor(Executor):
             config.num_blocks,
             self.cache_config.block_size,
         )
+        if isinstance(tokens, Fleet):
+            tokens.watch(self._fail)
+
+    def register_failure_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the engine cannot go on, from any thread."""
+        self._failed = callback
+
+    def _fail(self, daemon: str) -> None:
+        """End the engine: chips that are lost from here on could not be replaced."""
+        logger.error("Ray's %s has ended, and the engine ends: no chip can be started", daemon)
+        kill_within(_END_WALL_S)  # a step that waits for its chips does not hear of it
+        self._failed()
 
     def compile_or_warm_up_model(self) -> None:
         """Warm the chips up and fix the clock; there is nothing to compile."""
@@ -237,6 +258,9 @@ class UltraServeExecutor(Executor):
             result: list[Any] = [self.live_engine().control(*args)]
         elif method in _REST:
             getattr(self.live_engine(), str(method))(*args, **(kwargs or {}))
+            result = [None]
+        elif method in (LEAVE_SIGNALS, HEED_SIGNALS):
+            (self._signals.leave if method == LEAVE_SIGNALS else self._signals.heed)()
             result = [None]
         elif isinstance(method, str) and method in answers:
             result = [answers[method]]

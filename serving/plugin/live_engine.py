@@ -14,20 +14,27 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine, StepCost, ceilings_of
+from emulator.model import Machine, StepCost, SystemPower, ceilings_of
 from emulator.sim.clock import Clock
 from emulator.specs.step import RankOutput, RankStep
 from emulator.units import NS_PER_S
 from serving.errors import LeaseRefused
 from serving.metrics.control_call import (
+    FAULTS_TOLD_MAX,
     ControlReply,
     ControlRequest,
+    DescribeReply,
+    DescribeRequest,
     DrainRequest,
     FaultReport,
     HealReport,
     HealRequest,
     InjectRequest,
     LeaseReport,
+    PlacementReply,
+    PlacementRequest,
+    PowerReply,
+    PowerRequest,
     PublishRequest,
     RecordingRequest,
     RecordRequest,
@@ -39,6 +46,8 @@ from serving.metrics.control_call import (
     StateReply,
     StateRequest,
     StepsRequest,
+    TelemetryReply,
+    TelemetryRequest,
     TrainingNote,
     WatchReply,
     WatchRequest,
@@ -48,6 +57,7 @@ from serving.metrics.control_call import (
 from serving.metrics.machine_state import MachineState
 from serving.plugin.chip_leases import ChipLeases, WarmUp
 from serving.plugin.deployment import Deployment
+from serving.plugin.engine_description import describe_engine
 from serving.plugin.engine_sleep import EngineSleep
 from serving.plugin.engine_time import EngineTime, MachineTotals
 from serving.plugin.expert_moves import ExpertMoves
@@ -57,8 +67,12 @@ from serving.plugin.live_recording import LiveRecording
 from serving.plugin.machine_report import machine_state
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.model_versions import ModelVersions
+from serving.plugin.placement_pages import placement_page
+from serving.plugin.power_figures import power_report
 from serving.plugin.step_report import StepReport
 from serving.plugin.step_wish import StepWish
+from serving.plugin.telemetry_look import telemetry_look
+from serving.plugin.token_meter import TokenMeter
 from serving.plugin.translate import step_batch, warm_up_step
 
 
@@ -132,6 +146,7 @@ class LiveEngine:
         )
         self._sleep = EngineSleep(self._live, self._versions, spend=self._time.spend)
         self._wish = StepWish()
+        self._tokens = TokenMeter()
         self._last_cost: StepCost | None = None
         self._held_until_ns = 0
         self._follows_step = False
@@ -160,9 +175,17 @@ class LiveEngine:
         return live.result.outputs, report
 
     def _step(
-        self, compute: Callable[[], LiveStep], steps: Sequence[RankStep], *, continues: bool
+        self,
+        compute: Callable[[], LiveStep],
+        steps: Sequence[RankStep],
+        *,
+        continues: bool,
+        made_up: bool = False,
     ) -> tuple[LiveStep, StepCost]:
-        """Compute `steps`, count what they cost, and hold them until their emulated end."""
+        """Compute `steps`, count what they cost, and hold them until their emulated end.
+
+        Tokens that are `made_up` are nobody's, and are not counted as served.
+        """
         begin_ns = self._time.begin_ns(continues=continues)
         started = time.perf_counter()
         live = compute()
@@ -189,13 +212,20 @@ class LiveEngine:
             queues=self._heard.rank_states,
         )
         self._time.finish(begin_ns, cost, pause_ns=pause_ns, compute_wall_s=compute_wall_s)
+        if not made_up:
+            self._tokens.add(
+                batch,
+                output_tokens=sum(len(output.request_ids) for output in outputs.values()),
+                emulated_s=self._time.accounted_s,
+                facility_joules=self._time.facility_joules,
+            )
         return live, cost
 
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
         """A made-up prompt on ranks that have just come back, in a step of its own."""
         steps = [warm_up_step(rank) for rank in ranks]
         live, cost = self._step(
-            lambda: self._live.warm_up(steps), steps, continues=self._follows_step
+            lambda: self._live.warm_up(steps), steps, continues=self._follows_step, made_up=True
         )
         self._live.forget_requests(ranks)
         partition = self._deployment.partition
@@ -308,10 +338,43 @@ class LiveEngine:
             versions=self._versions.states(),
         )
 
+    def _shown(
+        self, request: DescribeRequest | PlacementRequest | PowerRequest | TelemetryRequest
+    ) -> ControlReply:
+        """What is emulated, and how it does; raises ConfigError for a layer that there is not."""
+        snapshot = self._time.snapshot(self._totals())
+        match request:
+            case DescribeRequest():
+                description = describe_engine(
+                    self._deployment, dilation=snapshot.dilation, kv_blocks=self._kv_blocks
+                )
+                return DescribeReply(description=description)
+            case PlacementRequest():
+                return PlacementReply(page=placement_page(self._live.machine, request.first_layer))
+            case PowerRequest():
+                power = SystemPower(self._deployment.system)
+                window = self._tokens.window()
+                return PowerReply(report=power_report(power, self.state(), snapshot, window))
+        return TelemetryReply(
+            telemetry=telemetry_look(
+                snapshot,
+                self._tokens.totals,
+                self._heard,
+                now_s=self._time.now_s,
+                ranks=self._deployment.partition.ranks,
+                kv_blocks=self._kv_blocks,
+                expert_imbalance=self._experts.imbalance,
+            ),
+            faults=self._live.faults.records[-FAULTS_TOLD_MAX:],
+            leases=self._leases.states,
+            versions=self._versions.states(),
+            sleep=self._sleep.state(),
+        )
+
     @property
     def _is_idle(self) -> bool:
         """Whether no request was left when the scheduler last spoke."""
-        return not any(queue.running or queue.waiting for queue in self._heard.rank_states)
+        return not self._heard.has_requests
 
     def control(self, request: str) -> str:
         """Answer the control service: JSON in, JSON out; a refusal is an answer too."""
@@ -323,7 +386,7 @@ class LiveEngine:
             self._leases.meet_recalls()  # a fault or a repair may have called chips back
             return to_json(reply)
         except ConfigError as error:
-            return to_json(Refusal(code=RefusalCode.INVALID, message=str(error)))
+            return to_json(Refusal(code=RefusalCode.INVALID, message=str(error), field=error.field))
         except LeaseRefused as error:
             return to_json(Refusal(code=RefusalCode.PRECONDITION, message=str(error)))
         finally:
@@ -353,6 +416,8 @@ class LiveEngine:
                 return StateReply(state=self.state())
             case WatchRequest():
                 return self._watched()
+            case DescribeRequest() | PlacementRequest() | PowerRequest() | TelemetryRequest():
+                return self._shown(request)
             case InjectRequest():
                 return self._inject(request)
             case HealRequest():

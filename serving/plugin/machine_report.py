@@ -14,7 +14,6 @@ from serving.metrics.machine_state import (
     CutLink,
     ExpertBalance,
     MachineState,
-    PartitionState,
     RackState,
     RankState,
     StackState,
@@ -22,6 +21,7 @@ from serving.metrics.machine_state import (
 from serving.metrics.snapshot import Snapshot
 from serving.plugin.chip_leases import ChipLeases
 from serving.plugin.deployment import Deployment
+from serving.plugin.engine_description import partition_state
 from serving.plugin.live_machine import LiveMachine
 from serving.plugin.merge import RankQueues
 
@@ -47,15 +47,7 @@ def machine_state(
         model=deployment.time_model.name,
         weights=deployment.weights_name,
         routing=deployment.routing,
-        partition=PartitionState(
-            chips=partition.chips,
-            tp=partition.tp,
-            dp=partition.ranks,
-            ep=partition.ep,
-            lnc=partition.lnc,
-            first_chip=partition.first_chip,
-            spares=partition.spares,
-        ),
+        partition=partition_state(partition),
         chip_watts=snapshot.chip_watts,
         facility_watts=snapshot.facility_watts,
         chips=_chips(live, leases, last_cost),

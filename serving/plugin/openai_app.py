@@ -4,9 +4,13 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
 from serving.errors import RefusedByVllm
 from serving.plugin.deployment import Deployment
+from serving.plugin.parent_watch import cleared_by_engine
+from serving.plugin.server_end import ServerEnd, server_end
 from serving.plugin.start_signals import end_imports_on_signals, end_start_on_signals
 
 _ENVIRONMENT = {
@@ -34,16 +38,29 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
     from vllm.entrypoints.cli.main import main
 
     end_start_on_signals()
-    with tempfile.TemporaryDirectory(prefix="ultraserve-vllm-") as sockets:
+    with (
+        tempfile.TemporaryDirectory(prefix="ultraserve-vllm-") as sockets,
+        cleared_by_engine(Path(sockets)),
+    ):
         os.environ["VLLM_RPC_BASE_PATH"] = sockets
-        try:
-            main()
-        except SystemExit as error:
-            return error.code if isinstance(error.code, int) else int(error.code is not None)
-        except ValueError as error:
-            _tell_refusal(error)
-            raise
-    return 0
+        return _run(main)
+
+
+def _run(main: Callable[[], object]) -> int:
+    """Let vLLM have the process; returns the exit code."""
+    end = ServerEnd()
+    token = server_end.set(end)
+    try:
+        main()
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except ValueError as error:
+        _tell_refusal(error)
+        raise
+    finally:
+        end.ended()
+        server_end.reset(token)
+    return end.code
 
 
 def _tell_refusal(error: ValueError) -> None:

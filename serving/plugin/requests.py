@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any
 
+from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 
 from emulator.specs.sampling import SamplingSpec
@@ -15,15 +16,25 @@ _NOT_COMPUTED = {
 }
 
 
+class NotComputed(VLLMValidationError, ValueError):
+    """The request asks for what the emulated chips do not compute; vLLM answers it with 400.
+
+    vLLM takes a bare ValueError from here for a failure of the engine, and answers with 500.
+    """
+
+    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+        VLLMValidationError.__init__(self, message, parameter=parameter)
+
+
 def refuse_request(params: Any) -> None:
-    """Raise ValueError, which vLLM answers with HTTP 400, for what is not computed."""
+    """Raise NotComputed for what is not computed."""
     if not isinstance(params, SamplingParams):
-        raise ValueError(f"{type(params).__name__}: only text generation is computed here")
+        raise NotComputed(f"{type(params).__name__}: only text generation is computed here")
     for name, meaning in _NOT_COMPUTED.items():
         if getattr(params, name) is not None:
-            raise ValueError(f"{name}: not computed on this platform ({meaning})")
+            raise NotComputed(f"{name}: not computed on this platform ({meaning})", parameter=name)
     if params.watermarking:
-        raise ValueError("watermarking: not computed on this platform")
+        raise NotComputed("watermarking: not computed on this platform", parameter="watermarking")
 
 
 def sampling_spec(params: SamplingParams, request_id: str, engine_seed: int) -> SamplingSpec:

@@ -59,6 +59,11 @@ class EmulatedStatLogger(PrometheusStatLogger):
             )
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest, None before the first."""
+        return self._recorder.last
+
     def _take_snapshot(self, scheduler_stats: SchedulerStats) -> None:
         """Take our payload out of vLLM's stats."""
         payload, scheduler_stats.running_lora_adapters = scheduler_stats.running_lora_adapters, {}
@@ -68,10 +73,20 @@ class EmulatedStatLogger(PrometheusStatLogger):
 
 def first_token_times(engine: Any) -> FirstTokenTimes | None:
     """Those that the logger of vLLM's AsyncLLM `engine` keeps; None where nothing is logged."""
+    logger = _logger_of(engine)
+    return None if logger is None else logger.first_tokens
+
+
+def newest_snapshot(engine: Any) -> Snapshot | None:
+    """The newest that the logger of vLLM's AsyncLLM `engine` has; None where it has none."""
+    logger = _logger_of(engine)
+    return None if logger is None else logger.snapshot
+
+
+def _logger_of(engine: Any) -> EmulatedStatLogger | None:
     manager = getattr(engine, "logger_manager", None)
     loggers = [] if manager is None else manager.stat_loggers
-    ours = (each for each in loggers if isinstance(each, EmulatedStatLogger))
-    return next((each.first_tokens for each in ours), None)
+    return next((each for each in loggers if isinstance(each, EmulatedStatLogger)), None)
 
 
 def in_emulated_time(stats: IterationStats, dilation: float) -> IterationStats:

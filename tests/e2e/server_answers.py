@@ -1,10 +1,14 @@
 """What a running server says of itself: its metrics, and our commands' answers of its control."""
 
+import os
 import subprocess
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from serving.access.control_key import find_control_key
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_client import ControlClient
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess
 
 
@@ -23,7 +27,17 @@ def growth(before: dict[str, float], after: dict[str, float], name: str) -> floa
     return after[name] - before.get(name, 0.0)
 
 
+def control(server: ServerProcess, timeout_s: float = 120.0) -> ControlClient:
+    """The server's control service, with the key that lies in the server's own folder."""
+    key = find_control_key(server.control_port, server.own_environment)
+    return ControlClient(ControlAddress(port=server.control_port), timeout_s=timeout_s, key=key)
+
+
 def ask(server: ServerProcess, *arguments: str) -> str:
     """What a command says that asks the server's control service."""
     command = [*ULTRASERVE, *arguments, "--address", f"{HOST}:{server.control_port}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    environment = os.environ | server.own_environment
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    return done.stdout

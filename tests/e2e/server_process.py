@@ -15,8 +15,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import psutil
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 240.0
 END_TIMEOUT_S = 60.0
 _GONE_TIMEOUT_S = 30.0
+_SHARED = "/dev/shm/"
 
 ULTRASERVE = (sys.executable, "-m", "serving.main")
 VLLM = (str(Path(sys.executable).with_name("vllm")),)
@@ -48,12 +50,20 @@ def is_open(port: int) -> bool:
 class ServerProcess:
     """Started by entering it; killed with everything it started by leaving it."""
 
-    def __init__(self, *command: str, port: int, control_port: int = 0) -> None:
+    def __init__(
+        self,
+        *command: str,
+        port: int,
+        control_port: int = 0,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.port = port
+        self._environment = environment
         self.control_port = control_port
         self.url = f"http://{HOST}:{port}"
         self._command = command
         self._seen: dict[Process, str] = {}
+        self._shared: set[Path] = set()
 
     def __enter__(self) -> Self:
         # Ray puts Unix sockets into it, whose paths may have 107 characters and not more.
@@ -62,7 +72,7 @@ class ServerProcess:
         self._popen = subprocess.Popen(
             self._command,
             cwd=ROOT,
-            env=os.environ | {"TMPDIR": str(self.folder)},
+            env=os.environ | self.own_environment | self._environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -78,6 +88,16 @@ class ServerProcess:
         self._popen.wait()
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def own_environment(self) -> dict[str, str]:
+        """What a command needs to find the server's files, the key of its control service too."""
+        return {"TMPDIR": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
+
+    @property
+    def _runtime(self) -> Path:
+        """What a server's user keeps; the server's own keys in it end with it."""
+        return self.folder / "ultraserve"
 
     @property
     def pid(self) -> int:
@@ -151,14 +171,36 @@ class ServerProcess:
             )
         return False
 
+    def pid_of(self, name: str) -> int:
+        """The process that runs and that `name` describes; the oldest of several."""
+        self.look()
+        found = [(born, pid) for (pid, born), shown in self.running().items() if name in shown]
+        assert found, f"nothing called {name} runs"
+        return min(found)[1]
+
+    def look_at_memory(self) -> None:
+        """Note the names of shared memory that the server's processes have mapped or open."""
+        for pid, _ in self.running():
+            with contextlib.suppress(OSError):
+                maps = Path(f"/proc/{pid}/maps").read_text()
+                self._shared.update(
+                    Path(line[line.index(_SHARED) :])
+                    for line in maps.splitlines()
+                    if _SHARED in line
+                )
+                files = (each.readlink() for each in Path(f"/proc/{pid}/fd").iterdir())
+                self._shared.update(file for file in files if str(file).startswith(_SHARED))
+
     def kill(self, pid: int) -> None:
         """End one of the server's processes without asking it."""
         assert any(pid == seen for seen, _ in self.look())
+        self.look_at_memory()
         os.kill(pid, signal.SIGKILL)
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
         """Send it to the server, or to its whole group as a terminal's Ctrl-C does."""
         self.look()
+        self.look_at_memory()
         if group:
             os.killpg(self.pid, number)
         else:
@@ -179,7 +221,9 @@ class ServerProcess:
 
     def _left(self) -> list[str]:
         self.look()
-        files = [str(path) for path in self.folder.glob("ultraserve*")]
+        files = [str(path) for path in self.folder.glob("ultraserve*") if path != self._runtime]
+        files += [str(path) for path in self._runtime.glob("*.key")]
+        files += [str(path) for path in self._shared if path.exists()]
         ports = [
             f"port {port}" for port in (self.port, self.control_port) if port and is_open(port)
         ]
@@ -187,14 +231,27 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], *arguments: str) -> Iterator[ServerProcess]:
-    """Start `command serve` with `arguments` on free ports; stock vLLM has no control service."""
+def started(
+    command: Sequence[str],
+    *arguments: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[ServerProcess]:
+    """Start `command serve` with `arguments` on free ports; stock vLLM has no control service.
+
+    `environment` comes on top of this process's own.
+    """
     port, control_port = free_port(), 0
     ports = ["--port", str(port)]
     if command == ULTRASERVE:
         control_port = free_port()
         ports += ["--control-port", str(control_port)]
     with ServerProcess(
-        *command, "serve", *arguments, *ports, port=port, control_port=control_port
+        *command,
+        "serve",
+        *arguments,
+        *ports,
+        port=port,
+        control_port=control_port,
+        environment=environment,
     ) as server:
         yield server

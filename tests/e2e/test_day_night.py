@@ -23,9 +23,9 @@ import psutil
 import pytest
 
 from serving.controller.day_night_state import DayNightState
-from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient, RefusedByServer
 from serving.training.job_status import read_curve
+from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ROOT, ULTRASERVE, ServerProcess, started
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
@@ -117,8 +117,7 @@ def server(training: Path, corpus: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def control(server: ServerProcess) -> Iterator[ControlClient]:
-    address = ControlAddress(port=server.control_port)
-    with ControlClient(address, timeout_s=60.0) as connected:
+    with control_of(server, timeout_s=60.0) as connected:
         yield connected
 
 
@@ -241,8 +240,7 @@ def test_a_night_with_a_kill(server: ServerProcess, control: ControlClient, vict
     assert (after.job.pid, after.groups[1].failures) == (None, 0)
 
 
-@pytest.mark.slow
-def test_a_server_that_is_killed_leaves_no_job(
+def test_a_server_that_is_killed_leaves_nothing_and_no_job(
     server: ServerProcess, control: ControlClient
 ) -> None:
     control.set_phase(1, "training")
@@ -256,3 +254,4 @@ def test_a_server_that_is_killed_leaves_no_job(
 
     _, left = psutil.wait_procs(family, timeout=30)  # it saves first
     assert left == []
+    assert server.left_over() == []

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient
+from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_answers import metrics
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.tray import MODEL
@@ -24,7 +24,7 @@ CHAT = [{"role": "user", "content": PROMPT}]
 
 @pytest.fixture(scope="module")
 def control(tray: ServerProcess) -> Iterator[ControlClient]:
-    with ControlClient(ControlAddress(port=tray.control_port), timeout_s=120) as client:
+    with control_of(tray) as client:
         yield client
 
 
@@ -113,8 +113,8 @@ def test_an_engine_that_slept_says_the_same_and_one_that_pauses_goes_on(
 
 def test_scaling_the_engine_is_refused_with_the_way_to_go(tray: ServerProcess) -> None:
     answer = httpx.post(f"{tray.url}/scale_elastic_ep", json={"new_data_parallel_size": 2})
-    assert answer.status_code == 501
+    assert answer.status_code == 403
     error = answer.json()["error"]
-    assert (error["type"], error["code"]) == ("NotImplementedError", 501)
+    assert error["code"] == "not_served_here"
     assert "`ultraserve drain`" in error["message"]
     assert httpx.get(f"{tray.url}/health").status_code == 200

@@ -1,7 +1,6 @@
 """A tray over HTTP, with the client that users have; its engine is ended by the last test here."""
 
 import json
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from openai import OpenAI
+from openai import InternalServerError, OpenAI
 from tokenizers import Tokenizer
 
 from emulator.data import SMALL_MOE_DIR
@@ -19,6 +18,9 @@ from tests.e2e.server_process import ServerProcess
 from tests.e2e.tray import CONTEXT_TOKENS, DILATION, MODEL
 from tests.emulator.chip.in_process import InProcessChips
 from tests.emulator.chip.in_process import serve as serve_in_process
+
+END_WALL_S = 30.0
+"""In which a server ends that cannot go on; most of it is the load of a busy host."""
 
 pytestmark = pytest.mark.engine
 
@@ -450,10 +452,19 @@ class TestFaults:
         assert metrics(tray)["ultraserve_ranks_up"] == 4.0
 
 
-def test_the_tray_ends_on_sigterm_and_leaves_nothing(tray: ServerProcess) -> None:
+def test_an_engine_that_is_killed_fails_its_requests_and_ends_its_server_and_leaves_nothing(
+    complete: Callable[..., Any], tray: ServerProcess
+) -> None:
     assert tray.runs("raylet")
     assert tray.runs("ray::ChipActor")
-    tray.signal(signal.SIGTERM)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(complete, [9] * 30, max_tokens=3_000)
+        while not metrics(tray)["vllm:num_requests_running"]:
+            time.sleep(0.05)  # polls the server
+        tray.kill(tray.pid_of("EngineCore"))
+        killed_s = time.monotonic()
 
-    assert tray.wait_end() == 0
-    assert tray.left_over() == []
+        assert isinstance(running.exception(END_WALL_S), InternalServerError)
+    assert tray.wait_end() == 1
+    assert time.monotonic() - killed_s < END_WALL_S
+    assert tray.left_over() == [], tray.log()

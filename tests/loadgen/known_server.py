@@ -63,6 +63,7 @@ class KnownServer:
     max_tokens_served: int | None = None
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    keys: set[str | None] = field(default_factory=set)
     replies: list[ServedReply] = field(default_factory=list)
     _emulated_s: float = 0.0
     _first_at_s: float | None = None
@@ -96,6 +97,7 @@ class KnownServer:
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 26)
+        app.on_response_prepare.append(self._note_key)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._completions)
         if self.with_tokenizer:
@@ -103,6 +105,9 @@ class KnownServer:
         if self.dilation is not None:
             app.router.add_get("/metrics", self._metrics)
         return app
+
+    async def _note_key(self, request: web.Request, _: web.StreamResponse) -> None:
+        self.keys.add(request.headers.get("Authorization"))
 
     async def _models(self, _: web.Request) -> web.Response:
         model = {"id": MODEL, "object": "model", "max_model_len": self.context_tokens}

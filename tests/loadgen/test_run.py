@@ -279,3 +279,17 @@ def test_the_same_seed_sends_the_same_prompts() -> None:
 
     assert prompts("1") == prompts("1")
     assert prompts("1") != prompts("2")
+
+
+def test_the_key_goes_with_every_request_and_into_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.json"
+    for key, sent in (("a-key-of-one-s-own", {"Bearer a-key-of-one-s-own"}), ("", {None})):
+        monkeypatch.setenv("ULTRASERVE_API_KEY", key)
+        with KnownServer(dilation=1.0).serving() as server:
+            words = ["run", "--url", server.url, "--requests", "2", "--concurrency", "2", *SHORT]
+            assert main([*words, "--json", str(path)]) == 0
+        assert server.keys == sent
+    shown = capsys.readouterr()
+    assert "a-key-of-one-s-own" not in f"{path.read_text()}{shown.out}{shown.err}"

@@ -90,6 +90,6 @@ def test_what_needs_no_engine_imports_neither_vllm_nor_ray(arguments: list[str])
 def test_the_commands_are_those_that_the_parser_knows() -> None:
     assert set(command._COMMANDS) == {
         *("serve", "describe", "collectives", "power", "pareto", "plan"),
-        *("demo", "state", "fault", "profile", "validate", "train", "day"),
+        *("demo", "key", "state", "watch", "fault", "profile", "validate", "train", "day"),
         *("drain", "resume", "daynight", "publish", "rollback", "engine"),
     }

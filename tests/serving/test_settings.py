@@ -78,6 +78,10 @@ WRONG = [
         for value in (0, -1.0, "30", True, None, float("inf"))
     ],
     *[("system", value, "a catalog name") for value in (3, ["trn3"], None)],
+    *[
+        ("ultraserver", value, "a name: at most 32 of the letters")
+        for value in ("", "a b", "../x", "-a", "a" * 33, "a.b", 3, None)
+    ],
     ("model", 30, "a catalog name"),
     ("routing", 1.5, "uniform, zipf:S or a file"),
     ("prefill_policy", 3, "a policy's name"),
@@ -137,6 +141,7 @@ def test_settings_that_are_no_object_are_refused(given: Any) -> None:
         tp=st.integers(1, 10_000),
         ep=st.none() | st.integers(1, 10_000),
         lnc=st.none() | st.integers(1, 8),
+        ultraserver=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", fullmatch=True),
         first_chip=st.integers(0, 10_000),
         spares=st.integers(0, 10_000),
         model=st.none() | st.text(),

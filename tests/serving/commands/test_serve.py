@@ -11,14 +11,19 @@ import pytest
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ConfigError, HbmExhausted, NeuronError
+from serving.access.secret import hash_of
 from serving.commands import serve
 from serving.endpoints import control_address
-from serving.endpoints.control_address import MIDDLEWARE, ControlAddress
+from serving.endpoints.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
 from serving.errors import PortInUse, UnsupportedFlag
+from serving.front_door import front_door_settings
+from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.plugin import openai_app
 from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.settings import Settings
 from tests.serving.commands.serve_flags import parse
+
+OURS = ["--scheduling-policy", "priority"]
 
 
 def free_port() -> int:
@@ -46,6 +51,8 @@ def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandedOver:
     monkeypatch.setattr(openai_app, "serve", handed_over)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv(control_address.ENVIRONMENT, "unset")
+    monkeypatch.setenv(front_door_settings.ENVIRONMENT, "unset")
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
     for name in [name for name in os.environ if name.startswith("NEURON_")]:
         monkeypatch.delenv(name)
     return handed_over
@@ -63,15 +70,47 @@ def test_what_is_right_is_handed_over_with_vllm_s_own_flags(handed_over: HandedO
     ((deployment, host, _, vllm),) = handed_over.calls
     assert deployment.info()["time_model"] == "qwen3-30b-a3b"
     assert host == "127.0.0.1"
-    assert vllm == ["--max-num-seqs", "8", "--middleware", MIDDLEWARE]
+    # What is given twice, vLLM takes from the right: the user's word counts.
+    assert vllm == [*OURS, "--max-num-seqs", "8", "--middleware", MIDDLEWARE]
     assert os.environ[control_address.ENVIRONMENT] == str(ControlAddress(port=control))
+    assert FrontDoorSettings.from_environment(os.environ) == FrontDoorSettings()
 
 
 def test_control_port_zero_starts_no_control_service(handed_over: HandedOver) -> None:
     run("--control-port", "0")
 
-    assert handed_over.calls[0][3] == []
-    assert os.environ[control_address.ENVIRONMENT] == "unset"
+    assert handed_over.calls[0][3] == [*OURS, "--middleware", MIDDLEWARE]
+    assert os.environ[control_address.ENVIRONMENT] == NO_SERVICE
+
+
+def test_the_doors_reach_the_server_s_process_and_no_key_does(
+    handed_over: HandedOver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "of the environment")
+    grpc = free_port()
+    run(
+        *("--control-port", "0", "--grpc-port", str(grpc), "--api-key", "one's", "two's"),
+        *("--queue-requests", "7", "--ttft-target", "1.5"),
+    )
+
+    settings = FrontDoorSettings.from_environment(os.environ)
+    assert (settings.grpc_port, settings.limits.queue_requests) == (grpc, 7)
+    assert settings.limits.ttft_target_s == 1.5
+    secrets = ("one's", "two's", "of the environment")
+    assert settings.key_hashes == tuple(map(hash_of, secrets))
+    told = f"{os.environ}{handed_over.calls}{capsys.readouterr()}"
+    assert [secret for secret in secrets if secret in told] == []
+    assert told.count("can be guessed") == 3
+
+
+@pytest.mark.parametrize("flag", ["--port", "--grpc-port", "--control-port"])
+def test_a_port_in_use_is_named_before_anything_starts(
+    flag: str, listening: int, handed_over: HandedOver
+) -> None:
+    field = flag[2:].replace("-", "_")
+    with pytest.raises(PortInUse, match=rf"^{field}={listening}: expected a free port on 127"):
+        run("--control-port", str(free_port()), flag, str(listening))
+    assert not handed_over.calls
 
 
 def test_the_control_port_is_another_than_the_server_s(handed_over: HandedOver) -> None:
@@ -108,7 +147,7 @@ def test_a_smaller_share_of_hbm_holds_a_smaller_model(handed_over: HandedOver) -
 def test_a_share_of_hbm_that_is_no_number_is_vllm_s_to_refuse(handed_over: HandedOver) -> None:
     run("--control-port", "0", "--gpu-memory-utilization", "most")
 
-    assert handed_over.calls[0][3] == ["--gpu-memory-utilization", "most"]
+    assert handed_over.calls[0][3][2:4] == ["--gpu-memory-utilization", "most"]
 
 
 @pytest.mark.parametrize(
@@ -134,12 +173,46 @@ def test_wrong_flags_are_told_before_vllm_is_imported() -> None:
     assert ran.stderr.count("\n") == 1
 
 
+WAITING = """
+import sys
+from serving.commands import serve
+from serving.main import main
+def wait(args):
+    print("read", flush=True)
+    sys.stdin.readline()
+    sys.exit()
+serve.resolve_arguments = wait
+main(sys.argv[1:])
+"""
+
+
+def test_other_users_do_not_see_the_keys_of_a_server_that_has_begun() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING, "serve", "--api-key", "first", "--port", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"VLLM_API_KEY": "second"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "read\n"
+        status = Path(f"/proc/{process.pid}")
+        shown = (status / "cmdline").read_text() + (status / "environ").read_text()
+        process.communicate("\n")
+
+    assert "--api-key\0*****\0--port" in shown
+    assert "VLLM_API_KEY=******\0" in shown
+    assert "first" not in shown
+    assert "second" not in shown
+
+
 CLAIM = """
 import sys
 from pathlib import Path
 from emulator.model import CoreClaim
 directory = Path(sys.argv[1])
-CoreClaim(system="trn3-nl72x2", first_chip=1, chips=2, cores_per_chip=4, directory=directory)
+CoreClaim(system="trn3-nl72x2", ultraserver="0", first_chip=1, chips=2, cores_per_chip=4,
+          directory=directory)
 print("held", flush=True)
 sys.stdin.readline()
 """
@@ -175,6 +248,8 @@ def test_cores_that_were_asked_for_by_number_belong_to_one_server(
 
     monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "12-15")  # chip 3
     assert run("--control-port", "0") == 7
+    monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "8-15")
+    assert run("--control-port", "0", "--ultraserver", "b") == 7  # those of another machine
     monkeypatch.delenv("NEURON_RT_VISIBLE_CORES")
     assert run("--control-port", "0") == 7  # nobody asked for cores by number
 

@@ -55,6 +55,7 @@ def test_a_model_sets_time_and_weights_make_the_tokens(
     ("arguments", "changes"),
     [
         ("--chips 8", {"chips": 8}),
+        ("--ultraserver b", {"ultraserver": "b"}),
         ("--chips 8 --tp 2", {"chips": 8, "tp": 2}),
         ("--chips 8 --tp 2 --dp 4", {"chips": 8, "tp": 2}),
         ("--tp 2", {"chips": 4, "tp": 2}),

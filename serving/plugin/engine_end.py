@@ -1,0 +1,51 @@
+"""What the server's process does to vLLM's engine when it ends: the words for it, and no decision.
+
+vLLM is told of an engine that is gone, and tells requests that come later. Those that wait already
+it does not tell in every case, so that is done here.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from vllm.v1.engine.exceptions import EngineDeadError
+
+LEAVE_SIGNALS: Final = "leave_signals"
+HEED_SIGNALS: Final = "heed_signals"
+"""The executor's methods, to `collective_rpc`; see `engine_signals`."""
+
+_CALL_WALL_S: Final = 2.0
+"""How long an engine is waited for that is asked to heed signals; in the midst of a long step it
+does not answer, and is killed in the end."""
+
+
+async def leave_signals(engine: Any) -> None:
+    """Have the engine leave SIGTERM and SIGINT to this process."""
+    await engine.collective_rpc(LEAVE_SIGNALS)
+
+
+async def abort_requests(engine: Any) -> int:
+    """End all requests with the finish reason "abort", which their clients are told; how many."""
+    waiting = list(engine.output_processor.request_states)
+    await engine.abort(waiting, internal=True)
+    return len(waiting)
+
+
+def fail_requests(engine: Any) -> int:
+    """Raise EngineDeadError where requests of an engine that is gone are awaited; how many."""
+    waiting = engine.output_processor.request_states.values()
+    for state in waiting:
+        if state.queue is not None:
+            state.queue.put(EngineDeadError())
+    return len(waiting)
+
+
+async def end_engine(engine: Any, wall_s: float) -> None:
+    """Let the engine end by itself within `wall_s`, then kill it; nothing if it has ended."""
+    if not engine.errored:
+        try:
+            await asyncio.wait_for(engine.collective_rpc(HEED_SIGNALS), _CALL_WALL_S)
+        except Exception:  # noqa: BLE001  it is gone, or does not answer; it is killed below
+            wall_s = 0.0
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, partial(engine.shutdown, timeout=wall_s))

@@ -1,0 +1,24 @@
+"""A refusal in the type that vLLM's HTTP app and its gRPC service answer with a status."""
+
+from http import HTTPStatus
+
+from vllm.exceptions import GracefulHTTPError
+
+from serving.admission.refusal import Refused
+
+
+class RefusedRequest(GracefulHTTPError, Refused):
+    """`refused` as vLLM knows it: 503 when it is the server's, 429 when it is load."""
+
+    def __init__(self, refused: Refused) -> None:
+        of_server = refused.reason.is_of_server
+        status = HTTPStatus.SERVICE_UNAVAILABLE if of_server else HTTPStatus.TOO_MANY_REQUESTS
+        # vLLM's own __init__ would call ours, with what it knows.
+        Refused.__init__(
+            self,
+            refused.reason,
+            str(refused),
+            retry_after_s=refused.retry_after_s,
+            rate=refused.rate,
+        )
+        self.message, self.http_status = str(refused), status

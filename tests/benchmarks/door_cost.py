@@ -1,0 +1,112 @@
+"""What the front door takes of the API process's time: per request that enters, per request that is
+refused, and per token.
+
+The engine behind it does nothing: vLLM's output processor is real in the last line alone, which
+shows what it takes with the door's watch and without.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from serving.admission.capacity import Capacity
+from serving.admission.door_limits import DoorLimits
+from serving.admission.entry import Outcome
+from serving.admission.entry_parts import Counted
+from serving.admission.refusal import Refused
+from serving.admission.work import Client, KeyLimits, Work, WorkClass
+from serving.front_door.admitted_generate import admit_generation
+from serving.front_door.door import Door
+from serving.metrics.door_metrics import DoorMetrics
+from tests.serving.front_door.generating_engine import GeneratingEngine, params, prompt
+
+CAPACITY = Capacity(seats=4_096, kv_tokens=10**8, prefill_tokens_per_step=131_072)
+WHO = Client(name="a", limits=KeyLimits(requests_per_minute=10**9, tokens_per_minute=10**12))
+WORK = Work(
+    client=WHO, work_class=WorkClass.INTERACTIVE, sequences=1, prompt_tokens=200, new_tokens_max=100
+)
+COUNTED = Counted(sequences=1, prompt_tokens=200, new_tokens_max=100)
+REQUESTS = 5_000
+TOKENS = 20
+SEQUENCES = 256
+
+
+def best_us(run: Callable[[], int], repeats: int = 5) -> float:
+    """Microseconds of CPU of one of what `run` returns the number of; the best of some runs."""
+    times = []
+    for _ in range(repeats):
+        began_s = time.process_time()
+        count = run()
+        times.append(1e6 * (time.process_time() - began_s) / count)
+    return min(times)
+
+
+def enter_and_leave(door: Door) -> int:
+    """Whole lives: in, counted, first token, out, with 2,000 others inside."""
+    for _ in range(REQUESTS):
+        ticket = door.enter(WORK)
+        ticket.begin(COUNTED)
+        ticket.first_token()
+        ticket.end(sequences=1, without_token=0)
+        ticket.leave(Outcome.FINISHED)
+    return REQUESTS
+
+
+def refuse(door: Door) -> int:
+    """Those that are told to come back."""
+    for _ in range(REQUESTS):
+        try:
+            door.enter(WORK)
+        except Refused:
+            continue
+        raise AssertionError("the door is full")
+    return REQUESTS
+
+
+def make_tokens(engine: GeneratingEngine) -> int:
+    """Steps of `SEQUENCES` sequences through vLLM's output processor."""
+    for _ in range(TOKENS):
+        assert engine.step() == SEQUENCES
+    return TOKENS * SEQUENCES
+
+
+async def token_us(*, with_door: bool) -> float:
+    """Of one token of a stream, detokenizing left out."""
+    engine = GeneratingEngine(seats=SEQUENCES)
+    if with_door:
+        admit_generation(engine, Door(DoorLimits(), lambda: CAPACITY))
+
+    async def read(name: str) -> None:
+        async for _ in engine.generate(prompt(200), params(4_000), name):
+            pass
+
+    tasks = [asyncio.create_task(read(f"r{each}")) for each in range(SEQUENCES)]
+    await asyncio.sleep(0.1)
+    shown = best_us(lambda: make_tokens(engine), repeats=20)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return shown
+
+
+async def measure() -> None:
+    """Print the figures."""
+    door = Door(DoorLimits(ttft_target_s=1.0), lambda: CAPACITY, metrics=DoorMetrics())
+    running = [door.enter(WORK) for _ in range(600)]
+    for ticket in running:
+        ticket.begin(COUNTED)
+        ticket.first_token()
+    print(f"a request, in to out: {best_us(lambda: enter_and_leave(door)):.1f} us")
+    held: list[object] = []
+    try:
+        while True:
+            held.append(door.enter(WORK))
+    except Refused as refused:
+        print(f"({len(held)} wait: {refused})")
+    print(f"a refusal: {best_us(lambda: refuse(door)):.1f} us")
+    bare, watched = await token_us(with_door=False), await token_us(with_door=True)
+    print(f"a token: {bare:.2f} us in vLLM's output processor, {watched:.2f} us with the door")
+
+
+if __name__ == "__main__":
+    asyncio.run(measure())

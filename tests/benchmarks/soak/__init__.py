@@ -1,0 +1,1 @@
+"""A long run of one server under everything that clients and operators do to it."""

@@ -1,0 +1,158 @@
+"""What clients of a soak ask, and what becomes of their asking; all of it follows from the seed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+BATCH_KEY = 1
+CONTEXT_TOKENS = 4_096
+"""Of the server; a prompt that is too long is longer."""
+PREFIXES, PREFIX_TOKENS = 8, 96
+FIRST_TOKEN, LAST_TOKEN = 300, 1_000
+"""Token ids of the bundled model that are plain pieces of text."""
+
+PROMPT_TOKENS_MEDIAN, PROMPT_TOKENS_MAX = 60, 700
+NEW_TOKENS_MEDIAN, NEW_TOKENS_MAX = 16, 160
+SPREAD = 0.9
+"""Of the lengths, which are log-normal: the standard deviation of their logarithm."""
+
+
+class Protocol(StrEnum):
+    """Over what a client speaks."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+class Fate(StrEnum):
+    """What the client does before the answer is complete."""
+
+    STAYS = "stays"
+    LEAVES = "leaves"  # closes the connection, or cancels the call
+    ABORTS = "aborts"  # gRPC: asks the engine to end its request, by another call
+    DEADLINE = "deadline"  # gRPC: gave the call less time than it takes
+
+
+class Fault(StrEnum):
+    """What is wrong with a request."""
+
+    NONE = "none"
+    NO_KEY = "no_key"
+    UNKNOWN_KEY = "unknown_key"
+    UNREADABLE = "unreadable"
+    TOO_LONG = "too_long"
+    TOO_BIG = "too_big"
+    BAD_PARAMETER = "bad_parameter"
+
+
+FATES = {Fate.STAYS: 0.72, Fate.LEAVES: 0.14, Fate.ABORTS: 0.07, Fate.DEADLINE: 0.07}
+FAULTS = {
+    Fault.NONE: 0.9,
+    Fault.NO_KEY: 0.02,
+    Fault.UNKNOWN_KEY: 0.02,
+    Fault.UNREADABLE: 0.02,
+    Fault.TOO_LONG: 0.015,
+    Fault.TOO_BIG: 0.005,
+    Fault.BAD_PARAMETER: 0.02,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request.
+
+    Attributes:
+        key: which of the clients' keys; BATCH_KEY is of the class "batch".
+        batch: of the class "batch".
+        sequences: vLLM's `n`.
+        leaves_after_s: wall seconds after which a client that does not stay goes.
+    """
+
+    name: str
+    protocol: Protocol
+    key: int
+    batch: bool
+    streams: bool
+    chats: bool
+    prompt: tuple[int, ...]
+    new_tokens: int
+    sequences: int
+    fate: Fate
+    leaves_after_s: float
+    fault: Fault
+    seed: int
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it is batch work, by its own word or its key's: a refusal may come later."""
+        return self.batch or self.key == BATCH_KEY
+
+    @property
+    def sent_prompt(self) -> list[int]:
+        """The prompt, or what is too long in its place."""
+        if self.fault is Fault.TOO_LONG:
+            return [FIRST_TOKEN] * (CONTEXT_TOKENS + 100)
+        return list(self.prompt)
+
+
+def asks(seed: int, user: int, *, keys: int) -> Iterator[Ask]:
+    """The requests of one user, without end."""
+    rng = np.random.default_rng([seed, user])
+    prefixes = np.random.default_rng(seed).integers(
+        FIRST_TOKEN, LAST_TOKEN, (PREFIXES, PREFIX_TOKENS)
+    )
+    number = 0
+    while True:
+        number += 1
+        prompt = rng.integers(FIRST_TOKEN, LAST_TOKEN, _length(rng, PROMPT_TOKENS_MEDIAN)).tolist()
+        if rng.random() < 0.5:
+            prompt = prefixes[rng.integers(PREFIXES)].tolist() + prompt
+        protocol = Protocol.GRPC if rng.random() < 0.5 else Protocol.HTTP
+        fate = _drawn(rng, FATES)
+        if protocol is Protocol.HTTP and fate is not Fate.STAYS:
+            fate = Fate.LEAVES
+        yield Ask(
+            name=f"soak-{user}-{number}",
+            protocol=protocol,
+            key=int(rng.integers(keys)),
+            batch=bool(rng.random() < 0.3),
+            streams=bool(rng.random() < 0.6),
+            chats=bool(rng.random() < 0.5),
+            prompt=tuple(prompt[:PROMPT_TOKENS_MAX]),
+            new_tokens=min(NEW_TOKENS_MAX, _length(rng, NEW_TOKENS_MEDIAN)),
+            sequences=int(rng.choice([1, 1, 1, 1, 1, 2, 4])),
+            fate=fate,
+            leaves_after_s=float(rng.exponential(0.6)),
+            fault=_drawn(rng, FAULTS),
+            seed=int(rng.integers(2**31)),
+        )
+
+
+def _length(rng: np.random.Generator, median: int) -> int:
+    return max(1, int(median * np.exp(SPREAD * rng.standard_normal())))
+
+
+def _drawn(rng: np.random.Generator, chances: dict[Any, float]) -> Any:
+    return list(chances)[rng.choice(len(chances), p=list(chances.values()))]
+
+
+class End(StrEnum):
+    """What became of a request, as its client saw it."""
+
+    FINISHED = "finished"
+    LEFT = "left"  # the client went, its deadline passed, or it had its request ended
+    REFUSED = "refused"  # with a reason, and when to come back
+    INVALID = "invalid"  # it was wrong, and was told so
+    BROKEN = "broken"  # anything else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How one request ended; `reason` is the server's word, `wall_s` how long it took."""
+
+    end: End
+    reason: str = ""
+    wall_s: float = 0.0

@@ -1,0 +1,65 @@
+"""The public gateway `smg` in front of the engine, over gRPC: clients of OpenAI's HTTP API ask it.
+
+The gateway renders chats, tokenizes, and reads tool calls and constraints itself, so what is
+checked here is that the engine's gRPC door gives it all that it needs.
+"""
+
+import os
+from unittest.mock import patch
+
+from tests.conformance.conformance_server import conformance_server
+from tests.conformance.load_generators import vllm_bench_at
+from tests.conformance.outcome import Outcome
+from tests.conformance.pinned_environment import pinned_version, python_of
+from tests.conformance.suites import openai_python_at
+from tests.e2e.gateway_process import KEY, VARIABLE, gateway
+
+CLIENT = "smg"
+
+# The gateway knows an engine's model by the name of its weights' folder, and asks for it by that.
+_SERVED = "small-moe"
+
+_OWN_FIELDS = "smg drops vLLM's own field structured_outputs"
+_NO_LOGPROBS = "smg answers completions without logprobs"
+
+# What smg 1.13.0 itself does not do, whichever engine is behind it.
+_NOT_THE_GATEWAYS = {
+    "test_text.py::test_the_stream_helper_gathers_the_same_message": _OWN_FIELDS,
+    "test_constrained.py::test_text_keeps_to_a_choice_and_to_a_regular_expression": _OWN_FIELDS,
+    "test_text.py::test_logprobs_of_a_completion_lie_beside_its_tokens": _NO_LOGPROBS,
+    "test_text.py::test_a_biased_token_is_the_only_one": _NO_LOGPROBS,
+    "test_text.py::test_a_tokenized_prompt_is_the_same_prompt": "smg has no /tokenize",
+}
+
+
+def through_gateway() -> list[Outcome]:
+    """openai-python's tests of text and of constraints, and `vllm bench serve`, through it."""
+    version = pinned_version(CLIENT, CLIENT)
+    program = str(python_of(CLIENT).with_name("smg"))
+    with (
+        conformance_server("small-moe", "--served-model-name", _SERVED, keys=False) as server,
+        patch.dict(os.environ, {VARIABLE: program}),
+        gateway([f"grpc://{server.grpc_address}"]) as front,
+    ):
+        front.wait_healthy(f"grpc://{server.grpc_address}")
+        environment = server.environment() | {
+            "OPENAI_BASE_URL": f"{front.url}/v1",
+            "OPENAI_API_KEY": KEY,
+            "SERVED_MODEL": _SERVED,
+        }
+        suite = openai_python_at(
+            server,
+            environment,
+            "test_text.py",
+            "test_constrained.py",
+            client=f"openai-python through {CLIENT}",
+            version=version,
+            excluded=_NOT_THE_GATEWAYS,
+        )
+        load = vllm_bench_at(
+            server,
+            url=front.url,
+            environment=environment,
+            client=f"vllm bench through {CLIENT}",
+        )
+    return [suite, load]

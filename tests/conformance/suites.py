@@ -1,0 +1,114 @@
+"""Clients that come with tests: ours on the OpenAI clients, LangChain's own on its client."""
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.conformance.conformance_server import ConformanceServer
+from tests.conformance.outcome import Outcome, from_junit
+from tests.conformance.pinned_environment import HERE, node_folder_of, pinned_version, python_of
+
+_SUITE_WALL_S_MAX = 900.0
+
+
+def openai_python(server: ConformanceServer) -> Outcome:
+    """openai-python against the server's own doors."""
+    client = "openai_python"
+    return _pytest(server, client, version=pinned_version(client, "openai"))
+
+
+def openai_python_at(
+    server: ConformanceServer,
+    environment: Mapping[str, str],
+    *files: str,
+    client: str,
+    version: str,
+    excluded: Mapping[str, str],
+) -> Outcome:
+    """Some files of openai-python's tests at another address; `excluded`: reasons by test."""
+    left_out = [word for name in excluded for word in ("--deselect", name)]
+    found = _pytest(
+        server, "openai_python", *left_out, *files, version=version, environment=environment
+    )
+    reasons = Counter(excluded.values())
+    return replace(
+        found, client=client, cases=found.cases + reasons.total(), excluded=dict(reasons)
+    )
+
+
+def langchain_openai(server: ConformanceServer) -> Outcome:
+    """LangChain's standard tests of a chat model, on langchain-openai."""
+    client = "langchain_openai"
+    version = pinned_version(client, "langchain-openai")
+    # One loop for all: the client keeps its connections from one model to the next.
+    scopes = (f"asyncio_default_{what}_loop_scope=session" for what in ("fixture", "test"))
+    settings = ("asyncio_mode=auto", *scopes)
+    options = [word for setting in settings for word in ("-o", setting)]
+    return _pytest(server, client, *options, version=version)
+
+
+def openai_node(server: ConformanceServer) -> Outcome:
+    """openai-node, with node's own test runner."""
+    client = "openai_node"
+    folder = node_folder_of(client)
+    report = server.folder / f"{client}.xml"
+    script = folder / "openai.test.mjs"  # beside node_modules, where its imports are looked for
+    script.write_text((HERE / client / script.name).read_text())
+    reporters = ("--test-reporter=junit", f"--test-reporter-destination={report}")
+    command = ("node", "--test", "--test-timeout=120000", *reporters, str(script))
+    seconds = timed(command, server.environment(), folder)
+    version = json.loads((folder / "package.json").read_text())["dependencies"]["openai"]
+    return from_junit(report, client=client, version=version, seconds=seconds)
+
+
+def _pytest(
+    server: ConformanceServer,
+    client: str,
+    *options: str,
+    version: str,
+    environment: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run the tests in `client`'s folder with its own interpreter, apart from our settings."""
+    report = server.folder / f"{client}.xml"
+    command = (
+        *(str(python_of(client)), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"),
+        *("-c", os.devnull, "--rootdir", ".", "--confcutdir", ".", "--timeout", "240"),
+        *("--junitxml", str(report), *options),
+    )
+    seconds = timed(command, environment or server.environment(), HERE / client)
+    return from_junit(report, client=client, version=version, seconds=seconds)
+
+
+def timed(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path | None = None
+) -> float:
+    """Run a client, its output in `log` or shown; returns wall seconds.
+
+    A client that finds failures exits with another code than 0; its report says which.
+
+    Raises:
+        TimeoutExpired: it was ended.
+    """
+    started_s = time.monotonic()
+    with contextlib.ExitStack() as opened:
+        subprocess.run(
+            list(command),
+            cwd=folder,
+            env=_clean_environment() | dict(environment),
+            stdout=opened.enter_context(log.open("w")) if log else None,
+            check=False,
+            timeout=_SUITE_WALL_S_MAX,
+        )
+    return time.monotonic() - started_s
+
+
+def _clean_environment() -> dict[str, str]:
+    """Ours without what would point a client elsewhere, or into our environment's packages."""
+    dropped = ("PYTHON", "PYTEST", "OPENAI_", "VLLM_", "ULTRASERVE_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}

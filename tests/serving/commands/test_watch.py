@@ -1,0 +1,110 @@
+"""`ultraserve watch` against a real control server with a small engine behind it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from emulator.specs.fault import Fault, FaultKind
+from serving.commands.watch import event_line, figure_line, header_line
+from serving.endpoints import engine_watch
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_server import ControlServer
+from serving.main import main
+from serving.metrics.telemetry import Event, EventKind
+from tests.serving.endpoints.small_engine import SmallEngine, connected, control_server, wait_until
+from tests.serving.metrics.telemetry_looks import a_telemetry
+
+
+@pytest.fixture
+def servers() -> list[ControlServer]:
+    return []
+
+
+@pytest.fixture
+def address(
+    servers: list[ControlServer], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ControlAddress]:
+    monkeypatch.setattr(engine_watch, "_IDLE_S", 0.05)
+    with control_server(SmallEngine(), served=servers.append) as listening:
+        yield listening
+
+
+def run(address: ControlAddress, *arguments: str) -> int:
+    return main(["watch", *arguments, "--address", str(address)])
+
+
+def test_rates_are_per_emulated_second() -> None:
+    before = a_telemetry(emulated_s=10.0, prompt_tokens=1_000, output_tokens=500)
+    look = a_telemetry(
+        emulated_s=12.0,
+        prompt_tokens=5_000,
+        output_tokens=700,
+        kv_blocks_used=2048,
+        kv_blocks=8192,
+        chips_up=2,
+        lag_s=0.5,
+    )
+
+    line = figure_line(before, look).split()
+    assert " ".join(line) == ("12.000 1,234 3 1 2,000 100 25.0 2/2 2/2 1,801 3,000 0.500")
+    assert figure_line(None, look).split()[4:6] == ["-", "-"]
+    assert figure_line(look, look).split()[4:6] == ["-", "-"]
+    assert len(header_line()) == len(figure_line(before, look))
+
+
+def test_figures_come_line_by_line(
+    address: ControlAddress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(address, "--interval", "0.1", "--count", "3") == 0
+
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == header_line()
+    assert len(lines) == 3
+
+
+def test_json_is_a_look_a_line(address: ControlAddress, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(address, "--interval", "0.1", "--count", "2", "--json") == 0
+
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["requests_running"] == 3
+    assert first["skipped"] == 0
+    assert second["steps"] > first["steps"]
+
+
+def test_events_are_printed_from_the_first_that_is_remembered(
+    address: ControlAddress, servers: list[ControlServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with connected(address) as client:
+        client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=1))
+    wait_until(lambda: servers[0].watch.last_number == 1)
+    assert run(address, "--events", "--after", "0", "--count", "1") == 0
+    assert "fault 1, lose-chip of chip 1: pending: " in capsys.readouterr().out
+    assert run(address, "--events", "--after", "0", "--count", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["fault"]["fault"]["chip"] == 1
+
+
+def test_what_is_forgotten_is_said() -> None:
+    event = Event(
+        number=7, emulated_s=1.5, unix_s=3_600.0, kind=EventKind.DOOR, words="closed: draining"
+    )
+
+    assert event_line(event, 0) == "     7 01:00:00        1.500 s  closed: draining"
+    assert event_line(event, 2).startswith("(2 events before this one are forgotten)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--count", "0"], "count=0: expected at least 1"),
+        (["--after", "1"], "after=1: expected an event's, with --events"),
+        (["--events", "--after", "-1"], "after=-1: expected an event's, with --events"),
+        (["--events", "--interval", "1"], "interval=1.0: expected no --events with it"),
+        (["--interval", "0.01"], "interval_s=0.01: expected 0.1 to 60 seconds"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_one_line(
+    arguments: list[str], line: str, address: ControlAddress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(address, *arguments) == 2
+    assert capsys.readouterr().err == f"ultraserve watch: {line}\n"

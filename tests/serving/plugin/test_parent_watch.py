@@ -1,0 +1,178 @@
+"""An engine's process ends with the server's, however that ends. The server here is a script."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serving.plugin.parent_watch import SERVER_FILES, cleared_by_engine
+
+WAIT_S = 60.0
+
+# It starts a child as vLLM starts its engine's process, and says the child's number. The child
+# looks at once, or when the file "go" is there.
+SERVER = """
+import multiprocessing, sys, time
+from pathlib import Path
+
+def engine(go):
+    while not Path(go).exists():
+        time.sleep(0.01)
+    from serving.plugin.register import platform
+    platform()
+    platform()
+    Path(f"{go}-watched").touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    name, go, *files = sys.argv[1:]
+    from serving.plugin.parent_watch import cleared_by_engine
+    import contextlib
+    with contextlib.ExitStack() as stack:
+        for file in files:
+            stack.enter_context(cleared_by_engine(Path(file)))
+        child = multiprocessing.get_context("spawn").Process(target=engine, args=(go,), name=name)
+        child.start()
+    print(child.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+class Server:
+    """A server's process, and its child."""
+
+    def __init__(self, directory: Path, *, name: str = "EngineCore", go: bool = True) -> None:
+        self.go = directory / "go"
+        if go:
+            self.go.touch()
+        script = directory / "server.py"
+        script.write_text(SERVER)
+        self.left = [directory / "sockets", directory / "key"]
+        self.left[0].mkdir()
+        (self.left[0] / "socket").touch()
+        self.left[1].touch()
+        (directory / "beside").touch()
+        self._popen = subprocess.Popen(
+            [sys.executable, str(script), name, str(self.go), *map(str, self.left)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        )
+        assert self._popen.stdout is not None
+        self.child = psutil.Process(int(self._popen.stdout.readline()))
+
+    def kill(self) -> None:
+        self._popen.kill()
+        self._popen.wait()
+
+    def child_runs(self) -> bool:
+        return self.child.is_running() and self.child.status() != psutil.STATUS_ZOMBIE
+
+    def child_watches(self) -> bool:
+        return self.go.with_name("go-watched").exists()
+
+
+@pytest.fixture
+def servers() -> Iterator[Callable[..., Server]]:
+    made = []
+
+    def make(*args: object, **settings: object) -> Server:
+        made.append(Server(*args, **settings))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.kill()
+        if server.child_runs():
+            server.child.kill()
+
+
+def comes_true(condition: Callable[[], bool]) -> bool:
+    end_s = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < end_s:
+        time.sleep(0.02)  # polls other processes
+    return condition()
+
+
+def test_an_engine_ends_with_its_server_and_removes_what_is_left_of_it(
+    servers: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = servers(tmp_path)
+    assert comes_true(server.child_watches)
+    threads = server.child.num_threads()
+    assert server.child_runs()
+    assert all(path.exists() for path in server.left)
+
+    server.kill()
+
+    assert comes_true(lambda: not server.child_runs())
+    assert not any(path.exists() for path in server.left)
+    assert (tmp_path / "beside").exists()
+    assert threads == 2, "the main thread, and one that watches"
+
+
+def test_an_engine_that_looks_when_its_server_is_gone_ends_too(
+    servers: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = servers(tmp_path, go=False)
+    server.kill()
+    assert server.child_runs()
+
+    server.go.touch()
+
+    assert comes_true(lambda: not server.child_runs())
+    assert not any(path.exists() for path in server.left)
+
+
+def test_a_user_s_own_process_does_not_end_with_its_parent(
+    servers: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = servers(tmp_path, name="SomebodyElse")
+    assert comes_true(server.child_watches)
+
+    server.kill()
+    time.sleep(0.5)  # nothing happens, and that cannot be waited for
+
+    assert server.child_runs()
+    assert all(path.exists() for path in server.left)
+
+
+KILLED = """
+import multiprocessing, sys, time
+from serving.plugin.parent_watch import kill_within
+multiprocessing.current_process().name = sys.argv[1]
+kill_within(0.1)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sleep_s", "code"),
+    [("EngineCore", 600, -signal.SIGKILL), ("EngineCore", 0, 0), ("SomebodyElse", 0.5, 0)],
+)
+def test_an_engine_that_does_not_end_by_itself_is_killed_and_nobody_else(
+    name: str, sleep_s: float, code: int
+) -> None:
+    command = [sys.executable, "-c", KILLED, name, str(sleep_s)]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[3], timeout=WAIT_S, check=False)
+
+    assert ended.returncode == code
+
+
+def test_paths_are_named_for_the_time_of_the_block_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(SERVER_FILES, raising=False)
+    with cleared_by_engine(tmp_path / "a"):
+        with cleared_by_engine(tmp_path / "b"):
+            both = os.environ[SERVER_FILES]
+        assert os.environ[SERVER_FILES] == str(tmp_path / "a")
+
+    assert both == f"{tmp_path / 'a'}:{tmp_path / 'b'}"
+    assert SERVER_FILES not in os.environ

@@ -1,0 +1,55 @@
+"""Tokens and energy of the last minute."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.model import StepBatch
+from serving.plugin.token_meter import WINDOW_S, TokenMeter
+from tests.serving.metrics.recorded_steps import DECODE, PREFILL
+
+
+def add(meter: TokenMeter, at_s: float, batch: StepBatch = PREFILL, *, joules: float = 0.0) -> None:
+    meter.add(batch, output_tokens=2, emulated_s=at_s, facility_joules=joules)
+
+
+def test_two_steps_by_hand() -> None:
+    meter = TokenMeter()
+    assert meter.window() is None
+    add(meter, 0.25, PREFILL, joules=100.0)
+    prompts = int(PREFILL.new_tokens.sum())
+    add(meter, 0.5, DECODE, joules=150.0)
+    window = meter.window()
+
+    assert window is not None
+    assert (window.emulated_s, window.prompt_tokens, window.output_tokens) == (0.5, prompts, 4)
+    assert window.facility_joules == 150.0
+    assert meter.totals == window
+
+
+def test_what_is_older_than_the_window_is_out_of_it() -> None:
+    meter = TokenMeter()
+    for second in range(1, 200):
+        add(meter, float(second), DECODE, joules=10.0 * second)
+    window = meter.window()
+
+    assert window is not None
+    assert window.emulated_s == WINDOW_S
+    assert window.output_tokens == 2 * 60
+    assert window.facility_joules == 600.0
+    assert meter.totals.output_tokens == 2 * 199
+
+
+@given(st.lists(st.floats(0.001, 90.0), min_size=1, max_size=80))
+def test_a_window_is_a_minute_and_holds_few_samples(gaps_s: list[float]) -> None:
+    meter, now_s, ends_s = TokenMeter(), 0.0, [0.0]
+    for gap_s in gaps_s:
+        now_s += gap_s
+        ends_s.append(now_s)
+        add(meter, now_s, DECODE)
+        window = meter.window()
+        assert window is not None
+        begin_s = now_s - window.emulated_s
+        # It is as long as the window, as far as there was a step; a second or a step more.
+        assert window.output_tokens == 2 * sum(end_s > begin_s + 1e-9 for end_s in ends_s[1:])
+        assert begin_s <= max(0.0, now_s - WINDOW_S) + 1e-9
+        assert len(meter._samples) <= WINDOW_S + 2
