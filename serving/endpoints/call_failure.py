@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 
 from serving.controller.engine_call import EngineFailed, EngineGone
-from serving.front_door.rpc_errors import CallRefused, RpcFailure, failure_of
+from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, failure_of
 
 RETRY_S: Final = 1.0
 """Wall seconds. What a client is told to wait: calls are short, and a server that starts again

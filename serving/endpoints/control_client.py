@@ -17,7 +17,7 @@ from serving.endpoints.control_messages import answered, enum_number, to_message
 from serving.endpoints.control_tls import ControlTls
 from serving.endpoints.door_report import DoorReport
 from serving.endpoints.engine_rest import EngineRest
-from serving.front_door.rpc_errors import STATUS_TRAILER
+from serving.front_door.grpc.rpc_errors import STATUS_TRAILER
 from serving.metrics.control_call import (
     FaultReport,
     HealReport,

@@ -18,7 +18,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from serving.endpoints.call_failure import failure_of_call, too_many
-from serving.front_door.rpc_errors import CallRefused, RpcFailure, abort_for
+from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")

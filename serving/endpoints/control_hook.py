@@ -16,11 +16,11 @@ from serving.controller.day_night_settings import DayNightSettings
 from serving.controller.job_command import job_commands
 from serving.endpoints.control_address import ENVIRONMENT, NO_SERVICE, ControlAddress
 from serving.endpoints.control_server import ControlServer
-from serving.front_door.asgi import App, Message, Receive, Scope, Send
 from serving.front_door.front_door import FrontDoor, Service
 from serving.front_door.front_door_settings import FrontDoorSettings
-from serving.front_door.missing_apis import missing_paths
-from serving.front_door.open_api import describe_app
+from serving.front_door.http.asgi import App, Message, Receive, Scope, Send
+from serving.front_door.http.missing_apis import missing_paths
+from serving.front_door.http.open_api import describe_app
 from serving.plugin.response_weights import begin_response, name_weights_in_responses
 from serving.plugin.stat_logger import first_token_times
 

@@ -21,7 +21,7 @@ from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.engine_rest import ServedEngine
 from serving.endpoints.engine_watch import EngineWatch
 from serving.errors import PortInUse
-from serving.front_door.grpc_tls import RenewedCertificates
+from serving.front_door.grpc.grpc_tls import RenewedCertificates
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")

@@ -6,7 +6,7 @@ import grpc
 
 from serving.controller.engine_call import Engine, ask
 from serving.endpoints.call_failure import not_now
-from serving.front_door.rpc_errors import CallRefused, RpcFailure
+from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
 from serving.metrics.control_call import ControlReply, ControlRequest, Refusal, RefusalCode
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)

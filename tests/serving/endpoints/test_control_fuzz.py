@@ -25,7 +25,7 @@ from serving.controller.day_night import DayNight
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_server import SERVICE, ControlServer
 from serving.front_door.door import Door
-from serving.front_door.rpc_errors import STATUS_TRAILER
+from serving.front_door.grpc.rpc_errors import STATUS_TRAILER
 from serving.metrics.control_call import METHOD
 from tests.serving.controller.lending_engine import a_settings, job_command
 from tests.serving.endpoints.drawn_messages import raw

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from serving.admission.refusal import RateState, RefusalReason, Refused
-from serving.front_door.probes import Probes
+from serving.front_door.http.probes import Probes
 from serving.front_door.readiness import Readiness
 from serving.metrics import control_call
 from serving.metrics.control_call import METHOD, TelemetryReply, TelemetryRequest

@@ -1,0 +1,296 @@
+"""Before every gRPC call: who it is, what it may, whether its message can be read and is let in.
+
+A call that is refused for who it is, or because the door is closed, is refused on its headers; its
+message is never read. What fails later ends with google.rpc's details all the same. A generation
+that ends early, by its client, its deadline or its time limit, is ended in the engine at once.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from emulator.errors import UltraServeError
+from serving.access.key_ring import KeyRing
+from serving.admission.entry import Outcome
+from serving.front_door.admitted_generate import current_ticket
+from serving.front_door.door import Door
+from serving.front_door.grpc.described_context import CallMeaning, DescribedContext
+from serving.front_door.grpc.generate_request import Asked, aborted_ids, asked_of
+from serving.front_door.grpc.rpc_caller import ABORT, GENERATE, Caller, caller_of, refused
+from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, failure_of
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+CALLS_MAX: Final = 256
+"""Calls at a time beside generations and probes; one more is refused."""
+
+_CALLS_RETRY_S: Final = 1.0
+
+_BY_REASON: Final = {"abort": Outcome.ABORTED, "error": Outcome.FAILED}
+"""What became of a request, by its sequences' finish reasons; all others are finished."""
+
+_PROBES: Final = "/grpc.health.v1.Health/"
+
+
+class GuardedEngine(Protocol):
+    """What of vLLM's AsyncLLM the guard needs."""
+
+    @property
+    def errored(self) -> bool:
+        """Whether it has died."""
+
+    async def abort(self, request_id: list[str]) -> None:
+        """End requests, and free what they hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """How much one call may be: bytes of its message, wall seconds, tokens of its context."""
+
+    message_bytes_max: int
+    wall_s_max: float
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A message that could not be read, in its place."""
+
+    refusal: CallRefused
+
+
+class GrpcGuard(grpc.aio.ServerInterceptor):
+    """Stands before all methods of one server."""
+
+    def __init__(
+        self, engine: GuardedEngine, *, door: Door, keys: KeyRing, limits: CallLimits
+    ) -> None:
+        self._engine = engine
+        self._door = door
+        self._keys = keys
+        self._limits = limits
+        self._generating: set[str] = set()
+        self._calls = 0
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Give the method's handler with this guard around it, or one that refuses."""
+        handler = await continuation(handler_call_details)
+        method: str = handler_call_details.method
+        subject = "engine"
+        try:
+            if handler is None:
+                raise _not_served(method)
+            caller = caller_of(method, handler_call_details.invocation_metadata, self._keys)
+            subject = f"key {caller.client.name}"
+            if method == GENERATE:
+                refusal = self._door.would_refuse(caller.client, caller.work_class)
+                if refusal is not None:
+                    self._door.count_refusal(refusal, caller.work_class)
+                    raise refusal
+        except UltraServeError as error:
+            return _refusing(failure_of(error, subject=subject))
+        return self._guarded(handler, method, caller)
+
+    def _guarded(self, handler: Any, method: str, caller: Caller) -> Any:
+        """`handler` behind this guard, which writes the answers of streams itself."""
+        reads = _reader(handler.request_deserializer, self._limits.message_bytes_max)
+        if handler.request_streaming:
+            make, inner = grpc.stream_stream_rpc_method_handler, handler.stream_stream
+        elif handler.response_streaming:
+            make, inner = grpc.unary_stream_rpc_method_handler, handler.unary_stream
+        else:
+            make, inner = grpc.unary_unary_rpc_method_handler, handler.unary_unary
+
+        async def run(message: Any, context: Any) -> Any:
+            return await self._run(inner, message, context, method=method, caller=caller)
+
+        return make(run, reads, handler.response_serializer)
+
+    async def _run(
+        self, inner: Any, message: Any, context: Any, *, method: str, caller: Caller
+    ) -> Any:
+        """Call `inner`; whatever it meets ends the call with details."""
+        meaning = CallMeaning(
+            subject=f"key {caller.client.name}", engine_gone=lambda: self._engine.errored
+        )
+        described = DescribedContext(context, meaning)
+        try:
+            if hasattr(message, "__aiter__"):
+                message = _read_all(message)
+            elif isinstance(message, Unread):
+                raise message.refusal
+            if method == GENERATE:
+                return await self._generate(inner, message, described, caller)
+            if method == ABORT:
+                message.request_ids[:] = aborted_ids(message, caller.client)
+            if method.startswith(_PROBES):
+                return await _call(inner, message, described)
+            return await self._other(inner, message, described)
+        except (grpc.aio.AbortError, grpc.aio.InternalError):
+            raise  # the call has its status, or nobody is there to hear it
+        except UltraServeError as error:
+            await abort_for(context, failure_of(error, subject=meaning.subject))
+        except NotImplementedError:  # as generated code has it for what a servicer leaves out
+            await abort_for(context, failure_of(_not_served(method)))
+        except Exception as error:
+            logger.exception("%s failed", method)
+            await abort_for(context, meaning.failure(grpc.StatusCode.INTERNAL, "", error))
+
+    async def _other(self, inner: Any, message: Any, context: DescribedContext) -> Any:
+        if self._calls >= CALLS_MAX:
+            raise CallRefused(
+                RpcFailure(
+                    code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    message=f"{CALLS_MAX} calls are at work",
+                    reason="CALLS",
+                    retry_after_s=_CALLS_RETRY_S,
+                    violations={"engine": f"{CALLS_MAX} calls at a time"},
+                )
+            )
+        self._calls += 1
+        try:
+            return await _call(inner, message, context)
+        finally:
+            self._calls -= 1
+
+    async def _generate(
+        self, inner: Any, message: Any, context: DescribedContext, caller: Caller
+    ) -> None:
+        left_s = context.time_remaining()
+        if left_s is not None and left_s <= 0:
+            raise refused(
+                grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE", "the deadline was over on arrival"
+            )
+        asked = asked_of(
+            message,
+            caller.client,
+            caller.work_class,
+            context_tokens=self._limits.context_tokens,
+        )
+        if asked.engine_id in self._generating:
+            raise refused(
+                grpc.StatusCode.ALREADY_EXISTS,
+                "REQUEST_ID_IN_USE",
+                "request_id: expected one that none of your running requests has",
+            )
+        with self._door.enter(asked.work) as ticket:
+            ticketed = current_ticket.set(ticket)
+            self._generating.add(asked.engine_id)
+            outcome = None
+            try:
+                outcome = await self._answered(inner, asked, context)
+            finally:
+                if outcome is not Outcome.FINISHED:
+                    await self._end(asked)
+                self._generating.discard(asked.engine_id)
+                current_ticket.reset(ticketed)
+            if outcome is None:
+                ticket.leave(Outcome.ABORTED)
+                raise refused(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    "TIME_LIMIT",
+                    f"a request may take {self._limits.wall_s_max:g} s here",
+                )
+            ticket.leave(outcome)
+
+    async def _answered(
+        self, inner: Any, asked: Asked, context: DescribedContext
+    ) -> Outcome | None:
+        """Write the whole answer; returns what became of it, None when its time is over."""
+        outcome, write = Outcome.FINISHED, context.write
+        try:
+            async with (
+                asyncio.timeout(self._limits.wall_s_max),
+                aclosing(inner(asked.message, context)) as answers,
+            ):
+                async for answer in answers:
+                    if answer.HasField("complete"):
+                        outcome = _BY_REASON.get(answer.complete.finish_reason, outcome)
+                    await write(answer)
+        except TimeoutError:
+            return None
+        except grpc.aio.InternalError:
+            return Outcome.ABORTED  # the client went while it was written to
+        return outcome
+
+    async def _end(self, asked: Asked) -> None:
+        """End it in the engine, should anything of it be there; a dead one holds nothing."""
+        if self._engine.errored:
+            return
+        try:
+            await asyncio.shield(self._engine.abort([asked.engine_id]))
+        except Exception:
+            logger.exception("request %s was not ended", asked.engine_id)
+
+
+async def _call(inner: Any, message: Any, context: DescribedContext) -> Any:
+    """Call a handler of any of gRPC's kinds; a stream is closed before this returns."""
+    if not inspect.isasyncgenfunction(inner):
+        answer = await inner(message, context)
+        await context.settle()
+        return answer
+    async with aclosing(inner(message, context)) as answers:
+        async for answer in answers:
+            await context.write(answer)
+    await context.settle()
+    return None
+
+
+async def _read_all(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for message in messages:
+        if isinstance(message, Unread):
+            raise message.refusal
+        yield message
+
+
+def _reader(deserialize: Callable[[bytes], Any] | None, bytes_max: int) -> Callable[[bytes], Any]:
+    """Read a message, or say in its place why not: gRPC's own would tell it as INTERNAL."""
+
+    def read(raw: bytes) -> Any:
+        if len(raw) > bytes_max:
+            return Unread(
+                refusal=refused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    "MESSAGE_BYTES",
+                    f"expected a message of at most {bytes_max} bytes, not {len(raw)}",
+                )
+            )
+        if deserialize is None:
+            return raw
+        try:
+            return deserialize(raw)
+        except DecodeError:
+            return Unread(
+                refusal=refused(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "UNREADABLE_MESSAGE",
+                    "the message is none of the method's request type",
+                )
+            )
+
+    return read
+
+
+def _not_served(method: str) -> CallRefused:
+    return refused(grpc.StatusCode.UNIMPLEMENTED, "NOT_SERVED", f"{method}: no such method")
+
+
+def _refusing(failure: RpcFailure) -> Any:
+    """A handler that ends the call at once, and reads nothing of it."""
+
+    async def refuse(messages: Any, context: Any) -> None:
+        del messages
+        await abort_for(context, failure)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)

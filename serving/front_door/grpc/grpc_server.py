@@ -1,0 +1,136 @@
+"""The gRPC door: the published engine service, health and reflection, on one port.
+
+It runs in the API's process, in the loop of the engine's client, on the engine that HTTP has. The
+options are those of vLLM's own gRPC launcher, but that a message, the number of calls and the life
+of a connection have a limit.
+"""
+
+import logging
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from smg_grpc_proto import vllm_engine_pb2_grpc  # type: ignore[import-untyped]
+
+from serving.access.key_ring import KeyRing
+from serving.errors import PortInUse
+from serving.front_door.door import Door
+from serving.front_door.front_door_settings import FrontDoorSettings
+from serving.front_door.grpc.grpc_guard import CALLS_MAX, CallLimits, GrpcGuard
+from serving.front_door.grpc.grpc_health import LIVE, READY, GrpcHealth, Reasons
+from serving.front_door.grpc.grpc_tls import RenewedCertificates
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+HEALTH: Final = "grpc.health.v1.Health"
+
+_STOP_GRACE_S: Final = 0.5
+"""For the last words of calls that have ended; who watches health is cut off after it."""
+
+_WATCHERS_MAX: Final = 1_024
+"""Of health, at a time."""
+
+_KEEPALIVE_S: Final = 60
+"""A connection that is silent so long is asked whether anybody is there; who does not answer in
+_KEEPALIVE_ANSWER_S is gone, and so are the requests that came over it."""
+
+_KEEPALIVE_ANSWER_S: Final = 20
+
+_SLACK_BYTES: Final = 64 * 2**10
+"""Above the limit of a message, so that the guard can say what is wrong with one a little longer;
+gRPC itself ends a call with a longer one."""
+
+
+class EngineGrpcServer:
+    """The server on `settings.grpc_port`, from `start` to `stop`; both in the engine's loop.
+
+    `start` raises PortInUse when another program listens there, ConfigError for certificates that
+    cannot be used.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        settings: FrontDoorSettings,
+        *,
+        door: Door,
+        keys: KeyRing,
+        readiness: Reasons,
+    ) -> None:
+        assert settings.grpc_port is not None
+        self._host, self._port = settings.grpc_host, settings.grpc_port
+        self._tls = settings.tls
+        limits = CallLimits(
+            message_bytes_max=settings.body_bytes_max,
+            wall_s_max=settings.request_wall_s_max,
+            context_tokens=engine.model_config.max_model_len,
+        )
+        self._health = GrpcHealth(readiness)
+        inside = settings.limits.queue_requests + settings.limits.batch_queue_requests
+        self._server = grpc.aio.server(
+            interceptors=[GrpcGuard(engine, door=door, keys=keys, limits=limits)],
+            options=server_options(limits),
+            # Who is refused by the door is told why; this is for calls that never say anything.
+            maximum_concurrent_rpcs=inside + CALLS_MAX + _WATCHERS_MAX,
+        )
+        # Its import reaches into vLLM's command line and logging: not where no such door is.
+        from serving.front_door.grpc.engine_servicer import EngineServicer
+
+        servicer = EngineServicer(
+            engine,
+            in_flight=lambda: door.state().in_flight,
+            is_paused=lambda: door.closed is not None,
+            not_ready=readiness.not_ready,
+        )
+        vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((READY, HEALTH, reflection.SERVICE_NAME), self._server)
+
+    async def start(self) -> None:
+        """Listen."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        address = f"{host}:{self._port}"
+        try:
+            if self._tls is None:
+                self._server.add_insecure_port(address)
+            else:
+                credentials = RenewedCertificates(self._tls).credentials()
+                self._server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise PortInUse(self._host, self._port, field="grpc_port") from error
+        await self._server.start()
+        kind = "plain text" if self._tls is None else "TLS"
+        logger.info("%s on %s:%d (%s)", READY, host, self._port, kind)
+
+    async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """End: health says so at once, calls have `grace_s`; idempotent."""
+        await self._health.stop()
+        await self._server.stop(grace_s)
+
+
+def server_options(limits: CallLimits) -> list[tuple[str, int]]:
+    """Options of gRPC's core: those of vLLM's launcher, and our limits."""
+    # A connection lives so long, and its calls a request's time longer: a call that never sends its
+    # message has no other end. Clients connect again by themselves.
+    life_ms = min(round(max(limits.wall_s_max, 1.0) * 1e3), 2**31 - 1)
+    return [
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", limits.message_bytes_max + _SLACK_BYTES),
+        # As vLLM's launcher has it: a Generate that does not stream is silent while it decodes, and
+        # a client's pings in that time are no abuse.
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_S * 1_000),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_ANSWER_S * 1_000),
+        ("grpc.max_connection_age_ms", life_ms),
+        ("grpc.max_connection_age_grace_ms", life_ms),
+        # A second server on the port is told so instead of taking half of the calls.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+__all__ = ["HEALTH", "LIVE", "READY", "EngineGrpcServer", "server_options"]

@@ -1,0 +1,98 @@
+"""Who calls, and what each method wants of a caller: a pure table.
+
+A key travels as `authorization: Bearer KEY`, as for HTTP, or as `x-api-key`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+import grpc
+
+from serving.access.key_ring import KeyRing
+from serving.admission.work import Client, WorkClass
+from serving.front_door.grpc.generate_request import CLASS_METADATA, work_class_of
+from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
+
+ENGINE: Final = "/vllm.grpc.engine.VllmEngine/"
+GENERATE: Final = f"{ENGINE}Generate"
+ABORT: Final = f"{ENGINE}Abort"
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+class Wants(Enum):
+    """What a method wants of its caller."""
+
+    NOTHING = auto()  # probes have no key
+    CLIENT = auto()  # a key for inference, where keys are asked for
+    CONTROL = auto()  # a key for control, always
+    ANOTHER_ENGINE = auto()
+
+
+_WANTS: Final[Mapping[str, Wants]] = {
+    "/grpc.health.v1.Health/Check": Wants.NOTHING,
+    "/grpc.health.v1.Health/List": Wants.NOTHING,
+    "/grpc.health.v1.Health/Watch": Wants.NOTHING,
+    f"{ENGINE}HealthCheck": Wants.NOTHING,
+    f"{ENGINE}FlushCache": Wants.CONTROL,
+    f"{ENGINE}StartProfile": Wants.CONTROL,
+    f"{ENGINE}StopProfile": Wants.CONTROL,
+    f"{ENGINE}Embed": Wants.ANOTHER_ENGINE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose call it is; `work_class` is what its metadata says of it, else its client's."""
+
+    client: Client
+    work_class: WorkClass
+
+
+def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
+    """Who calls `method`; raises CallRefused for one who may not."""
+    wants = _WANTS.get(method, Wants.CLIENT)
+    if wants is Wants.ANOTHER_ENGINE:
+        raise refused(
+            grpc.StatusCode.UNIMPLEMENTED, "NOT_SERVED", "this engine generates text; nothing else"
+        )
+    if wants is Wants.NOTHING:
+        client = Client()
+        return Caller(client=client, work_class=client.work_class)
+    said = {key.lower(): value for key, value in metadata if isinstance(value, str)}
+    secret = _secret(said)
+    if wants is Wants.CONTROL:
+        if not keys.admits_control(secret):
+            raise _turned_away(keys, secret, "a key that may control the server")
+        client = keys.client_of(secret) or Client(name="control")
+    else:
+        known = keys.client_of(secret)
+        if known is None:
+            raise _turned_away(keys, secret, "a key for inference")
+        client = known
+    return Caller(client=client, work_class=work_class_of(said.get(CLASS_METADATA), client))
+
+
+def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
+    """What is told of a call that may not be."""
+    return CallRefused(RpcFailure(code=code, message=message, reason=reason))
+
+
+def _turned_away(keys: KeyRing, secret: str | None, wanted: str) -> CallRefused:
+    """A caller who is somebody else lacks a permission; one who is nobody has to say who."""
+    if keys.holder_of(secret) is not None or (keys.is_open and secret is None):
+        return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", f"expected {wanted}")
+    return refused(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "UNAUTHENTICATED",
+        f"expected {wanted}, in the metadata `authorization: Bearer ...`",
+    )
+
+
+def _secret(said: Mapping[str, str]) -> str | None:
+    scheme, _, token = said.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return said.get("x-api-key")

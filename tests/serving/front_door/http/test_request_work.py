@@ -1,0 +1,137 @@
+"""How much work a body asks for: by hand, over any bytes, and against the bundled tokenizer."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.admission.work import Client, Work, WorkClass
+from serving.front_door.http.http_errors import HttpRefused
+from serving.front_door.http.request_work import UNSAID_NEW_TOKENS, said_class, work_of
+
+CONTEXT = 4_096
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+def asked(
+    body: bytes | dict[str, Any],
+    *,
+    path: str = COMPLETIONS,
+    said: WorkClass | None = None,
+    own: WorkClass = WorkClass.INTERACTIVE,
+) -> Work:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    client = Client(name="somebody", work_class=own)
+    return work_of(path, text, client=client, said=said, context_tokens_max=CONTEXT)
+
+
+def sizes(work: Work) -> tuple[int, int, int]:
+    return work.sequences, work.prompt_tokens, work.new_tokens_max
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"prompt": "x" * 40}, (1, 10, 16)),
+        ({"prompt": "x" * 41, "max_tokens": 7, "n": 3}, (3, 11, 21)),
+        ({"prompt": [5, 6, 7]}, (1, 3, 16)),
+        ({"prompt": [[5, 6, 7], [8]], "n": 2}, (4, 4, 64)),
+        ({"prompt": ["abcd", "abcde"], "best_of": 2, "n": 1}, (4, 3, 64)),
+        ({"prompt": ""}, (1, 1, 16)),
+        ({"prompt": []}, (1, 1, 16)),
+        ({"prompt": "x", "max_tokens": 10**30}, (1, 1, CONTEXT)),
+        ({"prompt": "x", "n": 10**6}, (16_384, 1, 16_384 * 16)),
+        ({"prompt": "x", "max_tokens": "7", "n": -3}, (1, 1, 16)),
+    ],
+)
+def test_completions_are_counted_by_hand(
+    body: dict[str, Any], expected: tuple[int, int, int]
+) -> None:
+    assert sizes(asked(body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "new_tokens"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}, UNSAID_NEW_TOKENS),
+        (CHAT, {"messages": [], "max_tokens": 5, "max_completion_tokens": 9}, 9),
+        ("/v1/responses", {"input": "hi", "max_output_tokens": 12}, 12),
+        ("/v1/messages", {"messages": [], "system": "be", "max_tokens": 3}, 3),
+        ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": 8}}, 8),
+    ],
+)
+def test_every_api_says_in_its_own_word_how_long_an_answer_may_be(
+    path: str, body: dict[str, Any], new_tokens: int
+) -> None:
+    assert asked(body, path=path).new_tokens_max == new_tokens
+
+
+def test_a_chat_s_tools_and_all_its_messages_count() -> None:
+    messages = [{"role": "user", "content": "x" * 400}]
+    alone = asked({"messages": messages}, path=CHAT).prompt_tokens
+    tools = [{"type": "function", "function": {"name": "f", "description": "y" * 400}}]
+    with_tools = asked({"messages": messages, "tools": tools}, path=CHAT).prompt_tokens
+
+    assert 100 <= alone <= 115  # the text, and as much as a chat template adds
+    assert with_tools >= alone + 100
+
+
+def test_conversations_of_a_batch_are_sequences() -> None:
+    body = {"messages": [[{"role": "user", "content": "a"}]] * 3, "max_tokens": 2}
+    assert asked(body, path=f"{CHAT}/batch").sequences == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "body", "own", "expected"),
+    [
+        (None, {}, "interactive", "interactive"),
+        (None, {}, "batch", "batch"),
+        (None, {"service_tier": "flex"}, "interactive", "batch"),
+        (None, {"service_tier": "default", "priority": 0}, "interactive", "interactive"),
+        (None, {"priority": 1}, "interactive", "batch"),
+        (None, {"priority": -1}, "interactive", "interactive"),
+        ("interactive", {"service_tier": "flex"}, "interactive", "interactive"),
+        ("interactive", {}, "batch", "batch"),
+        ("batch", {}, "interactive", "batch"),
+    ],
+)
+def test_the_class_is_the_header_s_then_the_body_s_then_the_key_s(
+    said: str | None, body: dict[str, Any], own: str, expected: str
+) -> None:
+    work = asked(body, said=None if said is None else WorkClass(said), own=WorkClass(own))
+    assert work.work_class == expected
+
+
+def test_a_class_that_does_not_exist_is_named() -> None:
+    assert said_class({"headers": [(b"x-ultraserve-class", b" Batch ")]}) is WorkClass.BATCH
+    assert said_class({"headers": []}) is None
+    with pytest.raises(HttpRefused, match="interactive or batch, not 'urgent'") as refused:
+        said_class({"headers": [(b"x-ultraserve-class", b"urgent")]})
+    assert (refused.value.error.status, refused.value.error.param) == (400, "x-ultraserve-class")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    ["prompt", "messages", "n", "max_tokens", "priority", "service_tier", "token_ids"]
+)
+
+
+@given(st.binary(max_size=64) | st.dictionaries(FIELDS, JSON).map(lambda d: json.dumps(d).encode()))
+def test_whatever_the_body_is_its_work_is_one_that_may_be_counted(body: bytes) -> None:
+    work = asked(body, path=CHAT)
+
+    assert 1 <= work.sequences <= 16_384
+    assert work.prompt_tokens >= 1
+    assert 1 <= work.new_tokens_max <= work.sequences * CONTEXT
+
+
+def test_a_body_of_brackets_alone_is_one_request() -> None:
+    assert sizes(asked(b"[" * 200_000)) == (1, 1, 16)
+    assert sizes(asked(b'{"prompt": ' + b"[" * 200_000)) == (1, 1, 16)

@@ -1,0 +1,65 @@
+"""Connections on which nothing begins, at a real uvicorn."""
+
+import asyncio
+from typing import Any
+
+import uvicorn
+
+from serving.front_door.http.slow_heads import SlowHeads
+
+HEAD = b"GET / HTTP/1.1\r\nhost: a\r\n"
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await asyncio.sleep(0.3)  # longer than a head may take
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def lives(write: Any, seconds: float = 2.0) -> bytes:
+    """What a connection is answered until it is closed, or nothing was said for `seconds`."""
+    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", timeout_keep_alive=60)
+    config.load()
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    watch = SlowHeads(server, wait_s=0.1)
+    await watch.start()
+    port = server.servers[0].sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writing = asyncio.ensure_future(write(writer))
+    try:
+        return await asyncio.wait_for(reader.read(), seconds)
+    finally:
+        writing.cancel()
+        writer.close()
+        await watch.stop()
+        server.should_exit = server.force_exit = True
+        await serving
+
+
+async def trickle(writer: asyncio.StreamWriter) -> None:
+    for byte in HEAD * 10:
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)
+
+
+async def nothing(_: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(10.0)
+
+
+async def one_and_a_trickle(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + b"\r\n")
+    await asyncio.sleep(0.4)
+    await trickle(writer)
+
+
+def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() -> None:
+    for write in (nothing, trickle):
+        assert asyncio.run(lives(write)) == b""
+
+
+def test_a_request_on_its_way_takes_its_time_and_the_next_head_has_its_own() -> None:
+    answer = asyncio.run(lives(one_and_a_trickle))
+    assert answer.startswith(b"HTTP/1.1 200 OK")
