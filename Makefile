@@ -47,7 +47,7 @@ format: .venv/.installed ## bring the code into the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmarks: .venv/.installed ## measure; prints figures, asserts nothing
+benchmarks: .venv/.installed ## measure; prints figures (the soak also fails when its books do not close)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean: ## remove the environment, caches and reports

@@ -14,7 +14,12 @@ from emulator.faults.recovery_time import RecoveryRates
 from emulator.faults.reloads import plan_reloads
 from emulator.faults.survival import Recovery
 from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.core_claims import CoreClaim, claims_directory, make_private_directory
+from emulator.memory.core_claims import (
+    CoreClaim,
+    check_private_directory,
+    claims_directory,
+    make_private_directory,
+)
 from emulator.memory.core_request import CoreRequest, compiled_lnc
 from emulator.memory.core_request import resolve as resolve_cores
 from emulator.memory.kv_room import kv_room_tokens
@@ -172,6 +177,7 @@ __all__ = [
     "calibration_for",
     "ceilings_of",
     "check_partition",
+    "check_private_directory",
     "check_training_fits",
     "check_weights",
     "checkpoint_write",

@@ -1,9 +1,10 @@
 """Hold the wire contract to its rules: `python -m protos.check`; 0 when all of them hold.
 
 - `buf lint`, STANDARD.
-- `buf breaking`, FILE, against the last commit of it: HEAD when the files here are others than
-  HEAD's, else the commit before. Only a contract that has the service `ControlService` is compared
-  with: the one before it had no promise.
+- `buf breaking`, FILE, against the contract before this one: HEAD's when the files here are others
+  than HEAD's, else that of the last commit but one that touched them, however long ago. Only a
+  contract that has the service `ControlService` is compared with: the one before it had no promise.
+  A clone that is too shallow to have that commit has nothing to compare with, and says so.
 - The generated code is what `protos.generate` makes.
 
 buf comes from npm, in the version that package-lock.json pins, into the user's cache.
@@ -27,6 +28,13 @@ _INSTALL_S: Final = 120.0
 
 class BufUnavailable(Exception):
     """There is no npm, or it cannot reach a registry; says which."""
+
+
+class TooShallow(Exception):
+    """The commit to compare with was not fetched."""
+
+    def __init__(self) -> None:
+        super().__init__("a shallow clone does not have the contract before this one")
 
 
 def find_buf(cache: Path | None = None) -> Path:
@@ -90,16 +98,30 @@ def _complaints(command: list[str], contract: Path) -> list[str]:
 
 
 def reference(contract: Path = SOURCES) -> str | None:
-    """The commit that the contract is compared with; None where there is none to compare with."""
+    """The commit that the contract is compared with; None where there is none to compare with.
+
+    Raises TooShallow.
+    """
     here = _files(contract)
     head = _files_of(contract, "HEAD")
     if head is None:
         return None
-    commit = "HEAD" if here != head else "HEAD~1"
-    files = _files_of(contract, commit)
+    commit = "HEAD" if here != head else _before(contract)
+    files = None if commit is None else _files_of(contract, commit)
     if not files or not any(_SERVICE in text for text in files.values()):
         return None
     return commit
+
+
+def _before(contract: Path) -> str | None:
+    """The last commit whose contract is another than HEAD's."""
+    log = _git(contract, "log", "-n", "2", "--format=%H", "--", "*.proto") or ""
+    commits = log.split()
+    if len(commits) == 2:
+        return commits[1]
+    if (_git(contract, "rev-parse", "--is-shallow-repository") or "").strip() == "true":
+        raise TooShallow
+    return None
 
 
 def extract(commit: str, target: Path, contract: Path = SOURCES) -> None:
@@ -152,9 +174,13 @@ def main() -> int:
         print(f"protos.check: no buf: {error}", file=sys.stderr)
         return 2
     said = lint(buf)
-    commit = reference()
+    try:
+        commit = reference()
+    except TooShallow as error:
+        print(f"protos.check: buf breaking is left out: {error}", file=sys.stderr)
+        commit = None
     if commit is None:
-        print("no commit to compare with has the service")
+        print("nothing to compare with")
     else:
         with tempfile.TemporaryDirectory(prefix="ultraserve-protos-") as before:
             extract(commit, Path(before))

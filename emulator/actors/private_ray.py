@@ -9,6 +9,8 @@ live on 127.0.0.1, unless it takes itself for one that cannot have other nodes; 
 import contextlib
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,10 +19,15 @@ from ray._private import ray_constants
 from ray._private.authentication.authentication_token_setup import AUTH_MODE_ENV_VAR
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
 
+from emulator.actors import tokenless_call
 from emulator.errors import ConfigError
 
 _TOKEN: Final = "RAY_AUTH_TOKEN"
 _TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
+_AUTHENTICATION: Final = (_TOKEN, _TOKEN_PATH, AUTH_MODE_ENV_VAR)
+
+_ASKED_WALL_S: Final = 60.0
+"""Python's start and one call, on a host that has much else to do (assumed)."""
 
 
 def refuse_open_ray() -> None:
@@ -53,6 +60,34 @@ def own_token(directory: Path) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+def wants_token(ray_address: str) -> bool:
+    """Whether the cluster at "host:port" turns away who has no token: it is asked without one.
+
+    What this process is told says nothing: an open cluster takes any token.
+
+    Raises:
+        OSError: no cluster answers there, with what was met.
+    """
+    without = {name: value for name, value in os.environ.items() if name not in _AUTHENTICATION}
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-m", tokenless_call.__name__, ray_address],
+            env={**without, AUTH_MODE_ENV_VAR: "disabled"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASKED_WALL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"no answer in {_ASKED_WALL_S:g} s") from None
+    if asked.returncode not in (tokenless_call.ANSWERED, tokenless_call.TOKEN_WANTED):
+        lines = asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"]
+        raise OSError(lines[-1])
+    return asked.returncode == tokenless_call.TOKEN_WANTED
 
 
 def forget_token() -> None:

@@ -47,7 +47,7 @@ def own_daemons() -> dict[str, "subprocess.Popen[bytes]"]:
 
 class DaemonWatch:
     """Calls `lost` once, from a thread of its own, with the name of the first of `processes` (by
-    name, their ids) that ends before `stop`.
+    name, their ids) that ends before `stop`, or has ended already.
 
     Does nothing where the system has no file descriptors of processes.
     """
@@ -57,15 +57,19 @@ class DaemonWatch:
         self._selector = selectors.DefaultSelector()
         end, self._pipe = os.pipe()
         self._selector.register(end, selectors.EVENT_READ, None)
+        self._gone: list[str] = []
         if hasattr(os, "pidfd_open"):
             for name, pid in processes.items():
-                with contextlib.suppress(ProcessLookupError):
+                try:
                     self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, name)
+                except ProcessLookupError:  # it has ended, and somebody has taken note of that
+                    self._gone.append(name)
         self._thread = threading.Thread(target=self._wait, name="ray-daemons", daemon=True)
         self._thread.start()
 
     def _wait(self) -> None:
-        ended = {key.data for key, _ in self._selector.select()}
+        at_once = 0 if self._gone else None
+        ended = {key.data for key, _ in self._selector.select(at_once)} | set(self._gone)
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
@@ -76,6 +80,9 @@ class DaemonWatch:
         """Forget them; idempotent."""
         pipe, self._pipe = self._pipe, -1
         if pipe >= 0:
+            # A process that was forked meanwhile may hold this end too: closing says nothing then.
+            with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+                os.write(pipe, b"\0")
             os.close(pipe)
             if threading.current_thread() is not self._thread:
                 self._thread.join()

@@ -26,6 +26,7 @@ from emulator.actors.private_ray import (
     loopback_only,
     own_token,
     refuse_open_ray,
+    wants_token,
 )
 from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
 from emulator.actors.ray_node import RayNode, spread_chips
@@ -139,16 +140,12 @@ class RaySession:
 
     def _join(self, ray_address: str) -> None:
         forget_token()
+        is_closed = False
         try:
             _check_listens(ray_address)
-            with _own_signal_handlers():
-                ray.init(
-                    address=ray_address,
-                    configure_logging=True,
-                    logging_level=logging.ERROR,
-                    log_to_driver=False,
-                    runtime_env={"env_vars": _CHIP_ENVIRONMENT},
-                )
+            is_closed = wants_token(ray_address)
+            if is_closed:
+                _connect(ray_address)
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(
@@ -157,7 +154,7 @@ class RaySession:
                 expected="a running Ray cluster that this machine is a node of, with its token in "
                 f"RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH ({lines[0]})",
             ) from error
-        if not is_token_auth_enabled():
+        if not is_closed or not is_token_auth_enabled():
             ray.shutdown()
             raise ConfigError(
                 field="ray_address",
@@ -244,6 +241,17 @@ class RaySession:
             for chip in self._chips:
                 self.kill(chip)
         ray.shutdown()
+
+
+def _connect(ray_address: str) -> None:
+    with _own_signal_handlers():
+        ray.init(
+            address=ray_address,
+            configure_logging=True,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            runtime_env={"env_vars": _CHIP_ENVIRONMENT},
+        )
 
 
 def _check_listens(ray_address: str) -> None:

@@ -6,8 +6,10 @@ however it ends; forked children do not inherit it. So the process that lives as
 makes the claim, and it makes one at a time: closing the file once lets go of all its records.
 """
 
+import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,12 +74,21 @@ def claims_directory(variables: Mapping[str, str]) -> Path:
 
 
 def make_private_directory(directory: Path) -> None:
-    """Make it where it is missing; raises ConfigError when it is another user's, or a link."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = directory.lstat().st_uid
-    if owner != os.getuid() or directory.is_symlink():
+    """Make it where it is missing; raises ConfigError as `check_private_directory`."""
+    with contextlib.suppress(FileExistsError):  # something else, or a link to nothing
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private_directory(directory)
+
+
+def check_private_directory(directory: Path) -> None:
+    """Raise ConfigError when it is no directory, a link, another user's, or open to others."""
+    status = directory.lstat()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_own or status.st_mode & 0o077:
         raise ConfigError(
-            field="runtime directory", value=directory, expected="a directory of this user's own"
+            field="runtime directory",
+            value=directory,
+            expected="a directory of this user's own, which nobody else can enter (mode 700)",
         )
 
 

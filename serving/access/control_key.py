@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.model import claims_directory, make_private_directory
+from emulator.model import check_private_directory, claims_directory, make_private_directory
+from serving.access.control_claim import claimed_control_port
 from serving.access.secret import draw_secret
 
 ENVIRONMENT: Final = "ULTRASERVE_CONTROL_KEY"
@@ -38,10 +39,10 @@ def held_control_key(
     """The key of a server whose control service has `port`, for as long as that runs.
 
     It is the one in `key_file`; without, it is drawn, lies at `control_key_path`, and the file is
-    removed at the end. One that a server before has left behind is replaced; one that a server
-    after has written is left.
+    removed at the end. One that a killed server has left behind is replaced.
 
-    Raises ConfigError: `key_file` cannot be used, or the directory is another user's.
+    Raises ConfigError: `key_file` cannot be used, another server has the port, or the directory is
+    not this user's alone.
     """
     if key_file is not None:
         yield read_control_key(key_file)
@@ -49,25 +50,19 @@ def held_control_key(
     path = control_key_path(port, environment)
     make_private_directory(path.parent)
     secret = draw_secret()
-    _write_private(path, secret)
-    try:
-        yield secret
-    finally:
-        with contextlib.suppress(OSError):
-            if path.read_text(encoding="ascii") == f"{secret}\n":
-                path.unlink()
+    with claimed_control_port(port, environment):
+        _write_private(path, secret)
+        try:
+            yield secret
+        finally:
+            with contextlib.suppress(OSError):
+                if path.read_text(encoding="ascii") == f"{secret}\n":
+                    path.unlink()
 
 
 def read_control_key(path: Path) -> str:
     """The key in the file; raises ConfigError, also for a file that other users can read."""
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read(_FILE_BYTES_MAX + 1) if stat.S_ISREG(status.st_mode) else b""
-    except OSError as error:
-        raise ConfigError(
-            field="control_key_file", value=path, expected=f"a file to read ({error.strerror})"
-        ) from error
+    status, data = _read(path)
     # As ssh has it for private keys: what belongs to another user, such as a mounted secret of
     # root's, is that user's to protect.
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
@@ -80,19 +75,52 @@ def read_control_key(path: Path) -> str:
 
 
 def find_control_key(
-    port: int, environment: Mapping[str, str], *, key_file: Path | None = None
+    port: int,
+    environment: Mapping[str, str],
+    *,
+    key_file: Path | None = None,
+    on_this_machine: bool = True,
 ) -> str | None:
-    """The key that a command shows to the control service at `port` of this machine.
+    """The key that a command shows to the control service at `port`.
 
-    From `key_file`, else the environment's ULTRASERVE_CONTROL_KEY, else the file of a server of
-    this user; None when there is none of them. Raises ConfigError.
+    From `key_file`, else the environment's ULTRASERVE_CONTROL_KEY, else, for a service
+    `on_this_machine` alone, the file of a server of this user; None when there is none of them.
+
+    Raises ConfigError, also when somebody else could have put the server's file there: it would be
+    shown to whoever listens on that port.
     """
     if key_file is not None:
         return read_control_key(key_file)
-    if given := environment.get(ENVIRONMENT):
+    if given := environment.get(ENVIRONMENT, "").strip():
         return given
+    if not on_this_machine:
+        return None
     path = control_key_path(port, environment)
-    return read_control_key(path) if path.exists() else None
+    if not os.path.lexists(path.parent):
+        return None
+    check_private_directory(path.parent)
+    if not os.path.lexists(path):
+        return None
+    status, data = _read(path, follow=False)
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigError(
+            field="control_key_file", value=path, expected="a file of this user's own alone"
+        )
+    return _checked(data, path)
+
+
+def _read(path: Path, *, follow: bool = True) -> tuple[os.stat_result, bytes]:
+    """What the file is, and what it begins with; a pipe or a device is not waited for."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(_FILE_BYTES_MAX + 1) if stat.S_ISREG(status.st_mode) else b""
+    except OSError as error:
+        raise ConfigError(
+            field="control_key_file", value=path, expected=f"a file to read ({error.strerror})"
+        ) from error
+    return status, data
 
 
 def _checked(data: bytes, path: Path) -> str:

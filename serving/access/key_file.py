@@ -37,17 +37,25 @@ _FIELDS: Final = ("name", "hash", "scopes", "class", *_LIMITS, "expires")
 def read_key_file(path: Path) -> tuple[tuple[StoredKey, ...], os.stat_result]:
     """All keys, and what the file was when they were read.
 
-    Raises ConfigError: it cannot be read, somebody else could write it, or what it holds is wrong.
+    Raises ConfigError: it cannot be read, somebody else could write it, somebody writes it just
+    now, or what it holds is wrong.
     """
+    # A pipe without a writer would be waited for; it is refused instead.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, flags), "rb") as file:
             status = os.fstat(file.fileno())
             check_owner(path, status)
             data = file.read(FILE_BYTES_MAX + 1)
+            after = os.fstat(file.fileno())
     except OSError as error:
         raise ConfigError(
             field="api_keys", value=path, expected=f"a file to read ({error.strerror})"
         ) from error
+    if (status.st_size, status.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ConfigError(
+            field="api_keys", value=path, expected="a file that nobody writes to while it is read"
+        )
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(
             field=str(path), value="(too long)", expected=f"at most {FILE_BYTES_MAX:,} bytes"

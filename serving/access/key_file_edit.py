@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,11 @@ _ABOVE: Final = r"^(?P<above>(?:[ \t]*(?:#.*)?\n)*)"
 _TABLE: Final = re.compile(_ABOVE + r"(?P<header>[ \t]*\[)", re.MULTILINE)
 _END: Final = re.compile(_ABOVE + r"(?:[ \t]*(?:#.*)?)\Z", re.MULTILINE)
 """A table's header, and the text's end, each with the comments and blank lines above it."""
+
+_WAIT_S: Final = 10.0
+"""Wall seconds to wait for other commands that change the file; each takes some hundredths."""
+
+_LOOK_EVERY_S: Final = 0.02
 
 
 def add_key(path: Path, key: StoredKey) -> None:
@@ -127,10 +133,26 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        _lock(directory, path)
         yield
     finally:
         os.close(directory)
+
+
+def _lock(directory: int, path: Path) -> None:
+    """Raises ConfigError after _WAIT_S: whoever may read a directory can hold it, for ever."""
+    end_s = time.monotonic() + _WAIT_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() > end_s:
+            raise ConfigError(
+                field="file",
+                value=path,
+                expected=f"a file whose directory no other program holds for {_WAIT_S:g} s",
+            )
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

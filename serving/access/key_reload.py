@@ -7,6 +7,7 @@ longer is meant to end then, unless it was started to ignore that (`nohup`).
 import asyncio
 import os
 import signal
+from typing import Any
 
 from serving.access.key_ring import KeyRing
 
@@ -17,16 +18,20 @@ class KeyReload:
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
         self._ends_with_terminal = False
+        self._before: Any = signal.SIG_DFL
 
     async def start(self) -> None:
         """Listen for the signal."""
-        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._before = signal.getsignal(signal.SIGHUP)
+        ignored = self._before is signal.SIG_IGN
         self._ends_with_terminal = not ignored and _has_terminal()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._heard)
 
     async def stop(self) -> None:
-        """Leave the signal to the system again; idempotent."""
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        """Leave the signal to whom it was left before; idempotent."""
+        removed = asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        if removed and self._before is not None:  # None: who listened is not Python's to put back
+            signal.signal(signal.SIGHUP, self._before)
 
     def _heard(self) -> None:
         if self._ends_with_terminal and not _has_terminal():

@@ -5,6 +5,7 @@ how long an answer takes says nothing about how near a guess was, nor which key 
 it was any.
 """
 
+import contextlib
 import hmac
 import logging
 import os
@@ -21,10 +22,15 @@ from serving.access.secret import digest_in, digest_of
 from serving.access.stored_key import Scope, StoredKey
 from serving.admission.work import Client
 
-logger = logging.getLogger(__name__)
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
 
 LOOK_EVERY_S: Final = 1.0
 """Wall seconds between two looks at the file, at least."""
+
+SETTLED_S: Final = 0.2
+"""Wall seconds that a file was left alone before it is read: the first half of one that is written
+in place can be right by itself, with some of its keys missing."""
 
 _ANONYMOUS: Final = Client()
 
@@ -157,11 +163,16 @@ class KeyRing:
         if self._key_file is None or self._clock() - self._looked_s < LOOK_EVERY_S:
             return
         self._looked_s = self._clock()
-        try:
-            seen = _identity(self._key_file.stat())
-        except OSError:
-            seen = ()
-        if seen != self._seen:
+        seen: tuple[int, ...] = ()
+        age_s = SETTLED_S
+        with contextlib.suppress(OSError):
+            status = self._key_file.stat()
+            seen, age_s = _identity(status), self._now().timestamp() - status.st_mtime
+        if seen == self._seen:
+            return
+        if 0 <= age_s < SETTLED_S:
+            self._looked_s -= LOOK_EVERY_S - SETTLED_S  # the next look is sooner
+        else:
             self._seen = seen  # what is wrong with it is told once
             self.reload()
 

@@ -20,15 +20,15 @@ _ENVIRONMENT: Final = (50, 51)  # env_start and env_end
 _MASK: Final = b"*"
 
 
-def hide_in_process_list(*, flags: tuple[str, ...], variable: str) -> None:
-    """Write over the values of `flags` and of `variable` in the memory this process began with.
+def hide_in_process_list(*, flags: tuple[str, ...], variables: tuple[str, ...]) -> None:
+    """Write over the values of `flags` and of `variables` in the memory this process began with.
 
     The values that Python has read already stay as they are. Where the system has no such memory,
     or does not let us, nothing changes.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         _rewrite(_ARGUMENTS, lambda words: _without_values(words, flags))
-        _rewrite(_ENVIRONMENT, lambda words: _without_variable(words, variable))
+        _rewrite(_ENVIRONMENT, lambda words: _without_variables(words, variables))
 
 
 def _without_values(words: list[bytes], flags: tuple[str, ...]) -> list[bytes]:
@@ -45,12 +45,13 @@ def _without_values(words: list[bytes], flags: tuple[str, ...]) -> list[bytes]:
     return hidden
 
 
-def _without_variable(words: list[bytes], variable: str) -> list[bytes]:
-    begins = f"{variable}=".encode()
-    return [
-        begins + _MASK * (len(word) - len(begins)) if word.startswith(begins) else word
-        for word in words
-    ]
+def _without_variables(words: list[bytes], variables: tuple[str, ...]) -> list[bytes]:
+    names = {variable.encode() for variable in variables}
+    hidden = []
+    for word in words:
+        name, equals, value = word.partition(b"=")
+        hidden.append(name + equals + _MASK * len(value) if name in names else word)
+    return hidden
 
 
 def _spelled(flag: bytes) -> bytes:

@@ -43,6 +43,12 @@ class TlsFiles:
                     expected=f"PEM certificates ({_reason(error)})",
                 ) from error
 
+    def identity(self) -> tuple[tuple[int, int, int], ...]:
+        """What tells these files from others of their names; raises OSError where one is gone."""
+        files = (self.certificate, self.key, self.client_ca)
+        states = [path.stat() for path in files if path is not None]
+        return tuple((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
+
 
 def _refuse_password() -> str:
     raise ValueError("the key has a password: give one without")

@@ -25,9 +25,9 @@ _SAFE: Final = {
         ("", "0"),
         "unset: keys, limits and probes are in front of vLLM's own HTTP app alone",
     ),
-    # Ray: its ports run code for whoever reaches them.
+    # Ray: its ports run code for whoever reaches them. To Ray an empty word is one, and not this.
     "RAY_AUTH_MODE": (
-        ("", "token"),
+        ("token",),
         "unset, or token: whoever reaches Ray's ports could run code",
     ),
 }
@@ -36,6 +36,6 @@ _SAFE: Final = {
 def refuse_unsafe_environment(environment: Mapping[str, str]) -> None:
     """Raise ConfigError, which names the variable, for the first one that opens something."""
     for name, (safe, expected) in _SAFE.items():
-        value = environment.get(name, "").strip()
-        if value.lower() not in safe:
+        value = environment.get(name)
+        if value is not None and value.lower() not in safe:
             raise ConfigError(field=name, value=value, expected=expected)

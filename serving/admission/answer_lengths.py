@@ -57,12 +57,15 @@ class AnswerLengths:
         if by_itself:
             self._ended[place] += self._weight
 
-    def hazard(self, running_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+    def hazard(
+        self, running_tokens: NDArray[np.float64], weights: NDArray[np.float64] | float = 1.0
+    ) -> NDArray[np.float64]:
         """The hazard summed up to each edge [ranges + 1]: exp(-it) is the share that lasts.
 
-        `running_tokens` are those that each answer has which still runs [sequences].
+        `running_tokens` are those of answers that still run [answers], each of which stands for
+        `weights` [answers] of its kind.
         """
-        made_tokens = self._made_tokens / self._weight + made_in_ranges(running_tokens)
+        made_tokens = self._made_tokens / self._weight + made_in_ranges(running_tokens, weights)
         per_token = np.divide(
             self._ended / self._weight,
             made_tokens,
@@ -80,11 +83,18 @@ def expected_length(hazard: NDArray[np.float64], asked_tokens: float) -> float:
     return float(np.interp(asked_tokens, EDGES, lasting))
 
 
-def made_in_ranges(tokens: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Tokens that answers of these lengths have in each range, summed: [answers] -> [ranges]."""
-    count, total = len(tokens), np.sort(tokens)
+def made_in_ranges(
+    tokens: NDArray[np.float64], weights: NDArray[np.float64] | float = 1.0
+) -> NDArray[np.float64]:
+    """Tokens that answers of these lengths have in each range, summed: [answers] -> [ranges].
+
+    Each stands for `weights` [answers] of its length.
+    """
+    order = np.argsort(tokens)
+    total, weight = tokens[order], np.broadcast_to(weights, tokens.shape)[order]
     below = np.searchsorted(total, EDGES)  # [ranges + 1]: answers that are shorter than the edge
-    sums = np.concatenate(([0.0], np.cumsum(total)))
-    inside = sums[below[1:]] - sums[below[:-1]] - (below[1:] - below[:-1]) * _START
-    made: NDArray[np.float64] = inside + (count - below[1:]) * _WIDTH
+    counts = np.concatenate(([0.0], np.cumsum(weight)))
+    sums = np.concatenate(([0.0], np.cumsum(weight * total)))
+    inside = np.diff(sums[below]) - np.diff(counts[below]) * _START
+    made: NDArray[np.float64] = inside + (counts[-1] - counts[below[1:]]) * _WIDTH
     return made

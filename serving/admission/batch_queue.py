@@ -9,8 +9,8 @@ from serving.admission.entry import Entry
 class BatchQueue:
     """A queue per key; a key that had its turn goes behind the others.
 
-    Everything takes constant time. Invariant: `requests` and `tokens` are those of what is in it,
-    and no key has an empty queue.
+    Everything takes constant time. Invariant: `len` and `tokens` are those of what is in it, and no
+    key has an empty queue.
     """
 
     def __init__(self) -> None:
@@ -31,27 +31,22 @@ class BatchQueue:
         self._arrived[entry.number] = entry
         self.tokens += entry.prompt_tokens
 
-    @property
-    def next(self) -> Entry | None:
-        """Whose turn it is; None when it is empty."""
+    def heads(self) -> Iterator[Entry]:
+        """The first of each key, whose turn it is first; not to be changed meanwhile."""
         for queue in self._keys.values():
-            return next(iter(queue.values()))
-        return None
+            yield next(iter(queue.values()))
 
     @property
     def oldest(self) -> Entry | None:
         """Who has waited longest; None when it is empty."""
         return next(iter(self._arrived.values()), None)
 
-    def take(self) -> Entry:
-        """Remove `next`, whose key then goes behind the others."""
-        entry = self.next
-        assert entry is not None
+    def take(self, entry: Entry) -> None:
+        """Remove one of the heads, whose key then goes behind the others."""
         name = entry.work.client.name
         self.remove(entry)
         if name in self._keys:
             self._keys.move_to_end(name)
-        return entry
 
     def remove(self, entry: Entry) -> None:
         """Remove one, wherever it is."""

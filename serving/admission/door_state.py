@@ -38,7 +38,8 @@ class DoorState:
     Attributes:
         classes: see `ClassState`.
         sequences: that the engine has, or has been promised.
-        expected_wait_s: emulated, of a request of one token; None: not measured yet.
+        expected_wait_s: emulated, of a request of one token, as it was known at the last look at
+            what runs; None: not measured yet, or no seat is sure to come free.
         margin_s: that is kept of the target because waits were longer than expected; 0 without one.
         is_open: whether new work may enter.
     """

@@ -39,7 +39,8 @@ class Entry:
         begun_sequences: that the engine has taken and that have not ended.
         estimated_tokens, estimated_new_tokens: of the part that the engine has not counted yet.
         counted_tokens: of all its prompts that the engine has counted.
-        made_tokens: of answers.
+        made_tokens, ended_tokens: of answers; of those that are over.
+        passed_over: how often another's batch work went before it, because that had room.
         has_token: whether any of its sequences has a token.
     """
 
@@ -60,6 +61,8 @@ class Entry:
     estimated_new_tokens: int = 0
     counted_tokens: int = 0
     made_tokens: int = 0
+    ended_tokens: int = 0
+    passed_over: int = 0
     has_token: bool = False
 
     @classmethod

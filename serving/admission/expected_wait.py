@@ -12,8 +12,9 @@ Two things can hold it up, and the longer counts:
 Emulated seconds throughout; before anything is measured, nothing is said. Pure.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -40,6 +41,22 @@ what was known a twentieth of the target before."""
 
 _HORIZON_TARGETS: Final = 2.0
 
+LOOKED_AT_MAX: Final = 512
+"""Running requests that are looked at, every so many-th in the order of their turns. Neighbours in
+it have made about as many tokens, so that what is left out is like what is seen; a look at 8,192
+would take as long as a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningAnswers:
+    """Answers that are being made, [answers] each: tokens that one has, and has left at most; it
+    stands for `weights` of its kind.
+    """
+
+    made_tokens: NDArray[np.float64]
+    left_tokens: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -47,13 +64,15 @@ class Demand:
 
     Attributes:
         waiting_tokens: of interactive prompts without a first token.
-        waiting_sequences: of both classes, without a first token.
+        waiting_sequences: of both classes, without a first token, but for its own.
+        running_sequences: of both classes, with a first token.
         sequences: that have or want a seat.
         prompt_tokens, new_tokens_max: of all those sequences.
     """
 
     waiting_tokens: int
     waiting_sequences: int
+    running_sequences: int
     sequences: int
     prompt_tokens: int
     new_tokens_max: int
@@ -62,11 +81,13 @@ class Demand:
 class ExpectedWait:
     """Measures rates and lengths, and says how long a wait would be.
 
-    `running` gives the entries whose answers are being made, whenever it is asked.
+    `running` gives the entries that the engine has, in the order of their turns, whenever it is
+    asked. Nothing is foreseen beyond `horizon_s`.
     """
 
-    def __init__(self, target_s: float | None, running: Callable[[], Iterable[Entry]]) -> None:
+    def __init__(self, target_s: float | None, running: Callable[[], Collection[Entry]]) -> None:
         self._target_s = UNTARGETED_S if target_s is None else target_s
+        self.horizon_s = _HORIZON_TARGETS * self._target_s
         memory_s = MEMORY_TARGETS * self._target_s
         self.prompts = DecayedRate(memory_s)
         self.answers = DecayedRate(memory_s)
@@ -88,9 +109,9 @@ class ExpectedWait:
             self._seat_s.spend(seconds)
             self._seat_s.add(seconds * running_sequences)
 
-    def ended(self, tokens: float, *, asked_tokens: float) -> None:
-        """An answer is over, with so many tokens of those that it was to have at most."""
-        self.lengths.add(tokens, by_itself=tokens < asked_tokens)
+    def ended(self, tokens: int, *, by_itself: bool) -> None:
+        """An answer is over, with so many tokens; `by_itself` unless something cut it."""
+        self.lengths.add(tokens, by_itself=by_itself)
         self._ended_since += 1
 
     def is_short(self, demand: Demand, capacity: Capacity) -> bool:
@@ -99,15 +120,28 @@ class ExpectedWait:
 
     def kv_tokens(self, demand: Demand) -> float:
         """KV that its sequences hold when they end."""
-        return demand.prompt_tokens + self._answer_share * demand.new_tokens_max
+        return self.held_kv_tokens(demand.prompt_tokens, demand.new_tokens_max)
+
+    def held_kv_tokens(self, prompt_tokens: int, new_tokens_max: int) -> float:
+        """KV of these prompts and answers when they end."""
+        return prompt_tokens + self._answer_share * new_tokens_max
 
     def wait_s(self, demand: Demand, capacity: Capacity, now_s: float) -> float | None:
-        """Emulated seconds until the last of it has its first token; None: not measured yet."""
+        """Emulated seconds until the last of it has its first token; None: not measured yet.
+
+        Infinite when no seat is sure to come free.
+        """
+        if self.prompts.per_s is None:
+            return None
+        self._look_if_old(demand, capacity, now_s)
+        return self.known_wait_s(demand, capacity, now_s)
+
+    def known_wait_s(self, demand: Demand, capacity: Capacity, now_s: float) -> float | None:
+        """The same from the last look at what runs, however old."""
         prompts_per_s = self.prompts.per_s
         if prompts_per_s is None:
             return None
         prompts_s = demand.waiting_tokens / prompts_per_s
-        self._look_if_old(demand, capacity, now_s)
         ends = self._ends_needed(demand, capacity)
         if ends <= 0:
             return prompts_s
@@ -139,28 +173,38 @@ class ExpectedWait:
         if tokens_per_s is None or (self._waits is not None and now_s - self._waits_from_s < old_s):
             return
         self._waits_from_s, self._ended_since = now_s, 0
-        made, left = self._running_tokens()
-        hazard = self.lengths.hazard(made)
+        running = self._answers(demand.running_sequences)
+        hazard = self.lengths.hazard(running.made_tokens, running.weights)
         asked_tokens = max(1.0, demand.new_tokens_max / demand.sequences)
         self._answer_share = expected_length(hazard, asked_tokens) / asked_tokens
+        free = max(0, capacity.seats - demand.running_sequences)
         self._waits = seat_waits(
             hazard,
-            made_tokens=made,
-            left_tokens=left,
-            starting=min(demand.waiting_sequences, max(0, capacity.seats - len(made))),
+            made_tokens=running.made_tokens,
+            left_tokens=running.left_tokens,
+            weights=running.weights,
+            starting=min(demand.waiting_sequences, free),
             tokens_per_s=tokens_per_s,
-            horizon_s=_HORIZON_TARGETS * self._target_s,
+            horizon_s=self.horizon_s,
         )
 
-    def _running_tokens(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Made, and left at most, of each answer that runs: [sequences] each."""
+    def _answers(self, sequences: int) -> RunningAnswers:
+        """Of at most LOOKED_AT_MAX requests, which stand for all `sequences` that run."""
+        entries = self._running()
+        stride = -(-len(entries) // LOOKED_AT_MAX) or 1
         made: list[float] = []
         left: list[float] = []
-        for entry in self._running():
+        counts: list[int] = []
+        for entry in islice(entries, 0, None, stride):
             answers = entry.sequences - entry.waiting_sequences
             if answers:
-                made_tokens = entry.made_tokens / answers
-                asked_tokens = entry.new_tokens_max / entry.sequences
-                made += [made_tokens] * answers
-                left += [max(1.0, asked_tokens - made_tokens)] * answers
-        return np.array(made), np.array(left)
+                made_tokens = (entry.made_tokens - entry.ended_tokens) / answers
+                made.append(made_tokens)
+                left.append(max(1.0, entry.new_tokens_max / entry.sequences - made_tokens))
+                counts.append(answers)
+        weights = np.array(counts, dtype=np.float64)
+        return RunningAnswers(
+            made_tokens=np.array(made),
+            left_tokens=np.array(left),
+            weights=weights * (sequences / max(1.0, weights.sum())),
+        )

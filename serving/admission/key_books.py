@@ -8,7 +8,7 @@ from typing import Final
 
 from serving.admission.rate_budget import MINUTE_S, RateBudget
 from serving.admission.refusal import RateState, RefusalReason
-from serving.admission.work import Client, KeyLimits
+from serving.admission.work import NO_KEY_LIMITS, Client, KeyLimits
 
 NAMES_MAX: Final = 65_536
 """Keys that are remembered; the one that was idle longest is forgotten, and begins anew."""
@@ -36,6 +36,9 @@ class OverLimit:
 class KeyBooks:
     """One book per key that has limits. `now_s` never runs back; seconds are emulated.
 
+    Keys' limits may change while their requests run: `charge` is told those of now, `correct` and
+    `leave` those that the request was charged by.
+
     Invariant: a key's `inside` is how many of its requests were charged and have not left.
     """
 
@@ -53,7 +56,7 @@ class KeyBooks:
 
     def over_limit(self, client: Client, tokens: int, now_s: float) -> OverLimit | None:
         """The first limit that a request of `tokens` would break; None: it may enter."""
-        if client.limits == KeyLimits():
+        if not client.is_limited:
             return None
         book = self._book(client, now_s)
         limits = book.limits
@@ -72,7 +75,7 @@ class KeyBooks:
 
     def charge(self, client: Client, tokens: int, now_s: float) -> None:
         """Count a request that enters, with its estimated tokens."""
-        if client.limits == KeyLimits():
+        if not client.is_limited:
             return
         book = self._book(client, now_s)
         book.inside += 1
@@ -82,37 +85,39 @@ class KeyBooks:
             book.tokens.take(tokens, now_s)
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
-        """Charge `tokens` more, or give them back when less than 0."""
+        """Charge `tokens` more, or give them back when less than 0.
+
+        A minute that began anew since, because its limits were changed, was not charged before.
+        """
+        if not client.is_limited:
+            return
         book = self._books.get(client.name)
-        if book is not None and book.tokens is not None:
+        if book is not None and book.tokens is not None and book.limits == client.limits:
             book.tokens.take(tokens, now_s)
 
     def leave(self, client: Client) -> None:
-        """A request that was charged is over."""
-        book = self._books.get(client.name)
-        if book is not None and book.inside > 0:
+        """A request is over; one of a client without limits was not charged."""
+        if client.is_limited:
+            book = self._books[client.name]
+            assert book.inside > 0, "it was charged"
             book.inside -= 1
 
     def rate(self, client: Client, now_s: float, dilation: float) -> RateState:
         """What is left of the key's minute; seconds are wall."""
-        if client.limits == KeyLimits():
+        if not client.is_limited:
             return NO_LIMITS
-        book = self._book(client, now_s)
-        requests, tokens = book.requests, book.tokens
-        return RateState(
-            limit_requests=requests.limit if requests else None,
-            remaining_requests=max(0, math.floor(requests.left(now_s))) if requests else None,
-            reset_requests_s=requests.full_in_s(now_s) * dilation if requests else None,
-            limit_tokens=tokens.limit if tokens else None,
-            remaining_tokens=max(0, math.floor(tokens.left(now_s))) if tokens else None,
-            reset_tokens_s=tokens.full_in_s(now_s) * dilation if tokens else None,
-        )
+        return _rate(self._book(client, now_s), now_s, dilation)
+
+    def rate_of(self, name: str, now_s: float, dilation: float) -> RateState:
+        """The same of a key as its book has it; whoever asks may know limits of the past."""
+        book = self._books.get(name)
+        return NO_LIMITS if book is None else _rate(book, now_s, dilation)
 
     def _book(self, client: Client, now_s: float) -> _Book:
         """The key's book, the newest used; a limit that was changed begins anew."""
         book = self._books.get(client.name)
         if book is None:
-            book = self._books[client.name] = _Book(KeyLimits(), None, None)
+            book = self._books[client.name] = _Book(NO_KEY_LIMITS, None, None)
             self._forget_idle(client.name)
         self._books.move_to_end(client.name)
         if book.limits != client.limits:
@@ -132,6 +137,18 @@ class KeyBooks:
 
 def _budget(limit: int | None, now_s: float) -> RateBudget | None:
     return None if limit is None else RateBudget.full(limit, now_s)
+
+
+def _rate(book: _Book, now_s: float, dilation: float) -> RateState:
+    requests, tokens = book.requests, book.tokens
+    return RateState(
+        limit_requests=requests.limit if requests else None,
+        remaining_requests=max(0, math.floor(requests.left(now_s))) if requests else None,
+        reset_requests_s=requests.full_in_s(now_s) * dilation if requests else None,
+        limit_tokens=tokens.limit if tokens else None,
+        remaining_tokens=max(0, math.floor(tokens.left(now_s))) if tokens else None,
+        reset_tokens_s=tokens.full_in_s(now_s) * dilation if tokens else None,
+    )
 
 
 def _over_tokens(budget: RateBudget, tokens: int, wait_s: float, now_s: float) -> OverLimit:

@@ -1,5 +1,6 @@
 """Why a request does not enter; each reason once, with what a client can do about it."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -49,13 +50,19 @@ class RateState:
 class Refused(UltraServeError):
     """The request did not enter; definite: nothing of it runs.
 
-    `retry_after_s` is in wall seconds: what a client is told to wait, at least.
+    `retry_after_s` is in wall seconds, finite: what a client is told to wait, at least. An instance
+    is raised for one request alone: it keeps that request's traceback, and its key's `rate`.
     """
 
     def __init__(
         self, reason: RefusalReason, message: str, *, retry_after_s: float, rate: RateState
     ) -> None:
+        assert math.isfinite(retry_after_s), "a client can wait so long"
         super().__init__(message)
         self.reason = reason
         self.retry_after_s = retry_after_s
         self.rate = rate
+
+    def again(self, rate: RateState) -> "Refused":
+        """The same answer for another request."""
+        return Refused(self.reason, str(self), retry_after_s=self.retry_after_s, rate=rate)

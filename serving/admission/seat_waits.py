@@ -53,25 +53,31 @@ def seat_waits(
     *,
     made_tokens: NDArray[np.float64],
     left_tokens: NDArray[np.float64],
-    starting: int,
+    weights: NDArray[np.float64] | float = 1.0,
+    starting: float,
     tokens_per_s: float,
     horizon_s: float,
 ) -> SeatWaits:
     """The ends to come, of what runs and of what follows it.
 
-    `hazard` is that of `AnswerLengths`. `made_tokens` and `left_tokens` [sequences] are what each
-    running answer has, and may have at most; `starting` sequences begin now; each has
-    `tokens_per_s`. What follows is taken to ask for as much as what runs.
+    `hazard` is that of `AnswerLengths`. `made_tokens` and `left_tokens` [answers] are what each
+    running answer has, and may have at most; it stands for `weights` [answers] of its kind.
+    `starting` sequences begin now; each has `tokens_per_s`. What follows is taken to ask for as
+    much as what runs.
     """
+    weight = np.broadcast_to(weights, made_tokens.shape)
     at_s = np.linspace(0.0, horizon_s, _POINTS)
     ahead = at_s * tokens_per_s  # [points]
-    now = np.interp(made_tokens, EDGES, hazard)  # [sequences]
-    then = np.interp(made_tokens[:, None] + ahead, EDGES, hazard)  # [sequences, points]
+    now = np.interp(made_tokens, EDGES, hazard)  # [answers]
+    then = np.interp(made_tokens[:, None] + ahead, EDGES, hazard)  # [answers, points]
     ends = -np.expm1(now[:, None] - then)
     ends[ahead >= left_tokens[:, None]] = 1.0
-    of_running = ends.sum(axis=0)
-    asked_tokens = np.sort(made_tokens + left_tokens)
-    had_to_end = np.searchsorted(asked_tokens, ahead, side="right") / max(1, len(asked_tokens))
+    of_running = weight @ ends
+    asked_tokens = made_tokens + left_tokens
+    order = np.argsort(asked_tokens)
+    within = np.concatenate(([0.0], np.cumsum(weight[order])))  # [answers + 1]
+    shorter = np.searchsorted(asked_tokens[order], ahead, side="right")  # [points]
+    had_to_end = within[shorter] / max(1.0, within[-1])
     of_new = 1.0 - (1.0 - had_to_end) * np.exp(-np.interp(ahead, EDGES, hazard))  # [points]
     ended = of_running + starting * of_new
     ended[0] = 0.0
@@ -85,6 +91,6 @@ def seat_waits(
     expected = np.cumsum(taken)
     # Each answer ends or not by itself; of those that follow, as many more or fewer as in a Poisson
     # stream. An answer that has to end is no chance.
-    variance = (ends * (1.0 - ends)).sum(axis=0) + np.maximum(0.0, expected - of_running)
+    variance = weight @ (ends * (1.0 - ends)) + np.maximum(0.0, expected - of_running)
     sure = np.maximum(0.0, expected - _SIGMAS * np.sqrt(variance))
     return SeatWaits(at_s=at_s, ended=np.maximum.accumulate(sure))

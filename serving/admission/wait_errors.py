@@ -9,10 +9,9 @@ E. Candes, "Adaptive Conformal Inference Under Distribution Shift", 2021).
 """
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from typing import Final
-
-import numpy as np
 
 COVERED: Final = 0.99
 """The share of requests that has its first token within the target: a p99."""
@@ -21,26 +20,32 @@ KEPT_MAX: Final = 2_000
 """Errors that are kept: of 2,000, the twentieth largest is the margin. Assumed: enough that a few
 disturbances together do not fall under the 1 % that may be late."""
 
-
 STEP: Final = 0.01
 """How fast the share follows. Assumed: one late request in a hundred asks for the worst error that
 is kept, until a hundred in time have taken that back."""
 
 
 class WaitErrors:
-    """The newest `KEPT_MAX` errors, in seconds; less than 0 where a wait was shorter."""
+    """The newest `KEPT_MAX` errors, in seconds; less than 0 where a wait was shorter.
+
+    Invariant: `_sorted_s` holds what `_newest_s` does, so that adding an error and reading a place
+    take microseconds.
+    """
 
     def __init__(self) -> None:
-        self._errors_s: deque[float] = deque(maxlen=KEPT_MAX)
-        self._margin_s: float | None = math.inf
+        self._newest_s: deque[float] = deque()
+        self._sorted_s: list[float] = []
         self._covered = COVERED
 
     def add(self, *, predicted_s: float, waited_s: float, is_late: bool) -> None:
         """Take one that is over, and whether it was too long."""
         followed = self._covered + STEP * (float(is_late) - (1.0 - COVERED))
         self._covered = min(1.0, max(COVERED, followed))
-        self._errors_s.append(waited_s - predicted_s)
-        self._margin_s = None
+        if len(self._newest_s) == KEPT_MAX:
+            del self._sorted_s[bisect_left(self._sorted_s, self._newest_s.popleft())]
+        error_s = waited_s - predicted_s
+        self._newest_s.append(error_s)
+        insort(self._sorted_s, error_s)
 
     @property
     def margin_s(self) -> float:
@@ -48,12 +53,8 @@ class WaitErrors:
 
         Infinite while there are too few errors to tell 99 %.
         """
-        if self._margin_s is None:
-            count = len(self._errors_s)
-            errors_s = np.fromiter(self._errors_s, dtype=np.float64, count=count)
-            if count + 1 >= 1.0 / (1.0 - COVERED):
-                place = min(count, math.ceil(self._covered * (count + 1))) - 1
-                self._margin_s = max(0.0, float(np.partition(errors_s, place)[place]))
-            else:
-                self._margin_s = math.inf
-        return self._margin_s
+        count = len(self._sorted_s)
+        if count + 1 < 1.0 / (1.0 - COVERED):
+            return math.inf
+        place = min(count, math.ceil(self._covered * (count + 1))) - 1
+        return max(0.0, self._sorted_s[place])

@@ -1,6 +1,6 @@
 """What asks to enter: one request of a client, as far as it is known before it runs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -36,13 +36,21 @@ class KeyLimits:
                 raise ConfigError(field=name, value=value, expected="at least 1")
 
 
+NO_KEY_LIMITS: Final = KeyLimits()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """Whose request it is: a key's name, never the key. Without keys everybody is `anonymous`."""
 
     name: str = "anonymous"
     work_class: WorkClass = WorkClass.INTERACTIVE
-    limits: KeyLimits = field(default_factory=KeyLimits)
+    limits: KeyLimits = NO_KEY_LIMITS
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its key has any limit."""
+        return self.limits is not NO_KEY_LIMITS and self.limits != NO_KEY_LIMITS
 
     def class_of(self, said: WorkClass | None) -> WorkClass:
         """The class of a request that asks for `said`: a key for batch work has no other."""

@@ -57,10 +57,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             action.add_argument(
                 "--level",
                 type=int,
-                choices=(0, 1, 2),
+                choices=(1, 2),
                 default=1,
-                help="0: only hold requests back; 1: weights go to the hosts' memory; 2: they are "
-                "given up, and read again (default: %(default)s)",
+                help="1: weights go to the hosts' memory; 2: they are given up, and read again "
+                "(default: %(default)s); what vLLM calls level 0 is pause --keep-cache",
             )
         if name in ("sleep", "pause"):
             action.add_argument(

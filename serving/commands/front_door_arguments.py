@@ -7,7 +7,6 @@ them, and would guard a part of its endpoints alone.
 from __future__ import annotations
 
 import argparse
-import re
 import ssl
 import stat
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -17,6 +16,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.model import MODELS
+from serving.access.control_key import ENVIRONMENT as CONTROL_KEY_VARIABLE
 from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers
 from serving.access.key_ring import KeyRing
@@ -25,22 +25,16 @@ from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.access.unsafe_environment import refuse_unsafe_environment
 from serving.admission.door_limits import DoorLimits
+from serving.commands.past_the_doors import refuse_past_the_doors
 from serving.endpoints.control_address import DEFAULT_PORT as CONTROL_PORT
-from serving.errors import UnsupportedFlag
 from serving.front_door.front_door_settings import FrontDoorSettings
 
 API_KEY_FLAG: Final = "--api-key"
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 
-_OURS_IN_CONFIG: Final = re.compile(
-    r"^\s*['\"]?(?:api[-_]key|ssl[-_][\w-]+|grpc)['\"]?\s*:", re.MULTILINE
-)
-
-_PAST_THE_DOORS: Final = (
-    *("--api-key", "--host", "--port", "--grpc"),
-    *("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs", "--ssl-cert-reqs"),
-)
-"""vLLM's flags that decide who gets in, and where. It takes beginnings of them for them."""
+KEY_VARIABLES: Final = (API_KEY_VARIABLE, CONTROL_KEY_VARIABLE)
+"""Variables with keys. The control service's is for commands; a server that has inherited it hands
+it on to nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +54,7 @@ class FrontDoor:
         if tls.client_ca is not None:
             arguments += ["--ssl-ca-certs", str(tls.client_ca)]
             arguments += ["--ssl-cert-reqs", f"{ssl.CERT_REQUIRED:d}"]
-        return [*arguments, "--enable-ssl-refresh"]
+        return arguments
 
 
 def add_front_door_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,7 +162,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         type=float,
         metavar="S",
         help="emulated seconds to the first token; interactive requests that would wait longer are "
-        "refused at once (default: no target)",
+        "refused at once (default: no target, and the queues alone bound the wait)",
     )
     group.add_argument(
         "--reserve",
@@ -193,8 +187,7 @@ def front_door(args: argparse.Namespace, environment: MutableMapping[str, str]) 
     """
     secrets = _take_keys(args, environment)
     refuse_unsafe_environment(environment)
-    _refuse_past_the_doors(args.unknown)
-    _refuse_in_config(args.unknown)
+    refuse_past_the_doors(args.unknown)
     tls = _tls(args)
     if tls is not None:
         tls.check()
@@ -232,7 +225,8 @@ def _take_keys(
     """Where each key was given, and the key; each is there once."""
     given: Sequence[str] = args.api_key or ()
     args.api_key = None
-    inherited = environment.pop(API_KEY_VARIABLE, "")
+    inherited = environment.pop(API_KEY_VARIABLE, "").strip()  # a line of a file, mostly
+    environment.pop(CONTROL_KEY_VARIABLE, None)
     if any(secret in MODELS for secret in given):
         raise ConfigError(
             field="api_key", value="(a model's name)", expected="keys; give the model before them"
@@ -326,30 +320,3 @@ def _check_ports(args: argparse.Namespace) -> None:
         if port in taken:
             raise ConfigError(field=field, value=port, expected=f"another port than {taken[port]}")
         taken[port] = f"--{field.replace('_', '-')}"
-
-
-def _refuse_past_the_doors(vllm_arguments: Iterable[str]) -> None:
-    """Raise UnsupportedFlag for what vLLM would take for a flag that is ours to read."""
-    for argument in vllm_arguments:
-        name = argument.partition("=")[0].replace("_", "-")
-        if name == "--grpc":
-            raise UnsupportedFlag(flag=name, reason="--grpc-port PORT serves gRPC beside HTTP")
-        meant = [
-            flag for flag in _PAST_THE_DOORS if len(name) > len("--") and flag.startswith(name)
-        ]
-        if meant:
-            raise UnsupportedFlag(flag=name, reason=f"spell out {' or '.join(meant)}")
-
-
-def _refuse_in_config(vllm_arguments: Sequence[str]) -> None:
-    """Raise UnsupportedFlag when vLLM's --config file would give it keys or TLS files."""
-    for i, argument in enumerate(vllm_arguments):
-        name, equals, value = argument.partition("=")
-        if name != "--config":
-            continue
-        path = Path(value if equals else "".join(vllm_arguments[i + 1 : i + 2]))
-        if path.is_file() and _OURS_IN_CONFIG.search(path.read_text("utf-8", errors="replace")):
-            raise UnsupportedFlag(
-                flag=f"--config {path}",
-                reason="give keys and TLS files on the command line, for all doors at once",
-            )

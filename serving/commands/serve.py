@@ -6,27 +6,27 @@ be wrong is checked here first, so that it is one line and nothing was started.
 
 import argparse
 import contextlib
-import errno
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from emulator.errors import ConfigError
 from emulator.model import CoreClaim, claims_directory
+from serving.access.control_claim import claimed_control_port, control_lock_path
+from serving.access.control_key import control_key_path
+from serving.access.free_port import check_port
 from serving.access.process_listing import hide_in_process_list
 from serving.commands.day_night_arguments import day_night_settings, with_cost_model
 from serving.commands.front_door_arguments import (
     API_KEY_FLAG,
-    API_KEY_VARIABLE,
+    KEY_VARIABLES,
     FrontDoor,
     front_door,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
 from serving.endpoints.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.endpoints.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
-from serving.errors import PortInUse, UnsupportedFlag
+from serving.errors import UnsupportedFlag
 
 if TYPE_CHECKING:
     from serving.plugin.deployment import Deployment
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong setting, a checkpoint that cannot be computed, a port in use.
     """
-    hide_in_process_list(flags=(API_KEY_FLAG,), variable=API_KEY_VARIABLE)
+    hide_in_process_list(flags=(API_KEY_FLAG,), variables=KEY_VARIABLES)
     settings, weights_dir = resolve_arguments(args)
     refuse_second_config(args.unknown)
     doors = front_door(args, os.environ)
@@ -79,10 +79,8 @@ def run(args: argparse.Namespace) -> int:
     for warning in doors.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
     os.environ |= _environment(args, doors)
-    from serving.access.control_key import control_key_path
     from serving.controller.training_directory import held_directory
     from serving.plugin.openai_app import serve
-    from serving.plugin.parent_watch import cleared_by_engine
 
     with contextlib.ExitStack() as held:
         held.enter_context(claimed_cores(deployment))
@@ -90,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             held.enter_context(held_directory(day_night.training.directory, save_s=_SAVE_S))
             os.environ |= day_night.to_environment()
         if args.control_port and doors.settings.control_key_file is None:
-            held.enter_context(cleared_by_engine(control_key_path(args.control_port, os.environ)))
+            held.enter_context(kept_control_key(args.control_port))
         vllm_arguments = [*doors.vllm_arguments(), *args.unknown, "--middleware", MIDDLEWARE]
         return serve(deployment, host=args.host, port=args.port, vllm_arguments=vllm_arguments)
 
@@ -109,7 +107,9 @@ def check_ports(args: argparse.Namespace) -> None:
     if args.grpc_port is not None:
         check_port(args.host, args.grpc_port, field="grpc_port")
     if args.control_port:
-        check_port(args.control_host, args.control_port, field="control_port")
+        check_port(
+            args.control_host, args.control_port, field="control_port", host_field="control_host"
+        )
 
 
 @contextlib.contextmanager
@@ -134,6 +134,19 @@ def claimed_cores(deployment: "Deployment") -> Iterator[None]:
         yield
     finally:
         claim.release()
+
+
+@contextlib.contextmanager
+def kept_control_key(port: int) -> Iterator[None]:
+    """Hold the control port, so that the key's file is this server's; engines clear it up.
+
+    Raises ConfigError when another server of this user has the port.
+    """
+    from serving.plugin.parent_watch import cleared_by_engine
+
+    key, lock = (path(port, os.environ) for path in (control_key_path, control_lock_path))
+    with claimed_control_port(port, os.environ), cleared_by_engine(key, unless_held=lock):
+        yield
 
 
 def _utilization(vllm_arguments: list[str]) -> float:
@@ -166,23 +179,3 @@ def refuse_second_config(vllm_arguments: list[str]) -> None:
                 flag=argument,
                 reason="this command fills it; use its own flags, or stock `vllm serve`",
             )
-
-
-def check_port(host: str, port: int, *, field: str = "port") -> None:
-    """Raise PortInUse when another program listens on `host`:`port`; `field` names the flag."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OverflowError as error:
-            raise ConfigError(field=field, value=port, expected="0 to 65535") from error
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUse(host, port, field=field) from error
-            reason = error.strerror or str(error)
-            raise ConfigError(
-                field="host",
-                value=f"{host}, port {port}",
-                expected=f"an address to listen on ({reason})",
-            ) from error

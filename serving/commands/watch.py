@@ -52,6 +52,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "what comes from now on)",
     )
     parser.add_argument(
+        "--run",
+        dest="of_run",
+        metavar="ID",
+        help="with --after: the server's run that N is of, as --json shows it; a server that has "
+        "started again since refuses (default: whichever runs)",
+    )
+    parser.add_argument(
         "--interval",
         type=float,
         metavar="S",
@@ -72,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(field="count", value=args.count, expected="at least 1")
     if args.after is not None and not (args.events and 0 <= args.after <= _NUMBER_MAX):
         raise ConfigError(field="after", value=args.after, expected="an event's, with --events")
+    if args.of_run is not None and args.after is None:
+        raise ConfigError(field="run", value=args.of_run, expected="--after N with it")
     if args.events and args.interval is not None:
         raise ConfigError(field="interval", value=args.interval, expected="no --events with it")
     with connect(args) as client:
@@ -82,8 +91,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _event_lines(client: ControlClient, args: argparse.Namespace) -> Iterator[str]:
-    for event, lost in client.events(args.after):
-        yield _json_line(event, lost=lost) if args.json else event_line(event, lost)
+    for event, lost in client.events(args.after, run=args.of_run):
+        if args.json:
+            yield _json_line(event, lost=lost, run=client.run)
+        else:
+            yield event_line(event, lost)
 
 
 def _figure_lines(client: ControlClient, args: argparse.Namespace) -> Iterator[str]:
@@ -98,7 +110,7 @@ def _figure_lines(client: ControlClient, args: argparse.Namespace) -> Iterator[s
         before = look
 
 
-def _json_line(value: object, **more: int) -> str:
+def _json_line(value: object, **more: object) -> str:
     """One line of JSON: the value's own fields, and `more`."""
     import msgspec
 

@@ -6,35 +6,27 @@ import grpc.aio
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
-from serving.admission.refusal import RefusalReason, Refused
 from serving.controller.engine_call import while_there
 from serving.endpoints.call_failure import not_now
 from serving.endpoints.control_messages import respond
+from serving.endpoints.door_closing import RETRY_S, DoorClosing
 from serving.endpoints.door_report import door_report
 from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.engine_rest import ServedEngine
 from serving.endpoints.engine_watch import EngineWatch
 
 DRAINING: Final = "the server is drained: no new requests"
-RETRY_S: Final = 5.0
-"""Wall seconds that clients are told to wait, when nobody says how many: a gateway looks for
-another server meanwhile."""
-
 RETRY_S_MAX: Final = 86_400.0
 REASON_LENGTH_MAX: Final = 200
 
 
 class AdmissionCalls:
-    """A part of the control service; `_door` is None where requests pass none.
-
-    `_drained` is how the door was closed by a call. A door that the server has closed itself,
-    because it ends, no call opens.
-    """
+    """A part of the control service; `_door` is None where requests pass none."""
 
     _engine: ServedEngine
     _door: EngineDoor | None
+    _closing: DoorClosing
     _watch: EngineWatch
-    _drained: Refused | None = None
 
     async def GetAdmission(  # noqa: N802  the name that the contract gives
         self, request: pb.GetAdmissionRequest, context: "Context"
@@ -55,11 +47,9 @@ class AdmissionCalls:
             expected = f"0 to {RETRY_S_MAX:,.0f} seconds"
             raise ConfigError(field="retry_after_s", value=request.retry_after_s, expected=expected)
         door = self._the_door()
-        self._refuse_unless_ours(door)
         words = " ".join(request.reason.split()) or DRAINING
-        door.close(RefusalReason.DRAINING, words, request.retry_after_s or RETRY_S)
-        self._drained = door.closed
-        self._watch.look_now()
+        self._closing.drain(door, words, request.retry_after_s or RETRY_S)
+        self._watch.look_at_door()
         return respond(pb.DrainEngineResponse, door_report(door))
 
     async def UndrainEngine(  # noqa: N802  the name that the contract gives
@@ -68,9 +58,8 @@ class AdmissionCalls:
         """Open it again."""
         del request, context
         door = self._the_door()
-        self._refuse_unless_ours(door)
-        door.open()
-        self._watch.look_now()
+        self._closing.undrain(door)
+        self._watch.look_at_door()
         return respond(pb.UndrainEngineResponse, door_report(door))
 
     async def ResetPrefixCache(  # noqa: N802  the name that the contract gives
@@ -82,10 +71,6 @@ class AdmissionCalls:
         if not await while_there(self._engine, reset):
             raise not_now("running requests hold blocks of the prefix cache")
         return pb.ResetPrefixCacheResponse()
-
-    def _refuse_unless_ours(self, door: EngineDoor) -> None:
-        if door.closed is not None and door.closed is not self._drained:
-            raise not_now(f"the server has closed its door: {door.closed}")
 
     def _the_door(self) -> EngineDoor:
         if self._door is None:

@@ -16,6 +16,10 @@ RETRY_S: Final = 1.0
 needs longer than anybody knows."""
 
 
+STREAM_OVER: Final = "STREAM_OVER"
+"""A reason that a client may want to know: it goes on with another stream."""
+
+
 def not_now(message: str) -> CallRefused:
     """What could be asked for, and cannot be now."""
     code = grpc.StatusCode.FAILED_PRECONDITION
@@ -48,6 +52,29 @@ def server_ends() -> CallRefused:
     )
 
 
+def stream_over() -> CallRefused:
+    """Told to whoever has listened as long as one may."""
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.UNAVAILABLE,
+            message="a stream lasts no longer; begin another",
+            reason=STREAM_OVER,
+            retry_after_s=0.0,
+        )
+    )
+
+
+def watch_failed() -> CallRefused:
+    """Told to whoever watches when the server itself cannot watch its engine any more."""
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.INTERNAL,
+            message="the server no longer watches its engine; its log says why",
+            reason="WATCH_FAILED",
+        )
+    )
+
+
 def failure_of_call(error: BaseException) -> RpcFailure:
     """How a call fails that met `error`."""
     match error:
@@ -61,6 +88,9 @@ def failure_of_call(error: BaseException) -> RpcFailure:
         case EngineFailed():
             code = grpc.StatusCode.INTERNAL
             return RpcFailure(code=code, message=str(error), reason="ENGINE_FAILED")
+        case NotImplementedError():  # as generated code has it for what a servicer leaves out
+            code = grpc.StatusCode.UNIMPLEMENTED
+            return RpcFailure(code=code, message="no such method", reason="NOT_SERVED")
         case TimeoutError():
             return RpcFailure(
                 code=grpc.StatusCode.DEADLINE_EXCEEDED,

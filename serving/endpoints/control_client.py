@@ -5,6 +5,8 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import grpc
+from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from emulator.errors import UltraServeError
 from emulator.specs.fault import Fault
@@ -12,6 +14,7 @@ from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from protos.ultraserve.v1 import fault_pb2
 from serving.controller.day_night_state import DayNightState
+from serving.endpoints.call_failure import STREAM_OVER
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_messages import answered, enum_number, to_message
 from serving.endpoints.control_tls import ControlTls
@@ -38,6 +41,10 @@ ReplyT = TypeVar("ReplyT")
 
 class ServerUnreachable(UltraServeError):
     """Nobody answers at the address, or not in time; indefinite when a call was under way."""
+
+
+class _StreamOver(Exception):
+    """A stream has lasted as long as one may; another goes on from there."""
 
 
 class RefusedByServer(UltraServeError):
@@ -72,6 +79,7 @@ class ControlClient:
         key: str | None = None,
         tls: ControlTls | None = None,
     ) -> None:
+        self.run: str | None = None
         self._address = address
         self._timeout_s = timeout_s
         self._metadata = () if key is None else (("authorization", f"Bearer {key}"),)
@@ -216,14 +224,31 @@ class ControlClient:
     def telemetry(self, interval_s: float) -> Iterator[tuple[Telemetry, int]]:
         """A look each `interval_s` wall seconds, and how many before it were left out."""
         request = pb.WatchTelemetryRequest(interval_s=interval_s)
-        for response in self._stream(self._stub.WatchTelemetry, request):
-            yield answered(response, Telemetry), response.skipped
+        while True:
+            try:
+                for response in self._stream(self._stub.WatchTelemetry, request):
+                    yield answered(response, Telemetry), response.skipped
+                return
+            except _StreamOver:
+                continue
 
-    def events(self, after: int | None = None) -> Iterator[tuple[Event, int]]:
-        """Each event after that number, and how many before it are forgotten; None: from now on."""
-        request = pb.WatchEventsRequest(after=after)
-        for response in self._stream(self._stub.WatchEvents, request):
-            yield answered(response, Event), response.lost
+    def events(
+        self, after: int | None = None, *, run: str | None = None
+    ) -> Iterator[tuple[Event, int]]:
+        """Each event after that number, and how many before it are forgotten; None: from now on.
+
+        `run` is the run of the server that the number is of; see `run` afterwards for this one's.
+        """
+        while True:
+            request = pb.WatchEventsRequest(after=after, run=run)
+            try:
+                for response in self._stream(self._stub.WatchEvents, request):
+                    after, run = response.event.number, response.run
+                    self.run = response.run
+                    yield answered(response, Event), response.lost
+                return
+            except _StreamOver:
+                continue
 
     def _call(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
         try:
@@ -236,6 +261,8 @@ class ControlClient:
         try:
             yield from call
         except grpc.RpcError as error:
+            if _reason_of(error) == STREAM_OVER:
+                raise _StreamOver from error
             raise self._in_our_words(error) from error
         finally:
             call.cancel()
@@ -267,6 +294,17 @@ class ControlClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _reason_of(error: grpc.RpcError) -> str:
+    """The ErrorInfo's, empty without one."""
+    assert isinstance(error, grpc.Call)  # what the library raises is both
+    for name, value in error.trailing_metadata() or ():
+        if name == STATUS_TRAILER:
+            info = ErrorInfo()
+            if any(part.Unpack(info) for part in Status.FromString(value).details):
+                return str(info.reason)
+    return ""
 
 
 def _is_the_server_s(error: grpc.Call) -> bool:

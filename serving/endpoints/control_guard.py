@@ -1,24 +1,28 @@
 """What every call of the control port passes: the key, the limits, and how it ends.
 
 A call without the key is refused before its message is read. Health alone needs none, because who
-asks for it (a supervisor, a load balancer) has none; it has room of its own, so that nobody without
-a key can take that of the others. Messages are read here, so that what cannot be read is an
-INVALID_ARGUMENT, and handlers may raise: see `call_failure`.
+asks for it (a supervisor, a load balancer) has none. A check of it is over within seconds; who
+watches it does so in a room apart, and for a while. Messages are read here, so that what cannot be
+read is an INVALID_ARGUMENT, and handlers may raise: see `call_failure`. A call that changes
+something is told in the log, with whose key asked for it and how it ended.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from serving.endpoints.call_failure import failure_of_call, too_many
+from serving.access.shown_key import shown_key
+from serving.endpoints.call_failure import failure_of_call, stream_over, too_many
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
+from serving.front_door.grpc.unserved_call import message_in, not_served, refusing
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -29,8 +33,11 @@ CALLS_MAX: Final = 16
 WATCHES_MAX: Final = 32
 """Streams at a time, besides."""
 
-HEALTH_CALLS_MAX: Final = 16
-"""Of those that need no key, besides."""
+HEALTH_WATCHES_MAX: Final = 64
+"""Who watches health, and needs no key."""
+
+HEALTH_CHECKS_MAX: Final = 128
+"""Those that have not sent their message are among them, for as long as that is waited for."""
 
 MESSAGE_BYTES_MAX: Final = 64 * 2**10
 """Of a request; the longest that means something names every chip of a system."""
@@ -38,8 +45,17 @@ MESSAGE_BYTES_MAX: Final = 64 * 2**10
 CALL_WALL_S_MAX: Final = 600.0
 """Of a call that is no stream: longer than any step, and not for ever."""
 
-_BEARER: Final = "bearer "
+STREAM_WALL_S_MAX: Final = 3_600.0
+"""Of a stream; whoever wants more begins another where it ended."""
+
+HEALTH_CHECK_WALL_S_MAX: Final = 5.0
+"""Of a call without a key, with its message's way and the answer's; of a watch, till it is read."""
+
+HEALTH_WATCH_WALL_S_MAX: Final = 600.0
+
 _HEALTH: Final = "/grpc.health.v1.Health/"
+_CONTROL: Final = "/ultraserve.v1.ControlService/"
+_ONLY_LOOKS: Final = ("Get", "Describe", "Watch")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Any
@@ -74,25 +90,44 @@ class _Room:
         self.inside -= 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardLimits:
+    """Wall seconds that calls, streams, and calls about health may take."""
+
+    call_wall_s_max: float = CALL_WALL_S_MAX
+    stream_wall_s_max: float = STREAM_WALL_S_MAX
+    health_check_wall_s_max: float = HEALTH_CHECK_WALL_S_MAX
+    health_watch_wall_s_max: float = HEALTH_WATCH_WALL_S_MAX
+
+
+def unnamed(_: str | None) -> str:
+    """Whose key it is, where keys have no names."""
+    return "the run's key"
+
+
 class ControlGuard(grpc.aio.ServerInterceptor):
-    """Lets in who shows a key that `admits` knows; `call_wall_s_max` bounds calls, not streams."""
+    """Lets in who shows a key that `admits` knows; `named` says whose it is, for the log."""
 
     def __init__(
         self,
         admits: Callable[[str | None], bool],
         *,
-        call_wall_s_max: float = CALL_WALL_S_MAX,
+        named: Callable[[str | None], str] = unnamed,
+        limits: GuardLimits | None = None,
     ) -> None:
         self._admits = admits
-        self._call_wall_s_max = call_wall_s_max
+        self._named = named
+        self._limits = limits or GuardLimits()
         self._calls = _Room("calls", CALLS_MAX)
         self._watches = _Room("streams", WATCHES_MAX)
-        self._health = _Room("health calls", HEALTH_CALLS_MAX)
+        self._health_watches = _Room("watchers of health", HEALTH_WATCHES_MAX)
+        self._health_checks = _Room("checks of health", HEALTH_CHECKS_MAX)
 
     @property
     def inside(self) -> int:
         """Calls and streams that have not ended."""
-        return self._calls.inside + self._watches.inside + self._health.inside
+        rooms = (self._calls, self._watches, self._health_watches, self._health_checks)
+        return sum(room.inside for room in rooms)
 
     async def intercept_service(
         self,
@@ -102,70 +137,112 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         """The handler of one call, with everything around it."""
         method = handler_call_details.method
         about_health = method.startswith(_HEALTH)
-        if not about_health:
-            secret = secret_of(handler_call_details.invocation_metadata or ())
-            if not self._admits(secret):
-                return _refusing(_no_key())
+        secret = shown_key(handler_call_details.invocation_metadata or ())
+        if not about_health and not self._admits(secret):
+            return refusing(_no_key())
         handler = await continuation(handler_call_details)
         if handler is None:
-            return _refusing(_no_method(method))
+            return refusing(not_served(method))
+        if about_health:
+            is_watch = handler.response_streaming
+            return self._health_watch(handler) if is_watch else self._health_check(handler)
         if handler.request_streaming:
-            return self._both_ways(handler, self._watches)
+            return self._both_ways(handler)
         if handler.response_streaming:
-            if about_health:
-                return self._health_watch(handler)
-            return self._streaming(handler, self._watches)
-        return self._unary(handler, self._health if about_health else self._calls)
+            return self._streaming(handler)
+        asked = f"{name_of(method)} by {self._named(secret)}" if changes_something(method) else ""
+        return self._unary(handler, asked)
 
-    def _unary(self, handler: MethodHandler, room: _Room) -> Handler:
+    def _unary(self, handler: MethodHandler, asked: str) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
-            async with _Ending(context), asyncio.timeout(self._call_wall_s_max):
-                with room:
+            async with _Ending(context, asked), asyncio.timeout(self._limits.call_wall_s_max):
+                with self._calls:
                     response = await handler.unary_unary(_message_of(raw, handler), context)
                     return handler.response_serializer(response)
 
         return grpc.unary_unary_rpc_method_handler(call)
 
-    def _streaming(self, handler: MethodHandler, room: _Room) -> Handler:
+    def _streaming(self, handler: MethodHandler) -> Handler:
         async def call(raw: bytes, context: Context) -> AsyncIterator[bytes]:
             async with _Ending(context):
-                with room:
+                with self._watches:
                     request = _message_of(raw, handler)
                     async with aclosing(handler.unary_stream(request, context)) as responses:
-                        async for response in responses:
+                        async for response in self._for_a_while(responses):
                             yield handler.response_serializer(response)
 
         return grpc.unary_stream_rpc_method_handler(call)
 
-    def _health_watch(self, handler: MethodHandler) -> Handler:
-        """The library's own writes to the context, and returns nothing."""
-
-        async def call(raw: bytes, context: Context) -> None:
-            async with _Ending(context):
-                with self._health:
-                    await handler.unary_stream(_message_of(raw, handler), context)
-
-        return grpc.unary_stream_rpc_method_handler(
-            call, response_serializer=handler.response_serializer
-        )
-
-    def _both_ways(self, handler: MethodHandler, room: _Room) -> Handler:
+    def _both_ways(self, handler: MethodHandler) -> Handler:
         async def call(raw: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
             requests = (_message_of(each, handler) async for each in raw)
             async with _Ending(context):
-                with room:
+                with self._watches:
                     async with aclosing(handler.stream_stream(requests, context)) as responses:
-                        async for response in responses:
+                        async for response in self._for_a_while(responses):
                             yield handler.response_serializer(response)
 
         return grpc.stream_stream_rpc_method_handler(call)
 
+    async def _for_a_while(self, responses: AsyncIterator[Message]) -> AsyncIterator[Message]:
+        """Hand on what comes within a stream's time; raises CallRefused at its end."""
+        end_s = asyncio.get_running_loop().time() + self._limits.stream_wall_s_max
+        while True:
+            try:
+                async with asyncio.timeout_at(end_s) as time:
+                    response = await anext(responses)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                if time.expired():
+                    raise stream_over() from None
+                raise
+            yield response
+
+    # Who has no key may begin a call and never send its message: as a stream the call is handled
+    # from its headers on, whatever it is to its client, so that its time begins there.
+
+    def _health_check(self, handler: MethodHandler) -> Handler:
+        async def call(raw: AsyncIterator[bytes], context: Context) -> None:
+            wall_s_max = self._limits.health_check_wall_s_max
+            async with _Ending(context), asyncio.timeout(wall_s_max):
+                with self._health_checks:
+                    request = _message_of(await anext(raw, b""), handler)
+                    response = await handler.unary_unary(request, context)
+                    await context.write(handler.response_serializer(response))
+
+        return grpc.stream_stream_rpc_method_handler(call)
+
+    def _health_watch(self, handler: MethodHandler) -> Handler:
+        """The library's own writes to the context, and returns nothing."""
+
+        async def call(raw: AsyncIterator[bytes], context: Context) -> None:
+            async with _Ending(context):
+                with self._health_watches:
+                    async with asyncio.timeout(self._limits.health_check_wall_s_max):
+                        request = _message_of(await anext(raw, b""), handler)
+                    try:
+                        async with asyncio.timeout(self._limits.health_watch_wall_s_max) as time:
+                            await handler.unary_stream(request, context)
+                    except TimeoutError:
+                        if time.expired():
+                            raise stream_over() from None
+                        raise
+
+        return grpc.stream_stream_rpc_method_handler(
+            call, response_serializer=handler.response_serializer
+        )
+
 
 class _Ending:
-    """Ends the call as what is raised inside says it; what is our own mistake is in the log."""
+    """Ends the call as what is raised inside says it; what is our own mistake is in the log.
 
-    def __init__(self, context: Context) -> None:
+    So is, in one line, the end of a call that `asked` describes.
+    """
+
+    def __init__(self, context: Context, asked: str = "") -> None:
         self._context = context
+        self._asked = asked
 
     async def __aenter__(self) -> None:
         """Nothing has failed yet."""
@@ -177,50 +254,38 @@ class _Ending:
         trace: TracebackType | None,
     ) -> None:
         # A handler of the library's may have ended the call itself; whoever goes is not answered.
-        if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
-            failure = failure_of_call(error)
-            if failure.code is grpc.StatusCode.INTERNAL:
-                logger.error("a call of the control service failed", exc_info=error)
-            await abort_for(self._context, failure)
+        over = (grpc.aio.AbortError, grpc.aio.InternalError)
+        if error is None or not isinstance(error, Exception) or isinstance(error, over):
+            self._tell("OK" if error is None else "CANCELLED")
+            return
+        failure = failure_of_call(error)
+        if failure.code is grpc.StatusCode.INTERNAL and not isinstance(error, CallRefused):
+            logger.error("a call of the control service failed", exc_info=error)
+        self._tell(failure.code.name)
+        await abort_for(self._context, failure)
+
+    def _tell(self, code: str) -> None:
+        if self._asked:
+            logger.info("control call %s: %s", self._asked, code)
 
 
-def secret_of(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """The key that a call shows in `authorization: Bearer KEY`; None for none, or more than one."""
-    shown = [value for name, value in metadata if name == "authorization"]
-    if len(shown) != 1 or not isinstance(shown[0], str):
-        return None
-    scheme, secret = shown[0][: len(_BEARER)], shown[0][len(_BEARER) :].strip()
-    return secret if scheme.lower() == _BEARER and secret else None
+def name_of(method: str) -> str:
+    """The last part of a method's path."""
+    return method.rpartition("/")[2]
+
+
+def changes_something(method: str) -> bool:
+    """Whether it is one of the service's own methods that do more than look."""
+    return method.startswith(_CONTROL) and not name_of(method).startswith(_ONLY_LOOKS)
 
 
 def _message_of(raw: bytes, handler: MethodHandler) -> Message:
-    if len(raw) > MESSAGE_BYTES_MAX:
-        words = f"a message of {len(raw):,} bytes: expected at most {MESSAGE_BYTES_MAX:,}"
-        code = grpc.StatusCode.RESOURCE_EXHAUSTED
-        violations = {"control service": words}
-        raise CallRefused(
-            RpcFailure(code=code, message=words, reason="MESSAGE_BYTES", violations=violations)
-        )
-    try:
-        return handler.request_deserializer(raw)
-    except DecodeError as error:
-        raise CallRefused(
-            RpcFailure(
-                code=grpc.StatusCode.INVALID_ARGUMENT,
-                message="the bytes are no message of this method",
-                reason="UNREADABLE_MESSAGE",
-            )
-        ) from error
-
-
-def _refusing(failure: RpcFailure) -> Handler:
-    """A handler that reads nothing and refuses, whatever kind of call it is."""
-
-    async def refuse(_: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        await abort_for(context, failure)
-        yield b""
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
+    return message_in(
+        raw,
+        handler.request_deserializer,
+        bytes_max=MESSAGE_BYTES_MAX,
+        subject="control service",
+    )
 
 
 def _no_key() -> RpcFailure:
@@ -228,12 +293,4 @@ def _no_key() -> RpcFailure:
         code=grpc.StatusCode.UNAUTHENTICATED,
         message="expected the control service's key: metadata authorization, Bearer KEY",
         reason="UNAUTHENTICATED",
-    )
-
-
-def _no_method(method: str) -> RpcFailure:
-    return RpcFailure(
-        code=grpc.StatusCode.UNIMPLEMENTED,
-        message=f"there is no method {method}",
-        reason="NOT_SERVED",
     )

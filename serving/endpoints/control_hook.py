@@ -5,12 +5,15 @@ class around its app, and a middleware sees the app's lifespan as well as its re
 app holds the engine's client, and the loop is the client's own.
 """
 
+import logging
 import os
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from serving.access.control_key import held_control_key
+from serving.access.key_ring import KeyRing
 from serving.controller.day_night import DayNight
 from serving.controller.day_night_settings import DayNightSettings
 from serving.controller.job_command import job_commands
@@ -24,6 +27,9 @@ from serving.front_door.http.open_api import describe_app
 from serving.plugin.response_weights import begin_response, name_weights_in_responses
 from serving.plugin.stat_logger import first_token_times
 
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
 
 class ControlHook:
     """The doors of the app, and the services that run while it is up.
@@ -31,8 +37,8 @@ class ControlHook:
     Responses name the weights that made them: see `serving.plugin.response_weights`.
 
     The environment says how: `ULTRASERVE_FRONT_DOOR` of the doors, `ULTRASERVE_CONTROL_ADDRESS` of
-    the control service, `ULTRASERVE_DAY_NIGHT` of chips that train by night. Of several API
-    processes of one server each has a door of its own, and the first has the services.
+    the control service, `ULTRASERVE_DAY_NIGHT` of chips that train by night. A server has one API
+    process, so this is the only one of it.
 
     Raises:
         ConfigError, PortInUse: in the app's start, which fails with it.
@@ -69,8 +75,10 @@ class ControlHook:
         try:
             await self._app(scope, receive_and_stop, start_and_send)
         finally:
-            await _stop(services)
-            held.close()
+            try:
+                await _stop(services)
+            finally:
+                held.close()
 
     def _open(self, app: Any, held: ExitStack) -> list[Service]:
         """Put the doors before the app; gives the services of this process, in their order.
@@ -81,8 +89,7 @@ class ControlHook:
         engine = state.engine_client
         name_weights_in_responses(engine)
         settings = FrontDoorSettings.from_environment(os.environ)
-        is_first = state.vllm_config.parallel_config._api_process_rank == 0
-        address = _control_address() if is_first else None
+        address = _control_address()
         secret = None
         if address is not None:
             key_file = settings.control_key_file
@@ -92,8 +99,6 @@ class ControlHook:
         front_door = FrontDoor(engine, settings, control_secret=secret)
         self._http = front_door.before(self._app, missing=missing_paths(state))
         describe_app(app, version=version("ultraserve"), needs_key=not front_door.keys.is_open)
-        if not is_first:
-            return []
         services = front_door.services(state.server)
         day_night = _day_night(engine)
         if address is not None:
@@ -103,6 +108,7 @@ class ControlHook:
                     address,
                     day_night,
                     admits=front_door.keys.admits_control,
+                    named=partial(_key_name, front_door.keys),
                     door=front_door.door,
                     tls=settings.tls,
                 )
@@ -113,8 +119,22 @@ class ControlHook:
 
 
 async def _stop(services: list[Service]) -> None:
+    """Stop all of them, the last first; raises the first failure once every one was asked."""
+    failure: Exception | None = None
     for service in reversed(services):
-        await service.stop()
+        try:
+            await service.stop()
+        except Exception as error:
+            logger.exception("%s did not stop", type(service).__name__)
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def _key_name(keys: KeyRing, secret: str | None) -> str:
+    """Whose key opens the control service, as the log has it."""
+    holder = keys.holder_of(secret)
+    return "the run's key" if holder is None else f"the key {holder.client.name}"
 
 
 def _control_address() -> ControlAddress | None:

@@ -18,6 +18,7 @@ from serving.controller.day_night import DayNight
 from serving.endpoints.admission_calls import AdmissionCalls
 from serving.endpoints.control_messages import fault_from_message, respond
 from serving.endpoints.day_night_calls import DayNightCalls
+from serving.endpoints.door_closing import DoorClosing
 from serving.endpoints.engine_answer import answer
 from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.engine_rest import ServedEngine
@@ -73,6 +74,7 @@ class ControlService(
         self._engine = engine
         self._day_night = day_night
         self._door = door
+        self._closing = DoorClosing(door)
         self._watch = watch
 
     async def DescribeSystem(  # noqa: N802  the name that the contract gives

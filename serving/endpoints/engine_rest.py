@@ -7,8 +7,11 @@ from emulator.errors import ConfigError
 from serving.controller.engine_call import Engine
 from serving.metrics.machine_state import Plain
 
-LEVELS: Final = (0, 1, 2)
-"""0 holds requests and leaves HBM as it is, as vLLM has it."""
+LEVELS: Final = (1, 2)
+"""vLLM's; its level 0 leaves HBM as it is, and is a pause here."""
+
+_LEVEL: Final = 1
+"""vLLM's own choice."""
 
 MODES: Final = ("abort", "wait", "keep")
 TAGS: Final = ("weights", "kv_cache")
@@ -49,7 +52,9 @@ class ServedEngine(Engine, Protocol):
 
 
 def checked_level(level: int) -> int:
-    """Raise ConfigError for a level that vLLM does not have."""
+    """The level that is meant, where 0 says none; raises ConfigError for another than `LEVELS`."""
+    if level == 0:
+        return _LEVEL
     if level not in LEVELS:
         raise ConfigError(field="level", value=level, expected=" or ".join(map(str, LEVELS)))
     return level

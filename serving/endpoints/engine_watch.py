@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import secrets
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from serving.controller.engine_call import ENGINE_GONE, Engine, EngineFailed, EngineGone, ask
-from serving.endpoints.call_failure import server_ends, too_many
+from serving.endpoints.call_failure import not_now, server_ends, watch_failed
 from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.machine_events import Change, changes, door_change
 from serving.metrics.control_call import TelemetryReply, TelemetryRequest
@@ -30,8 +31,6 @@ INTERVAL_S_MAX: Final = 60.0
 EVENTS_KEPT: Final = 4_096
 """Events that the server remembers; a record of each is about a kilobyte."""
 
-WATCHERS_MAX: Final = 24
-
 _IDLE_S: Final = 1.0
 """Wall seconds between two looks while nobody wants one earlier."""
 
@@ -39,10 +38,11 @@ _IDLE_S: Final = 1.0
 class EngineWatch:
     """From `start` to `stop`, in the loop of the engine's client. `door` is None without one.
 
-    `watchers` counts the streams that have not ended.
+    `watchers` counts the streams that have not ended; `run` is another one in each server.
     """
 
     def __init__(self, engine: Engine, door: EngineDoor | None = None) -> None:
+        self.run = secrets.token_hex(8)
         self._engine = engine
         self._door = door
         self.on_gone: Callable[[], Awaitable[None]] | None = None
@@ -55,7 +55,7 @@ class EngineWatch:
         self.watchers = 0
         self._changed = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._end: Exception | None = None
+        self._end: Callable[[], Exception] | None = None
         self._poller: asyncio.Task[None] | None = None
 
     @property
@@ -70,7 +70,7 @@ class EngineWatch:
     async def stop(self) -> None:
         """End, and every stream with it; idempotent."""
         if self._end is None:
-            self._end = server_ends()
+            self._end = server_ends
         self._tell()
         if self._poller is not None:
             self._poller.cancel()
@@ -100,11 +100,16 @@ class EngineWatch:
                 due_s += skipped * interval_s
                 await self._rest(due_s)
 
-    async def events(self, after: int | None) -> AsyncGenerator[tuple[Event, int], None]:
+    async def events(
+        self, after: int | None, run: str | None = None
+    ) -> AsyncGenerator[tuple[Event, int], None]:
         """Each event after that number, and how many before it are forgotten; None: from now on.
 
-        Raises ConfigError for a number that no event has had, and CallRefused, EngineGone.
+        Raises ConfigError for a number that no event has had, and CallRefused, EngineGone; a number
+        of another `run` is refused.
         """
+        if run is not None and run != self.run:
+            raise not_now("the server has started again since, and its events count from 1 again")
         if after is not None and not 0 <= after <= self._numbered:
             expected = f"0 to {self._numbered}, the newest event's number"
             raise ConfigError(field="after", value=after, expected=expected)
@@ -123,8 +128,6 @@ class EngineWatch:
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[None]:
-        if self.watchers >= WATCHERS_MAX:
-            raise too_many("watchers", WATCHERS_MAX)
         self.watchers += 1
         try:
             yield
@@ -144,14 +147,14 @@ class EngineWatch:
         """Wait for something; raises what ended the watch before it came."""
         while not true():
             if self._end is not None:
-                raise self._end
+                raise self._end()
             await self._changed.wait()
 
     async def _rest(self, due_s: float) -> None:
         """Wait until then; raises what ends the watch meanwhile."""
         while (left_s := due_s - time.monotonic()) > 0:
             if self._end is not None:
-                raise self._end
+                raise self._end()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left_s)
 
@@ -160,14 +163,30 @@ class EngineWatch:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
+    def look_at_door(self) -> None:
+        """The door has been closed or opened: that is told, however soon it changes again."""
+        self._take_door()
+        self._tell()
+
     async def _poll(self) -> None:
+        """Look until the end; what is our own mistake is one, and in the log."""
+        try:
+            await self._look_again_and_again()
+        except Exception:
+            logger.exception("the control service no longer watches the engine")
+            self._end = watch_failed
+            self._tell()
+            if self.on_gone is not None:
+                await self.on_gone()
+
+    async def _look_again_and_again(self) -> None:
         while self._end is None:
             begun_s = time.monotonic()
             self._hurry.clear()  # what happens from now on may be too late for this look
             try:
                 await self._take(await ask(self._engine, TelemetryRequest()))
-            except EngineGone as gone:
-                await self._take_end(gone)
+            except EngineGone:
+                await self._take_end()
             except EngineFailed as error:
                 logger.warning("the engine did not say how it is: %s", error)
             self._tell()
@@ -192,12 +211,12 @@ class EngineWatch:
         if change is not None:
             self._add(change)
 
-    async def _take_end(self, gone: EngineGone) -> None:
+    async def _take_end(self) -> None:
         self._take_door()
         self._add(Change(kind=EventKind.ENGINE_GONE, words=ENGINE_GONE))
+        self._end = EngineGone
         if self.on_gone is not None:
             await self.on_gone()
-        self._end = gone
 
     def _add(self, change: Change) -> None:
         self._numbered += 1

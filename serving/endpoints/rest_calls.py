@@ -1,5 +1,6 @@
 """The control service's calls in vLLM's own words: sleep, wake up, pause, resume."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
@@ -12,6 +13,7 @@ from serving.controller.engine_call import EngineFailed, ask, while_there
 from serving.daynight.handover import CHANGING_HANDS
 from serving.endpoints.call_failure import not_now
 from serving.endpoints.control_messages import respond, word_of
+from serving.endpoints.door_closing import DoorClosing
 from serving.endpoints.engine_rest import (
     MODES,
     EngineRest,
@@ -21,14 +23,20 @@ from serving.endpoints.engine_rest import (
     rest_of,
 )
 from serving.endpoints.engine_watch import EngineWatch
+from serving.front_door.readiness import HOLDS_BACK, SLEEPS
 from serving.metrics.control_call import WatchReply, WatchRequest
 
 
 class RestCalls:
-    """A part of the control service."""
+    """A part of the control service.
+
+    The door is closed while the engine rests: who entered would wait until somebody wakes it up.
+    """
 
     _engine: ServedEngine
+    _closing: DoorClosing
     _watch: EngineWatch
+    _last_look: "asyncio.Future[EngineRest] | None" = None
 
     async def Sleep(  # noqa: N802  the name that the contract gives
         self, request: pb.SleepRequest, context: "Context"
@@ -46,11 +54,12 @@ class RestCalls:
             for lease in (watched.leases if isinstance(watched, WatchReply) else ())
             if lease.phase in CHANGING_HANDS
         ]
-        if level and moving:
+        if moving:
             lease = moving[0]
             raise EngineFailed(
                 f"lease {lease.number} is {lease.phase}: sleep when its hand-over is over"
             )
+        self._close(SLEEPS)
         await self._engine.sleep(level, mode)
 
     async def WakeUp(  # noqa: N802  the name that the contract gives
@@ -66,10 +75,12 @@ class RestCalls:
     ) -> pb.PauseGenerationResponse:
         """Hold requests back."""
         del context
-        pause = self._engine.pause_generation(
-            mode=mode_of(request), clear_cache=not request.keep_cache
-        )
+        pause = self._pause(mode_of(request), clear_cache=not request.keep_cache)
         return respond(pb.PauseGenerationResponse, await self._rest(pause))
+
+    async def _pause(self, mode: str, *, clear_cache: bool) -> None:
+        self._close(HOLDS_BACK)
+        await self._engine.pause_generation(mode=mode, clear_cache=clear_cache)
 
     async def ResumeGeneration(  # noqa: N802  the name that the contract gives
         self, request: pb.ResumeGenerationRequest, context: "Context"
@@ -84,17 +95,33 @@ class RestCalls:
     ) -> pb.GetRestResponse:
         """Say whether the engine sleeps or pauses."""
         del request, context
-        return respond(pb.GetRestResponse, await self._rest(_nothing()))
+        return respond(pb.GetRestResponse, await while_there(self._engine, rest_of(self._engine)))
 
     async def _rest(self, call: Awaitable[object]) -> EngineRest:
         """How the engine rests once `call` is done; what vLLM refuses is told in its words."""
         try:
             await while_there(self._engine, call)
-            rest = await while_there(self._engine, rest_of(self._engine))
+            return await self._look()
         except EngineFailed as error:
+            await self._look()
             raise not_now(str(error)) from error
+        except asyncio.CancelledError:
+            self._last_look = asyncio.ensure_future(self._look())  # nobody waits for it
+            raise
+
+    async def _look(self) -> EngineRest:
+        """How the engine rests; the door is closed while it does."""
+        rest = await while_there(self._engine, rest_of(self._engine))
+        if rest.sleeping or rest.paused:
+            self._close(SLEEPS if rest.sleeping else HOLDS_BACK)
+        else:
+            self._close(None)
         self._watch.look_now()
         return rest
+
+    def _close(self, words: str | None) -> None:
+        self._closing.rest(words)
+        self._watch.look_at_door()
 
 
 def mode_of(request: Message) -> str:
@@ -108,10 +135,6 @@ def mode_of(request: Message) -> str:
     if word not in MODES:
         raise ConfigError(field="mode", value=word, expected=" or ".join(MODES))
     return word
-
-
-async def _nothing() -> None:
-    """Only look."""
 
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -31,9 +31,10 @@ class WatchCalls:
         """Tell what happens."""
         del context
         after = request.after if request.HasField("after") else None
-        async with aclosing(self._watch.events(after)) as events:
+        run = request.run if request.HasField("run") else None
+        async with aclosing(self._watch.events(after, run)) as events:
             async for event, lost in events:
-                yield respond(pb.WatchEventsResponse, event, lost=lost)
+                yield respond(pb.WatchEventsResponse, event, lost=lost, run=self._watch.run)
 
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -32,40 +32,45 @@ _Generate = Callable[..., AsyncGenerator[Any, None]]
 
 
 class _Generation:
-    """One call of `generate` and its sequences, by vLLM's names: True with a token."""
+    """One call of `generate` and its sequences that last: tokens by vLLM's names."""
 
-    __slots__ = ("_sequences", "_ticket", "_watch")
+    __slots__ = ("_made_tokens", "_ticket", "_watch")
 
     def __init__(self, ticket: Ticket, watch: RequestWatch) -> None:
         self._ticket = ticket
         self._watch = watch
-        self._sequences: dict[str, bool] = {}
+        self._made_tokens: dict[str, int] = {}
 
     def begin(self, name: str, counted: Counted) -> None:
-        self._sequences[name] = False
+        self._made_tokens[name] = 0
         self._ticket.begin(counted)
 
     def made(self, name: str, tokens: int) -> None:
-        if not self._sequences[name]:
-            self._sequences[name] = True
+        if not self._made_tokens[name]:
             self._ticket.first_token()
+        self._made_tokens[name] += tokens
         self._ticket.made(tokens)
 
+    def ended(self, name: str, *, by_itself: bool, cut: Outcome | None) -> None:
+        if cut is not None:
+            self._ticket.cut(cut)
+        made_tokens = self._made_tokens.pop(name)
+        self._ticket.end(made_tokens=made_tokens, by_itself=by_itself)
+
     def end(self) -> None:
-        """All its sequences are over; again it changes nothing."""
-        sequences, self._sequences = self._sequences, {}
-        for name in sequences:
-            self._watch.forget(name)
-        if sequences:
-            without_token = sum(not has_token for has_token in sequences.values())
-            self._ticket.end(sequences=len(sequences), without_token=without_token)
+        """The call is over, and what still lasts of it was aborted; again it changes nothing."""
+        lasting, self._made_tokens = self._made_tokens, {}
+        for name, made_tokens in lasting.items():
+            if self._watch.forget(name):
+                self._ticket.cut(Outcome.ABORTED)
+            self._ticket.end(made_tokens=made_tokens, by_itself=False)
 
 
 def admit_generation(engine: Any, door: Door) -> None:
     """Put `door` before `generate` of `engine`, vLLM's AsyncLLM; again it changes nothing."""
     if hasattr(engine.check_admission, _MARK):
         return
-    watch = RequestWatch(engine, _generation.get, door.look)
+    watch = RequestWatch(engine, _generation.get, door.look_soon)
     watch.install()
     _guard_preflight(engine, door)
     engine.generate = _admitted(engine, door, watch)
@@ -86,10 +91,6 @@ def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
             await ticket.turn()
         except Refused as refused:
             raise RefusedRequest(refused) from None
-        except asyncio.CancelledError:
-            if own is not None:
-                own.leave(Outcome.ABORTED)
-            raise
         if sets_priority:
             kwargs["priority"] = _priority(ticket.work.work_class, kwargs.get("priority", 0))
         generation = _Generation(ticket, watch)
@@ -105,9 +106,11 @@ def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
             outcome = Outcome.ABORTED
             raise
         finally:
-            generation.end()
-            if own is not None:
-                own.leave(outcome)
+            try:
+                generation.end()
+            finally:
+                if own is not None:
+                    own.leave(outcome)
 
     return admitted
 

@@ -51,6 +51,7 @@ class Door:
         self._empty = asyncio.Event()
         self._empty.set()
         self._look: asyncio.TimerHandle | None = None
+        self._look_soon: asyncio.Handle | None = None
         self._metrics = metrics
         if metrics is not None:
             self._show(metrics, limits)
@@ -101,10 +102,12 @@ class Door:
     def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
         """Refuse new work, `retry_after_s` being wall seconds; what is inside goes on.
 
+        Each is told in an answer of its own; `closed` is what they are all like.
+
         A drain also refuses the batch work that has not had its turn.
         """
         refused = Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())
-        self._turn_away(self._admission.close(refused, self._now_s()), refused)
+        self._turn_away(self._admission.close(refused, self._now_s()))
 
     def open(self) -> None:
         """Let new work in again."""
@@ -121,6 +124,11 @@ class Door:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         return self._empty.is_set()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have entered and not left."""
+        return len(self._tickets)
 
     def state(self) -> DoorState:
         """Counts of this moment."""
@@ -142,11 +150,11 @@ class Door:
         """See `Ticket.made`."""
         self._admission.made(entry, tokens)
 
-    def end(self, entry: Entry, *, sequences: int, without_token: int) -> None:
+    def end(self, entry: Entry, *, made_tokens: int, by_itself: bool) -> None:
         """See `Ticket.end`."""
         now_s = self._now_s()
-        self._admission.end(entry, sequences=sequences, without_token=without_token, now_s=now_s)
-        self.look()
+        self._admission.end(entry, made_tokens=made_tokens, by_itself=by_itself, now_s=now_s)
+        self.look_soon()
 
     def leave(self, ticket: Ticket, outcome: Outcome) -> None:
         """See `Ticket.leave`."""
@@ -164,36 +172,35 @@ class Door:
         if not self._queued:
             return
         now_s = self._now_s()
-        late = self._admission.overdue(now_s)
-        if late:
-            waited = f"it has waited {self._admission.limits.batch_wait_s:g} s, as long as it may"
-            self._turn_away(
-                late, self._refused(RefusalReason.BATCH_WAIT, waited, late[0].work.client)
-            )
+        self._turn_away(self._admission.overdue(now_s))
         for entry in self._admission.turns(now_s):
             self._queued.pop(entry.number).give_turn()
         if self._queued and self._look is None:
             loop = asyncio.get_running_loop()
             self._look = loop.call_later(_LOOK_WALL_S, self._look_again)
 
+    def look_soon(self) -> None:
+        """The same when the event loop comes to it, once however often it is asked for."""
+        if self._queued and self._look_soon is None:
+            self._look_soon = asyncio.get_running_loop().call_soon(self._look_now)
+
+    def _look_now(self) -> None:
+        self._look_soon = None
+        self.look()
+
     def _look_again(self) -> None:
         self._look = None
         self.look()
 
-    def _turn_away(self, entries: Iterable[Entry], refused: Refused) -> None:
+    def _turn_away(self, told: Iterable[tuple[Entry, Refused]]) -> None:
         """Tell those who wait; admission has let them leave."""
-        for entry in entries:
+        for entry, refused in told:
             ticket = self._tickets.pop(entry.number)
             self._queued.pop(entry.number, None)
             self._count_left(entry, Outcome.REFUSED)
             if self._metrics is not None:
                 self._metrics.refused(entry.work_class, refused.reason)
             ticket.give_turn(refused)
-
-    def _refused(self, reason: RefusalReason, message: str, client: Client) -> Refused:
-        hint = self._admission.would_refuse(client, WorkClass.BATCH, self._now_s())
-        retry_after_s = hint.retry_after_s if hint is not None else _LOOK_WALL_S
-        return Refused(reason, message, retry_after_s=retry_after_s, rate=self.rate(client))
 
     def _count_left(self, entry: Entry, outcome: Outcome) -> None:
         if not self._tickets:
@@ -228,5 +235,5 @@ class Door:
             )
 
     def _reading(self, work_class: WorkClass, *names: str) -> float:
-        state = self.state().classes[work_class]
+        state = self._admission.class_state(work_class)
         return float(sum(getattr(state, name) for name in names))

@@ -6,13 +6,14 @@ from typing import Any, Protocol
 from serving.access.key_reload import KeyReload
 from serving.access.key_ring import KeyRing
 from serving.front_door.admitted_generate import admit_generation
-from serving.front_door.capacity import EngineCapacity
 from serving.front_door.door import Door
+from serving.front_door.engine_capacity import EngineCapacity
 from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.front_door.graceful_end import GracefulEnd
 from serving.front_door.grpc.grpc_server import EngineGrpcServer
 from serving.front_door.http.asgi import App
 from serving.front_door.http.http_door import HttpDoor
+from serving.front_door.http.http_tls import HttpCertificate
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
 from serving.front_door.http.slow_heads import SlowHeads
@@ -71,6 +72,8 @@ class FrontDoor:
             KeyReload(self.keys),
             SlowHeads(server),
         ]
+        if self._settings.tls is not None:
+            services.append(HttpCertificate(server.config.ssl, self._settings.tls))
         if self._settings.grpc_port is not None:
             services.append(
                 EngineGrpcServer(

@@ -2,15 +2,17 @@
 
 SIGTERM closes the door: nobody new enters, probes say so, and who is inside has a bounded time.
 Who is left then is aborted, and told; the engine ends with its chips; vLLM's server returns. SIGINT
-is the same without the time. A second of either stops waiting. An engine that is gone ends the
-server too, and its exit code says that nobody asked for it. Nothing of this waits for ever: in the
-end the process is left as it is, and the engine's process clears up after it.
+is the same without the time. A second of either stops waiting. The end is bounded where a signal
+is caught, before the loop hears of it, because a loop that is stuck ends nothing. An engine that is
+gone ends the server too, and its exit code says that nobody asked for it. Nothing of this waits for
+ever: in the end the process is left as it is, and the engine's process clears up after it.
 """
 
 import asyncio
 import logging
 import signal
 import time
+from types import FrameType
 from typing import Any, Final, Protocol
 
 from serving.admission.refusal import RefusalReason
@@ -71,6 +73,7 @@ class GracefulEnd:
         self._drain_wall_s_max = drain_wall_s_max
         self._process = server_end.get(None)
         self._signals = 0
+        self._caught = 0
         self._ending: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -78,8 +81,11 @@ class GracefulEnd:
         """Take the signals over from vLLM's server, and from the engine."""
         loop = asyncio.get_running_loop()
         await leave_signals(self._engine)
-        loop.add_signal_handler(signal.SIGTERM, self._hear, signal.SIGTERM)
-        loop.add_signal_handler(signal.SIGINT, self._hear, signal.SIGINT)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._hear, number)
+            # The loop is woken by the signal itself, and has its own handler do nothing; this one
+            # runs wherever the main thread is. The loop's end takes both back.
+            signal.signal(number, self._bound)
         self._watch = loop.create_task(self._watch_engine())
 
     async def stop(self) -> None:
@@ -91,19 +97,33 @@ class GracefulEnd:
         self._end_within(_ENGINE_WALL_S + _SECOND_WALL_S)
         await end_engine(self._engine, 0.0 if self._signals >= _TWICE else _ENGINE_WALL_S)
 
+    def _bound(self, number: int, frame: FrameType | None) -> None:
+        """Bound the end, in the midst of anything: no more than that, and no word to the log."""
+        del frame
+        self._caught += 1
+        if self._caught >= _TWICE:
+            self._end_with(128 + number)
+            self._end_within(_SECOND_WALL_S)
+        elif self._ending is None:
+            self._end_within(self._wait_wall_s(number) + _BOUND_WALL_S)
+
+    def _wait_wall_s(self, number: int) -> float:
+        return self._drain_wall_s_max if number == signal.SIGTERM else 0.0
+
     def _hear(self, number: signal.Signals) -> None:
         self._signals += 1
         if self._signals >= _TWICE:
             self._end_now(number)
         elif self._ending is None:
-            wait_wall_s = self._drain_wall_s_max if number == signal.SIGTERM else 0.0
+            wait_wall_s = self._wait_wall_s(number)
             logger.info("%s: the server ends, its requests have %g s", number.name, wait_wall_s)
             self._begin(wait_wall_s, "the server is ending")
 
     def _begin(self, wait_wall_s: float, message: str) -> None:
         """Close the door and end; bounded from now on."""
         self._door.close(RefusalReason.DRAINING, message, retry_after_s=max(wait_wall_s, 1.0))
-        self._end_within(wait_wall_s + _BOUND_WALL_S)
+        if self._caught < _TWICE:  # the second's bound is shorter, and may be there already
+            self._end_within(wait_wall_s + _BOUND_WALL_S)
         self._ending = asyncio.get_running_loop().create_task(self._end(wait_wall_s))
 
     async def _end(self, wait_wall_s: float) -> None:

@@ -6,6 +6,7 @@ ask here; one that is busy with a step answers after it, until then its last ans
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -14,6 +15,9 @@ from serving.admission.refusal import Refused
 from serving.controller.engine_call import Engine, EngineFailed, EngineGone, ask, while_there
 from serving.metrics.control_call import TelemetryReply, TelemetryRequest
 
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
 LOOK_EVERY_S: Final = 1.0
 """Wall seconds; a probe's period is seconds (Kubernetes: 10 by default)."""
 
@@ -21,7 +25,10 @@ ANSWER_WITHIN_S: Final = 0.8
 """Wall seconds that a probe waits for the engine; Kubernetes' probes wait one second by default."""
 
 ENGINE_GONE: Final = "the engine is gone"
+SLEEPS: Final = "the engine sleeps"
+HOLDS_BACK: Final = "the engine holds requests back"
 _NOT_ASKED: Final = "the engine has not answered yet"
+_UNKNOWN: Final = "the engine's state could not be asked for"
 
 
 class RestingEngine(Engine, Protocol):
@@ -58,16 +65,6 @@ class Readiness:
         """Why the process should be started anew, in one line; None while it should not."""
         return ENGINE_GONE if self._engine.errored else None
 
-    def is_live(self) -> bool:
-        """Nothing speaks for starting the process anew."""
-        return self.not_alive() is None
-
-    def is_ready(self) -> bool:
-        """What is known now, without waiting; the engine is asked if that was long ago."""
-        self._begin_look()
-        closed = self._engine.errored or self._closed() is not None
-        return not closed and self._engine_says is None
-
     async def not_ready(self) -> str | None:
         """Why no request should be sent here now, in one line; None when one may be.
 
@@ -100,12 +97,17 @@ class Readiness:
             self._engine_says = await self._why_engine_rests()
         except (EngineGone, EngineFailed) as error:
             self._engine_says = str(error)
+        except Exception:
+            # Whatever it was, nobody knows that the engine takes requests.
+            if self._engine_says != _UNKNOWN:
+                logger.exception(_UNKNOWN)
+            self._engine_says = _UNKNOWN
 
     async def _why_engine_rests(self) -> str | None:
         if await while_there(self._engine, self._engine.is_sleeping()):
-            return "the engine sleeps"
+            return SLEEPS
         if await while_there(self._engine, self._engine.is_paused()):
-            return "the engine holds requests back"
+            return HOLDS_BACK
         reply = await ask(self._engine, TelemetryRequest())
         assert isinstance(reply, TelemetryReply), reply
         return None if reply.telemetry.ranks_up else "no rank is up"

@@ -22,8 +22,8 @@ class Keeper(Protocol):
     def made(self, entry: Entry, tokens: int) -> None:
         """The engine has made tokens."""
 
-    def end(self, entry: Entry, *, sequences: int, without_token: int) -> None:
-        """Sequences are over."""
+    def end(self, entry: Entry, *, made_tokens: int, by_itself: bool) -> None:
+        """A sequence is over."""
 
     def leave(self, ticket: "Ticket", outcome: Outcome) -> None:
         """The request is over."""
@@ -36,7 +36,7 @@ class Ticket:
     `rate` is what was left of its key's limits when it entered.
     """
 
-    __slots__ = ("_keeper", "_refused", "_turn", "entry", "rate")
+    __slots__ = ("_cut", "_keeper", "_refused", "_turn", "entry", "rate")
 
     def __init__(self, entry: Entry, rate: RateState, keeper: Keeper) -> None:
         self.entry = entry
@@ -44,6 +44,7 @@ class Ticket:
         self._keeper = keeper
         self._turn = asyncio.Event() if entry.stage is Stage.QUEUED else None
         self._refused: Refused | None = None
+        self._cut: Outcome | None = None
 
     @property
     def work(self) -> Work:
@@ -63,7 +64,7 @@ class Ticket:
         if self._turn is not None and not self._turn.is_set():
             await self._turn.wait()
         if self._refused is not None:
-            raise self._refused
+            raise self._refused.again(self._refused.rate)  # each of its prompts comes by here
 
     def give_turn(self, refused: Refused | None = None) -> None:
         """End the waiting, with a refusal or without; the door's to say."""
@@ -83,12 +84,20 @@ class Ticket:
         """The engine has made so many more tokens of its answers."""
         self._keeper.made(self.entry, tokens)
 
-    def end(self, *, sequences: int, without_token: int) -> None:
-        """Some of its sequences are over; `without_token` of them never had one."""
-        self._keeper.end(self.entry, sequences=sequences, without_token=without_token)
+    def end(self, *, made_tokens: int, by_itself: bool) -> None:
+        """One of its sequences is over, with so many tokens; `by_itself` unless it was cut."""
+        self._keeper.end(self.entry, made_tokens=made_tokens, by_itself=by_itself)
+
+    def cut(self, outcome: Outcome) -> None:
+        """The engine has aborted, or failed at, one of its sequences, whose handlers may take that
+        for an answer like any other.
+        """
+        self._cut = outcome
 
     def leave(self, outcome: Outcome) -> None:
-        """It is over; again it changes nothing."""
+        """It is over; again it changes nothing. What was cut has not finished."""
+        if outcome is Outcome.FINISHED and self._cut is not None:
+            outcome = self._cut
         self._keeper.leave(self, outcome)
 
     def __enter__(self) -> Self:

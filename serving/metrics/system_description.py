@@ -42,6 +42,7 @@ class SystemDescription(Plain, frozen=True, kw_only=True):
             when time is virtual.
         calibration: what is added to the roofline; `overlap` what runs beside what.
         kv_blocks: of each rank.
+        ultraserver: which machine of its kind it is; see `serving.settings`.
     """
 
     ultraserve_version: str
@@ -60,3 +61,4 @@ class SystemDescription(Plain, frozen=True, kw_only=True):
     calibration: str
     overlap: str
     kv_blocks: Count
+    ultraserver: str

@@ -36,6 +36,7 @@ def describe_engine(
         calibration=settings.calibration,
         overlap=settings.overlap,
         kv_blocks=kv_blocks,
+        ultraserver=settings.ultraserver,
     )
 
 

@@ -61,7 +61,7 @@ class UltraServeExecutor(Executor):
     supports_pp = False
 
     def _init_executor(self) -> None:
-        end_with_parent()  # a forked engine has its parent's platform: see `register`
+        end_with_parent()  # if nothing has called `register` in this process or its parent
         self.deployment = deployment_of(self.vllm_config)
         self.machine = self.deployment.machine(self.cache_config.gpu_memory_utilization)
         self._seed = self.model_config.seed or 0

@@ -1,4 +1,10 @@
-"""vLLM's own OpenAI server, started in this process with our platform's settings."""
+"""vLLM's own OpenAI server, started in this process with our platform's settings.
+
+The bundled weights are noise or nearly, and where a grammar lets white space stand they write it
+for ever. So with them, unless the user says otherwise, JSON that must be JSON has none between its
+words, and a `named` or `required` tool's call is written by JSON's grammar: vLLM's grammar of tags
+does not heed `disable_any_whitespace`.
+"""
 
 import json
 import os
@@ -6,10 +12,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
+from emulator.data import BUNDLED_WEIGHTS
 from serving.errors import RefusedByVllm
 from serving.plugin.deployment import Deployment
-from serving.plugin.parent_watch import cleared_by_engine
+from serving.plugin.parent_watch import DIRECTORY_PREFIX, cleared_by_engine
 from serving.plugin.server_end import ServerEnd, server_end
 from serving.plugin.start_signals import end_imports_on_signals, end_start_on_signals
 
@@ -20,6 +28,13 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+_TOOLS_AS_JSON: Final = {"VLLM_ENFORCE_STRICT_TOOL_CALLING": "0"}
+"""vLLM's own switch of the grammar of tags."""
+
+_STRUCTURED: Final = "--structured-outputs-config"
+_COMPACT_JSON: Final = {"backend": "xgrammar", "disable_any_whitespace": True}
+_CONFIG_FILE: Final = "--config"
+
 
 def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[str]) -> int:
     """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
@@ -29,7 +44,11 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
     Raises:
         UltraServeError: this platform, or vLLM's configuration, refuses an argument.
     """
-    for name, value in _ENVIRONMENT.items():
+    environment = _ENVIRONMENT
+    if _is_noise(deployment):
+        environment = environment | _TOOLS_AS_JSON
+        vllm_arguments = [*_compact_json(vllm_arguments), *vllm_arguments]
+    for name, value in environment.items():
         os.environ.setdefault(name, value)
     # vLLM reads its command line itself, in this process and in those it spawns.
     sys.argv = ["vllm", *vllm_command(deployment, host, port), *vllm_arguments]
@@ -39,7 +58,7 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
 
     end_start_on_signals()
     with (
-        tempfile.TemporaryDirectory(prefix="ultraserve-vllm-") as sockets,
+        tempfile.TemporaryDirectory(prefix=f"{DIRECTORY_PREFIX}vllm-") as sockets,
         cleared_by_engine(Path(sockets)),
     ):
         os.environ["VLLM_RPC_BASE_PATH"] = sockets
@@ -85,3 +104,16 @@ def vllm_command(deployment: Deployment, host: str, port: int) -> list[str]:
         "--additional-config",
         json.dumps(deployment.settings.to_additional_config()),
     ]
+
+
+def _is_noise(deployment: Deployment) -> bool:
+    return deployment.weights_dir.resolve() in BUNDLED_WEIGHTS.values()
+
+
+def _compact_json(vllm_arguments: list[str]) -> list[str]:
+    """The flag for JSON without white space; none where the user says how, or a file of his may."""
+    for argument in vllm_arguments:
+        name = argument.partition("=")[0].replace("_", "-")
+        if name == _CONFIG_FILE or name.partition(".")[0] == _STRUCTURED:
+            return []
+    return [_STRUCTURED, json.dumps(_COMPACT_JSON)]

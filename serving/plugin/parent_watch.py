@@ -8,17 +8,27 @@ scratch directories have watchers of their own.
 """
 
 import contextlib
+import json
 import multiprocessing
 import os
 import shutil
 import signal
+import stat
 import threading
 from collections.abc import Iterator
+from functools import cache
+from multiprocessing.util import register_after_fork
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from serving.access.control_claim import held_if_free
 
 SERVER_FILES: Final = "ULTRASERVE_SERVER_FILES"
-"""Environment variable: what the server's own process removes when it ends, as PATH is written."""
+"""Environment variable: what the server's own process removes when it ends, and which process that
+is, as JSON. One that was inherited from another server is that server's business."""
+
+DIRECTORY_PREFIX: Final = "ultraserve-"
+"""How a directory is named that is removed with all that is in it."""
 
 _ENGINE: Final = "EngineCore"
 """How vLLM names its engine's process, with a suffix where there are several."""
@@ -43,6 +53,15 @@ def end_with_parent() -> None:
     threading.Thread(target=_wait_for, args=(parent,), name=_THREAD, daemon=True).start()
 
 
+@cache
+def watch_when_forked() -> None:
+    """Have engines that this process forks watch it from their first moment.
+
+    vLLM's engine waits minutes for its parent's first word before it comes to its executor.
+    """
+    register_after_fork(end_with_parent, lambda watch: watch())
+
+
 def kill_within(wall_s: float) -> None:
     """Kill this process in `wall_s`, if it is an engine's and has not ended by then."""
     if in_engine_process():
@@ -52,10 +71,16 @@ def kill_within(wall_s: float) -> None:
 
 
 @contextlib.contextmanager
-def cleared_by_engine(path: Path) -> Iterator[None]:
-    """Have engines that are started meanwhile remove `path` too when this process is killed."""
+def cleared_by_engine(path: Path, *, unless_held: Path | None = None) -> Iterator[None]:
+    """Have engines that are started meanwhile remove `path` too when this process is killed.
+
+    A file stays while another server has the claim at `unless_held`. A directory's name begins
+    with DIRECTORY_PREFIX.
+    """
     before = os.environ.get(SERVER_FILES)
-    os.environ[SERVER_FILES] = str(path) if before is None else f"{before}{os.pathsep}{path}"
+    held = None if unless_held is None else str(unless_held)
+    files = [*_files_of(os.getpid()), {"path": str(path), "unless_held": held}]
+    os.environ[SERVER_FILES] = json.dumps({"server": os.getpid(), "files": files})
     try:
         yield
     finally:
@@ -64,19 +89,43 @@ def cleared_by_engine(path: Path) -> Iterator[None]:
             os.environ[SERVER_FILES] = before
 
 
+def _files_of(server: int | None) -> list[dict[str, Any]]:
+    """What the process `server` has asked for; nothing when another has, or the text is no list."""
+    try:
+        told = json.loads(os.environ.get(SERVER_FILES, "null"))
+    except ValueError:
+        return []
+    if not isinstance(told, dict) or told.get("server") != server:
+        return []
+    return list(told["files"])
+
+
 def _wait_for(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
-    for path in filter(None, os.environ.get(SERVER_FILES, "").split(os.pathsep)):
-        _remove(Path(path))
+    for file in _files_of(parent.pid):
+        with contextlib.suppress(OSError):
+            _clear(Path(file["path"]), file["unless_held"])
     _kill()
 
 
+def _clear(path: Path, unless_held: str | None) -> None:
+    if unless_held is None:
+        _remove(path)
+        return
+    with held_if_free(Path(unless_held)) as is_free:
+        if is_free:
+            _remove(path)
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    """Remove what is this user's own; raises OSError."""
+    status = path.lstat()
+    if status.st_uid != os.getuid():
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        path.unlink()
+    elif path.name.startswith(DIRECTORY_PREFIX):
         shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 def _kill() -> None:

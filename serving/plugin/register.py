@@ -1,11 +1,13 @@
-"""What vLLM's entry points load: the platform's class is named, and an engine's process that was
-started from nothing watches its parent from here on, before it has begun to wait for it.
+"""What vLLM's entry points load: the platform's class is named, and an engine's process watches its
+parent before it has begun to wait for it: from here on when it was started from nothing, and from
+its first moment when a parent that was here forks it.
 """
 
-from serving.plugin.parent_watch import end_with_parent
+from serving.plugin.parent_watch import end_with_parent, watch_when_forked
 
 
 def platform() -> str:
     """Return the class path of the platform, as vLLM's `vllm.platform_plugins` group asks."""
     end_with_parent()
+    watch_when_forked()
     return "serving.plugin.platform.UltraServePlatform"

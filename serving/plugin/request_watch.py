@@ -1,16 +1,32 @@
-"""Tells what becomes of each request in vLLM's AsyncLLM: counted, its first token, its tokens.
+"""Tells what becomes of each request in vLLM's AsyncLLM: counted, its tokens, its end.
 
 A stream of outputs does not show it: a request that is not streamed has one output, at its end.
 vLLM's output processor sees every request of this process when it is added, with its prompt's
-tokens, and every token of every step; so two of its methods are wrapped.
+tokens, and every token of every step; so two of its methods are wrapped. What is told there is
+bookkeeping: should it fail, it is logged and its request is told of no more, and vLLM's requests go
+on.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from vllm.v1.engine import FinishReason
+
+from serving.admission.entry import Outcome
 from serving.admission.entry_parts import Counted
 
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
 _MARK: Final = "tells_watchers"
+
+_UNACCOUNTED: Final = "request %s is not accounted for any more"
+
+_BY_ITSELF: Final = (FinishReason.STOP, FinishReason.REPETITION)
+
+_CUT: Final = {FinishReason.ABORT: Outcome.ABORTED, FinishReason.ERROR: Outcome.FAILED}
+"""What the engine may do to a sequence, beside giving it all its tokens."""
 
 
 class Watcher(Protocol):
@@ -21,6 +37,11 @@ class Watcher(Protocol):
 
     def made(self, name: str, tokens: int) -> None:
         """The sequence has so many more tokens."""
+
+    def ended(self, name: str, *, by_itself: bool, cut: Outcome | None) -> None:
+        """The sequence is over, `by_itself` or because it had to be; `cut` says what else the
+        engine did to it, None where nothing. Nothing more is told of it.
+        """
 
 
 class RequestWatch:
@@ -37,9 +58,6 @@ class RequestWatch:
         self._each_step = each_step
         self._watchers: dict[str, Watcher] = {}
 
-    def __len__(self) -> int:
-        return len(self._watchers)
-
     def install(self) -> None:
         """Wrap the processor's methods, once."""
         processor = self._processor
@@ -50,30 +68,42 @@ class RequestWatch:
             request: Any, prompt: Any, parent: Any = None, index: int = 0, queue: Any = None
         ) -> None:
             add(request, prompt, parent, index, queue)
-            self._added(request, index)
+            watcher = self._current()
+            if watcher is not None:
+                try:
+                    self._added(watcher, request, index)
+                except Exception:
+                    logger.exception(_UNACCOUNTED, request.request_id)
+                    self._give_up(watcher)
 
         def process_outputs(outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
             watchers = self._watchers
-            for output in outputs:
-                watcher = watchers.get(output.request_id)
-                if watcher is not None and output.new_token_ids:
-                    watcher.made(output.request_id, len(output.new_token_ids))
+            watched = [
+                (watcher, output)
+                for output in outputs
+                if (watcher := watchers.get(output.request_id)) is not None
+            ]
+            for watcher, output in watched:
+                self._made(watcher, output)
             processed = process(outputs, *args, **kwargs)
+            held = processor.request_states
+            for watcher, output in watched:
+                if output.request_id not in held:
+                    self._ended(watcher, output)
             self._each_step()
             return processed
 
         setattr(add_request, _MARK, True)
         processor.add_request, processor.process_outputs = add_request, process_outputs
 
-    def forget(self, name: str) -> None:
-        """Tell nobody of this sequence any more."""
-        self._watchers.pop(name, None)
+    def forget(self, name: str) -> bool:
+        """Tell nobody of this sequence any more; whether somebody still was."""
+        return self._watchers.pop(name, None) is not None
 
-    def _added(self, request: Any, index: int) -> None:
+    def _added(self, watcher: Watcher, request: Any, index: int) -> None:
         """Take a sequence; more input of a streaming one is not another."""
         name, params = request.request_id, request.sampling_params
-        watcher = self._current()
-        if watcher is None or params is None or name in self._watchers:
+        if params is None or name in self._watchers:
             return
         self._watchers[name] = watcher
         prompt_tokens = len(request.prompt_token_ids or ()) if index == 0 else 0
@@ -83,3 +113,29 @@ class RequestWatch:
                 sequences=1, prompt_tokens=prompt_tokens, new_tokens_max=params.max_tokens or 0
             ),
         )
+
+    def _made(self, watcher: Watcher, output: Any) -> None:
+        if not output.new_token_ids:
+            return
+        try:
+            watcher.made(output.request_id, len(output.new_token_ids))
+        except Exception:
+            logger.exception(_UNACCOUNTED, output.request_id)
+            self._give_up(watcher)
+
+    def _ended(self, watcher: Watcher, output: Any) -> None:
+        if not self.forget(output.request_id):
+            return
+        # Without a reason vLLM has found one of its stop strings, which the engine does not know.
+        reason = FinishReason.STOP if output.finish_reason is None else output.finish_reason
+        try:
+            watcher.ended(output.request_id, by_itself=reason in _BY_ITSELF, cut=_CUT.get(reason))
+        except Exception:
+            logger.exception(_UNACCOUNTED, output.request_id)
+            self._give_up(watcher)
+
+    def _give_up(self, watcher: Watcher) -> None:
+        """Tell this one nothing more, of any of its sequences."""
+        names = [name for name, each in self._watchers.items() if each is watcher]
+        for name in names:
+            del self._watchers[name]

@@ -73,17 +73,12 @@ class EmulatedStatLogger(PrometheusStatLogger):
 
 def first_token_times(engine: Any) -> FirstTokenTimes | None:
     """Those that the logger of vLLM's AsyncLLM `engine` keeps; None where nothing is logged."""
-    logger = _logger_of(engine)
+    logger = stat_logger_of(engine)
     return None if logger is None else logger.first_tokens
 
 
-def newest_snapshot(engine: Any) -> Snapshot | None:
-    """The newest that the logger of vLLM's AsyncLLM `engine` has; None where it has none."""
-    logger = _logger_of(engine)
-    return None if logger is None else logger.snapshot
-
-
-def _logger_of(engine: Any) -> EmulatedStatLogger | None:
+def stat_logger_of(engine: Any) -> EmulatedStatLogger | None:
+    """The logger of vLLM's AsyncLLM `engine`; None where it logs nothing."""
     manager = getattr(engine, "logger_manager", None)
     loggers = [] if manager is None else manager.stat_loggers
     return next((each for each in loggers if isinstance(each, EmulatedStatLogger)), None)

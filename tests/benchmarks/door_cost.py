@@ -47,7 +47,8 @@ def enter_and_leave(door: Door) -> int:
         ticket = door.enter(WORK)
         ticket.begin(COUNTED)
         ticket.first_token()
-        ticket.end(sequences=1, without_token=0)
+        ticket.made(1)
+        ticket.end(made_tokens=1, by_itself=True)
         ticket.leave(Outcome.FINISHED)
     return REQUESTS
 

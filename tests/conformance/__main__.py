@@ -8,8 +8,8 @@ something.
 import json
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 
 from tests.conformance.conformance_server import ConformanceServer, conformance_server
@@ -53,17 +53,14 @@ def main(names: Sequence[str]) -> int:
         print(f"conformance: {unknown[0]}: expected of {', '.join(CLIENTS)}", file=sys.stderr)
         return 2
     chosen = [name for name in CLIENTS if not names or name in names]
-    build_environments(chosen)
-    outcomes: list[Outcome] = []
-    for weights in (RANDOM, TRAINED):
-        mine = [name for name in chosen if CLIENTS[name][0] == weights]
-        with ExitStack() as running:
-            server = running.enter_context(conformance_server(weights)) if mine else None
-            for name in mine:
-                outcomes += attempted(name, server)
-    for name in chosen:
-        if CLIENTS[name][0] is None:
-            outcomes += attempted(name)
+    outcomes = build_environments(chosen)
+    unbuilt = {outcome.client for outcome in outcomes}
+    for weights in (RANDOM, TRAINED, None):
+        mine = [name for name in chosen if CLIENTS[name][0] == weights and name not in unbuilt]
+        if weights is None:
+            outcomes += [each for name in mine for each in attempted(name)]
+        elif mine:
+            outcomes += with_server(weights, mine)
     print_outcomes(outcomes)
     report = [outcome.plain() for outcome in outcomes]
     make_cache()
@@ -71,24 +68,53 @@ def main(names: Sequence[str]) -> int:
     return int(any(outcome.failures for outcome in outcomes))
 
 
-def build_environments(names: Sequence[str]) -> None:
-    """Build what is not there; a server that waited meanwhile would keep a core."""
+def build_environments(names: Sequence[str]) -> list[Outcome]:
+    """Build what is not there; a server that waited meanwhile would keep a core.
+
+    Returns a failure for each client that has no environment.
+    """
+    unbuilt = []
     for name in names:
-        for folder in PYTHON_CLIENTS.get(name, ()):
-            python_of(folder)
-        if name == "openai_node":
-            node_folder_of(name)
+        try:
+            for folder in PYTHON_CLIENTS.get(name, ()):
+                python_of(folder)
+            if name == "openai_node":
+                node_folder_of(name)
+        except (OSError, subprocess.SubprocessError) as error:
+            unbuilt.append(untold(name, error))
+    return unbuilt
 
 
-def attempted(name: str, *server: ConformanceServer | None) -> list[Outcome]:
+def with_server(weights: str, names: Sequence[str]) -> list[Outcome]:
+    """What the clients named find at one server; each fails when it does not come up."""
+    outcomes: list[Outcome] = []
+    left = list(names)
+    try:
+        with conformance_server(weights) as server:
+            while left:
+                outcomes += attempted(left.pop(0), server)
+    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+        outcomes += [untold(name, error) for name in left or [f"server of {weights}"]]
+    return outcomes
+
+
+def attempted(name: str, *server: ConformanceServer) -> list[Outcome]:
     """What `name` finds; a client that ends before it can tell is a failure, and no end of ours."""
     print(f"== {name}", flush=True)
     try:
         found = CLIENTS[name][1](*server)
-    except (AssertionError, KeyError, OSError, ValueError, subprocess.SubprocessError) as error:
-        text = f"it did not tell: {type(error).__name__}: {error}"
-        return [Outcome(client=name, version="?", cases=1, failures=(text,))]
+    # Whatever another's program or its report can raise: it is told, and the next one's turn.
+    except Exception as error:  # noqa: BLE001
+        return [untold(name, error)]
     return [found] if isinstance(found, Outcome) else list(found)
+
+
+def untold(name: str, error: Exception) -> Outcome:
+    """A client that did not get so far as to tell; its failure is `error`, shown whole."""
+    traceback.print_exception(error)
+    first_line = str(error).partition("\n")[0]
+    text = f"it did not tell: {type(error).__name__}: {first_line}"
+    return Outcome(client=name, version="?", cases=1, failures=(text,))
 
 
 if __name__ == "__main__":

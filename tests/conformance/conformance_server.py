@@ -1,13 +1,11 @@
 """The server that the clients meet, as an operator starts it: keys on, both protocols, tools on."""
 
 import contextlib
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import httpx
 
@@ -19,10 +17,6 @@ CONTEXT_TOKENS = 4096
 DILATION = 5  # text comes quickly, and two idle cores keep up with what the clients here ask for
 BODY_BYTES_MAX = 1_000_000
 REQUESTS_PER_MINUTE = 20  # emulated, of the key that is meant to run out
-
-# vLLM's own switch: a named or required tool's call is then JSON by the grammar of JSON, which may
-# have no white space; the grammar of tags allows any, and random weights write it for ever.
-_TOOLS_AS_JSON = {"VLLM_ENFORCE_STRICT_TOOL_CALLING": "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +54,7 @@ class ConformanceServer:
             "SERVED_MODEL": MODEL,
             "CONTEXT_TOKENS": str(CONTEXT_TOKENS),
             "BODY_BYTES_MAX": str(BODY_BYTES_MAX),
+            "TOKENIZE_PATH": "/../tokenize",  # from below /v1
             "HF_HUB_OFFLINE": "1",
             "NO_PROXY": HOST,
         }
@@ -99,14 +94,8 @@ def conformance_server(
             *("--max-body-bytes", str(BODY_BYTES_MAX)),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
             "--disable-uvicorn-access-log",
-            # Random weights like to put white space between JSON's words for ever.
-            "--structured-outputs-config",
-            '{"backend": "xgrammar", "disable_any_whitespace": true}',
         )
-        with (
-            patch.dict(os.environ, _TOOLS_AS_JSON),
-            started(ULTRASERVE, *settled, *arguments) as process,
-        ):
+        with started(ULTRASERVE, *settled, *arguments) as process:
             process.wait_ready()
             yield ConformanceServer(
                 process=process,

@@ -8,7 +8,7 @@ from typing import Any
 from tests.conformance.conformance_server import ConformanceServer, conformance_server
 from tests.conformance.outcome import Outcome
 from tests.conformance.pinned_environment import HERE, pinned_version, python_of
-from tests.conformance.suites import timed
+from tests.conformance.suites import Ran, run_client
 
 CLIENT = "schemathesis_openapi"
 CASES_MIN = 2_000
@@ -23,6 +23,8 @@ _CHECKS = (
 # CPython 3.11 raises this at times when Hypothesis looks at the source of a lambda; the operation's
 # remaining cases of that phase are then not drawn. It is no answer of the server's.
 _INTERPRETER_FAULT = "AST constructor recursion depth mismatch"
+
+_TOLD_ERRORS = 1  # its exit code when it tells a failure, or such a fault
 
 # As short as a request may be: what is checked is what the server says, not how long it speaks.
 _ARGUMENTS = ("--override-generation-config", json.dumps({"max_new_tokens": 8}))
@@ -51,11 +53,11 @@ def schemathesis_openapi() -> Outcome:
         )
         environment = server.environment() | {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": "."}
         log = server.folder / "schemathesis.log"
-        seconds = timed(command, environment, HERE / CLIENT, log)
+        ran = run_client(command, environment, HERE / CLIENT, log)
         print(log.read_text())
         faults = _interpreter_faults(log.read_text())
         found = json.loads(report.read_text())
-        return _outcome(found, seconds, faults=faults, still_answers=_still_answers(server))
+        return _outcome(found, ran, faults=faults, still_answers=_still_answers(server))
 
 
 def _still_answers(server: ConformanceServer) -> bool:
@@ -70,7 +72,7 @@ def _interpreter_faults(log: str) -> int:
     return sum(_INTERPRETER_FAULT in each for each in re.split(r"^_+ .+ _+$", errors, flags=re.M))
 
 
-def _outcome(found: dict[str, Any], seconds: float, *, faults: int, still_answers: bool) -> Outcome:
+def _outcome(found: dict[str, Any], ran: Ran, *, faults: int, still_answers: bool) -> Outcome:
     failures = [
         f"{failure['title']}: {operation}"
         for failure in found["failures"]
@@ -92,9 +94,9 @@ def _outcome(found: dict[str, Any], seconds: float, *, faults: int, still_answer
         cases=cases + faults,
         failures=tuple(failures),
         excluded=excluded,
-        seconds=seconds,
+        seconds=ran.seconds,
         figures={
             f"well-formed cases {what}": sum(rate[what] for rate in rates)
             for what in ("accepted", "rejected")
         },
-    )
+    ).ended(0 if excluded and ran.exit_code == _TOLD_ERRORS else ran.exit_code)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conformance.conformance_server import DILATION, MODEL, ConformanceServer
 from tests.conformance.outcome import Outcome
 from tests.conformance.pinned_environment import pinned_version, python_of
-from tests.conformance.suites import timed
+from tests.conformance.suites import Ran, run_client
 
 REQUESTS = 48
 CONCURRENCY = 8
@@ -48,7 +48,7 @@ def vllm_bench_at(
         *("--save-result", "--result-dir", str(folder), "--result-filename", "result.json"),
     )
     with _Window(server) as window:
-        seconds = timed(command, environment, folder)
+        ran = run_client(command, environment, folder)
     found = json.loads((folder / "result.json").read_text())
     return _outcome(
         client,
@@ -57,7 +57,7 @@ def vllm_bench_at(
         output_tokens=found["total_output_tokens"],
         wall_ms={"ttft": found["mean_ttft_ms"], "tpot": found["mean_tpot_ms"]},
         output_tokens_per_wall_s=found["output_throughput"],
-        seconds=seconds,
+        ran=ran,
         window=window,
     )
 
@@ -76,7 +76,7 @@ def aiperf(server: ConformanceServer) -> Outcome:
     )
     with _Window(server) as window:
         # Told to stay off the hub, aiperf looks for a folder's tokenizer there all the same.
-        seconds = timed(command, server.environment() | {"HF_HUB_OFFLINE": ""}, folder)
+        ran = run_client(command, server.environment() | {"HF_HUB_OFFLINE": ""}, folder)
     (path,) = folder.rglob("profile_export_aiperf.json")
     found = json.loads(path.read_text())
     return _outcome(
@@ -89,7 +89,7 @@ def aiperf(server: ConformanceServer) -> Outcome:
             "tpot": found["inter_token_latency"]["avg"],
         },
         output_tokens_per_wall_s=found["output_token_throughput"]["avg"],
-        seconds=seconds,
+        ran=ran,
         window=window,
     )
 
@@ -121,7 +121,7 @@ def guidellm(server: ConformanceServer) -> Outcome:
         "--disable-console-interactive",
     )
     with _Window(server) as window:
-        seconds = timed(command, server.environment(), folder)
+        ran = run_client(command, server.environment(), folder)
     (found,) = json.loads(report.read_text())["benchmarks"]
     metrics = found["metrics"]
     return _outcome(
@@ -134,7 +134,7 @@ def guidellm(server: ConformanceServer) -> Outcome:
             "tpot": metrics["inter_token_latency_ms"]["successful"]["mean"],
         },
         output_tokens_per_wall_s=metrics["output_tokens_per_second"]["successful"]["mean"],
-        seconds=seconds,
+        ran=ran,
         window=window,
     )
 
@@ -180,7 +180,7 @@ def _outcome(
     output_tokens: int,
     wall_ms: dict[str, float],
     output_tokens_per_wall_s: float,
-    seconds: float,
+    ran: Ran,
     window: _Window,
 ) -> Outcome:
     failures = []
@@ -202,6 +202,6 @@ def _outcome(
         version=found_version,
         cases=REQUESTS,
         failures=tuple(failures),
-        seconds=seconds,
+        seconds=ran.seconds,
         figures=figures,
-    )
+    ).ended(ran.exit_code)

@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ class Outcome:
 
     Attributes:
         failures: one line for each failed case; empty when the client is content.
+            What the run as a whole did wrong is a case of its own.
         excluded: cases that were not run, or whose failure is expected, by reason.
         figures: what the client measured, by a name that ends in its unit.
     """
@@ -34,13 +35,26 @@ class Outcome:
         """Cases that ran and did what the client wants."""
         return self.cases - len(self.failures) - sum(self.excluded.values())
 
+    def ended(self, exit_code: int) -> "Outcome":
+        """The same, knowing how the client's process ended: a run that tells nothing is a failure.
+
+        Clients end with another code than 0 when they tell a failure; so one that tells none and
+        yet does, or that ran nothing, is not content.
+        """
+        wrong = []
+        if self.passed + len(self.failures) == 0:
+            wrong.append("no test ran")
+        if exit_code and not self.failures:
+            wrong.append(f"exit code {exit_code} and no failure told")
+        return replace(self, cases=self.cases + len(wrong), failures=(*self.failures, *wrong))
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self) | {"passed": self.passed}
 
 
-def from_junit(path: Path, *, client: str, version: str, seconds: float) -> Outcome:
-    """Read a JUnit report, as pytest and node's test runner write it.
+def from_junit(path: Path, *, client: str, version: str, seconds: float, exit_code: int) -> Outcome:
+    """Read a JUnit report, as pytest and node's test runner write it; see `Outcome.ended`.
 
     Raises:
         FileNotFoundError: the run ended before it wrote one.
@@ -63,7 +77,7 @@ def from_junit(path: Path, *, client: str, version: str, seconds: float) -> Outc
         failures=tuple(failures),
         excluded=dict(excluded),
         seconds=seconds,
-    )
+    ).ended(exit_code)
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:

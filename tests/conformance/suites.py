@@ -5,9 +5,8 @@ import json
 import os
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.conformance.conformance_server import ConformanceServer
@@ -15,6 +14,14 @@ from tests.conformance.outcome import Outcome, from_junit
 from tests.conformance.pinned_environment import HERE, node_folder_of, pinned_version, python_of
 
 _SUITE_WALL_S_MAX = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How a client's process ended."""
+
+    exit_code: int
+    seconds: float
 
 
 def openai_python(server: ConformanceServer) -> Outcome:
@@ -26,20 +33,15 @@ def openai_python(server: ConformanceServer) -> Outcome:
 def openai_python_at(
     server: ConformanceServer,
     environment: Mapping[str, str],
-    *files: str,
+    *,
     client: str,
     version: str,
     excluded: Mapping[str, str],
 ) -> Outcome:
-    """Some files of openai-python's tests at another address; `excluded`: reasons by test."""
-    left_out = [word for name in excluded for word in ("--deselect", name)]
-    found = _pytest(
-        server, "openai_python", *left_out, *files, version=version, environment=environment
-    )
-    reasons = Counter(excluded.values())
-    return replace(
-        found, client=client, cases=found.cases + reasons.total(), excluded=dict(reasons)
-    )
+    """The same tests at another address; `excluded`: reasons by test, each of which there is."""
+    given = {**environment, "EXCLUDED": json.dumps(dict(excluded))}
+    found = _pytest(server, "openai_python", version=version, environment=given)
+    return replace(found, client=client)
 
 
 def langchain_openai(server: ConformanceServer) -> Outcome:
@@ -62,9 +64,11 @@ def openai_node(server: ConformanceServer) -> Outcome:
     script.write_text((HERE / client / script.name).read_text())
     reporters = ("--test-reporter=junit", f"--test-reporter-destination={report}")
     command = ("node", "--test", "--test-timeout=120000", *reporters, str(script))
-    seconds = timed(command, server.environment(), folder)
+    ran = run_client(command, server.environment(), folder)
     version = json.loads((folder / "package.json").read_text())["dependencies"]["openai"]
-    return from_junit(report, client=client, version=version, seconds=seconds)
+    return from_junit(
+        report, client=client, version=version, seconds=ran.seconds, exit_code=ran.exit_code
+    )
 
 
 def _pytest(
@@ -81,14 +85,16 @@ def _pytest(
         *("-c", os.devnull, "--rootdir", ".", "--confcutdir", ".", "--timeout", "240"),
         *("--junitxml", str(report), *options),
     )
-    seconds = timed(command, environment or server.environment(), HERE / client)
-    return from_junit(report, client=client, version=version, seconds=seconds)
+    ran = run_client(command, environment or server.environment(), HERE / client)
+    return from_junit(
+        report, client=client, version=version, seconds=ran.seconds, exit_code=ran.exit_code
+    )
 
 
-def timed(
+def run_client(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path | None = None
-) -> float:
-    """Run a client, its output in `log` or shown; returns wall seconds.
+) -> Ran:
+    """Run a client in `folder`, its output in `log` or shown.
 
     A client that finds failures exits with another code than 0; its report says which.
 
@@ -97,7 +103,7 @@ def timed(
     """
     started_s = time.monotonic()
     with contextlib.ExitStack() as opened:
-        subprocess.run(
+        done = subprocess.run(
             list(command),
             cwd=folder,
             env=_clean_environment() | dict(environment),
@@ -105,7 +111,7 @@ def timed(
             check=False,
             timeout=_SUITE_WALL_S_MAX,
         )
-    return time.monotonic() - started_s
+    return Ran(exit_code=done.returncode, seconds=time.monotonic() - started_s)
 
 
 def _clean_environment() -> dict[str, str]:

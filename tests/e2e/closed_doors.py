@@ -111,15 +111,15 @@ def closed_doors(folder: Path) -> Iterator[ClosedDoors]:
     certificate.cert_chain_pems[0].write_to_path(files["certificate"])
     certificate.private_key_pem.write_to_path(files["key"])
     files["key"].chmod(0o600)
-    secrets = {name: draw_secret() for name in ("alice", "bob", "night", "operator")}
+    listed = {name: draw_secret() for name in ("alice", "bob", "night", "operator")}
     keys = folder / "keys.toml"
-    keys.write_text(KEYS.format(**{name: hash_of(secret) for name, secret in secrets.items()}))
+    keys.write_text(KEYS.format(**{name: hash_of(secret) for name, secret in listed.items()}))
     keys.chmod(0o600)
-    grpc_port = free_port()
+    flag, grpc_port = draw_secret(), free_port()
     arguments = (
         *("--model", MODEL, "--chips", "2", "--tp", "2", "--clock", "dilated:10"),
         *("--max-num-batched-tokens", "512", "--max-model-len", str(CONTEXT_TOKENS)),
-        *("--max-num-seqs", str(SEATS), "--disable-uvicorn-access-log"),
+        *("--max-num-seqs", str(SEATS), "--api-key", flag),
         *("--grpc-port", str(grpc_port), "--api-keys", str(keys)),
         *("--tls-cert", str(files["certificate"]), "--tls-key", str(files["key"])),
         *("--max-body-bytes", str(BODY_BYTES_MAX), "--drain-timeout", str(DRAIN_WALL_S)),
@@ -128,7 +128,7 @@ def closed_doors(folder: Path) -> Iterator[ClosedDoors]:
         doors = ClosedDoors(
             server=server,
             grpc_port=grpc_port,
-            secrets=secrets,
+            secrets=listed | {"flag": flag},
             authority=authority,
             authority_file=files["authority"],
         )

@@ -1,6 +1,7 @@
 """The public gateway `smg` in front of engines, started as deploy/gateway/README.md says.
 
-It is somebody else's program in an environment of its own; SMG names it, else the path has it.
+It is somebody else's program in an environment of its own: ULTRASERVE_SMG names it, or the path has
+it, or `make conformance` has built it.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from typing import Any, Final
 import httpx
 import psutil
 
-from tests.e2e.server_process import HOST, free_port
+from tests.e2e.server_process import HOST, ROOT, free_port
 
 VARIABLE: Final = "ULTRASERVE_SMG"
 """Names the program; its place does not follow from ours."""
@@ -35,7 +36,9 @@ FLAGS: Final = (
 
 def find_gateway() -> str | None:
     """The program, or None when this machine has none."""
-    return os.environ.get(VARIABLE) or shutil.which("smg")
+    named = os.environ.get(VARIABLE) or shutil.which("smg")
+    built = ROOT.glob(".conformance/smg-*/bin/smg")
+    return named or next((str(path) for path in sorted(built) if os.access(path, os.X_OK)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,30 +1,56 @@
 """A light client that sends far more than a server can take, and notes what came of each request.
 
-One process, one session; an answer is not parsed but for its first bytes and its status.
+One process, one connection pool or channel; an answer is not parsed but for its first bytes and
+its status.
 """
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
+import grpc
+import grpc.aio
 import numpy as np
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-untyped]
+from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc  # type: ignore[import-untyped]
+
+TOO_LATE_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What all requests of one class are."""
+    """What all requests of one kind are."""
 
     model: str
     prompt_tokens: int
     answer_tokens: int
     batch: bool = False
+    by_grpc: bool = False
+
+    def _prompt(self, seed: int) -> list[int]:
+        drawn = np.random.default_rng(seed).integers(100, 1_000, self.prompt_tokens)
+        return [int(token) for token in drawn]
+
+    def call(self, seed: int) -> pb.GenerateRequest:
+        """For gRPC."""
+        return pb.GenerateRequest(
+            request_id=f"overload-{seed}-{time.monotonic_ns()}",
+            tokenized=pb.TokenizedInput(input_ids=self._prompt(seed)),
+            sampling_params=pb.SamplingParams(max_tokens=self.answer_tokens, ignore_eos=True),
+            stream=True,
+        )
 
     def body(self, seed: int) -> dict[str, object]:
-        tokens = np.random.default_rng(seed).integers(100, 1_000, self.prompt_tokens)
+        """For HTTP."""
         return {
             "model": self.model,
-            "prompt": [int(token) for token in tokens],
+            "prompt": self._prompt(seed),
             "max_tokens": self.answer_tokens,
             "ignore_eos": True,
             "stream": not self.batch,
@@ -34,23 +60,79 @@ class Ask:
 
 @dataclass(kw_only=True)
 class Seen:
-    """Wall seconds from sending to the first bytes of what was answered, and the statuses."""
+    """Wall seconds from sending to the first bytes of what was answered, and the statuses: of HTTP,
+    or the names of gRPC's. `without_retry_after` are refusals that do not say when to come back.
+    """
 
     first_wall_s: list[float] = field(default_factory=list)
     refusal_wall_s: list[float] = field(default_factory=list)
     finished: int = 0
-    statuses: dict[int, int] = field(default_factory=dict)
+    statuses: dict[int | str, int] = field(default_factory=dict)
     without_retry_after: int = 0
     failures: list[str] = field(default_factory=list)
 
+    def count(self, status: int | str) -> None:
+        """Note one request's status."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
 
-async def send(session: aiohttp.ClientSession, ask: Ask, seed: int, seen: Seen) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class Doors:
+    """A server's two doors: where HTTP is, and gRPC's host and port."""
+
+    url: str
+    grpc_address: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """Connections to both."""
+
+    session: aiohttp.ClientSession
+    stub: Any
+
+
+async def _send(way: _Way, ask: Ask, seed: int, seen: Seen) -> None:
     """Send one request and read its answer to the end."""
+    if ask.by_grpc:
+        await _send_grpc(way.stub, ask, seed, seen)
+    else:
+        await _send_http(way.session, ask, seed, seen)
+
+
+async def _send_grpc(stub: Any, ask: Ask, seed: int, seen: Seen) -> None:
+    sent_s, first_s = time.monotonic(), None
+    last = ""
+    try:
+        async for answer in stub.Generate(ask.call(seed), timeout=TOO_LATE_S):
+            first_s = first_s or time.monotonic()
+            last = answer.WhichOneof("response")
+    except grpc.aio.AioRpcError as error:
+        seen.count(error.code().name)
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and first_s is None:
+            seen.refusal_wall_s.append(time.monotonic() - sent_s)
+            seen.without_retry_after += not _says_when(error)
+        else:
+            seen.failures.append(repr(error))
+        return
+    seen.count("OK")
+    seen.finished += last == "complete"
+    if first_s is not None:
+        seen.first_wall_s.append(first_s - sent_s)
+
+
+def _says_when(error: grpc.aio.AioRpcError) -> bool:
+    status = rpc_status.from_call(error)
+    retry = error_details_pb2.RetryInfo.DESCRIPTOR
+    return status is not None and any(each.Is(retry) for each in status.details)
+
+
+async def _send_http(session: aiohttp.ClientSession, ask: Ask, seed: int, seen: Seen) -> None:
     headers = {"x-ultraserve-class": "batch"} if ask.batch else {}
     sent_s = time.monotonic()
     try:
         async with session.post("/v1/completions", json=ask.body(seed), headers=headers) as answer:
-            seen.statuses[answer.status] = seen.statuses.get(answer.status, 0) + 1
+            seen.count(answer.status)
             if answer.status != 200:
                 await answer.read()
                 seen.refusal_wall_s.append(time.monotonic() - sent_s)
@@ -66,23 +148,38 @@ async def send(session: aiohttp.ClientSession, ask: Ask, seed: int, seen: Seen) 
         seen.failures.append(repr(error))
 
 
-def session_to(url: str) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        base_url=url,
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=600),
-    )
+@asynccontextmanager
+async def _way_to(doors: Doors) -> AsyncIterator[_Way]:
+    options = [("grpc.enable_http_proxy", 0)]
+    async with (
+        aiohttp.ClientSession(
+            base_url=doors.url,
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=TOO_LATE_S),
+        ) as session,
+        grpc.aio.insecure_channel(doors.grpc_address, options) as channel,
+    ):
+        yield _Way(session=session, stub=pb_grpc.VllmEngineStub(channel))
 
 
-async def saturate(url: str, ask: Ask, *, at_once: int, wall_s: float) -> float:
+async def one_by_one(doors: Doors, ask: Ask, count: int) -> Seen:
+    """Send requests each after the last one's end."""
+    seen = Seen()
+    async with _way_to(doors) as way:
+        for number in range(count):
+            await _send(way, ask, number, seen)
+    return seen
+
+
+async def saturate(doors: Doors, ask: Ask, *, at_once: int, wall_s: float) -> float:
     """Requests that end per wall second while `at_once` are always under way."""
     seen, end_s = Seen(), time.monotonic() + wall_s
-    async with session_to(url) as session:
+    async with _way_to(doors) as way:
 
         async def worker(number: int) -> None:
             seed = number
             while time.monotonic() < end_s:
-                await send(session, ask, seed, seen)
+                await _send(way, ask, seed, seen)
                 seed += at_once
 
         began_s = time.monotonic()
@@ -91,7 +188,7 @@ async def saturate(url: str, ask: Ask, *, at_once: int, wall_s: float) -> float:
 
 
 async def overload(
-    url: str, asks: dict[str, tuple[Ask, float]], *, wall_s: float, seed: int
+    doors: Doors, asks: Mapping[str, tuple[Ask, float]], *, wall_s: float, seed: int
 ) -> dict[str, Seen]:
     """Send each ask at its rate, with Poisson arrivals, whatever becomes of them."""
     seen = {name: Seen() for name in asks}
@@ -105,10 +202,10 @@ async def overload(
         if at_s < wall_s
     )
     began_s, tasks = time.monotonic(), []
-    async with session_to(url) as session:
+    async with _way_to(doors) as way:
         for at_s, name, number in arrivals:
             await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
-            work = send(session, asks[name][0], number, seen[name])
+            work = _send(way, asks[name][0], number, seen[name])
             tasks.append(asyncio.create_task(work))
         await asyncio.gather(*tasks)
     return seen

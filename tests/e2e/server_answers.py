@@ -12,9 +12,10 @@ from serving.endpoints.control_client import ControlClient
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess
 
 
-def metrics(server: ServerProcess) -> dict[str, float]:
-    """Every sample of /metrics by its name, summed over labels."""
-    page = httpx.get(f"{server.url}/metrics").text
+def metrics(server: ServerProcess, key: str = "") -> dict[str, float]:
+    """Every sample of /metrics by its name, summed over labels; with a client's key, if it asks."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    page = httpx.get(f"{server.url}/metrics", headers=headers).raise_for_status().text
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

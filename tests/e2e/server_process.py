@@ -6,6 +6,7 @@ what it started: its descendants as they were seen, its session, and whoever nam
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 240.0
 END_TIMEOUT_S = 60.0
 _GONE_TIMEOUT_S = 30.0
-_SHARED = "/dev/shm/"
+_SHARED = Path("/dev/shm")
 
 ULTRASERVE = (sys.executable, "-m", "serving.main")
 VLLM = (str(Path(sys.executable).with_name("vllm")),)
@@ -63,11 +64,12 @@ class ServerProcess:
         self.url = f"http://{HOST}:{port}"
         self._command = command
         self._seen: dict[Process, str] = {}
-        self._shared: set[Path] = set()
+        self._shared_before: frozenset[Path] = frozenset()
 
     def __enter__(self) -> Self:
         # Ray puts Unix sockets into it, whose paths may have 107 characters and not more.
         self.folder = Path(tempfile.mkdtemp(prefix="us", dir="/tmp"))
+        self._shared_before = frozenset(_SHARED.glob("*"))
         self._log = (self.folder / "log").open("w+")
         self._popen = subprocess.Popen(
             self._command,
@@ -171,36 +173,28 @@ class ServerProcess:
             )
         return False
 
-    def pid_of(self, name: str) -> int:
-        """The process that runs and that `name` describes; the oldest of several."""
-        self.look()
-        found = [(born, pid) for (pid, born), shown in self.running().items() if name in shown]
-        assert found, f"nothing called {name} runs"
-        return min(found)[1]
+    def pid_of(self, pattern: str) -> int:
+        """The process that runs and whose name and command `pattern` fits; the oldest of several.
 
-    def look_at_memory(self) -> None:
-        """Note the names of shared memory that the server's processes have mapped or open."""
-        for pid, _ in self.running():
-            with contextlib.suppress(OSError):
-                maps = Path(f"/proc/{pid}/maps").read_text()
-                self._shared.update(
-                    Path(line[line.index(_SHARED) :])
-                    for line in maps.splitlines()
-                    if _SHARED in line
-                )
-                files = (each.readlink() for each in Path(f"/proc/{pid}/fd").iterdir())
-                self._shared.update(file for file in files if str(file).startswith(_SHARED))
+        The pattern is a regular expression.
+        """
+        self.look()
+        found = [
+            (born, pid)
+            for (pid, born), shown in self.running().items()
+            if re.search(pattern, shown)
+        ]
+        assert found, f"nothing called {pattern} runs"
+        return min(found)[1]
 
     def kill(self, pid: int) -> None:
         """End one of the server's processes without asking it."""
         assert any(pid == seen for seen, _ in self.look())
-        self.look_at_memory()
         os.kill(pid, signal.SIGKILL)
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
         """Send it to the server, or to its whole group as a terminal's Ctrl-C does."""
         self.look()
-        self.look_at_memory()
         if group:
             os.killpg(self.pid, number)
         else:
@@ -212,9 +206,9 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it goes on:\n{self.log()}") from None
 
-    def left_over(self) -> list[str]:
-        """Processes, files and ports that are still there when all had time to end."""
-        end_s = time.monotonic() + _GONE_TIMEOUT_S
+    def left_over(self, timeout_s: float = _GONE_TIMEOUT_S) -> list[str]:
+        """Processes, files, shared memory and ports that are there when all had time to end."""
+        end_s = time.monotonic() + timeout_s
         while (left := self._left()) and time.monotonic() < end_s:
             time.sleep(0.2)  # polls other processes
         return left
@@ -223,11 +217,45 @@ class ServerProcess:
         self.look()
         files = [str(path) for path in self.folder.glob("ultraserve*") if path != self._runtime]
         files += [str(path) for path in self._runtime.glob("*.key")]
-        files += [str(path) for path in self._shared if path.exists()]
+        files += [str(path) for path in self._left_memory()]
         ports = [
             f"port {port}" for port in (self.port, self.control_port) if port and is_open(port)
         ]
         return [*self.running().values(), *files, *ports]
+
+    def _left_memory(self) -> set[Path]:
+        """Named shared memory that has come since the server began, and that no other has open.
+
+        The system does not say who made it, nor does whoever made it keep it mapped.
+        """
+        new = set(_SHARED.glob("*")) - self._shared_before
+        found = {path for path in new if _is_own(path)}
+        if not found:
+            return found
+        ours = {pid for pid, _ in self.running()}
+        for process in Path("/proc").glob("[0-9]*"):
+            if int(process.name) not in ours:
+                found -= _opened(process)
+        return found
+
+
+def _is_own(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_uid == os.getuid()
+    return False
+
+
+def _opened(process: Path) -> set[Path]:
+    """Files that a process, a directory of /proc, has mapped or open; none that may not be seen."""
+    found: set[Path] = set()
+    with contextlib.suppress(OSError):
+        lines = (process / "maps").read_text().splitlines()
+        found.update(Path(fields[5]) for line in lines if len(fields := line.split(None, 5)) == 6)
+    with contextlib.suppress(OSError):
+        for file in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(file.readlink())
+    return found
 
 
 @contextlib.contextmanager

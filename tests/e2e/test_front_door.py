@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -227,11 +228,15 @@ def test_probes_need_no_key_and_both_protocols_agree(doors: ClosedDoors) -> None
     assert doors.health(ENGINE) == "SERVING"
 
 
-@pytest.mark.parametrize("path", ["/sleep", "/collective_rpc", "/reset_prefix_cache", "/pause"])
+@pytest.mark.parametrize(
+    "path", ["/sleep", "/collective_rpc", "/reset_prefix_cache", "/pause", "/scale_elastic_ep"]
+)
 def test_administration_is_not_among_clients_apis(
     doors: ClosedDoors, client: httpx.Client, path: str
 ) -> None:
-    assert client.post(path, json={}).status_code in (403, 404)
+    refused = client.post(path, json={})
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "not_served_here"
 
 
 def test_nothing_listens_beyond_this_machine_nor_on_a_port_of_its_own(doors: ClosedDoors) -> None:
@@ -248,6 +253,29 @@ def test_nothing_listens_beyond_this_machine_nor_on_a_port_of_its_own(doors: Clo
     own = {server.port, server.control_port, doors.grpc_port}
     assert listening[server.pid] == {(HOST, port) for port in own}
     assert {address for each in listening.values() for address, _ in each} == {HOST}
+
+
+def test_no_process_shows_a_key_in_its_command_line_or_environment(doors: ClosedDoors) -> None:
+    server = doors.server
+    with doors.http("flag") as client:
+        assert client.post("/v1/completions", json=body()).status_code == 200
+
+    server.look()
+    shown = {}
+    for (pid, _), described in server.running().items():
+        for name in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):  # it has ended
+                shown[f"{pid} {described}", name] = Path(f"/proc/{pid}/{name}").read_bytes()
+    run_key = find_control_key(server.control_port, server.own_environment)
+    assert run_key is not None
+    secrets = {**doors.secrets, "the run's own": run_key}
+    assert any(b"--api-key" in text for text in shown.values()), "no command line was read"
+    assert not [
+        (name, place)
+        for name, secret in secrets.items()
+        for place, text in shown.items()
+        if secret.encode() in text
+    ]
 
 
 def test_batch_work_leaves_room_for_whoever_waits(doors: ClosedDoors, client: httpx.Client) -> None:
@@ -337,6 +365,7 @@ def test_sigterm_lets_streams_end_and_nobody_in_and_leaves_nothing(doors: Closed
     assert server.wait_end() == 0, server.log()
     assert server.left_over() == [], server.log()
     log = server.log()
+    assert '"POST /v1/completions HTTP/1.1" 200' in log, "its log has no requests"
     assert run_key is not None
     secrets = {**doors.secrets, "the run's own": run_key}
     assert not [name for name, secret in secrets.items() if secret in log]

@@ -6,7 +6,7 @@ the file is slow, and it needs a gateway: see tests/e2e/gateway_process.py.
 
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,8 +16,12 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from emulator.power.system_power import SystemPower
+from emulator.specs.systems import system_by_name
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient
+from serving.metrics.power_report import PowerReport
+from serving.settings import Settings
 from tests.e2e.gateway_load import ROUTED, asking
 from tests.e2e.gateway_process import (
     KEY,
@@ -138,6 +142,29 @@ def test_both_engines_say_which_ultraserver_they_are_of(site: Site) -> None:
         page = httpx.get(f"{engine.server.url}/metrics", trust_env=False).text
         (info,) = (line for line in page.splitlines() if line.startswith("ultraserve_info{"))
         assert f'ultraserver="{engine.ultraserver}"' in info
+
+
+def test_partitions_share_their_ultraserver_s_power_and_another_ultraserver_has_its_own(
+    site: Site,
+) -> None:
+    power: dict[str, list[PowerReport]] = defaultdict(list)
+    places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for engine in site.engines:
+        with engine.control() as control:
+            chips = control.state().chips
+            power[engine.ultraserver].append(control.power())
+        places[engine.ultraserver] += [(chip.rack, chip.tray, chip.position) for chip in chips]
+
+    given_watts = SystemPower(system_by_name(Settings().system)).provisioned_watts
+    for ultraserver, reports in power.items():
+        served = places[ultraserver]
+        assert len(set(served)) == len(served) == sum(len(each.chips) for each in reports)
+        assert sum(each.provisioned_watts for each in reports) == pytest.approx(
+            given_watts(len(served))
+        )
+        assert all(0 < each.it_watts <= each.provisioned_watts for each in reports)
+    first = (0, 0, 0)
+    assert sorted(places.values()) in ([[first, (0, 0, 1)]], [[first], [first]])
 
 
 def test_prompts_with_one_beginning_go_to_the_engine_that_has_it(

@@ -1,8 +1,9 @@
 """Any one process of a server is killed, and what is left of it is nothing, or goes on.
 
-The training job and its chips are in `test_day_night`.
+The training job and what it starts are in `test_day_night`.
 """
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ ENDING = {
     "ray::DashboardAgent": 1,
     "ray::RuntimeEnvAgent": 1,
 }
-"""What a server cannot do without, and its exit code then."""
+"""What a server cannot do without, and its exit code then. Names are regular expressions."""
 
 SPARED = (
     "worker_nursery.py",
@@ -41,9 +42,12 @@ SPARED = (
     "_private/monitor.py",
     "dashboard/dashboard.py",
     "resource_tracker",
-    "scratch_directory.py",
+    "scratch_directory.py .*/ultraserve-ray-",
+    "scratch_directory.py .*/ultraserve-(?!ray-)",
 )
 """What it can; a scratch directory whose watcher is gone is removed by its owner."""
+
+CHIP = "ray::ChipActor"
 
 
 @pytest.fixture
@@ -76,9 +80,14 @@ def begun(server: ServerProcess, aside: ThreadPoolExecutor, tokens: int) -> Futu
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_leaves_nothing(
+def test_a_server_that_is_killed_leaves_nothing_and_no_process_of_it_is_forgotten_here(
     server: ServerProcess, aside: ThreadPoolExecutor
 ) -> None:
+    server.look()
+    others = [shown for (pid, _), shown in server.running().items() if pid != server.pid]
+    known = [*ENDING, *SPARED, CHIP]
+    assert [shown for shown in others if not any(re.search(each, shown) for each in known)] == []
+    assert [each for each in known if not any(re.search(each, shown) for shown in others)] == []
     answer = begun(server, aside, 3_000)
 
     server.kill(server.pid)
@@ -126,7 +135,7 @@ def test_a_chip_that_is_killed_is_lost_and_its_requests_go_on(
 ) -> None:
     answer = begun(server, aside, 100)
 
-    server.kill(server.pid_of("ray::ChipActor"))
+    server.kill(server.pid_of(CHIP))
 
     assert answer.result(SOON_WALL_S) == 200
     assert httpx.get(f"{server.url}/readyz").status_code == 200

@@ -62,17 +62,17 @@ def test_who_straddles_a_publication_keeps_the_old_weights_and_rollback_brings_t
     complete: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
-    alone = complete(PROMPT, max_tokens=120)
-    straddling = complete(PROMPT, max_tokens=120, stream=True)
+    alone = complete(PROMPT, max_tokens=40)
+    straddling = complete(PROMPT, max_tokens=40, stream=True)
     chunks = [next(straddling)]
     reply = control.publish(str(other_weights(tmp_path / "other", seed=2)), note="by hand")
     assert (reply.version, reply.waiting_blocks) == (2, 1)
     later: list[Any] = []
-    asked = threading.Thread(target=lambda: later.append(complete(PROMPT, max_tokens=30)))
+    asked = threading.Thread(target=lambda: later.append(complete(PROMPT, max_tokens=12)))
     asked.start()
     chunks += list(straddling)
     asked.join(timeout=120)
-    new = complete(PROMPT, max_tokens=30)
+    new = complete(PROMPT, max_tokens=12)
 
     assert "".join(chunk.choices[0].text for chunk in chunks) == alone.choices[0].text
     assert chunks[-1].system_fingerprint == alone.system_fingerprint
@@ -85,7 +85,7 @@ def test_who_straddles_a_publication_keeps_the_old_weights_and_rollback_brings_t
     assert metrics(tray)["ultraserve_model_version"] == 2
 
     assert control.rollback().version == 1
-    again = complete(PROMPT, max_tokens=120)
+    again = complete(PROMPT, max_tokens=40)
     assert again.choices[0].text == alone.choices[0].text
     assert again.system_fingerprint == alone.system_fingerprint
 
@@ -103,12 +103,12 @@ def test_an_engine_that_slept_says_the_same_and_one_that_pauses_goes_on(
     assert complete(PROMPT).choices[0].text == before.choices[0].text
     assert [chip.hbm_used_bytes for chip in control.state().chips] == used
 
-    answered = complete(PROMPT, max_tokens=60, stream=True)
+    answered = complete(PROMPT, max_tokens=24, stream=True)
     first = next(answered)
     assert control.pause(mode="keep").paused
     assert not control.resume_generation().paused
     whole = first.choices[0].text + "".join(chunk.choices[0].text for chunk in answered)
-    assert whole == complete(PROMPT, max_tokens=60).choices[0].text
+    assert whole == complete(PROMPT, max_tokens=24).choices[0].text
 
 
 def test_scaling_the_engine_is_refused_with_the_way_to_go(tray: ServerProcess) -> None:

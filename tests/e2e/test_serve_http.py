@@ -318,7 +318,8 @@ class TestLoad:
             pairs = list(pool.map(one, range(32)))
         generated = sum(used for used, _ in pairs)
         assert generated >= 2_000
-        assert sum(counted for _, counted in pairs) == pytest.approx(generated, rel=0.005)
+        # One answer's tokens too many do not make up for another's too few.
+        assert sum(abs(counted - used) for used, counted in pairs) <= 0.005 * generated
 
     def test_a_client_that_leaves_frees_its_request(
         self, client: OpenAI, tray: ServerProcess

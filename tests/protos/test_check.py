@@ -41,7 +41,10 @@ def test_the_contract_passes_buf_s_standard_lint(buf: Path) -> None:
 
 
 def test_the_contract_breaks_nothing_of_the_last_commit_s(buf: Path, tmp_path: Path) -> None:
-    commit = check.reference()
+    try:
+        commit = check.reference()
+    except check.TooShallow as error:
+        pytest.skip(str(error))
     if commit is None:
         pytest.skip("no commit to compare with has the service")
     check.extract(commit, tmp_path)
@@ -110,6 +113,13 @@ def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
 
+def head(folder: Path) -> str:
+    asked = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(
+        asked, cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
 def commit(folder: Path) -> None:
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "a")
@@ -129,8 +139,40 @@ def test_the_contract_is_compared_with_the_commit_before_it(contract: Path) -> N
     assert check.reference(contract) is None  # and so does its own commit
     change(contract, "rest.proto", "bool paused = 2;", "bool paused = 2;\n  bool dreams = 3;")
     assert check.reference(contract) == "HEAD"
+    before = head(contract)
     commit(contract)
-    assert check.reference(contract) == "HEAD~1"
+    assert check.reference(contract) == before
+
+
+def test_a_break_is_found_however_many_commits_ago_it_was_made(
+    buf: Path, contract: Path, tmp_path: Path
+) -> None:
+    git(contract, "init", "-q")
+    commit(contract)
+    before = head(contract)
+    change(contract, "rest.proto", "bool paused = 2;", "bool paused = 3;")
+    commit(contract)
+    for number in range(3):
+        (contract / f"other-{number}.txt").write_text("another file")
+        commit(contract)
+
+    assert check.reference(contract) == before
+    check.extract(before, tmp_path / "was", contract)
+    assert check.breaking(buf, tmp_path / "was", contract) != []
+
+
+def test_a_clone_without_that_commit_says_so(contract: Path, tmp_path: Path) -> None:
+    git(contract, "init", "-q")
+    commit(contract)
+    change(contract, "rest.proto", "bool paused = 2;", "bool paused = 2;\n  bool dreams = 3;")
+    commit(contract)
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{contract}", str(shallow))
+
+    with pytest.raises(check.TooShallow):
+        check.reference(shallow)
+    change(shallow, "rest.proto", "bool dreams = 3;", "int32 dreams = 3;")
+    assert check.reference(shallow) == "HEAD"  # which is there
 
 
 def test_the_contract_of_a_commit_is_taken_out_as_it_was(contract: Path, tmp_path: Path) -> None:

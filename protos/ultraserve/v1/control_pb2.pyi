@@ -754,7 +754,9 @@ class SleepRequest(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     level: _builtins.int
-    """1: weights go to host memory; 2: they are given up and read again."""
+    """1: weights go to host memory; 2: they are given up and read again; 0: vLLM's own choice, which is
+    1. What is level 0 to vLLM, and leaves HBM as it is, is PauseGeneration with keep_cache.
+    """
     mode: _rest_pb2.RestMode.ValueType
     def __init__(
         self,
@@ -1145,20 +1147,29 @@ class WatchEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AFTER_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """Begin after this event: 0 for all that the server remembers; absent for what comes from now on."""
+    run: _builtins.str
+    """The run of the server whose event that is, as its answer said; absent: this one's."""
     def __init__(
         self,
         *,
         after: _builtins.int | None = ...,
+        run: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_run", b"_run", "after", b"after", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_run", b"_run", "after", b"after", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__run: _TypeAlias = _typing.Literal["run"]  # noqa: Y015
+    _WhichOneofArgType__run: _TypeAlias = _typing.Literal["_run", b"_run"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__run) -> _WhichOneofReturnType__run | None: ...
 
 Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
 
@@ -1168,8 +1179,11 @@ class WatchEventsResponse(_message.Message):
 
     EVENT_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     lost: _builtins.int
     """Events before this one that the server no longer remembers."""
+    run: _builtins.str
+    """Another one each time that the server starts: its events count from 1 again."""
     @_builtins.property
     def event(self) -> _watch_pb2.Event: ...
     def __init__(
@@ -1177,10 +1191,11 @@ class WatchEventsResponse(_message.Message):
         *,
         event: _watch_pb2.Event | None = ...,
         lost: _builtins.int = ...,
+        run: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "lost", b"lost"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "lost", b"lost", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

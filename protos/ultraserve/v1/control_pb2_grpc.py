@@ -372,14 +372,16 @@ class ControlServiceServicer:
 
     def WatchTelemetry(self, request, context):
         """A look at the engine each so many wall seconds. A reader that is too slow misses some, and is
-        told how many. UNAVAILABLE, here and in WatchEvents: the server ends.
+        told how many. UNAVAILABLE, here and in WatchEvents: the server ends, or the stream has lasted
+        an hour, and another goes on from there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Everything that happens from a number on, first what the server still remembers.
+        """What happens after an event, first what the server still remembers; see Event.
+        FAILED_PRECONDITION: that event was another run's of the server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

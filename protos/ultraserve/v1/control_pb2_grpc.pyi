@@ -117,10 +117,13 @@ class ControlServiceStub:
     """Opens it again."""
     WatchTelemetry: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchTelemetryRequest, _control_pb2.WatchTelemetryResponse]
     """A look at the engine each so many wall seconds. A reader that is too slow misses some, and is
-    told how many. UNAVAILABLE, here and in WatchEvents: the server ends.
+    told how many. UNAVAILABLE, here and in WatchEvents: the server ends, or the stream has lasted
+    an hour, and another goes on from there.
     """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchEventsRequest, _control_pb2.WatchEventsResponse]
-    """Everything that happens from a number on, first what the server still remembers."""
+    """What happens after an event, first what the server still remembers; see Event.
+    FAILED_PRECONDITION: that event was another run's of the server.
+    """
 
 @_typing.type_check_only
 class ControlServiceAsyncStub(ControlServiceStub):
@@ -198,10 +201,13 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """Opens it again."""
     WatchTelemetry: _aio.UnaryStreamMultiCallable[_control_pb2.WatchTelemetryRequest, _control_pb2.WatchTelemetryResponse]  # type: ignore[assignment]
     """A look at the engine each so many wall seconds. A reader that is too slow misses some, and is
-    told how many. UNAVAILABLE, here and in WatchEvents: the server ends.
+    told how many. UNAVAILABLE, here and in WatchEvents: the server ends, or the stream has lasted
+    an hour, and another goes on from there.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_control_pb2.WatchEventsRequest, _control_pb2.WatchEventsResponse]  # type: ignore[assignment]
-    """Everything that happens from a number on, first what the server still remembers."""
+    """What happens after an event, first what the server still remembers; see Event.
+    FAILED_PRECONDITION: that event was another run's of the server.
+    """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -438,7 +444,8 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.WatchTelemetryResponse], _abc.AsyncIterator[_control_pb2.WatchTelemetryResponse]]:
         """A look at the engine each so many wall seconds. A reader that is too slow misses some, and is
-        told how many. UNAVAILABLE, here and in WatchEvents: the server ends.
+        told how many. UNAVAILABLE, here and in WatchEvents: the server ends, or the stream has lasted
+        an hour, and another goes on from there.
         """
 
     @_abc_1.abstractmethod
@@ -447,6 +454,8 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.WatchEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.WatchEventsResponse], _abc.AsyncIterator[_control_pb2.WatchEventsResponse]]:
-        """Everything that happens from a number on, first what the server still remembers."""
+        """What happens after an event, first what the server still remembers; see Event.
+        FAILED_PRECONDITION: that event was another run's of the server.
+        """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.ultraserve.v1 import machine_pb2 as ultraserve_dot_v1_dot_machine__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aultraserve/v1/system.proto\x12\rultraserve.v1\x1a\x1bultraserve/v1/machine.proto\"\xca\x03\n\x11SystemDescription\x12\x1a\n\x12ultraserve_version\x18\x01 \x01(\t\x12\x14\n\x0cvllm_version\x18\x02 \x01(\t\x12(\n\x06system\x18\x03 \x01(\x0b\x32\x18.ultraserve.v1.SpecSheet\x12&\n\x04\x63hip\x18\x04 \x01(\x0b\x32\x18.ultraserve.v1.SpecSheet\x12\'\n\x05model\x18\x05 \x01(\x0b\x32\x18.ultraserve.v1.SpecSheet\x12\x0f\n\x07weights\x18\x06 \x01(\t\x12\x0f\n\x07routing\x18\x07 \x01(\t\x12\x10\n\x08topology\x18\x08 \x01(\t\x12\x19\n\x11switch_generation\x18\t \x01(\t\x12\x30\n\tpartition\x18\n \x01(\x0b\x32\x1d.ultraserve.v1.PartitionState\x12-\n\x05racks\x18\x0b \x03(\x0b\x32\x1e.ultraserve.v1.RackDescription\x12\r\n\x05\x63lock\x18\x0c \x01(\t\x12\x10\n\x08\x64ilation\x18\r \x01(\x01\x12\x13\n\x0b\x63\x61libration\x18\x0e \x01(\t\x12\x0f\n\x07overlap\x18\x0f \x01(\t\x12\x11\n\tkv_blocks\x18\x10 \x01(\x03\"E\n\tSpecSheet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x19.ultraserve.v1.SpecFigure\"X\n\nSpecFigure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0f\n\x07\x61ssumed\x18\x05 \x01(\x08\"k\n\x0fRackDescription\x12\x0c\n\x04rack\x18\x01 \x01(\x05\x12\r\n\x05trays\x18\x02 \x01(\x05\x12\x16\n\x0e\x63hips_per_tray\x18\x03 \x01(\x05\x12\x14\n\x0cswitch_trays\x18\x04 \x01(\x05\x12\r\n\x05\x63hips\x18\x05 \x03(\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aultraserve/v1/system.proto\x12\rultraserve.v1\x1a\x1bultraserve/v1/machine.proto\"\xdf\x03\n\x11SystemDescription\x12\x1a\n\x12ultraserve_version\x18\x01 \x01(\t\x12\x14\n\x0cvllm_version\x18\x02 \x01(\t\x12(\n\x06system\x18\x03 \x01(\x0b\x32\x18.ultraserve.v1.SpecSheet\x12&\n\x04\x63hip\x18\x04 \x01(\x0b\x32\x18.ultraserve.v1.SpecSheet\x12\'\n\x05model\x18\x05 \x01(\x0b\x32\x18.ultraserve.v1.SpecSheet\x12\x0f\n\x07weights\x18\x06 \x01(\t\x12\x0f\n\x07routing\x18\x07 \x01(\t\x12\x10\n\x08topology\x18\x08 \x01(\t\x12\x19\n\x11switch_generation\x18\t \x01(\t\x12\x30\n\tpartition\x18\n \x01(\x0b\x32\x1d.ultraserve.v1.PartitionState\x12-\n\x05racks\x18\x0b \x03(\x0b\x32\x1e.ultraserve.v1.RackDescription\x12\r\n\x05\x63lock\x18\x0c \x01(\t\x12\x10\n\x08\x64ilation\x18\r \x01(\x01\x12\x13\n\x0b\x63\x61libration\x18\x0e \x01(\t\x12\x0f\n\x07overlap\x18\x0f \x01(\t\x12\x11\n\tkv_blocks\x18\x10 \x01(\x03\x12\x13\n\x0bultraserver\x18\x11 \x01(\t\"E\n\tSpecSheet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x19.ultraserve.v1.SpecFigure\"X\n\nSpecFigure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0f\n\x07\x61ssumed\x18\x05 \x01(\x08\"k\n\x0fRackDescription\x12\x0c\n\x04rack\x18\x01 \x01(\x05\x12\r\n\x05trays\x18\x02 \x01(\x05\x12\x16\n\x0e\x63hips_per_tray\x18\x03 \x01(\x05\x12\x14\n\x0cswitch_trays\x18\x04 \x01(\x05\x12\r\n\x05\x63hips\x18\x05 \x03(\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,11 +33,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.ultraserve.v1.system
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SYSTEMDESCRIPTION']._serialized_start=75
-  _globals['_SYSTEMDESCRIPTION']._serialized_end=533
-  _globals['_SPECSHEET']._serialized_start=535
-  _globals['_SPECSHEET']._serialized_end=604
-  _globals['_SPECFIGURE']._serialized_start=606
-  _globals['_SPECFIGURE']._serialized_end=694
-  _globals['_RACKDESCRIPTION']._serialized_start=696
-  _globals['_RACKDESCRIPTION']._serialized_end=803
+  _globals['_SYSTEMDESCRIPTION']._serialized_end=554
+  _globals['_SPECSHEET']._serialized_start=556
+  _globals['_SPECSHEET']._serialized_end=625
+  _globals['_SPECFIGURE']._serialized_start=627
+  _globals['_SPECFIGURE']._serialized_end=715
+  _globals['_RACKDESCRIPTION']._serialized_start=717
+  _globals['_RACKDESCRIPTION']._serialized_end=824
 # @@protoc_insertion_point(module_scope)

@@ -39,6 +39,7 @@ class SystemDescription(_message.Message):
     CALIBRATION_FIELD_NUMBER: _builtins.int
     OVERLAP_FIELD_NUMBER: _builtins.int
     KV_BLOCKS_FIELD_NUMBER: _builtins.int
+    ULTRASERVER_FIELD_NUMBER: _builtins.int
     ultraserve_version: _builtins.str
     vllm_version: _builtins.str
     weights: _builtins.str
@@ -54,6 +55,8 @@ class SystemDescription(_message.Message):
     overlap: _builtins.str
     kv_blocks: _builtins.int
     """Of each rank."""
+    ultraserver: _builtins.str
+    """Which machine of its kind it is: engines with the same name have partitions of the same one."""
     @_builtins.property
     def system(self) -> Global___SpecSheet:
         """Figures are in base units, as the cost model uses them."""
@@ -89,10 +92,11 @@ class SystemDescription(_message.Message):
         calibration: _builtins.str = ...,
         overlap: _builtins.str = ...,
         kv_blocks: _builtins.int = ...,
+        ultraserver: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chip", b"chip", "model", b"model", "partition", b"partition", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "chip", b"chip", "clock", b"clock", "dilation", b"dilation", "kv_blocks", b"kv_blocks", "model", b"model", "overlap", b"overlap", "partition", b"partition", "racks", b"racks", "routing", b"routing", "switch_generation", b"switch_generation", "system", b"system", "topology", b"topology", "ultraserve_version", b"ultraserve_version", "vllm_version", b"vllm_version", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "chip", b"chip", "clock", b"clock", "dilation", b"dilation", "kv_blocks", b"kv_blocks", "model", b"model", "overlap", b"overlap", "partition", b"partition", "racks", b"racks", "routing", b"routing", "switch_generation", b"switch_generation", "system", b"system", "topology", b"topology", "ultraserve_version", b"ultraserve_version", "ultraserver", b"ultraserver", "vllm_version", b"vllm_version", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -158,7 +158,7 @@ Global___Telemetry: _TypeAlias = Telemetry  # noqa: Y015
 @_typing.final
 class Event(_message.Message):
     """What has changed from one look at the engine to the next: of several stages that lie between two
-    looks the last one is told.
+    looks the last one is told. A call that closes or opens the door is told by itself.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

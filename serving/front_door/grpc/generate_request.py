@@ -16,12 +16,12 @@ from google.protobuf.message import Message
 from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-untyped]
 
 from serving.admission.work import Client, Work, WorkClass
-from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
-from serving.front_door.http.request_work import (
+from serving.admission.work_estimate import (
     CHARACTERS_PER_TOKEN,
     SEQUENCES_MAX,
     UNSAID_NEW_TOKENS,
 )
+from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
 
 CLASS_METADATA: Final = "x-ultraserve-class"
 

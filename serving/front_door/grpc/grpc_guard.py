@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from emulator.errors import UltraServeError
 from serving.access.key_ring import KeyRing
@@ -26,6 +25,7 @@ from serving.front_door.grpc.described_context import CallMeaning, DescribedCont
 from serving.front_door.grpc.generate_request import Asked, aborted_ids, asked_of
 from serving.front_door.grpc.rpc_caller import ABORT, GENERATE, Caller, caller_of, refused
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, failure_of
+from serving.front_door.grpc.unserved_call import message_in, not_served, refusing
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -54,10 +54,14 @@ class GuardedEngine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """How much one call may be: bytes of its message, wall seconds, tokens of its context."""
+    """How much one call may be: bytes of its message, wall seconds, tokens of its context.
+
+    `queue_wall_s_max` is how long batch work waits for its turn, before its time begins.
+    """
 
     message_bytes_max: int
     wall_s_max: float
+    queue_wall_s_max: float
     context_tokens: int
 
 
@@ -90,7 +94,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         subject = "engine"
         try:
             if handler is None:
-                raise _not_served(method)
+                raise CallRefused(not_served(method))
             caller = caller_of(method, handler_call_details.invocation_metadata, self._keys)
             subject = f"key {caller.client.name}"
             if method == GENERATE:
@@ -99,7 +103,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                     self._door.count_refusal(refusal, caller.work_class)
                     raise refusal
         except UltraServeError as error:
-            return _refusing(failure_of(error, subject=subject))
+            return refusing(failure_of(error, subject=subject))
         return self._guarded(handler, method, caller)
 
     def _guarded(self, handler: Any, method: str, caller: Caller) -> Any:
@@ -142,7 +146,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         except UltraServeError as error:
             await abort_for(context, failure_of(error, subject=meaning.subject))
         except NotImplementedError:  # as generated code has it for what a servicer leaves out
-            await abort_for(context, failure_of(_not_served(method)))
+            await abort_for(context, not_served(method))
         except Exception as error:
             logger.exception("%s failed", method)
             await abort_for(context, meaning.failure(grpc.StatusCode.INTERNAL, "", error))
@@ -189,6 +193,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             self._generating.add(asked.engine_id)
             outcome = None
             try:
+                await ticket.turn()  # its time begins when the engine may have it, as over HTTP
                 outcome = await self._answered(inner, asked, context)
             finally:
                 if outcome is not Outcome.FINISHED:
@@ -211,7 +216,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         outcome, write = Outcome.FINISHED, context.write
         try:
             async with (
-                asyncio.timeout(self._limits.wall_s_max),
+                asyncio.timeout(self._limits.wall_s_max) as limit,
                 aclosing(inner(asked.message, context)) as answers,
             ):
                 async for answer in answers:
@@ -219,6 +224,8 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                         outcome = _BY_REASON.get(answer.complete.finish_reason, outcome)
                     await write(answer)
         except TimeoutError:
+            if not limit.expired():
+                raise  # the handler's own
             return None
         except grpc.aio.InternalError:
             return Outcome.ABORTED  # the client went while it was written to
@@ -258,39 +265,9 @@ def _reader(deserialize: Callable[[bytes], Any] | None, bytes_max: int) -> Calla
     """Read a message, or say in its place why not: gRPC's own would tell it as INTERNAL."""
 
     def read(raw: bytes) -> Any:
-        if len(raw) > bytes_max:
-            return Unread(
-                refusal=refused(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    "MESSAGE_BYTES",
-                    f"expected a message of at most {bytes_max} bytes, not {len(raw)}",
-                )
-            )
-        if deserialize is None:
-            return raw
         try:
-            return deserialize(raw)
-        except DecodeError:
-            return Unread(
-                refusal=refused(
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    "UNREADABLE_MESSAGE",
-                    "the message is none of the method's request type",
-                )
-            )
+            return message_in(raw, deserialize or bytes, bytes_max=bytes_max, subject="engine")
+        except CallRefused as refusal:
+            return Unread(refusal=refusal)
 
     return read
-
-
-def _not_served(method: str) -> CallRefused:
-    return refused(grpc.StatusCode.UNIMPLEMENTED, "NOT_SERVED", f"{method}: no such method")
-
-
-def _refusing(failure: RpcFailure) -> Any:
-    """A handler that ends the call at once, and reads nothing of it."""
-
-    async def refuse(messages: Any, context: Any) -> None:
-        del messages
-        await abort_for(context, failure)
-
-    return grpc.stream_stream_rpc_method_handler(refuse)

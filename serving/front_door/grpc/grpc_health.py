@@ -9,13 +9,21 @@ import asyncio
 import contextlib
 from typing import Any, Final, Protocol
 
+import grpc
 from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]
+
+from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
 
 LIVE: Final = ""
 READY: Final = "vllm.grpc.engine.VllmEngine"
 
+WATCHERS_MAX: Final = 1_024
+"""At a time; one more is refused, and can check instead."""
+
 _LOOK_EVERY_S: Final = 0.2
 """While somebody watches."""
+
+_WATCH_RETRY_S: Final = 1.0
 
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -63,11 +71,13 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
         self, request: Any, context: Any
     ) -> None:
         """Say what holds now and whenever it changes."""
-        await self._look()
+        if self._watchers >= WATCHERS_MAX:
+            raise CallRefused(_CROWDED)
         self._watchers += 1
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._keep_looking())
         try:
+            await self._look()
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._keep_looking())
             await super().Watch(request, context)
         finally:
             self._watchers -= 1
@@ -97,3 +107,12 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
             status = _SERVING if reason is None else _NOT_SERVING
             if self._server_status.get(name) != status:
                 await self.set(name, status)
+
+
+_CROWDED: Final = RpcFailure(
+    code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+    message=f"{WATCHERS_MAX} calls watch health already",
+    reason="WATCHERS",
+    retry_after_s=_WATCH_RETRY_S,
+    violations={"engine": f"{WATCHERS_MAX} watchers at a time"},
+)

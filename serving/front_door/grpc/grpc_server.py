@@ -14,13 +14,16 @@ from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from smg_grpc_proto import vllm_engine_pb2_grpc  # type: ignore[import-untyped]
 
+from serving.access.free_port import check_port
 from serving.access.key_ring import KeyRing
 from serving.errors import PortInUse
 from serving.front_door.door import Door
 from serving.front_door.front_door_settings import FrontDoorSettings
+from serving.front_door.grpc.connection_options import connection_options
 from serving.front_door.grpc.grpc_guard import CALLS_MAX, CallLimits, GrpcGuard
-from serving.front_door.grpc.grpc_health import LIVE, READY, GrpcHealth, Reasons
+from serving.front_door.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth, Reasons
 from serving.front_door.grpc.grpc_tls import RenewedCertificates
+from serving.settings import ClockSetting, Settings
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -29,15 +32,6 @@ HEALTH: Final = "grpc.health.v1.Health"
 
 _STOP_GRACE_S: Final = 0.5
 """For the last words of calls that have ended; who watches health is cut off after it."""
-
-_WATCHERS_MAX: Final = 1_024
-"""Of health, at a time."""
-
-_KEEPALIVE_S: Final = 60
-"""A connection that is silent so long is asked whether anybody is there; who does not answer in
-_KEEPALIVE_ANSWER_S is gone, and so are the requests that came over it."""
-
-_KEEPALIVE_ANSWER_S: Final = 20
 
 _SLACK_BYTES: Final = 64 * 2**10
 """Above the limit of a message, so that the guard can say what is wrong with one a little longer;
@@ -66,6 +60,7 @@ class EngineGrpcServer:
         limits = CallLimits(
             message_bytes_max=settings.body_bytes_max,
             wall_s_max=settings.request_wall_s_max,
+            queue_wall_s_max=settings.limits.batch_wait_s * _dilation(engine),
             context_tokens=engine.model_config.max_model_len,
         )
         self._health = GrpcHealth(readiness)
@@ -74,14 +69,14 @@ class EngineGrpcServer:
             interceptors=[GrpcGuard(engine, door=door, keys=keys, limits=limits)],
             options=server_options(limits),
             # Who is refused by the door is told why; this is for calls that never say anything.
-            maximum_concurrent_rpcs=inside + CALLS_MAX + _WATCHERS_MAX,
+            maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX,
         )
         # Its import reaches into vLLM's command line and logging: not where no such door is.
         from serving.front_door.grpc.engine_servicer import EngineServicer
 
         servicer = EngineServicer(
             engine,
-            in_flight=lambda: door.state().in_flight,
+            in_flight=lambda: door.in_flight,
             is_paused=lambda: door.closed is not None,
             not_ready=readiness.not_ready,
         )
@@ -100,6 +95,7 @@ class EngineGrpcServer:
                 credentials = RenewedCertificates(self._tls).credentials()
                 self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
+            check_port(self._host, self._port, field="grpc_port")
             raise PortInUse(self._host, self._port, field="grpc_port") from error
         await self._server.start()
         kind = "plain text" if self._tls is None else "TLS"
@@ -113,24 +109,19 @@ class EngineGrpcServer:
 
 def server_options(limits: CallLimits) -> list[tuple[str, int]]:
     """Options of gRPC's core: those of vLLM's launcher, and our limits."""
-    # A connection lives so long, and its calls a request's time longer: a call that never sends its
-    # message has no other end. Clients connect again by themselves.
-    life_ms = min(round(max(limits.wall_s_max, 1.0) * 1e3), 2**31 - 1)
+    # A connection lives so long, and its calls as long as a request may be here: a call that never
+    # sends its message has no other end. Clients connect again by themselves.
     return [
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_receive_message_length", limits.message_bytes_max + _SLACK_BYTES),
-        # As vLLM's launcher has it: a Generate that does not stream is silent while it decodes, and
-        # a client's pings in that time are no abuse.
-        ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.keepalive_time_ms", _KEEPALIVE_S * 1_000),
-        ("grpc.keepalive_timeout_ms", _KEEPALIVE_ANSWER_S * 1_000),
-        ("grpc.max_connection_age_ms", life_ms),
-        ("grpc.max_connection_age_grace_ms", life_ms),
-        # A second server on the port is told so instead of taking half of the calls.
-        ("grpc.so_reuseport", 0),
+        *connection_options(
+            message_bytes_max=limits.message_bytes_max + _SLACK_BYTES,
+            life_wall_s=limits.wall_s_max,
+            grace_wall_s=limits.queue_wall_s_max + limits.wall_s_max,
+        ),
     ]
 
 
-__all__ = ["HEALTH", "LIVE", "READY", "EngineGrpcServer", "server_options"]
+def _dilation(engine: Any) -> float:
+    """Wall seconds in an emulated one, taken to be one where they are measured later."""
+    settings = Settings.from_additional_config(engine.vllm_config.additional_config)
+    return ClockSetting.parse(settings.clock).dilation or 1.0

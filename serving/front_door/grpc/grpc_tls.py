@@ -16,8 +16,6 @@ from serving.access.tls_files import TlsFiles
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
 
-_Identity = tuple[tuple[int, int, int], ...]
-
 
 class RenewedCertificates:
     """The files' present content for gRPC's threads, which ask one at a time or at once.
@@ -28,7 +26,7 @@ class RenewedCertificates:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._lock = threading.Lock()
-        self._seen = self._identity()
+        self._seen = self._files.identity()
         self.first = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -43,7 +41,7 @@ class RenewedCertificates:
         """The files when they are others than at the last look; None: keep what you have."""
         with self._lock:
             try:
-                seen = self._identity()
+                seen = self._files.identity()
                 if seen == self._seen:
                     return None
                 self._seen = seen
@@ -60,8 +58,3 @@ class RenewedCertificates:
         client_ca = None if files.client_ca is None else files.client_ca.read_bytes()
         pair = (files.key.read_bytes(), files.certificate.read_bytes())
         return grpc.ssl_server_certificate_configuration([pair], client_ca)
-
-    def _identity(self) -> _Identity:
-        files = (self._files.certificate, self._files.key, self._files.client_ca)
-        states = [path.stat() for path in files if path is not None]
-        return tuple((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)

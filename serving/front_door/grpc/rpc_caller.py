@@ -11,6 +11,7 @@ from typing import Final
 import grpc
 
 from serving.access.key_ring import KeyRing
+from serving.access.shown_key import shown_key
 from serving.admission.work import Client, WorkClass
 from serving.front_door.grpc.generate_request import CLASS_METADATA, work_class_of
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
@@ -27,7 +28,6 @@ class Wants(Enum):
 
     NOTHING = auto()  # probes have no key
     CLIENT = auto()  # a key for inference, where keys are asked for
-    CONTROL = auto()  # a key for control, always
     ANOTHER_ENGINE = auto()
 
 
@@ -36,11 +36,15 @@ _WANTS: Final[Mapping[str, Wants]] = {
     "/grpc.health.v1.Health/List": Wants.NOTHING,
     "/grpc.health.v1.Health/Watch": Wants.NOTHING,
     f"{ENGINE}HealthCheck": Wants.NOTHING,
-    f"{ENGINE}FlushCache": Wants.CONTROL,
-    f"{ENGINE}StartProfile": Wants.CONTROL,
-    f"{ENGINE}StopProfile": Wants.CONTROL,
     f"{ENGINE}Embed": Wants.ANOTHER_ENGINE,
 }
+
+_CONTROL_CALLS: Final[Mapping[str, str]] = {
+    f"{ENGINE}FlushCache": "ResetPrefixCache",
+    f"{ENGINE}StartProfile": "RecordSteps",
+    f"{ENGINE}StopProfile": "GetRecording",
+}
+"""What of the published service is administration -> the call of the control service for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,25 +57,26 @@ class Caller:
 
 def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
     """Who calls `method`; raises CallRefused for one who may not."""
+    if (call := _CONTROL_CALLS.get(method)) is not None:
+        raise refused(
+            grpc.StatusCode.PERMISSION_DENIED,
+            "NOT_SERVED_HERE",
+            f"not served here: use {call} of the control service ultraserve.v1.ControlService, "
+            "on the control port",
+        )
     wants = _WANTS.get(method, Wants.CLIENT)
     if wants is Wants.ANOTHER_ENGINE:
         raise refused(
             grpc.StatusCode.UNIMPLEMENTED, "NOT_SERVED", "this engine generates text; nothing else"
         )
     if wants is Wants.NOTHING:
-        client = Client()
-        return Caller(client=client, work_class=client.work_class)
+        return Caller(client=Client(), work_class=Client().work_class)
+    metadata = tuple(metadata)
     said = {key.lower(): value for key, value in metadata if isinstance(value, str)}
-    secret = _secret(said)
-    if wants is Wants.CONTROL:
-        if not keys.admits_control(secret):
-            raise _turned_away(keys, secret, "a key that may control the server")
-        client = keys.client_of(secret) or Client(name="control")
-    else:
-        known = keys.client_of(secret)
-        if known is None:
-            raise _turned_away(keys, secret, "a key for inference")
-        client = known
+    secret = shown_key(metadata)
+    client = keys.client_of(secret)
+    if client is None:
+        raise _turned_away(keys, secret)
     return Caller(client=client, work_class=work_class_of(said.get(CLASS_METADATA), client))
 
 
@@ -80,19 +85,13 @@ def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
     return CallRefused(RpcFailure(code=code, message=message, reason=reason))
 
 
-def _turned_away(keys: KeyRing, secret: str | None, wanted: str) -> CallRefused:
+def _turned_away(keys: KeyRing, secret: str | None) -> CallRefused:
     """A caller who is somebody else lacks a permission; one who is nobody has to say who."""
-    if keys.holder_of(secret) is not None or (keys.is_open and secret is None):
-        return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", f"expected {wanted}")
+    wanted = "expected a key for inference"
+    if keys.holder_of(secret) is not None:
+        return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", wanted)
     return refused(
         grpc.StatusCode.UNAUTHENTICATED,
         "UNAUTHENTICATED",
-        f"expected {wanted}, in the metadata `authorization: Bearer ...`",
+        f"{wanted}, in the metadata `authorization: Bearer ...`",
     )
-
-
-def _secret(said: Mapping[str, str]) -> str | None:
-    scheme, _, token = said.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
-        return token.strip()
-    return said.get("x-api-key")

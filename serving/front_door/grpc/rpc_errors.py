@@ -9,7 +9,6 @@ send them (https://google.aip.dev/193).
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -37,8 +36,6 @@ client takes 8 KiB of (gRPC's default soft limit of a call's metadata)."""
 
 _WORD_BYTES_MAX: Final = 120
 """Of a name or a value beside the sentence."""
-
-_NO_ENTRIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +132,6 @@ def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
     )
 
 
-def status_of(error: BaseException) -> Status:
-    """The google.rpc.Status of a call that met `error`."""
-    return failure_of(error).to_status()
-
-
 async def abort_for(
     context: "grpc.aio.ServicerContext[Any, Any]",
     failure: RpcFailure,
@@ -153,32 +145,6 @@ async def abort_for(
         described.append((PUSHBACK_TRAILER, str(max(0, round(failure.retry_after_s * 1e3)))))
     await context.abort(failure.code, status.message, (*trailers, *described))
     raise AssertionError("abort raises")
-
-
-async def abort_with(
-    context: "grpc.aio.ServicerContext[Any, Any]",
-    code: grpc.StatusCode,
-    message: str,
-    *,
-    reason: str,
-    retry_after_s: float | None = None,
-    violations: Mapping[str, str] = _NO_ENTRIES,
-    field: str | None = None,
-    metadata: Mapping[str, str] = _NO_ENTRIES,
-) -> NoReturn:
-    """End the call; the arguments are those of `RpcFailure`."""
-    await abort_for(
-        context,
-        RpcFailure(
-            code=code,
-            message=message,
-            reason=reason,
-            retry_after_s=retry_after_s,
-            violations=violations,
-            field=field,
-            metadata=metadata,
-        ),
-    )
 
 
 def _word(text: str) -> str:

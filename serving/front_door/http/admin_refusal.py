@@ -1,7 +1,7 @@
 """Refuses what of vLLM's HTTP app is for who runs the engine: that has a port and a key of its own.
 
-A path is answered 403 with the way to go, whether or not vLLM's app has it: most of them it has
-with VLLM_SERVER_DEV_MODE alone.
+A path is answered 403, with the way to go where there is one, whether or not vLLM's app has it:
+most of them it has with VLLM_SERVER_DEV_MODE alone.
 """
 
 from http import HTTPStatus
@@ -22,8 +22,6 @@ _WAYS: Final = {
     "/resume": f"`ultraserve engine resume`, or ResumeGeneration {_CONTROL}",
     "/is_paused": f"`ultraserve engine state`, or GetRest {_CONTROL}",
     "/reset_prefix_cache": f"ResetPrefixCache {_CONTROL}",
-    "/reset_mm_cache": f"ResetPrefixCache {_CONTROL}",
-    "/reset_encoder_cache": f"ResetPrefixCache {_CONTROL}",
     "/start_profile": f"`ultraserve profile`, or RecordSteps {_CONTROL}",
     "/stop_profile": f"`ultraserve profile`, or GetRecording {_CONTROL}",
     "/server_info": f"`ultraserve describe`, or DescribeSystem {_CONTROL}",
@@ -33,7 +31,7 @@ _WAYS: Final = {
 }
 """What of vLLM's administration has a way of ours."""
 
-_WITHOUT_A_WAY: Final = frozenset(
+_NOT_OFFERED: Final = frozenset(
     {
         "/abort_requests",
         "/collective_rpc",
@@ -43,6 +41,8 @@ _WITHOUT_A_WAY: Final = frozenset(
         "/inference/v1/abort_requests",
         "/init_weight_transfer_engine",
         "/is_scaling_elastic_ep",
+        "/reset_encoder_cache",
+        "/reset_mm_cache",
         "/shutdown_weight_transfer_engine",
         "/start_draft_weight_update",
         "/start_weight_update",
@@ -52,9 +52,10 @@ _WITHOUT_A_WAY: Final = frozenset(
         "/weight_checker",
     }
 )
-"""What has none: it would reach into the engine's process, or other people's requests."""
+"""What has none: it would reach into the engine's process or other people's requests, or is for
+what this engine does not do, such as LoRA and media."""
 
-REFUSED_PATHS: Final = frozenset({*_WAYS, *_WITHOUT_A_WAY})
+REFUSED_PATHS: Final = frozenset({*_WAYS, *_NOT_OFFERED})
 
 
 def refusal_of(path: str) -> HttpError | None:
@@ -62,9 +63,7 @@ def refusal_of(path: str) -> HttpError | None:
     if path not in REFUSED_PATHS:
         return None
     way = _WAYS.get(path)
-    words = f"use {way}" if way else f"what there is of it is part {_CONTROL}"
+    where = "not offered by this server" if way is None else f"not served here: use {way}"
     return HttpError(
-        status=HTTPStatus.FORBIDDEN,
-        code="not_served_here",
-        message=f"{path} is not served here: {words}",
+        status=HTTPStatus.FORBIDDEN, code="not_served_here", message=f"{path} is {where}"
     )

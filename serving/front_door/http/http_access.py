@@ -9,8 +9,9 @@ from http import HTTPStatus
 from typing import Final
 
 from serving.access.key_ring import KeyRing
+from serving.access.shown_key import HEADERS, shown_key
 from serving.admission.work import Client
-from serving.front_door.http.asgi import Scope, header
+from serving.front_door.http.asgi import Scope
 from serving.front_door.http.http_errors import HttpError, HttpRefused
 
 OPEN_PATHS: Final = frozenset(
@@ -18,8 +19,6 @@ OPEN_PATHS: Final = frozenset(
 )
 """What asks whether a server is there, and which. None of them says more than that, or changes
 anything."""
-
-_BEARER: Final = "bearer"
 
 _NO_KEY: Final = HttpError(
     status=HTTPStatus.UNAUTHORIZED,
@@ -45,7 +44,7 @@ def client_of(keys: KeyRing, scope: Scope, path: str) -> Client:
     """
     if keys.is_open or path in OPEN_PATHS or scope.get("method") == "OPTIONS":
         return Client()
-    secret = secret_of(scope)
+    secret = _secret_of(scope)
     client = keys.client_of(secret)
     if client is not None:
         return client
@@ -65,11 +64,11 @@ def may_enter(keys: KeyRing, scope: Scope, path: str) -> bool:
     return True
 
 
-def secret_of(scope: Scope) -> str | None:
-    """The key that the request carries; None when it carries none."""
-    said = header(scope, b"authorization")
-    if said is not None:
-        scheme, _, secret = said.partition(" ")
-        if scheme.lower() == _BEARER and secret.strip():
-            return secret.strip()
-    return header(scope, b"x-api-key") or None
+def _secret_of(scope: Scope) -> str | None:
+    """The key that the request shows; None when it shows none."""
+    names = {name.encode(): name for name in HEADERS}
+    return shown_key(
+        (names[key], bytes(value).decode("latin-1"))
+        for key, value in scope["headers"]
+        if key in names
+    )

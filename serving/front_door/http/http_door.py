@@ -3,7 +3,7 @@
 Pure ASGI, so that streams pass as they are: a chunk costs one function call. In this order, the
 cheap before the dear:
 
-    probe ──► answered here                 path of administration ──► 403, the way to go
+    probe ──► answered here                 path of administration ──► 403, and a way
     key ──► 401, 403                        class of work ──► 400
     closed, or full for this client ──► 503, 429 before its body is read
     body ──► 413, 408                       door.enter(work) ──► 429, 503
@@ -36,7 +36,12 @@ from serving.front_door.http.missing_apis import missing_api
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.rate_headers import rate_headers
 from serving.front_door.http.request_body import BodyReader, ClientGone, let_go
-from serving.front_door.http.request_work import said_class, work_of
+from serving.front_door.http.request_work import (
+    asked_in,
+    refuse_background,
+    said_class,
+    work_of,
+)
 from serving.front_door.http.unreadable_request import STUMBLES, stumbled
 from serving.front_door.ticket import Ticket
 
@@ -128,19 +133,22 @@ class HttpDoor:
         if asks_for_work:
             self._refuse_early(client, said)
         body = await self._bodies.read(scope, receive)
-        check_json(scope, body)
         if not asks_for_work:
+            check_json(scope, body)
             exchange = HttpExchange(receive, send, path=path, body=body, headers=headers)
             await self._run(scope, exchange)
             return
+        asked = asked_in(body)
+        check_json(scope, body, is_read=asked is not None)
+        refuse_background(path, asked)
         work = work_of(
-            path, body, client=client, said=said, context_tokens_max=self._context_tokens_max
+            path, asked, client=client, said=said, context_tokens_max=self._context_tokens_max
         )
         ticket = self._door.enter(work)
         exchange = HttpExchange(
             receive, send, path=path, body=body, headers=[*headers, *rate_headers(ticket.rate)]
         )
-        del body, work  # the app has the only copy; an answer may take an hour
+        del body, asked, work  # the app has the only copy; an answer may take an hour
         await self._run_with(ticket, scope, exchange)
 
     def _refuse_early(self, client: Client, said: WorkClass | None) -> None:
@@ -149,10 +157,9 @@ class HttpDoor:
         full = self._door.would_refuse(client, work_class)
         if full is None:
             return
-        if said is None and work_class is WorkClass.INTERACTIVE:
-            full = self._door.would_refuse(client, WorkClass.BATCH)  # the body may say so
-            if full is None:
-                return
+        may_say_batch = said is None and work_class is WorkClass.INTERACTIVE
+        if may_say_batch and self._door.would_refuse(client, WorkClass.BATCH) is None:
+            return
         self._door.count_refusal(full, work_class)
         raise full
 
@@ -192,7 +199,7 @@ class HttpDoor:
         finally:
             timer.cancel()
             if told:
-                await asyncio.wait(told)
+                await asyncio.gather(*told, return_exceptions=True)  # or nobody is there any more
 
     async def _websocket(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         """Websockets are for clients with a key too; vLLM's app has some for speech alone."""

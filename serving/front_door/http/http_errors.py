@@ -9,7 +9,6 @@ https://docs.anthropic.com/en/api/errors
 """
 
 import json
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -115,9 +114,7 @@ def error_of(refused: Refused) -> HttpError:
         status=HTTPStatus.SERVICE_UNAVAILABLE if of_server else HTTPStatus.TOO_MANY_REQUESTS,
         code=refused.reason.value,
         message=str(refused),
-        retry_after_s=max(0.0, refused.retry_after_s)
-        if math.isfinite(refused.retry_after_s)
-        else None,
+        retry_after_s=max(0.0, refused.retry_after_s),
         rate=refused.rate,
     )
 

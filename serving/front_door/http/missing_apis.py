@@ -10,15 +10,13 @@ from typing import Any, Final
 
 from serving.front_door.http.http_errors import HttpError
 
-_HANDLERS: Final = {"/v1/systemone": "serving_structured_decisions"}
-"""Path -> where vLLM's app keeps what answers it, None for a model that cannot."""
+_DECISIONS: Final = "/v1/systemone"
 
 
 def missing_paths(state: Any) -> frozenset[str]:
     """The paths that an app with this state cannot answer."""
-    return frozenset(
-        path for path, handler in _HANDLERS.items() if getattr(state, handler, None) is None
-    )
+    has_decisions = getattr(state, "serving_structured_decisions", None) is not None
+    return frozenset() if has_decisions else frozenset({_DECISIONS})
 
 
 def missing_api(path: str, missing: Collection[str]) -> HttpError | None:

@@ -42,8 +42,12 @@ ERROR_SCHEMA: Final = {
 }
 
 _WITH_BODY: Final = (400, 404, 408, 413, 503)
-_GENERATING: Final = (422, 429, 501, 504)
+_GENERATING: Final = (429, 504)
 _WITH_KEYS: Final = (401, 403)
+
+_NEVER: Final = (422, 501)
+"""What vLLM describes and nobody is answered: validation errors are 400, media are refused before
+they are read (422), and an API that the served model does not have (501) is 404."""
 
 _SECURITY: Final = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -110,6 +114,7 @@ def _operation(
         codes.update((400, 404))
     if needs_key and not is_open:
         codes.update(_WITH_KEYS)
+    codes.difference_update(_NEVER)
     if path in {"/health", "/ping"}:
         codes.add(503)
     responses = {code: answer for code, answer in operation["responses"].items() if int(code) < 400}

@@ -1,9 +1,8 @@
 """How much work an HTTP request asks for, as far as its body says: admission's estimate.
 
-Only what is needed is parsed. Token ids are counted exactly; of text a token is taken to be four
-characters ("~4 characters in English", https://platform.openai.com/tokenizer), and the engine's own
-count takes its place as soon as there is one. A body that is malformed is a request like any other:
-vLLM's app says what is wrong with it.
+Only what is needed is parsed, and once. Token ids are counted exactly; of text a token is taken to
+be four characters, and the engine's own count takes its place as soon as there is one. A body that
+is malformed is a request like any other: vLLM's app says what is wrong with it.
 """
 
 from http import HTTPStatus
@@ -12,22 +11,27 @@ from typing import Any, Final
 import msgspec
 
 from serving.admission.work import Client, Work, WorkClass
+from serving.admission.work_estimate import (
+    CHARACTERS_PER_TOKEN,
+    SEQUENCES_MAX,
+    UNSAID_NEW_TOKENS,
+)
 from serving.front_door.http.asgi import Scope, header
 from serving.front_door.http.http_errors import HttpError, HttpRefused
 
 CLASS_HEADER: Final = b"x-ultraserve-class"
 
-CHARACTERS_PER_TOKEN: Final = 4
-
-UNSAID_NEW_TOKENS: Final = 1024
-"""Of an answer whose request says nothing about its length; assumed, until the engine knows: the
-whole context would keep chats without a limit out of every budget."""
-
 COMPLETION_NEW_TOKENS: Final = 16
 """OpenAI's default of `max_tokens` for /v1/completions, and vLLM's."""
 
-SEQUENCES_MAX: Final = 16_384
-"""Of one request: vLLM refuses a larger `n` (VLLM_MAX_N_SEQUENCES)."""
+_WITH_CHOICES: Final = frozenset({"/v1/completions", "/v1/chat/completions", "/invocations"})
+"""Where vLLM makes `n` answers of each prompt; elsewhere it ignores or refuses the word, as it does
+`best_of` everywhere."""
+
+_TOKENS_IN_PATH: Final = "/inference/v1/generate"
+"""Whose `n` is in `sampling_params`."""
+
+_RESPONSES_PATH: Final = "/v1/responses"
 
 _FLEX: Final = "flex"
 
@@ -39,7 +43,7 @@ class _Sampling(msgspec.Struct):
     n: msgspec.Raw = msgspec.Raw()
 
 
-class _Body(msgspec.Struct):
+class AskedBody(msgspec.Struct):
     """What of a body of any API is looked at; a raw field is empty where the body has none."""
 
     prompt: msgspec.Raw = msgspec.Raw()
@@ -59,7 +63,7 @@ class _Body(msgspec.Struct):
     max_completion_tokens: msgspec.Raw = msgspec.Raw()
     max_output_tokens: msgspec.Raw = msgspec.Raw()
     n: msgspec.Raw = msgspec.Raw()
-    best_of: msgspec.Raw = msgspec.Raw()
+    background: msgspec.Raw = msgspec.Raw()
     service_tier: msgspec.Raw = msgspec.Raw()
     priority: msgspec.Raw = msgspec.Raw()
 
@@ -76,7 +80,18 @@ _TEXTS: Final = (
     "query",
     "items",
 )
-_DECODER: Final = msgspec.json.Decoder(_Body)
+_NO_NUMBERS: Final = (b"[", b'"', b"{", b"l", b"r", b"s")
+"""What begins or is in every other value: arrays, strings, objects, null, true and false."""
+
+_DECODER: Final = msgspec.json.Decoder(AskedBody)
+
+
+def asked_in(body: bytes) -> AskedBody | None:
+    """What a body says; None for one that is no JSON object."""
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def said_class(scope: Scope) -> WorkClass | None:
@@ -99,29 +114,44 @@ def said_class(scope: Scope) -> WorkClass | None:
         raise HttpRefused(error) from None
 
 
+def refuse_background(path: str, asked: AskedBody | None) -> None:
+    """Raise HttpRefused for a response that is made when its request is over.
+
+    It would be work that nobody waits for and no ticket counts. vLLM offers it where it keeps
+    responses (VLLM_ENABLE_RESPONSES_API_STORE).
+    """
+    if path != _RESPONSES_PATH or asked is None:
+        return
+    if bytes(asked.background) in (b"", b"null", b"false"):
+        return
+    error = HttpError(
+        status=HTTPStatus.BAD_REQUEST,
+        code="not_offered",
+        message="background: expected false; here a response is made while its client waits",
+        param="background",
+    )
+    raise HttpRefused(error)
+
+
 def work_of(
     path: str,
-    body: bytes,
+    asked: AskedBody | None,
     *,
     client: Client,
     said: WorkClass | None,
     context_tokens_max: int,
 ) -> Work:
-    """The work that `body`, sent to `path`, asks for.
+    """The work that a body which says `asked`, sent to `path`, asks for.
 
     `said` is the class that the request's header names. Tokens of a sequence are at most
     `context_tokens_max`, the engine's longest context: it refuses more.
     """
-    try:
-        asked = _DECODER.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        asked = _Body()
+    asked = asked or AskedBody()
     sampling = _typed(asked.sampling_params, _Sampling) or _Sampling()
     prompts, prompt_tokens = _prompts(asked)
     if path.endswith("/chat/completions/batch"):
         prompts = max(1, len(_typed(asked.messages, list[msgspec.Raw]) or ()))
-    choices = max(_count(asked.n), _count(asked.best_of), _count(sampling.n), 1)
-    sequences = min(prompts * choices, SEQUENCES_MAX)
+    sequences = min(prompts * _choices(path, asked, sampling), SEQUENCES_MAX)
     new_tokens = _new_tokens(path, asked, sampling)
     return Work(
         client=client,
@@ -132,12 +162,19 @@ def work_of(
     )
 
 
-def _body_class(asked: _Body) -> WorkClass | None:
+def _choices(path: str, asked: AskedBody, sampling: _Sampling) -> int:
+    """How many answers each prompt gets."""
+    if path == _TOKENS_IN_PATH:
+        return max(1, _count(sampling.n))
+    return max(1, _count(asked.n)) if path in _WITH_CHOICES else 1
+
+
+def _body_class(asked: AskedBody) -> WorkClass | None:
     flex = _typed(asked.service_tier, str) == _FLEX
     return WorkClass.BATCH if flex or _count(asked.priority) else None
 
 
-def _new_tokens(path: str, asked: _Body, sampling: _Sampling) -> int:
+def _new_tokens(path: str, asked: AskedBody, sampling: _Sampling) -> int:
     said = (
         asked.max_completion_tokens,
         asked.max_tokens,
@@ -150,22 +187,31 @@ def _new_tokens(path: str, asked: _Body, sampling: _Sampling) -> int:
     return COMPLETION_NEW_TOKENS if path == "/v1/completions" else UNSAID_NEW_TOKENS
 
 
-def _prompts(asked: _Body) -> tuple[int, int]:
+def _prompts(asked: AskedBody) -> tuple[int, int]:
     """How many prompts there are, and the tokens of all of them together; at least one each."""
-    characters = sum(len(bytes(getattr(asked, name))) for name in _TEXTS)
+    characters = sum(len(getattr(asked, name)) for name in _TEXTS)
     tokens = -(-characters // CHARACTERS_PER_TOKEN)
-    ids = _typed(asked.token_ids, list[int])
-    if ids is not None:
-        return 1, tokens + max(1, len(ids))
+    for flat in (_numbers(asked.token_ids), _numbers(asked.prompt)):
+        if flat is not None:
+            return 1, tokens + max(1, flat)
     prompt = _typed(asked.prompt, str | list[Any])
     if prompt is None:
         return 1, max(1, tokens)
     if isinstance(prompt, str):
         return 1, tokens + _text_tokens(prompt)
-    if not prompt or isinstance(prompt[0], int):
-        return 1, tokens + max(1, len(prompt))
     each = [_text_tokens(one) if isinstance(one, str) else _length(one) for one in prompt]
     return len(prompt), tokens + sum(each)
+
+
+def _numbers(raw: msgspec.Raw) -> int | None:
+    """How many numbers a JSON array of nothing else has; None for other JSON.
+
+    They are counted by their commas: a long prompt has as many integers as a body has place for.
+    """
+    text = bytes(raw)
+    if not text.startswith(b"[") or any(text.find(mark, 1) >= 0 for mark in _NO_NUMBERS):
+        return None
+    return text.count(b",") + 1 if text[1:-1].strip() else 0
 
 
 def _text_tokens(text: str) -> int:
@@ -183,7 +229,7 @@ def _count(raw: msgspec.Raw) -> int:
 
 def _typed(raw: msgspec.Raw, kind: Any) -> Any:
     """The value, None where there is none or one of another type."""
-    if not bytes(raw):
+    if not raw:
         return None
     try:
         return msgspec.json.decode(raw, type=kind)

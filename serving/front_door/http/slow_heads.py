@@ -7,10 +7,13 @@ uvicorn's `timeout_keep_alive`.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
+
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
 HEAD_WAIT_S: Final = 20.0
 """Wall seconds that a connection has to send a request's head, as `request_body.WAIT_S`."""
@@ -51,12 +54,17 @@ class SlowHeads:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(self._wait_s / 4)
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                logger.exception("connections were not looked at")
 
     def look(self) -> None:
         """Close the connections whose time is over."""
         now_s = self._clock()
         for connection in list(self._server.server_state.connections):
+            if not hasattr(connection, "cycle"):
+                continue  # a websocket, whose head has come
             cycle = connection.cycle  # the request that it is about, or was about last
             if cycle is not None and not cycle.response_complete:
                 self._since.pop(connection, None)

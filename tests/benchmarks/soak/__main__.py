@@ -8,10 +8,11 @@ lost, hang, slow down and are repaired, ranks are lent out and come back, and th
 closed and opened. At the end everything is repaired, and
 
     requests that entered  =  finished + aborted + failed + refused after they had waited,
-    the clients' counts are the server's,
+    the clients' counts are the door's, by reason, and the door's are vLLM's own,
     every KV block is free,
-    a process of each kind has the memory that it had after a sixth of the run, within 5 %
-    (in one of less than six minutes KV pools are still written for the first time, and it has not).
+    of each kind there are as many processes as after a sixth of the run, and all of them, and the
+    largest, have the memory that they had then, within 5 % (in a run of less than six minutes
+    KV pools are still written for the first time, and they have not).
 
 Prints figures and what does not hold; the exit code is 1 when something does not. What is random
 follows from the seed; when it meets the server does not, for both run in wall time.
@@ -32,11 +33,12 @@ import psutil
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient
 from tests.benchmarks.soak.asks import CONTEXT_TOKENS, Ask, Ending, Protocol, asks
-from tests.benchmarks.soak.books import ClientBooks, ServerBooks, differences
+from tests.benchmarks.soak.books import ClientBooks, EngineBooks, ServerBooks, differences
 from tests.benchmarks.soak.grpc_client import GrpcClient
 from tests.benchmarks.soak.http_client import HttpClient
-from tests.benchmarks.soak.memory import MemoryWatch
+from tests.benchmarks.soak.memory import MemoryWatch, changes
 from tests.benchmarks.soak.troubles import Troubles
+from tests.e2e.server_answers import metrics
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
 
 CHIPS, SPARES, SEATS = 4, 1, 8
@@ -50,6 +52,7 @@ BODY_BYTES_MAX = 4 * 2**20
 CONTROL_TIMEOUT_S = 60.0
 MEMORY_EVERY_S = 5.0
 MEMORY_SHARE = 0.05
+SETTLED_READINGS, SETTLED_EVERY_S = 3, 2.0
 EMPTY_S_MAX = 60.0
 
 KEYS = (
@@ -77,7 +80,7 @@ class Soak:
         self._seed, self._seconds = seed, seconds
         self._began_s = time.monotonic()
         self.books = ClientBooks()
-        self.memory = MemoryWatch(server.pid)
+        self.memory = MemoryWatch(server)
 
     @property
     def now_s(self) -> float:
@@ -128,8 +131,8 @@ class Soak:
             if int(self.now_s / 60) > said:
                 said = int(self.now_s / 60)
                 held = ", ".join(
-                    f"{role} {mean / 1e6:,.0f} MB"
-                    for role, mean in sorted(self.memory.readings[-1][1].items())
+                    f"{role} {each.processes} with {each.total_bytes / 1e6:,.0f} MB"
+                    for role, each in sorted(self.memory.readings[-1][1].items())
                 )
                 print(f"minute {said}: {self.books.sent} requests; {held}", file=sys.stderr)
             await asyncio.sleep(MEMORY_EVERY_S)
@@ -148,28 +151,32 @@ def until_empty(control: ControlClient) -> ServerBooks:
 
 
 def grown(memory: MemoryWatch, seconds: float) -> list[str]:
-    """Prints each role's memory; what has changed by more than the share, in words."""
-    found = []
-    early_s, window_s = seconds / 6, seconds / 12
-    for role in memory.roles:
-        early = memory.mean(role, from_s=early_s, to_s=early_s + window_s)
-        late = memory.mean(role, from_s=seconds - window_s, to_s=float("inf"))
-        change = late / early - 1
-        print(f"memory of a process, {role}: {early / 1e6:,.1f} -> {late / 1e6:,.1f} MB")
-        if not abs(change) <= MEMORY_SHARE:
-            found.append(f"memory of {role}: {change:+.1%}")
-    return found
+    """Prints each role's memory; what has changed by more than the share, in words.
+
+    The last readings are of a machine that is whole; of the early ones, those count that show one.
+    """
+    early_s, to_s = seconds / 6, seconds / 4
+    early = [reading for reading in memory.readings if early_s <= reading[0] <= to_s]
+    late = [reading for reading in memory.readings if reading[0] >= seconds]
+    return changes(early, late[-SETTLED_READINGS:], MEMORY_SHARE)
 
 
-def report(soak: Soak, troubles: Troubles, server: ServerBooks) -> None:
+def report(soak: Soak, troubles: Troubles, server: ServerBooks, engine: EngineBooks) -> None:
     """Print what happened."""
     books = soak.books
     print(f"requests sent: {books.sent}")
-    for name, counts in (("ended", books.ends), ("reasons", books.reasons), ("by", books.by_kind)):
+    for name, counts in (
+        ("ended", books.ends),
+        ("refused", books.refusals),
+        ("invalid", books.invalids),
+        ("by", books.by_kind),
+    ):
         print(f"  {name}: " + ", ".join(f"{key} {count}" for key, count in counts.most_common()))
+    print(f"  of those whose client went, {books.begun} had begun, {len(books.silent)} were silent")
     print(f"  longest refusal of interactive work: {books.longest_refusal_s:.3f} s")
     print(f"server: entered {server.entered}, left {dict(server.left)}")
     print(f"  refused: {dict(server.refused)}")
+    print(f"engine: finished {engine.finished}, {engine.sequences} sequences")
     print(f"troubles: {dict(troubles.counts)}; refused: {dict(troubles.refused)}")
     for line in books.broken:
         print(f"  broken: {line}")
@@ -218,9 +225,12 @@ def soak_server(
         troubles.stopped = True
         thread.join()
     books = until_empty(control)
-    soak.memory.read(soak.now_s)
-    report(soak, troubles, books)
-    wrong = [*differences(soak.books, books), *soak.books.broken]
+    for _ in range(SETTLED_READINGS):
+        time.sleep(SETTLED_EVERY_S)  # what has ended is buried, what was healed has started
+        soak.memory.read(soak.now_s)
+    engine = EngineBooks.of(metrics(server, keys[0]))
+    report(soak, troubles, books, engine)
+    wrong = [*differences(soak.books, books, engine), *soak.books.broken]
     held = {rank.rank: rank.kv_blocks_used for rank in control.state().ranks if rank.kv_blocks_used}
     wrong += [f"KV blocks are held on ranks {held}"] if held else []
     wrong += grown(soak.memory, seconds)

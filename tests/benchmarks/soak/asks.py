@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-BATCH_KEY = 1
+from serving.admission.refusal import RefusalReason
+
+BATCH_KEY, NARROW_KEY, SLOW_KEY = 1, 2, 3
 CONTEXT_TOKENS = 4_096
 """Of the server; a prompt that is too long is longer."""
 PREFIXES, PREFIX_TOKENS = 8, 96
@@ -48,6 +50,13 @@ class Fault(StrEnum):
     BAD_PARAMETER = "bad_parameter"
 
 
+_KEYS: dict[str, int] = {
+    RefusalReason.CONCURRENT: NARROW_KEY,
+    RefusalReason.REQUESTS_PER_MINUTE: SLOW_KEY,
+    RefusalReason.TOKENS_PER_MINUTE: SLOW_KEY,
+}
+"""Whose limit a reason is, where it is a key's."""
+
 FATES = {Fate.STAYS: 0.72, Fate.LEAVES: 0.14, Fate.ABORTS: 0.07, Fate.DEADLINE: 0.07}
 FAULTS = {
     Fault.NONE: 0.9,
@@ -65,7 +74,8 @@ class Ask:
     """One request.
 
     Attributes:
-        key: which of the clients' keys; BATCH_KEY is of the class "batch".
+        key: which of the clients' keys; BATCH_KEY is of the class "batch", NARROW_KEY may have few
+            requests at once, SLOW_KEY few in a minute.
         batch: of the class "batch".
         sequences: vLLM's `n`.
         leaves_after_s: wall seconds after which a client that does not stay goes.
@@ -89,6 +99,20 @@ class Ask:
     def may_wait(self) -> bool:
         """Whether it is batch work, by its own word or its key's: a refusal may come later."""
         return self.batch or self.key == BATCH_KEY
+
+    @property
+    def enters(self) -> bool:
+        """Whether its fault, if it has one, is seen only behind the door."""
+        return self.fault not in (Fault.NO_KEY, Fault.UNKNOWN_KEY, Fault.TOO_BIG)
+
+    def may_be_refused(self, reason: str) -> bool:
+        """Whether the door can have said `reason` of it."""
+        return (
+            self.enters
+            and reason in set(RefusalReason)
+            and _KEYS.get(reason, self.key) == self.key
+            and (reason != "batch_wait" or self.may_wait)
+        )
 
     @property
     def sent_prompt(self) -> list[int]:
@@ -151,8 +175,12 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How one request ended; `reason` is the server's word, `wall_s` how long it took."""
+    """How one request ended; `reason` is the server's word, `wall_s` how long it took.
+
+    `begun`: its client had some of an answer, so it had entered, and its turn.
+    """
 
     end: End
     reason: str = ""
+    begun: bool = False
     wall_s: float = 0.0

@@ -1,6 +1,7 @@
-"""The clients' books of a soak against the server's, request by request in sum."""
+"""The clients' books of a soak against the door's and the engine's, request by request in sum."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from serving.endpoints.door_report import DoorReport
@@ -13,12 +14,22 @@ _LEFT = ("finished", "aborted", "failed", "refused_later")
 class ClientBooks:
     """What all clients saw.
 
-    `broken` are the first few that should not be, with what was asked.
+    `refusals` and `invalids` are by the server's word. Of those whose client went, `begun` had some
+    of an answer; of `silent` the client does not know whether the door had let them in. `wrong` are
+    invalid ones that entered, `turned_away` those that did not. `finished_sequences` are vLLM's
+    `n`, summed. `broken` are the first few that should not be, with what was asked.
     """
 
     ends: Counter[End] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    invalids: Counter[str] = field(default_factory=Counter)
     by_kind: Counter[str] = field(default_factory=Counter)
+    begun: int = 0
+    silent: list[Ask] = field(default_factory=list)
+    wrong: int = 0
+    turned_away: int = 0
+    finished_sequences: int = 0
+    left_sequences: int = 0
     broken: list[str] = field(default_factory=list)
     longest_refusal_s: float = 0.0
 
@@ -32,13 +43,26 @@ class ClientBooks:
         self.ends[ending.end] += 1
         streams = "stream" if ask.streams else "whole"
         self.by_kind[f"{ask.protocol} {streams} {'batch' if ask.batch else 'interactive'}"] += 1
-        if ending.end is End.REFUSED:
-            self.reasons[ending.reason] += 1
+        if ending.end is End.FINISHED:
+            self.finished_sequences += ask.sequences
+        elif ending.end is End.REFUSED:
+            self.refusals[ending.reason] += 1
             if not ask.may_wait:
                 self.longest_refusal_s = max(self.longest_refusal_s, ending.wall_s)
         elif ending.end is End.INVALID:
-            self.reasons[ending.reason] += 1
-        elif ending.end is End.BROKEN and len(self.broken) < 20:
+            self.invalids[ending.reason] += 1
+            self.wrong += ask.enters
+            self.turned_away += not ask.enters
+        else:
+            self._note_gone(ask, ending)
+
+    def _note_gone(self, ask: Ask, ending: Ending) -> None:
+        self.left_sequences += ask.sequences
+        if ending.begun:
+            self.begun += 1
+        else:
+            self.silent.append(ask)
+        if ending.end is End.BROKEN and len(self.broken) < 20:
             self.broken.append(f"{ask.name} {ask.protocol} {ask.fate} {ask.fault}: {ending.reason}")
 
 
@@ -67,18 +91,37 @@ class ServerBooks:
         )
 
 
-def differences(clients: ClientBooks, server: ServerBooks) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineBooks:
+    """What vLLM counted by itself, which knows nothing of a door: requests whose every sequence ran
+    to its end, and those sequences. What is aborted it does not count.
+    """
+
+    finished: int
+    sequences: int
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float]) -> "EngineBooks":
+        """From /metrics, samples summed over labels."""
+        name = "vllm:request_params_n"
+        return cls(
+            finished=round(metrics.get(f"{name}_count", 0.0)),
+            sequences=round(metrics.get(f"{name}_sum", 0.0)),
+        )
+
+
+def differences(clients: ClientBooks, server: ServerBooks, engine: EngineBooks) -> list[str]:
     """Where the books disagree, in words; empty when they agree.
 
-    A client that went does not know what the server had made of its request by then: so many may
-    be among the server's finished, refused, or never counted ones.
+    A client that went does not know what the server had made of its request by then: it may be
+    among the finished ones, and if it had heard nothing also among the refused ones, for a reason
+    that there can have been, or never have come.
     """
-    unknown = clients.ends[End.LEFT] + clients.ends[End.BROKEN]
     found = []
 
     def check(what: str, counted: int, least: int, most: int) -> None:
         if not least <= counted <= most:
-            found.append(f"{what}: the server counted {counted}, clients {least} to {most}")
+            found.append(f"{what}: {counted} were counted, {least} to {most} are accounted for")
 
     left = server.left
     if server.in_flight:
@@ -86,14 +129,36 @@ def differences(clients: ClientBooks, server: ServerBooks) -> list[str]:
     if server.entered != server.in_flight + left.total():
         found.append(f"{server.entered} entered, and {left.total()} left: {dict(left)}")
     finished, refused = clients.ends[End.FINISHED], clients.ends[End.REFUSED]
-    invalid = clients.ends[End.INVALID]
+    silent = sum(ask.enters for ask in clients.silent)
+    unknown = clients.begun + silent
     check("finished", left["finished"], finished, finished + unknown)
     check("aborted", left["aborted"], 0, unknown)
-    check("failed", left["failed"], 0, invalid + unknown)
-    check("refused", server.refused.total(), refused, refused + unknown)
-    for reason in sorted(set(clients.reasons) & set(server.refused) | set(server.refused)):
-        told = clients.reasons[reason]
-        check(f"refused, {reason}", server.refused[reason], told, told + unknown)
-    at_the_door = server.refused.total() - left["refused_later"]
-    check("all", server.entered + at_the_door, clients.sent - invalid - unknown, clients.sent)
+    check("failed", left["failed"], 0, clients.wrong + silent)
+    check(
+        "ended without an answer or by its client",
+        left["finished"] + left["aborted"] + left["failed"],
+        finished + clients.begun,
+        finished + unknown + clients.wrong,
+    )
+    check("refused", server.refused.total(), refused, refused + silent)
+    for reason in sorted(set(clients.refusals) | set(server.refused)):
+        told = clients.refusals[reason]
+        may = sum(ask.may_be_refused(reason) for ask in clients.silent)
+        check(f"refused, {reason}", server.refused[reason], told, told + may)
+    came = server.entered + server.refused.total() - left["refused_later"]
+    surely = finished + clients.begun + refused
+    check("all", came, surely, surely + silent + clients.wrong)
+    # The engine may have made the last token when the door hears that the client has gone.
+    check(
+        "finished by the engine",
+        engine.finished,
+        left["finished"],
+        left["finished"] + left["aborted"],
+    )
+    check(
+        "sequences finished by the engine",
+        engine.sequences,
+        clients.finished_sequences,
+        clients.finished_sequences + clients.left_sequences,
+    )
     return found

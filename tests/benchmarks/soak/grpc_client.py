@@ -38,13 +38,15 @@ class GrpcClient:
         call = self._stub.Generate(
             self._request(ask), metadata=self._metadata(ask), timeout=deadline_s
         )
-        ending = asyncio.ensure_future(_read(ask, call))
+        begun = asyncio.Event()
+        ending = asyncio.ensure_future(_read(ask, call, begun))
         if ask.fate in (Fate.LEAVES, Fate.ABORTS):
             await asyncio.wait([ending], timeout=ask.leaves_after_s)
             if not ending.done():
                 await self._end(ask, call)
         end, reason = await ending
-        return Ending(end=end, reason=reason, wall_s=time.monotonic() - began_s)
+        wall_s = time.monotonic() - began_s
+        return Ending(end=end, reason=reason, begun=begun.is_set(), wall_s=wall_s)
 
     async def _end(self, ask: Ask, call: grpc.aio.UnaryStreamCall) -> None:
         if ask.fate is Fate.LEAVES:
@@ -94,11 +96,12 @@ LARGE_TOKEN = 1_000
 """Two bytes on the wire."""
 
 
-async def _read(ask: Ask, call: grpc.aio.UnaryStreamCall) -> tuple[End, str]:
+async def _read(ask: Ask, call: grpc.aio.UnaryStreamCall, begun: asyncio.Event) -> tuple[End, str]:
     """Read the call's answers to its end."""
     completed: list[str] = []
     try:
         async for answer in call:
+            begun.set()
             if answer.WhichOneof("response") == "complete":
                 completed.append(answer.complete.finish_reason)
     except grpc.aio.AioRpcError as error:

@@ -29,17 +29,19 @@ class HttpClient:
         """Send it, and stay as long as its fate says."""
         began_s = time.monotonic()
         stays_s = TOO_LATE_S if ask.fate is Fate.STAYS else ask.leaves_after_s
+        begun = asyncio.Event()
         try:
             async with asyncio.timeout(stays_s):
-                end, reason = await self._ask(ask)
+                end, reason = await self._ask(ask, begun)
         except TimeoutError:
             stayed = ask.fate is Fate.STAYS
             end, reason = (End.BROKEN, "no answer") if stayed else (End.LEFT, "")
         except aiohttp.ClientError as error:
             end, reason = End.BROKEN, f"{type(error).__name__}: {error}"
-        return Ending(end=end, reason=reason, wall_s=time.monotonic() - began_s)
+        wall_s = time.monotonic() - began_s
+        return Ending(end=end, reason=reason, begun=begun.is_set(), wall_s=wall_s)
 
-    async def _ask(self, ask: Ask) -> tuple[End, str]:
+    async def _ask(self, ask: Ask, begun: asyncio.Event) -> tuple[End, str]:
         path = "/v1/chat/completions" if ask.chats else "/v1/completions"
         async with self._session.post(
             self._url + path, data=self._body(ask), headers=self._headers(ask)
@@ -49,7 +51,7 @@ class HttpClient:
             if ask.fault is not Fault.NONE:
                 return End.BROKEN, f"{ask.fault} was answered"
             if ask.streams:
-                return await _read_stream(answer)
+                return await _read_stream(answer, begun)
             usage = (await answer.json())["usage"]
             made, wanted = usage["completion_tokens"], ask.new_tokens * ask.sequences
             if made != wanted:
@@ -94,7 +96,7 @@ class HttpClient:
         await self._session.close()
 
 
-async def _read_stream(answer: aiohttp.ClientResponse) -> tuple[End, str]:
+async def _read_stream(answer: aiohttp.ClientResponse, begun: asyncio.Event) -> tuple[End, str]:
     """Read events to the last; a stream that began may still end with an error."""
     last = b""
     async for line in answer.content:
@@ -104,6 +106,7 @@ async def _read_stream(answer: aiohttp.ClientResponse) -> tuple[End, str]:
         if last.startswith(b'{"error"'):
             error = json.loads(last)["error"]
             return End.BROKEN, f"in the stream: {error.get('code')} {error.get('message')}"
+        begun.set()
     return (End.FINISHED, "") if last == b"[DONE]" else (End.BROKEN, "a stream without its end")
 
 

@@ -3,21 +3,32 @@
 import contextlib
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+from tests.e2e.server_process import ServerProcess
 
 KB = 1_024
 
 
-def process_roles(server_pid: int) -> dict[int, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What the processes of one role hold: how many they are, all of them, the largest of them."""
+
+    processes: int
+    total_bytes: float
+    largest_bytes: float
+
+
+Reading = tuple[float, Mapping[str, Held]]
+"""The run's time, and what each role held then."""
+
+
+def process_roles(server: ServerProcess) -> dict[int, str]:
     """What each process of the server is: api, engine, chip, or ray for what runs the chips."""
-    roles = {server_pid: "api"}
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(server_pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                roles[child.pid] = _role(" ".join([child.name(), *child.cmdline()]))
-    return roles
+    server.look()
+    roles = {pid: _role(shown) for (pid, _), shown in server.running().items()}
+    return roles | {server.pid: "api"}
 
 
 def _role(shown: str) -> str:
@@ -36,29 +47,59 @@ def own_bytes(pid: int) -> int:
 
 
 class MemoryWatch:
-    """Readings by role, each the mean of a process of that role, with when they were made."""
+    """Readings of what each role's processes hold, with when they were made."""
 
-    def __init__(self, server_pid: int) -> None:
-        self._server_pid = server_pid
-        self.readings: list[tuple[float, Mapping[str, float]]] = []
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+        self.readings: list[Reading] = []
 
     def read(self, at_s: float) -> None:
         """Read now; `at_s` is the run's time."""
         found: dict[str, list[int]] = defaultdict(list)
-        for pid, role in process_roles(self._server_pid).items():
+        for pid, role in process_roles(self._server).items():
             if held_bytes := own_bytes(pid):
                 found[role].append(held_bytes)
-        means = {role: sum(each) / len(each) for role, each in found.items()}
-        self.readings.append((at_s, means))
+        held = {
+            role: Held(processes=len(each), total_bytes=sum(each), largest_bytes=max(each))
+            for role, each in found.items()
+        }
+        self.readings.append((at_s, held))
 
-    def mean(self, role: str, *, from_s: float, to_s: float) -> float:
-        """Mean bytes of a process of `role` between two times; NaN without a reading."""
-        found = [
-            means[role] for at_s, means in self.readings if from_s <= at_s <= to_s and role in means
-        ]
-        return sum(found) / len(found) if found else float("nan")
 
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """Those that were ever there."""
-        return tuple(sorted({role for _, means in self.readings for role in means}))
+def changes(early: list[Reading], late: list[Reading], share_max: float) -> list[str]:
+    """What each role held early and late, both of a whole machine; prints it.
+
+    Returns, in words, where the processes are not as many, or all of them or the largest of them
+    hold more or less by more than a share. One process's leak shows in the largest of its role, a
+    process that is left behind in the number.
+    """
+    found = []
+    for role in sorted({role for _, held in [*early, *late] for role in held}):
+        before, after = _typical(early, role), _typical(late, role)
+        print(
+            f"memory, {role}: {before.processes} -> {after.processes} processes, "
+            f"{before.total_bytes / 1e6:,.1f} -> {after.total_bytes / 1e6:,.1f} MB, the largest "
+            f"{before.largest_bytes / 1e6:,.1f} -> {after.largest_bytes / 1e6:,.1f} MB"
+        )
+        if before.processes != after.processes:
+            found.append(f"processes of {role}: {before.processes} -> {after.processes}")
+        for what, was, now in (
+            ("all", before.total_bytes, after.total_bytes),
+            ("the largest", before.largest_bytes, after.largest_bytes),
+        ):
+            if not abs(now - was) <= share_max * was:
+                found.append(f"memory of {what} of {role}: {was / 1e6:,.1f} -> {now / 1e6:,.1f} MB")
+    return found
+
+
+def _typical(readings: list[Reading], role: str) -> Held:
+    """The most processes that there were, and the means of the readings that show so many."""
+    none = Held(processes=0, total_bytes=0.0, largest_bytes=0.0)
+    each = [held.get(role, none) for _, held in readings] or [none]
+    most = max(held.processes for held in each)
+    whole = [held for held in each if held.processes == most]
+    return Held(
+        processes=most,
+        total_bytes=sum(held.total_bytes for held in whole) / len(whole),
+        largest_bytes=sum(held.largest_bytes for held in whole) / len(whole),
+    )

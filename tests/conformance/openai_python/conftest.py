@@ -1,5 +1,9 @@
-"""The client as its users make one; the server's address and keys come from the environment."""
+"""The client as its users make one; the server's address and keys come from the environment.
 
+EXCLUDED, when it is set, is a JSON object of reasons by test: those tests are skipped.
+"""
+
+import json
 import os
 from collections.abc import Iterator
 
@@ -7,6 +11,19 @@ import pytest
 from openai import OpenAI
 
 MODEL = os.environ["SERVED_MODEL"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is excluded; a name that is no test's is an error, and no test left out."""
+    reasons = json.loads(os.environ.get("EXCLUDED", "{}"))
+    found = set()
+    for item in items:
+        for name in (item.nodeid, item.nodeid.partition("[")[0]):
+            if name in reasons:
+                item.add_marker(pytest.mark.skip(reason=reasons[name]))
+                found.add(name)
+    if unknown := sorted(reasons.keys() - found):
+        raise pytest.UsageError(f"EXCLUDED: expected the name of a test, not {unknown[0]}")
 
 
 @pytest.fixture(scope="session")

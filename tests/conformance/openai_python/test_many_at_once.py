@@ -35,7 +35,7 @@ def test_fifty_streams_at_once_each_get_the_text_they_would_get_alone() -> None:
     async def text(client: AsyncOpenAI, number: int) -> str:
         stream = await client.completions.create(
             model=MODEL,
-            prompt=[9 + number % 5] * 20,
+            prompt=f"{number % 5} " * 10,
             max_tokens=16,
             temperature=0.0,
             stream=True,
@@ -59,7 +59,7 @@ def test_clients_that_leave_free_their_requests(client: OpenAI) -> None:
             streams = [
                 await many.completions.create(
                     model=MODEL,
-                    prompt=[50 + number] * 16,
+                    prompt=f"{number} " * 8,
                     max_tokens=CONTEXT_TOKENS - 100,
                     stream=True,
                     extra_body={"ignore_eos": True},
@@ -80,7 +80,7 @@ def test_a_client_whose_patience_ends_is_not_served_on(client: OpenAI) -> None:
     with pytest.raises(APITimeoutError):
         client.with_options(timeout=1.0).completions.create(
             model=MODEL,
-            prompt=[7] * 16,
+            prompt="7" * 16,
             max_tokens=CONTEXT_TOKENS - 100,
             extra_body={"ignore_eos": True},
         )

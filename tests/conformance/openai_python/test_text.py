@@ -1,6 +1,7 @@
 """Completions and chat, whole and streamed: what the OpenAI API promises of a text."""
 
 import math
+import os
 
 import pytest
 from conftest import MODEL
@@ -82,12 +83,13 @@ def test_a_chat_has_a_role_and_its_stream_the_same_text(client: OpenAI) -> None:
 
 def test_the_stream_helper_gathers_the_same_message(client: OpenAI) -> None:
     given = {"model": MODEL, "messages": MESSAGES, "temperature": 0.0}
-    extra = {"structured_outputs": {"choice": ["because", "it waits"]}}
-    with client.chat.completions.stream(**given, extra_body=extra) as stream:
+    form = {"name": "why", "strict": True, "schema": {"enum": ["because", "it waits"]}}
+    given["response_format"] = {"type": "json_schema", "json_schema": form}
+    with client.chat.completions.stream(**given) as stream:
         deltas = [event.delta for event in stream if event.type == "content.delta"]
         final = stream.get_final_completion()
 
-    whole = client.chat.completions.create(**given, extra_body=extra)
+    whole = client.chat.completions.create(**given)
     assert "".join(deltas) == final.choices[0].message.content
     assert final.choices[0].message.content == whole.choices[0].message.content
     assert final.choices[0].finish_reason == "stop"
@@ -157,15 +159,31 @@ def test_a_stop_string_ends_the_text_before_it(client: OpenAI) -> None:
     assert choice.finish_reason == "stop"
 
 
-def test_a_biased_token_is_the_only_one(client: OpenAI) -> None:
-    answer = greedy(client, logit_bias={"77": 100}, logprobs=0, max_tokens=4)
+@pytest.mark.parametrize("api", ["completion", "chat"])
+def test_a_biased_token_is_the_only_one(client: OpenAI, api: str) -> None:
+    def text(**given) -> str:
+        if api == "chat":
+            return chat(client, **given).choices[0].message.content
+        return greedy(client, **given).choices[0].text
 
-    assert len(set(answer.choices[0].logprobs.tokens)) == 1
+    one = text(logit_bias={"77": 100}, max_tokens=1)
+    four = text(logit_bias={"77": 100}, max_tokens=4)
+    assert one
+    assert four == 4 * one
+    assert four != text(max_tokens=4)
+
+
+def token_ids(client: OpenAI) -> list[int]:
+    path = os.environ["TOKENIZE_PATH"]
+    return client.post(path, cast_to=object, body={"model": MODEL, "prompt": PROMPT})["tokens"]
+
+
+def test_a_prompt_has_as_many_tokens_as_are_counted(client: OpenAI) -> None:
+    assert len(token_ids(client)) == greedy(client).usage.prompt_tokens
 
 
 def test_a_tokenized_prompt_is_the_same_prompt(client: OpenAI) -> None:
-    path = "/../tokenize"
-    ids = client.post(path, cast_to=object, body={"model": MODEL, "prompt": PROMPT})["tokens"]
+    ids = token_ids(client)
 
     assert greedy(client, prompt=ids).choices[0].text == greedy(client).choices[0].text
 

@@ -2,6 +2,7 @@
 plain programs here; `test_ray_session` has Ray's own daemons.
 """
 
+import os
 import signal
 import subprocess
 import threading
@@ -69,6 +70,32 @@ def test_one_that_had_ended_before_is_told_too(start: Start) -> None:
     assert told.event.wait(WAIT_S)
     watch.stop()
     assert told.names == ["one"]
+
+
+def test_one_that_had_ended_and_was_reaped_is_told_too(start: Start) -> None:
+    told, one, two = Told(), start(), start()
+    one.kill()
+    one.wait()
+    watch = DaemonWatch({"one": one.pid, "two": two.pid}, told)
+
+    assert told.event.wait(WAIT_S)
+    watch.stop()
+    assert told.names == ["one"]
+
+
+def test_a_fork_that_holds_the_watch_s_pipe_keeps_nobody_waiting(start: Start) -> None:
+    told, one = Told(), start()
+    watch = DaemonWatch({"one": one.pid}, told)
+    held = os.dup(watch._pipe)  # as a process has it that was forked meanwhile
+    stopper = threading.Thread(target=watch.stop)
+    stopper.start()
+    stopper.join(WAIT_S)
+    stopped = not stopper.is_alive()
+    os.close(held)
+    stopper.join(WAIT_S)
+
+    assert stopped
+    assert told.names == []
 
 
 def test_nothing_is_told_of_ends_after_the_watch_s(start: Start) -> None:

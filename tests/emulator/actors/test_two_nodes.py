@@ -1,12 +1,16 @@
 """Chips on two Ray nodes compute the bits that chips on one compute; the cluster outlives them."""
 
+import contextlib
 import shutil
+import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 from ray._private.authentication_test_utils import reset_auth_token_state
 
 from emulator.actors.ray_session import RaySession
@@ -123,6 +127,45 @@ def test_chips_on_two_nodes_compute_the_same_bits_and_leave_the_cluster_as_it_wa
         assert [node.address for node in session.nodes()] == [HEAD, OTHER]
     finally:
         session.stop()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_asks_nobody_for_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="open-"))
+    cluster = TwoRayNodes(directory, is_open=True)
+    try:
+        cluster.start(alone=True)
+        for name, value in cluster.environment.items():
+            monkeypatch.setenv(name, value)  # a token of ours does not make it one that asks
+        reset_auth_token_state()
+        session = RaySession(cluster.address)
+        with pytest.raises(ConfigError, match="expected a Ray cluster with token authentication"):
+            session.start()
+        session.stop()
+        assert not ray.is_initialized()
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory)
+        reset_auth_token_state()
+
+
+@pytest.mark.slow  # Ray tries for half a minute
+def test_something_else_that_listens_is_one_clear_line() -> None:
+    with socket.create_server((HEAD, 0)) as other:
+        other.settimeout(30.0)
+        address = f"{HEAD}:{other.getsockname()[1]}"
+        closer = threading.Thread(target=close_all, args=(other,), daemon=True)
+        closer.start()
+        session = RaySession(address)
+        with pytest.raises(ConfigError, match=rf"^ray_address={address}: expected a running Ray"):
+            session.start()
+        session.stop()
+
+
+def close_all(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            listener.accept()[0].close()
 
 
 def test_a_cluster_that_there_is_not_is_one_clear_line() -> None:

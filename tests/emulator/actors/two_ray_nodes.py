@@ -20,23 +20,28 @@ STOP_S = 60.0
 class TwoRayNodes:
     """A head at `HEAD` and a second node at `OTHER`; `environment` is what a driver needs.
 
-    Its processes write below `directory`, which must have a short path.
+    Its processes write below `directory`, which must have a short path. One that `is_open` asks
+    nobody for the token.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    def __init__(self, directory: Path, *, is_open: bool = False) -> None:
+        token = secrets.token_hex(32)
+        self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        self._servers = {"RAY_AUTH_MODE": "disabled"} if is_open else self.environment
         self._directory = directory
         self._nodes: list[subprocess.Popen[bytes]] = []
         with socket.create_server((HEAD, 0)) as free:
             self.address = f"{HEAD}:{free.getsockname()[1]}"
 
-    def start(self) -> None:
+    def start(self, *, alone: bool = False) -> None:
+        """Start both, or the head alone."""
         port = self.address.rpartition(":")[2]
         temporary = str(self._directory / "r")
         self._start_node(
             HEAD, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={temporary}"
         )
-        self._start_node(OTHER, f"--address={self.address}")
+        if not alone:
+            self._start_node(OTHER, f"--address={self.address}")
 
     def _start_node(self, address: str, *options: str) -> None:
         log = self._directory / f"{address}.log"
@@ -47,7 +52,7 @@ class TwoRayNodes:
                     *(f"--node-ip-address={address}", "--num-cpus=1", "--disable-usage-stats"),
                     *("--object-store-memory=80000000", *options),
                 ],
-                env={**os.environ, **self.environment},
+                env={**os.environ, **self._servers},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -119,6 +119,24 @@ def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
         claim(tmp_path / "link", first_chip=0, chips=1)
 
 
+@pytest.mark.parametrize("target", ["nothing", "file"])
+def test_what_is_no_directory_is_refused(target: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    for path in (tmp_path / "link", tmp_path / "file"):
+        with pytest.raises(ConfigError, match="runtime directory"):
+            claim(path, first_chip=0, chips=1)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
+def test_a_directory_that_others_can_enter_is_refused(mode: int, tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(mode)
+
+    with pytest.raises(ConfigError, match="runtime directory"):
+        claim(tmp_path / "open", first_chip=0, chips=1)
+
+
 def test_claims_lie_in_the_sessions_directory_or_a_users_own_temporary_one() -> None:
     assert claims_directory({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path("/run/user/7/ultraserve")
     assert claims_directory({}).name == f"ultraserve-{os.getuid()}"

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -36,7 +38,7 @@ def test_a_command_of_the_same_user_finds_the_key_while_the_server_runs(
         assert find_control_key(PORT, runtime) == secret
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert list(path.parent.iterdir()) == []
+    assert [left.suffix for left in path.parent.iterdir()] == [".lock"]
     assert find_control_key(PORT, runtime) is None
 
 
@@ -65,6 +67,38 @@ def test_what_a_killed_server_left_is_replaced(runtime: dict[str, str]) -> None:
     assert find_control_key(PORT, runtime) is None
 
 
+OTHER_SERVER = """
+import os, sys
+from serving.access.control_key import held_control_key
+with held_control_key(int(sys.argv[1]), os.environ):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_second_server_on_the_port_leaves_the_first_one_s_key_alone(
+    runtime: dict[str, str],
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER_SERVER, str(PORT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | runtime,
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        key = find_control_key(PORT, runtime)
+        with (
+            pytest.raises(ConfigError, match=rf"^control_port={PORT}: .* process {first.pid} has"),
+            held_control_key(PORT, runtime),
+        ):
+            pass
+        assert find_control_key(PORT, runtime) == key is not None
+        first.communicate("\n")
+    assert find_control_key(PORT, runtime) is None
+
+
 def test_a_failure_of_the_server_takes_the_key_with_it(runtime: dict[str, str]) -> None:
     with pytest.raises(RuntimeError), held_control_key(PORT, runtime):
         raise RuntimeError
@@ -88,6 +122,71 @@ def test_a_directory_that_somebody_made_a_link_of_is_refused(
     with pytest.raises(ConfigError, match="runtime directory"), held_control_key(PORT, runtime):
         pass
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def linked_key(runtime: dict[str, str], tmp_path: Path) -> Path:
+    """A secret of this user's elsewhere, and a link to it where a server's key would be."""
+    path = control_key_path(PORT, runtime)
+    path.parent.mkdir(mode=0o700)
+    path.symlink_to(own(tmp_path, "a secret of this user's own, of enough length"))
+    return path
+
+
+def test_no_other_file_is_shown_for_the_server_s_key(
+    runtime: dict[str, str], tmp_path: Path
+) -> None:
+    linked_key(runtime, tmp_path)
+    with pytest.raises(ConfigError, match=r"^control_key_file=.*: expected a file to read"):
+        find_control_key(PORT, runtime)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o703, 0o740])
+def test_nothing_is_taken_from_a_directory_that_others_can_enter(
+    mode: int, runtime: dict[str, str]
+) -> None:
+    with held_control_key(PORT, runtime):
+        directory = control_key_path(PORT, runtime).parent
+        directory.chmod(mode)
+        with pytest.raises(ConfigError, match=r"^runtime directory=.*mode 700"):
+            find_control_key(PORT, runtime)
+        with pytest.raises(ConfigError, match=r"^runtime directory="), held_control_key(2, runtime):
+            pass
+        directory.chmod(0o700)
+
+
+def test_nothing_is_taken_from_a_directory_of_another_user(
+    runtime: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_control_key(PORT, runtime):
+        pass
+    somebody = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: somebody)
+    with pytest.raises(ConfigError, match=r"^runtime directory="):
+        find_control_key(PORT, runtime)
+
+
+def test_a_link_in_the_place_of_the_directory_is_not_followed(
+    runtime: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    own(tmp_path / "elsewhere", "k" * 40).rename(tmp_path / "elsewhere" / f"control-{PORT}.key")
+    (tmp_path / "ultraserve").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"^runtime directory="):
+        find_control_key(PORT, runtime)
+
+
+def test_a_server_s_key_is_for_this_machine(runtime: dict[str, str]) -> None:
+    with held_control_key(PORT, runtime):
+        for variables in (runtime, runtime | {ENVIRONMENT: ""}, runtime | {ENVIRONMENT: " \n"}):
+            assert find_control_key(PORT, variables, on_this_machine=False) is None
+    given = runtime | {ENVIRONMENT: f"{'k' * 40}\n"}
+    assert find_control_key(PORT, given, on_this_machine=False) == "k" * 40
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", mode=0o600)
+    with pytest.raises(ConfigError, match=r"^control_key_file=.*: expected one line"):
+        read_control_key(tmp_path / "pipe")
 
 
 def own(directory: Path, text: str, mode: int = 0o600) -> Path:

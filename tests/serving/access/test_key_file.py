@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from serving.access import key_file
 from serving.access.key_file import (
     FILE_BYTES_MAX,
     KEYS_MAX,
@@ -234,3 +235,26 @@ def toml(value: object) -> str:
             pairs = [f"{toml(name)} = {toml(inner)}" for name, inner in value.items()]
             return "{" + ", ".join(pairs) + "}"
     return "[]"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory"])
+def test_what_is_no_file_is_refused_and_not_waited_for(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / kind
+    os.mkfifo(path, mode=0o600) if kind == "pipe" else path.mkdir()
+    with pytest.raises(ConfigError, match=r"^api_keys=.*: expected a (regular )?file"):
+        read_key_file(path)
+
+
+def test_a_file_that_grows_while_it_is_read_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, TEXT.split("# works at night")[0])
+
+    def check_and_write(checked: Path, status: os.stat_result) -> None:
+        path.write_text(TEXT)
+
+    monkeypatch.setattr(key_file, "check_owner", check_and_write)
+    with pytest.raises(ConfigError, match="expected a file that nobody writes to while it is read"):
+        read_key_file(path)
+    monkeypatch.undo()
+    assert len(read_key_file(path)[0]) == 4

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from serving.access import key_file_edit
 from serving.access.key_file import KEYS_MAX, read_key_file
 from serving.access.key_file_edit import add_key, key_text, revoke_key
 from serving.access.secret import hash_of
@@ -166,3 +167,16 @@ def test_what_is_left_is_what_was_not_revoked(
     assert tomllib.loads(path.read_text())["key"] == [
         tomllib.loads(key_text(key(f"k{number}")))["key"][0] for number in left
     ]
+
+
+def test_a_directory_that_somebody_holds_is_told_and_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_file_edit, "_WAIT_S", 0.1)
+    path = written(tmp_path)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_SH)
+    with pytest.raises(ConfigError, match=r"^file=.*: expected a file whose directory no other"):
+        revoke_key(path, "alice")
+    os.close(directory)
+    revoke_key(path, "alice")

@@ -31,6 +31,7 @@ async def main():
     print("ended" if ended.is_set() else "reloaded", file=sys.stderr, flush=True)
     await reload.stop()
     await reload.stop()
+    print(signal.getsignal(signal.SIGHUP).name, file=sys.stderr, flush=True)
 
 asyncio.run(main())
 """
@@ -55,7 +56,7 @@ def test_a_daemon_reads_the_keys_again(keys: Path) -> None:
         daemon.send_signal(signal.SIGHUP)
         _, told = daemon.communicate(timeout=30)
 
-    assert (daemon.returncode, told) == (0, "reloaded\n")
+    assert (daemon.returncode, told) == (0, "reloaded\nSIG_DFL\n")
 
 
 def at_a_terminal(keys: Path, error: Path, *, ignoring: bool) -> tuple[int, int]:
@@ -82,7 +83,7 @@ def test_at_a_terminal_the_signal_reloads_too(keys: Path, tmp_path: Path, ignori
     assert os.waitpid(pid, 0)[1] == 0
     os.close(terminal)
 
-    assert error.read_text() == "reloaded\n"
+    assert error.read_text() == f"reloaded\n{'SIG_IGN' if ignoring else 'SIG_DFL'}\n"
 
 
 def test_a_terminal_that_closes_ends_the_server(keys: Path, tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_terminal_that_closes_ends_the_server(keys: Path, tmp_path: Path) -> N
     os.close(terminal)
     assert os.waitpid(pid, 0)[1] == 0
 
-    assert error.read_text() == "ended\n"
+    assert error.read_text() == "ended\nSIG_DFL\n"
 
 
 def test_a_server_that_was_told_to_outlive_its_terminal_does(keys: Path, tmp_path: Path) -> None:
@@ -101,4 +102,4 @@ def test_a_server_that_was_told_to_outlive_its_terminal_does(keys: Path, tmp_pat
     os.close(terminal)
     assert os.waitpid(pid, 0)[1] == 0
 
-    assert error.read_text() == "reloaded\n"
+    assert error.read_text() == "reloaded\nSIG_IGN\n"

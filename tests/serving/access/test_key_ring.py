@@ -1,20 +1,23 @@
 """The ring: whose a secret is, what it opens, and that a file's changes come through."""
 
 import hmac
-import logging
-from datetime import UTC, datetime
+import logging.handlers
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from emulator.errors import ConfigError
 from serving.access.key_file_edit import add_key, revoke_key
-from serving.access.key_ring import LOOK_EVERY_S, Holder, KeyRing
+from serving.access.key_ring import LOOK_EVERY_S, SETTLED_S, Holder, KeyRing
 from serving.access.secret import hash_of
 from serving.access.stored_key import Scope, StoredKey
-from serving.admission.work import Client, WorkClass
+from serving.admission.work import Client, KeyLimits, WorkClass
 from serving.front_door.front_door_settings import FrontDoorSettings
 from tests.serving.access.key_files import ALICE, BATCH, OPS, PAST, TEXT, written
+
+LIMITS = KeyLimits(requests_per_minute=60, tokens_per_minute=10_000, concurrent=2)
 
 
 class Clock:
@@ -37,6 +40,12 @@ class Clock:
 def ring_of(path: Path, clock: Clock | None = None) -> KeyRing:
     clock = clock or Clock()
     return KeyRing(key_file=path, clock=clock, now=clock.now)
+
+
+@pytest.fixture(autouse=True)
+def _seen_by_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM, where it was imported, keeps its loggers' lines from everybody else."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
 
 
 def test_each_secret_opens_what_its_key_says(tmp_path: Path) -> None:
@@ -134,6 +143,49 @@ def test_a_change_of_the_file_is_seen_at_the_next_look_and_no_sooner(tmp_path: P
     clock.seconds += LOOK_EVERY_S / 2
     assert ring.client_of(ALICE) is None
     assert ring.client_of("new") == Client(name="new")
+
+
+def test_a_file_that_is_being_written_is_read_when_it_was_left_alone(tmp_path: Path) -> None:
+    clock, path = Clock(), written(tmp_path)
+    ring = ring_of(path, clock)
+    clock.pass_look()
+    path.write_text(TEXT.split("# works at night")[0])  # TOML, and half of what it will be
+    clock.wall = datetime.fromtimestamp(path.stat().st_mtime + 0.01, UTC)
+    assert ring.client_of(BATCH) is not None
+    clock.wall += timedelta(seconds=SETTLED_S)
+    path.write_text(TEXT.replace("alice", "alicia"))
+    os.utime(path, (clock.wall.timestamp(), clock.wall.timestamp()))
+
+    clock.seconds += SETTLED_S
+    assert ring.client_of(ALICE) == Client(name="alice", limits=LIMITS)
+    clock.wall += timedelta(seconds=SETTLED_S + 0.001)
+    clock.seconds += SETTLED_S
+    assert ring.client_of(ALICE) == Client(name="alicia", limits=LIMITS)
+    assert ring.client_of(BATCH) is not None
+
+
+def test_a_reload_that_was_asked_for_reads_what_is_there(tmp_path: Path) -> None:
+    clock, path = Clock(), written(tmp_path)
+    ring = ring_of(path, clock)
+    path.write_text("")
+    clock.wall = datetime.fromtimestamp(path.stat().st_mtime + 0.01, UTC)
+    ring.reload()
+    assert ring.client_of(ALICE) is None
+
+
+def test_a_reload_is_told_where_vllm_s_server_shows_lines(tmp_path: Path) -> None:
+    shown = logging.handlers.BufferingHandler(capacity=10)
+    vllm = logging.getLogger("vllm")  # the one name that it gives a handler
+    vllm.addHandler(shown)
+    try:
+        ring = ring_of(written(tmp_path))
+        written(tmp_path, "key")
+        ring.reload()
+    finally:
+        vllm.removeHandler(shown)
+
+    (told,) = [record.getMessage() for record in shown.buffer]
+    assert told.startswith("keys stay as they were: ")
 
 
 def test_a_reload_does_not_wait_for_the_next_look_and_is_not_done_again_there(

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import os, sys
 from serving.access.process_listing import hide_in_process_list
-hide_in_process_list(flags=("--api-key",), variable="VLLM_API_KEY")
+hide_in_process_list(flags=("--api-key",), variables=("VLLM_API_KEY", "OTHER_KEY"))
 print(sys.argv[1:], os.environ["VLLM_API_KEY"], os.environ["LAST"], flush=True)
 sys.stdin.readline()
 """
@@ -22,7 +22,12 @@ def shown(*arguments: str) -> tuple[list[str], list[str], str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={"VLLM_API_KEY": "of the environment", "VLLM_API_KEY_NOT": "kept", "LAST": "here"},
+        env={
+            "VLLM_API_KEY": "of the environment",
+            "VLLM_API_KEY_NOT": "kept",
+            "OTHER_KEY": "two=three",
+            "LAST": "here",
+        },
     ) as process:
         assert process.stdout is not None
         knows = process.stdout.readline()
@@ -41,7 +46,9 @@ def test_keys_are_shown_as_stars_and_everything_else_as_it_is() -> None:
         *("serve", "--api-key", "*****", "******", "--port", "1", "--api_key=*****", "m"),
     ]
     stars = "*" * len("of the environment")
-    assert environment == [f"VLLM_API_KEY={stars}", "VLLM_API_KEY_NOT=kept", "LAST=here"]
+    assert environment == [
+        *(f"VLLM_API_KEY={stars}", "VLLM_API_KEY_NOT=kept", "OTHER_KEY=*********", "LAST=here")
+    ]
     assert knows == f"{arguments} of the environment here\n"
 
 

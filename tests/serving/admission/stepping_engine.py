@@ -198,7 +198,12 @@ class SteppingEngine:
             del self._decoding[id(running)]
             self.lived[running.entry.work_class].ended_at_s.append(self.now_s)
             if self.admission is not None:
-                self.admission.end(running.entry, sequences=1, without_token=0, now_s=self.now_s)
+                self.admission.end(
+                    running.entry,
+                    made_tokens=running.answer_tokens,
+                    by_itself=running.answer_tokens < running.entry.work.new_tokens_max,
+                    now_s=self.now_s,
+                )
                 self.admission.leave(running.entry, Outcome.FINISHED, self.now_s)
         if self.admission is not None:
             self._wake(self.now_s)

@@ -1,13 +1,20 @@
+import math
+from collections import deque
+from dataclasses import replace
+from unittest import mock
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving.admission.admission import Admission
+from serving.admission.batch_turn import PASSED_OVER_MAX
 from serving.admission.capacity import Capacity
 from serving.admission.door_limits import DoorLimits
 from serving.admission.entry import Entry, Outcome, Stage
 from serving.admission.entry_parts import Counted
+from serving.admission.expected_wait import ExpectedWait
 from serving.admission.refusal import RateState, RefusalReason, Refused
 from serving.admission.work import WorkClass
 from tests.serving.admission.works import CAPACITY, client, work
@@ -132,15 +139,53 @@ def test_batch_prompts_wait_while_interactive_ones_fill_a_step() -> None:
     assert admission.turns(0.1) == [batch]
 
 
-def test_batch_work_that_never_fits_beside_others_goes_alone() -> None:
-    admission = Admission(DoorLimits(), CAPACITY)
-    other = admission.enter(work(), 0.0)
-    large = admission.enter(work(batch=True, prompt_tokens=9_000, new_tokens_max=5_000), 0.0)
-    assert admission.turns(0.0) == []
+def test_batch_work_that_never_fits_goes_when_interactive_work_needs_the_reserve_alone() -> None:
+    """Twenty sequences on eight seats, of which two are kept free."""
+    admission = Admission(DoorLimits(reserve=0.25), CAPACITY)
+    inside = [admission.enter(work(), 0.0) for _ in range(3)]
+    large = admission.enter(work(client("a"), batch=True, sequences=20), 0.0)
+    for entry in inside:
+        runs(admission, entry, 0.1)
+    assert admission.turns(0.1) == []
 
-    admission.leave(other, Outcome.FINISHED, 1.0)
+    admission.leave(inside[0], Outcome.FINISHED, 1.0)
 
-    assert admission.turns(1.0) == [large]
+    second = admission.enter(work(client("b"), batch=True, sequences=20), 1.0)
+    assert admission.turns(1.0) == [large]  # and not the next one while that waits for seats
+    runs(admission, large, 2.0)
+    assert admission.turns(2.0) == [second]
+
+
+def test_what_has_no_room_holds_back_its_own_key_alone() -> None:
+    admission = Admission(DoorLimits(reserve=0.25), CAPACITY)
+    chats = [admission.enter(work(), 0.0) for _ in range(3)]
+    for chat in chats:
+        runs(admission, chat, 0.1)
+    admission.enter(work(client("large"), batch=True, sequences=20), 0.1)
+    admission.enter(work(client("large"), batch=True), 0.1)
+    others = [admission.enter(work(client(name), batch=True), 0.1) for name in "abc"]
+
+    assert admission.turns(0.1) == others
+
+
+def test_large_work_is_not_passed_over_for_ever() -> None:
+    """It needs all six seats that batch work may have; small work of another key always waits."""
+    admission = Admission(DoorLimits(reserve=0.25, batch_queue_requests=10**4), CAPACITY)
+    small = client("small")
+    admission.enter(work(small, batch=True), 0.0)
+    running = deque(admission.turns(0.0))
+    large = admission.enter(work(client("large"), batch=True, sequences=6), 0.0)
+    passed = 0
+    while large.stage is Stage.QUEUED:
+        admission.enter(work(small, batch=True), 0.0)
+        given = admission.turns(0.0)
+        passed += len(given) - given.count(large)
+        assert passed <= PASSED_OVER_MAX
+        running += given
+        runs(admission, running[0], 0.0)
+        admission.leave(running.popleft(), Outcome.FINISHED, 0.0)
+
+    assert passed == PASSED_OVER_MAX
 
 
 def test_batch_work_waits_as_long_as_it_may_and_is_refused_then() -> None:
@@ -152,7 +197,7 @@ def test_batch_work_waits_as_long_as_it_may_and_is_refused_then() -> None:
     admission.enter(work(batch=True), 5.0)
 
     assert admission.overdue(9.9) == []
-    assert admission.overdue(10.0) == [late]
+    assert [entry for entry, _ in admission.overdue(10.0)] == [late]
     counts = admission.state(10.0).classes[WorkClass.BATCH]
     assert counts.left[Outcome.REFUSED] == counts.refused[RefusalReason.BATCH_WAIT] == 1
     assert counts.in_flight == counts.queued == 1
@@ -166,11 +211,110 @@ def test_a_drain_turns_away_what_waits_and_a_rest_does_not() -> None:
 
         admission.close(closing, 0.0)
 
-        assert refused_by(admission) is closing
+        assert str(refused_by(admission)) == "closed"
         assert admission.state(0.0).classes[WorkClass.BATCH].queued == queued
         assert admission.turns(0.0) == []
         admission.open()
         assert admission.enter(work(), 0.0)
+
+
+def test_a_closed_door_gives_each_request_an_answer_of_its_own() -> None:
+    """One instance for all would keep the frames of everybody whom it was raised for."""
+    admission = Admission(DoorLimits(), CAPACITY)
+    closing = Refused(RefusalReason.DRAINING, "closed", retry_after_s=3.0, rate=RateState())
+    admission.close(closing, 0.0)
+
+    told = [refused_by(admission, of=client("a", requests_per_minute=7)) for _ in range(100)]
+
+    assert len({id(each) for each in told}) == 100
+    assert {each.rate.limit_requests for each in told} == {7}
+    assert admission.closed is closing
+    assert closing.__traceback__ is None
+    assert admission.would_refuse(client(), WorkClass.INTERACTIVE, 0.0) is not closing
+
+
+def test_batch_work_that_is_turned_away_is_told_of_its_own_key() -> None:
+    nothing = Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0)
+    for limits, drains in ((DoorLimits(batch_wait_s=10.0), False), (DoorLimits(), True)):
+        admission = Admission(limits, nothing)
+        admission.enter(work(), 0.0)
+        for name, per_minute in (("a", 7), ("b", 9), ("c", None)):
+            of = client(name, requests_per_minute=per_minute) if per_minute else client(name)
+            admission.enter(work(of, batch=True), 0.0)
+        closing = Refused(RefusalReason.DRAINING, "closed", retry_after_s=3.0, rate=RateState())
+
+        told = admission.close(closing, 10.0) if drains else admission.overdue(10.0)
+
+        assert [refused.rate.limit_requests for _, refused in told] == [7, 9, None]
+
+
+def test_turning_away_work_of_before_a_key_s_limits_were_changed_leaves_the_new_ones() -> None:
+    admission = Admission(
+        DoorLimits(batch_wait_s=10.0), Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0)
+    )
+    admission.enter(work(), 0.0)
+    admission.enter(work(client("a", requests_per_minute=100), batch=True), 0.0)
+    now = client("a", requests_per_minute=2)
+    admission.enter(work(now, batch=True), 9.0)
+
+    ((_, refused),) = admission.overdue(10.0)
+
+    assert refused.rate.limit_requests == 2
+    assert admission.rate(now, 10.0).remaining_requests == 1
+
+
+def test_where_no_seat_is_sure_to_come_free_the_wait_is_finite() -> None:
+    """Eight answers of 10,000 tokens at ten a second, and a horizon of two seconds."""
+    admission = Admission(DoorLimits(ttft_target_s=1.0), replace(CAPACITY, kv_tokens=10**6))
+    running = [admission.enter(work(new_tokens_max=10_000), 0.0) for _ in range(8)]
+    for entry in running:
+        runs(admission, entry, 0.1)
+        admission.made(entry, 1)
+    for entry in running:
+        admission.made(entry, 4)
+    assert admission.state(0.5).expected_wait_s is None
+
+    refused = refused_by(admission, 0.5)
+
+    assert refused.reason is RefusalReason.TTFT_TARGET
+    assert str(refused) == "no seat is sure to come free within 2 s, and 1 s are promised"
+    assert refused.retry_after_s == 1.0
+    admission.leave(running[0], Outcome.FINISHED, 6.0)
+    admission.enter(work(new_tokens_max=10_000), 6.0)
+    assert refused_by(admission, 6.0).retry_after_s == 6.0  # as long as that one stayed
+    with pytest.raises(AssertionError, match="can wait so long"):
+        Refused(RefusalReason.BATCH_WAIT, "x", retry_after_s=math.inf, rate=RateState())
+
+
+def test_tokens_of_what_has_left_are_nobody_s() -> None:
+    admission = Admission(DoorLimits(), CAPACITY)
+    entry = admission.enter(work(), 0.0)
+    runs(admission, entry, 0.1)
+    admission.leave(entry, Outcome.ABORTED, 0.2)
+
+    admission.made(entry, 5)
+
+    assert entry.made_tokens == 0
+
+
+def test_a_sequence_that_ends_frees_its_seat_and_takes_its_tokens_along() -> None:
+    admission = Admission(DoorLimits(), CAPACITY)
+    entry = admission.enter(work(sequences=2), 0.0)
+    runs(admission, entry, 0.1)
+    admission.made(entry, 30)
+
+    admission.end(entry, made_tokens=10, by_itself=True, now_s=0.2)
+
+    assert admission.state(0.2).sequences == 1
+    assert (entry.made_tokens, entry.ended_tokens) == (30, 10)
+    admission.check()
+
+
+def test_what_is_shown_does_not_look_at_what_runs() -> None:
+    admission = Admission(DoorLimits(ttft_target_s=1.0), CAPACITY)
+    runs(admission, admission.enter(work(), 0.0), 0.1)
+    with mock.patch.object(ExpectedWait, "_answers", side_effect=AssertionError):
+        assert admission.state(9.0).expected_wait_s is not None
 
 
 def test_a_key_pays_the_estimate_at_the_door_and_the_truth_at_the_end() -> None:
@@ -279,13 +423,13 @@ class AnyOrder(RuleBasedStateMachine):
             self.admission.first_token(entry, self.now_s)
             self.admission.made(entry, 1)
 
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), by_itself=st.booleans())
+    def end(self, data: st.DataObject, by_itself: bool) -> None:
         entry = self.pick(data, Stage.WAITING, Stage.RUNNING)
         if entry is not None and self.begun.get(entry.number):
             had_token = self.begun[entry.number].pop()
             self.admission.end(
-                entry, sequences=1, without_token=int(not had_token), now_s=self.now_s
+                entry, made_tokens=int(had_token), by_itself=by_itself, now_s=self.now_s
             )
 
     @rule(data=st.data(), outcome=st.sampled_from(ENDS), again=st.booleans())

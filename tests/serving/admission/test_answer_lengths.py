@@ -15,6 +15,15 @@ def test_tokens_are_counted_in_the_ranges_in_which_they_were_made() -> None:
     assert counted.sum() == 4
 
 
+def test_an_answer_that_stands_for_three_counts_three_times() -> None:
+    tokens = np.array([700.0, 1.0, 30.0])
+    weights = np.array([1.0, 3.0, 2.0])
+
+    counted = made_in_ranges(tokens, weights)
+
+    assert counted == pytest.approx(made_in_ranges(np.repeat(tokens, [1, 3, 2])))
+
+
 def test_before_anything_ended_answers_go_on_to_what_was_asked_for() -> None:
     hazard = AnswerLengths().hazard(np.array([500.0]))
 

@@ -78,6 +78,33 @@ def test_limits_that_were_changed_hold_from_then_on() -> None:
     assert books.over_limit(client("a", requests_per_minute=5), 1, 0.0) is None
 
 
+def test_a_request_of_before_its_key_had_limits_is_neither_counted_nor_paid_back() -> None:
+    books, before = KeyBooks(), client("a")
+    after = client("a", concurrent=2, tokens_per_minute=1_000)
+    for who in (before, before, after):
+        books.charge(who, 400, 0.0)
+
+    for _ in range(2):
+        books.correct(before, -400, 0.0)
+        books.leave(before)
+
+    assert books.inside("a") == 1
+    assert books.rate(after, 0.0, 1.0).remaining_tokens == 600
+
+
+def test_what_was_charged_to_limits_of_the_past_is_not_given_back_to_the_new_ones() -> None:
+    books, old = KeyBooks(), client("a", tokens_per_minute=1_000)
+    new = client("a", tokens_per_minute=500)
+    books.charge(old, 900, 0.0)
+    books.charge(new, 400, 0.0)
+
+    books.correct(old, -900, 0.0)
+    books.leave(old)
+
+    assert books.rate(new, 0.0, 1.0).remaining_tokens == 100
+    assert books.inside("a") == 1
+
+
 def test_idle_keys_are_forgotten_and_busy_ones_are_not() -> None:
     books = KeyBooks(names_max=2)
     busy = client("busy", concurrent=1)

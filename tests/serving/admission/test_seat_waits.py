@@ -35,6 +35,28 @@ def test_nobody_ends_when_nothing_says_so() -> None:
     assert waits.wait_s(1) == math.inf
 
 
+def test_an_answer_that_stands_for_many_is_as_many() -> None:
+    lengths = AnswerLengths()
+    for tokens in range(1, 400):
+        lengths.add(tokens, by_itself=True)
+    made, left = np.array([10.0, 300.0, 80.0]), np.array([500.0, 20.0, 90.0])
+    weights = np.array([7.0, 1.0, 12.0])
+
+    def ended(times: np.ndarray | None) -> np.ndarray:
+        repeated = [each if times is None else np.repeat(each, times) for each in (made, left)]
+        return seat_waits(
+            lengths.hazard(np.array([])),
+            made_tokens=repeated[0],
+            left_tokens=repeated[1],
+            weights=weights if times is None else 1.0,
+            starting=2,
+            tokens_per_s=50.0,
+            horizon_s=4.0,
+        ).ended
+
+    assert ended(None) == pytest.approx(ended(weights.astype(int)))
+
+
 def test_a_wait_is_what_99_of_100_draws_stay_within() -> None:
     """Answers of exponential lengths, mean 100: 64 seats, and the 40th end from now."""
     rng = np.random.default_rng(5)

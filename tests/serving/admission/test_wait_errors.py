@@ -42,6 +42,18 @@ def test_a_wait_that_was_too_long_asks_for_the_worst_error_until_others_were_in_
     assert errors.margin_s == pytest.approx(0.1)
 
 
+def test_the_margin_is_that_of_the_newest_errors_sorted_anew_each_time() -> None:
+    rng = np.random.default_rng(11)
+    drawn_s = rng.normal(0.0, 1.0, 2_500).round(1)  # many are equal
+    errors = WaitErrors()
+    for count, error_s in enumerate(drawn_s, start=1):
+        errors.add(predicted_s=0.0, waited_s=float(error_s), is_late=False)
+        kept = np.sort(drawn_s[max(0, count - 2_000) : count])
+        if len(kept) >= 99:
+            place = math.ceil(0.99 * (len(kept) + 1))
+            assert errors.margin_s == max(0.0, kept[min(len(kept), place) - 1])
+
+
 @pytest.mark.parametrize("shape", ["normal", "exponential", "heavy"])
 def test_the_margin_covers_99_percent_of_what_comes_next(shape: str) -> None:
     rng = np.random.default_rng(7)

@@ -43,6 +43,17 @@ def test_the_key_of_a_server_of_this_machine_is_shown_to_this_machine_alone(
         assert shown["key"] is None
 
 
+def test_an_empty_variable_sends_no_key_of_this_machine_s_elsewhere(
+    shown: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "")
+    with held_control_key(PORT, os.environ) as key:
+        made("--address", f"chips.example.com:{PORT}")
+        assert shown["key"] is None
+        made("--address", f"[::1]:{PORT}")
+        assert shown["key"] == key
+
+
 def test_a_key_that_is_given_is_shown_anywhere(
     shown: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,7 +181,6 @@ def test_vllm_gets_tls_and_the_order_of_classes_and_no_key(pem: TlsFiles, tmp_pa
             *("--scheduling-policy", "priority"),
             *("--ssl-certfile", str(pem.certificate), "--ssl-keyfile", str(pem.key)),
             *("--ssl-ca-certs", str(pem.client_ca), "--ssl-cert-reqs", str(int(ssl.CERT_REQUIRED))),
-            "--enable-ssl-refresh",
         ]
     with pytest.raises(ConfigError, match=r"^ssl_cert_reqs=0: expected 2 with --tls-client-ca"):
         door(*flags, "--ssl-cert-reqs", "0")
@@ -245,47 +244,20 @@ def test_a_file_s_error_comes_with_no_key_in_it(tmp_path: Path) -> None:
     assert SECRET not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("--grpc", "--grpc: --grpc-port PORT serves gRPC beside HTTP"),
-        ("--ho", "--ho: spell out --host"),
-        ("--po=1", "--po: spell out --port"),
-        ("--api-ke", "--api-ke: spell out --api-key"),
-        ("--ssl_ca=f", "--ssl-ca: spell out --ssl-ca-certs"),
-        ("--ssl-ce", "--ssl-ce: spell out --ssl-certfile or --ssl-cert-reqs"),
-    ],
-)
-def test_nothing_goes_past_the_doors_to_vllm(argument: str, message: str) -> None:
-    with pytest.raises(UnsupportedFlag) as raised:
-        door("--max-num-seqs", "8", argument)
-
-    assert str(raised.value) == message
+def test_nothing_goes_past_the_doors_to_vllm() -> None:
+    with pytest.raises(UnsupportedFlag, match=r"^--ho: spell out --host"):
+        door("--max-num-seqs", "8", "--ho")
 
 
-@pytest.mark.parametrize(
-    "argument", ["--gpu-memory-utilization=0.5", "-O3", "--", "--hf-token", "--uds=f"]
-)
-def test_what_is_vllm_s_alone_goes_on(argument: str) -> None:
-    assert door("--seed", "1", argument).warnings == ()
+def test_a_variable_s_white_space_is_no_part_of_its_key() -> None:
+    made = door(environment={"VLLM_API_KEY": f" {SECRET}\n"})
+
+    assert made.settings.key_hashes == (hash_of(SECRET),)
+    assert door(environment={"VLLM_API_KEY": "\n"}).settings.key_hashes == ()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "api-key: k",
-        "api_key: [k]",
-        "  'api-key' : k",
-        "ssl-ca-certs: f",
-        "ssl_keyfile: f",
-        "grpc: true",
-    ],
-)
-@pytest.mark.parametrize("spelled", ["--config {}", "--config={}"])
-def test_keys_in_vllm_s_config_file_are_refused(line: str, spelled: str, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(f"max-num-seqs: 8\n{line}\n")
-    with pytest.raises(UnsupportedFlag, match=r"^--config .*: give keys and TLS files on the"):
-        door(*spelled.format(config).split())
-    config.write_text("max-num-seqs: 8\n# api-key: none\nsome-api-key: 1\n")
-    assert door(*spelled.format(config).split()).warnings == ()
+def test_the_control_key_of_commands_is_handed_on_to_nobody() -> None:
+    environment = {"ULTRASERVE_CONTROL_KEY": SECRET, "HOME": "here"}
+    door(environment=environment)
+
+    assert environment == {"HOME": "here"}

@@ -1,5 +1,6 @@
 """`ultraserve serve` before vLLM: what it refuses, and what it hands over."""
 
+import argparse
 import os
 import socket
 import subprocess
@@ -192,7 +193,7 @@ def test_other_users_do_not_see_the_keys_of_a_server_that_has_begun() -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"VLLM_API_KEY": "second"},
+        env=os.environ | {"VLLM_API_KEY": "second", "ULTRASERVE_CONTROL_KEY": "third"},
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "read\n"
@@ -202,8 +203,10 @@ def test_other_users_do_not_see_the_keys_of_a_server_that_has_begun() -> None:
 
     assert "--api-key\0*****\0--port" in shown
     assert "VLLM_API_KEY=******\0" in shown
+    assert "ULTRASERVE_CONTROL_KEY=*****\0" in shown
     assert "first" not in shown
     assert "second" not in shown
+    assert "third" not in shown
 
 
 CLAIM = """
@@ -277,22 +280,43 @@ def listening() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_port_that_another_program_listens_on_is_named(listening: int) -> None:
-    with pytest.raises(PortInUse) as raised:
-        serve.check_port("127.0.0.1", listening)
-
-    assert str(raised.value).startswith(f"port={listening}: expected a free port on 127.0.0.1")
-
-
-def test_a_free_port_is_left_free() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    serve.check_port("127.0.0.1", port)
-    serve.check_port("127.0.0.1", port)
+TWIN = """
+import os, sys
+from serving.access.control_key import held_control_key
+with held_control_key(int(sys.argv[1]), os.environ):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
 
 
-@pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_port_that_does_not_exist_is_a_wrong_setting(port: int) -> None:
-    with pytest.raises(ConfigError, match=rf"^port={port}: expected 0 to 65535"):
-        serve.check_port("127.0.0.1", port)
+def test_two_servers_that_start_with_one_control_port_are_told_before_vllm(
+    handed_over: HandedOver,
+) -> None:
+    port = free_port()  # the other one does not listen there yet
+    with subprocess.Popen(
+        [sys.executable, "-c", TWIN, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as twin:
+        assert twin.stdout is not None
+        assert twin.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match=rf"^control_port={port}: .* process {twin.pid} has"):
+            run("--control-port", str(port))
+        assert not handed_over.calls
+        twin.communicate("\n")
+    assert run("--control-port", str(port)) == 7
+
+
+@pytest.mark.parametrize("flag", ["--host", "--control-host"])
+def test_an_address_that_is_not_this_machine_s_is_named_by_its_flag(
+    flag: str, handed_over: HandedOver
+) -> None:
+    arguments = argparse.Namespace(
+        host="127.0.0.1", port=free_port(), grpc_port=None, control_host="::1", control_port=1
+    )
+    field = flag[2:].replace("-", "_")
+    setattr(arguments, field, "203.0.113.1")
+    with pytest.raises(ConfigError, match=rf"^{field}=203.0.113.1, port "):
+        serve.check_ports(arguments)
+    assert not handed_over.calls

@@ -81,7 +81,12 @@ def test_events_are_printed_from_the_first_that_is_remembered(
     assert run(address, "--events", "--after", "0", "--count", "1") == 0
     assert "fault 1, lose-chip of chip 1: pending: " in capsys.readouterr().out
     assert run(address, "--events", "--after", "0", "--count", "1", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["fault"]["fault"]["chip"] == 1
+    line = json.loads(capsys.readouterr().out)
+    assert line["fault"]["fault"]["chip"] == 1
+    with_run = ("--events", "--after", "0", "--count", "1", "--run")
+    assert run(address, *with_run, line["run"]) == 0
+    assert run(address, *with_run, "another") == 2
+    assert "the server has started again since" in capsys.readouterr().err
 
 
 def test_what_is_forgotten_is_said() -> None:
@@ -99,6 +104,7 @@ def test_what_is_forgotten_is_said() -> None:
         (["--count", "0"], "count=0: expected at least 1"),
         (["--after", "1"], "after=1: expected an event's, with --events"),
         (["--events", "--after", "-1"], "after=-1: expected an event's, with --events"),
+        (["--events", "--run", "a"], "run=a: expected --after N with it"),
         (["--events", "--interval", "1"], "interval=1.0: expected no --events with it"),
         (["--interval", "0.01"], "interval_s=0.01: expected 0.1 to 60 seconds"),
     ],

@@ -65,7 +65,7 @@ class SmallEngine:
     Recording, it takes a decode step and a prefill after each question about that; `steps` of them.
 
     Nothing asks it to generate. Set `errored` to end it, `silent` to leave calls without an answer,
-    `failure` to fail in them.
+    `failure` to fail in them, `nonsense` to say that when it is looked at.
     """
 
     generate = None
@@ -82,6 +82,7 @@ class SmallEngine:
         self.waiting = 0
         self.looks = 0
         self.look_failure: Exception | None = None
+        self.nonsense: Any = None
 
     async def collective_rpc(
         self,
@@ -105,12 +106,20 @@ class SmallEngine:
             raise self.failure
         return [to_json(self._reply(line))]
 
-    async def _look(self) -> str:
+    async def is_sleeping(self) -> bool:
+        return False
+
+    async def is_paused(self) -> bool:
+        return False
+
+    async def _look(self) -> Any:
         """What the server asks by itself, now and then."""
         while self.silent:
             await asyncio.sleep(0.01)  # the test's thread ends it
         if self.look_failure is not None:
             raise self.look_failure
+        if self.nonsense is not None:
+            return self.nonsense
         self.looks += 1
         telemetry = a_telemetry(
             emulated_s=self.state.emulated_s,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
@@ -110,6 +111,17 @@ def test_a_door_that_closes_and_opens_is_an_event(client: ControlClient) -> None
     assert [closed.kind, opened.kind] == [EventKind.DOOR] * 2
     assert closed.words == "closed: the server is drained: no new requests"
     assert opened.words == "open"
+
+
+def test_a_door_that_closes_and_opens_between_two_looks_is_two_events(
+    client: ControlClient,
+) -> None:
+    for reason in ("first", "second"):
+        client.drain_engine(reason=reason)
+        client.undrain_engine()
+
+    words = [event.words for event, _ in islice(client.events(after=0), 4)]
+    assert words == ["closed: first", "open", "closed: second", "open"]
 
 
 def test_no_call_opens_a_door_that_the_server_has_closed_itself(

@@ -1,6 +1,8 @@
 """Who gets into the control port, over real channels, and what does not get in."""
 
+import logging
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +16,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.access.control_key import find_control_key
 from serving.access.tls_files import TlsFiles
 from serving.endpoints import control_guard
+from serving.endpoints import control_server as control_server_module
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
-from serving.endpoints.control_guard import ControlGuard, secret_of
+from serving.endpoints.control_guard import GuardLimits, changes_something
 from serving.endpoints.control_server import SERVICE, ControlServer
 from serving.endpoints.control_tls import ControlTls
 from tests.serving.endpoints.raw_call import details_of, failure, stub_at, with_key
@@ -44,7 +48,7 @@ METHODS = sorted(pb.DESCRIPTOR.services_by_name["ControlService"].methods_by_nam
         (("authorization", "{key}"),),
         (("authorization", "Bearer "),),
         (("authorization", "Bearer {key}"), ("authorization", "Bearer {key}")),
-        (("x-api-key", "{key}"),),
+        (("x-api-key", "{key}"), ("x-api-key", "{key}")),
     ],
 )
 def test_nobody_enters_without_the_key_not_even_on_loopback(
@@ -155,6 +159,17 @@ def test_a_method_that_there_is_not_is_unimplemented(address: ControlAddress) ->
     assert info.reason == "NOT_SERVED"
 
 
+def test_a_method_that_the_library_leaves_out_is_no_failure_of_ours(
+    address: ControlAddress, caplog: pytest.LogCaptureFixture
+) -> None:
+    with grpc.insecure_channel(str(address)) as channel, pytest.raises(grpc.RpcError) as raised:
+        channel.unary_unary("/grpc.health.v1.Health/List")(b"", timeout=5)
+
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert details_of(raised.value)[0].reason == "NOT_SERVED"
+    assert "failed" not in caplog.text
+
+
 def test_one_call_too_many_is_told_when_to_come_back(
     engine: SmallEngine, address: ControlAddress
 ) -> None:
@@ -174,47 +189,175 @@ def test_one_call_too_many_is_told_when_to_come_back(
     engine.silent = False
 
 
-def test_nobody_without_a_key_takes_the_room_of_who_has_one(address: ControlAddress) -> None:
+def test_nobody_without_a_key_takes_the_room_of_who_has_one_nor_a_check_s(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 4
+    monkeypatch.setattr(control_guard, "HEALTH_WATCHES_MAX", most)
+    with control_server(engine) as address:
+        fill_the_room(address, most)
+
+
+def fill_the_room(address: ControlAddress, most: int) -> None:
     asked = health_pb2.HealthCheckRequest(service="")
     with grpc.insecure_channel(str(address)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        watches = [stub.Watch(asked, timeout=20) for _ in range(control_guard.HEALTH_CALLS_MAX)]
+        watches = [stub.Watch(asked, timeout=20) for _ in range(most)]
         for watch in watches:
             next(watch)
         with pytest.raises(grpc.RpcError) as raised:
             next(stub.Watch(asked, timeout=5))
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert stub.Check(asked, timeout=5).status == health_pb2.HealthCheckResponse.SERVING
         with connected(address) as client:
             assert client.state().steps == 1234
         for watch in watches:
             watch.cancel()
 
 
-def test_a_call_does_not_outlast_its_time(
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+def test_who_has_no_key_and_says_nothing_is_not_waited_for(
+    method: str, engine: SmallEngine
+) -> None:
+    made: list[ControlServer] = []
+    limits = GuardLimits(health_check_wall_s_max=0.3)
+    with (
+        control_server(engine, limits=limits, served=made.append) as address,
+        grpc.insecure_channel(str(address)) as channel,
+    ):
+        never = threading.Event()
+        silent = channel.stream_stream(f"/grpc.health.v1.Health/{method}")
+        call = silent(iter(never.wait, True))  # its headers are sent, and no message
+        wait_until(lambda: made[0].guard.inside == 1)
+        with pytest.raises(grpc.RpcError) as raised:
+            list(call)
+        never.set()
+        wait_until(lambda: made[0].guard.inside == 0)
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_who_says_nothing_takes_room_from_checks_alone(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ControlGuard.__init__, "__kwdefaults__", {"call_wall_s_max": 0.2})
+    monkeypatch.setattr(control_guard, "HEALTH_CHECKS_MAX", 2)
+    asked = health_pb2.HealthCheckRequest(service="")
+    made: list[ControlServer] = []
+    never = threading.Event()
+    with (
+        control_server(engine, served=made.append) as address,
+        grpc.insecure_channel(str(address)) as channel,
+        connected(address) as client,
+    ):
+        check = channel.stream_stream("/grpc.health.v1.Health/Check")
+        calls = [check(iter(never.wait, True)) for _ in range(2)]
+        wait_until(lambda: made[0].guard.inside == 2)
+        stub = health_pb2_grpc.HealthStub(channel)
+        with pytest.raises(grpc.RpcError) as raised:
+            stub.Check(asked, timeout=5)
+        assert next(stub.Watch(asked, timeout=5)).status == health_pb2.HealthCheckResponse.SERVING
+        assert client.state().steps == 1234
+        for call in calls:
+            call.cancel()
+        never.set()
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_who_watches_health_does_so_for_a_while(engine: SmallEngine) -> None:
+    made: list[ControlServer] = []
+    limits = GuardLimits(health_watch_wall_s_max=0.3)
+    with (
+        control_server(engine, limits=limits, served=made.append) as address,
+        grpc.insecure_channel(str(address)) as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        with pytest.raises(grpc.RpcError) as raised:
+            list(stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=10))
+        wait_until(lambda: made[0].guard.inside == 0)
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert details_of(raised.value)[0].reason == "STREAM_OVER"
+
+
+def test_a_connection_has_an_end_though_its_client_stays(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server_module, "_LIFE_WALL_S", 1.0)
+    monkeypatch.setattr(control_server_module, "_GRACE_WALL_S", 1.0)
+    with control_server(engine) as address, stub_at(address) as stub:
+        stub.GetState(pb.GetStateRequest(), timeout=5, metadata=with_key(address))
+        ended = []
+        for _ in range(2):  # a stream that outlasts life and grace is cut; its client comes back
+            request = pb.WatchTelemetryRequest(interval_s=60.0)
+            with pytest.raises(grpc.RpcError) as raised:
+                list(stub.WatchTelemetry(request, timeout=30, metadata=with_key(address)))
+            ended.append(raised.value.code())
+        assert ended == [grpc.StatusCode.UNAVAILABLE] * 2
+
+
+def test_the_core_bounds_all_calls_together(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server_module, "_RPCS_MAX", 3)
+    asked = health_pb2.HealthCheckRequest(service="")
+    with control_server(engine) as address, grpc.insecure_channel(str(address)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(asked, timeout=20) for _ in range(3)]
+        for watch in watches:
+            next(watch)
+        with pytest.raises(grpc.RpcError) as raised:
+            stub.Check(asked, timeout=5)
+        for watch in watches:
+            watch.cancel()
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+LOOKS = {
+    *("DescribeSystem", "GetState", "GetPlacement", "GetPower", "GetRecording", "GetSteps"),
+    *("GetRelief", "GetDayNight", "GetRest", "GetAdmission", "WatchTelemetry", "WatchEvents"),
+}
+
+
+def test_every_method_but_those_that_look_changes_something() -> None:
+    changing = {name for name in METHODS if changes_something(f"/{SERVICE}/{name}")}
+
+    assert changing == set(METHODS) - LOOKS
+
+
+def test_a_call_that_changes_something_is_told_with_whose_key_and_how_it_ended(
+    engine: SmallEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    lose = Fault(kind=FaultKind.LOSE_CHIP, chip=1)
+    vllm_log = logging.getLogger("vllm")
+    vllm_log.addHandler(caplog.handler)  # vLLM may have cut it off from the root
+    with (
+        caplog.at_level("INFO", logger="vllm"),
+        control_server(engine, named=lambda _: "the key night-shift") as address,
+        connected(address) as client,
+    ):
+        client.inject(lose)
+        with pytest.raises(RefusedByServer):
+            client.inject(lose)
+        client.state()
+        key = str(find_control_key(address.port, os.environ))
+    vllm_log.removeHandler(caplog.handler)
+
+    lines = [one.getMessage() for one in caplog.records]
+    told = [line for line in dict.fromkeys(lines) if line.startswith("control call")]
+    assert told == [
+        "control call InjectFault by the key night-shift: OK",
+        "control call InjectFault by the key night-shift: FAILED_PRECONDITION",
+    ]
+    assert key not in "".join(lines)
+
+
+def test_a_call_does_not_outlast_its_time(engine: SmallEngine) -> None:
     engine.silent = True
-    with control_server(engine) as address:
+    with control_server(engine, limits=GuardLimits(call_wall_s_max=0.2)) as address:
         told = failure(address, "GetState", pb.GetStateRequest())
 
     info, _ = details_of(told)
     assert told.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert info.reason == "TIME_LIMIT"
     assert engine.waiting == 0
-
-
-@pytest.mark.parametrize(
-    ("metadata", "secret"),
-    [
-        ((("authorization", "Bearer abc"),), "abc"),
-        ((("authorization", "bearer  abc "),), "abc"),
-        ((("other", "Bearer abc"), ("authorization", "Bearer d")), "d"),
-        ((("authorization", b"Bearer abc"),), None),
-    ],
-)
-def test_a_key_is_read_as_http_has_it(metadata: Any, secret: str | None) -> None:
-    assert secret_of(metadata) == secret
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from vllm.config import ParallelConfig
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -23,12 +22,13 @@ from vllm.v1.engine.output_processor import OutputProcessor
 
 from emulator.errors import ConfigError
 from serving.access.control_key import control_key_path
+from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.controller.day_night_state import DayNightState
 from serving.controller.engine_call import Engine
 from serving.endpoints.control_address import ENVIRONMENT, MIDDLEWARE, ControlAddress
 from serving.endpoints.control_client import ServerUnreachable
-from serving.endpoints.control_hook import ControlHook
+from serving.endpoints.control_hook import ControlHook, _key_name
 from serving.errors import PortInUse
 from serving.front_door.front_door_settings import ENVIRONMENT as FRONT_DOOR
 from serving.front_door.front_door_settings import FrontDoorSettings
@@ -70,20 +70,18 @@ def with_doors(engine: Any) -> Any:
     return engine
 
 
-def give_state(app: FastAPI, engine: Any, *, process: int = 0) -> FastAPI:
+def give_state(app: FastAPI, engine: Any) -> FastAPI:
     """What vLLM sets on its app before it serves it."""
     app.state.engine_client = with_doors(engine)
     app.state.log_stats = False
-    parallel = SimpleNamespace(_api_process_rank=process)
-    app.state.vllm_config = SimpleNamespace(parallel_config=parallel)
     app.state.server = SimpleNamespace(should_exit=False, config=SimpleNamespace())
     return app
 
 
-def an_app(engine: Any, *, process: int = 0) -> FastAPI:
+def an_app(engine: Any) -> FastAPI:
     app = FastAPI()
     app.add_middleware(ControlHook)
-    return give_state(app, engine, process=process)
+    return give_state(app, engine)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +173,6 @@ def test_vllm_s_engine_client_is_an_engine_as_the_service_needs_it() -> None:
 
     assert real == needed
     assert isinstance(AsyncLLM.errored, property)
-    assert ParallelConfig()._api_process_rank == 0
 
 
 def test_requests_go_by_the_door_once_the_app_is_up(
@@ -222,6 +219,13 @@ def test_the_control_service_s_key_is_there_as_long_as_the_app(
 
     assert asyncio.run(live())
     assert not control_key_path(address.port, os.environ).exists()
+
+
+def test_a_key_is_named_by_its_holder_and_the_run_s_own_as_that() -> None:
+    ring = KeyRing(key_hashes=(hash_of("a" * 40),), control_secret="c" * 40)
+
+    assert _key_name(ring, "c" * 40) == "the run's key"
+    assert _key_name(ring, "a" * 40) == "the key (key 1)"
 
 
 class Recorded:
@@ -280,16 +284,27 @@ def test_an_app_that_ends_without_a_word_takes_the_service_with_it(
     assert recorded == [f"made for {address}", "started", "stopped"]
 
 
-def test_of_several_api_processes_the_first_alone_has_the_service(
-    address: ControlAddress, engine: SmallEngine
+def test_a_service_that_fails_to_stop_keeps_none_of_the_others_from_it(
+    recorded: list[str],
+    engine: SmallEngine,
+    address: ControlAddress,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def live() -> list[str]:
-        async with lifespan(an_app(engine, process=1)) as sent:
-            with pytest.raises(ServerUnreachable, match="nobody answers"):
-                await asyncio.to_thread(state_at, address)
-        return sent
+    async def fail(self: Recorded) -> None:
+        self.done.append("failed")
+        raise OSError("no")
 
-    assert asyncio.run(live()) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    monkeypatch.setattr(Recorded, "stop", fail)
+
+    async def live() -> None:
+        async with lifespan(an_app(engine)):
+            pass
+
+    with pytest.raises(OSError, match="no"):
+        asyncio.run(live())
+    assert recorded[2:] == ["failed"] * 2  # at the shutdown, and when the app has ended
+    assert engine.ended == [8.0]  # type: ignore[attr-defined]
+    assert not control_key_path(address.port, os.environ).exists()
 
 
 async def fail_to_start(app: FastAPI) -> list[str]:

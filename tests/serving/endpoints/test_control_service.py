@@ -263,7 +263,9 @@ def test_a_port_that_is_taken_is_named_and_not_shared(
 ) -> None:
     async def second() -> None:
         server = ControlServer(engine, address, admits=lambda _: True)
-        with pytest.raises(PortInUse, match=f"^port={address.port}: expected a free port on"):
+        with pytest.raises(
+            PortInUse, match=f"^control_port={address.port}: expected a free port on"
+        ):
             await server.start()
         await server.stop()
 

@@ -291,7 +291,7 @@ def test_vllm_s_defaults_are_the_wire_s(lender: RestfulEngine, client: ControlCl
 def test_what_vllm_does_not_know_or_refuses_is_one_line(
     lender: RestfulEngine, client: ControlClient
 ) -> None:
-    with pytest.raises(RefusedByServer, match="level=3: expected 0 or 1 or 2"):
+    with pytest.raises(RefusedByServer, match="level=3: expected 1 or 2"):
         client.sleep(level=3)
     with pytest.raises(ConfigError, match="mode=later: expected one of abort, wait, keep"):
         client.pause(mode="later")  # no number of the wire's says so

@@ -1,5 +1,6 @@
 """Streams of telemetry and events, over real channels: what a watcher is told, and forgotten."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -8,14 +9,16 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from emulator.specs.fault import Fault, FaultKind
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
-from serving.endpoints import engine_watch
+from serving.endpoints import control_guard, engine_watch
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
-from serving.endpoints.control_server import ControlServer
+from serving.endpoints.control_guard import GuardLimits
+from serving.endpoints.control_server import SERVICE, ControlServer
 from serving.metrics.telemetry import EventKind
 from tests.serving.endpoints.raw_call import details_of, stub_at, with_key
 from tests.serving.endpoints.small_engine import SmallEngine, connected, control_server, wait_until
@@ -174,19 +177,87 @@ def test_one_poller_asks_for_all_watchers(
         stream.close()
 
 
-def test_one_watcher_too_many_is_refused(
-    server: ControlServer, client: ControlClient, monkeypatch: pytest.MonkeyPatch
+def test_who_asks_how_the_engine_rests_costs_it_no_look(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_watch, "WATCHERS_MAX", 2)
-    streams = [client.telemetry(0.1) for _ in range(2)]
-    for stream in streams:
-        next(stream)
-    with pytest.raises(RefusedByServer, match="at most 2 watchers at a time"):
-        next(client.events())
-    streams[0].close()
-    wait_until(lambda: server.watch.watchers == 1)
-    assert next(client.telemetry(0.1))
-    streams[1].close()
+    monkeypatch.setattr(engine_watch, "_IDLE_S", 60.0)
+    with control_server(engine) as address, connected(address) as client:
+        wait_until(lambda: engine.looks == 1)
+        for _ in range(5):
+            client.rest()
+        time.sleep(0.1)  # nothing happens, and that cannot be waited for
+        assert engine.looks == 1
+
+
+def test_one_watcher_too_many_is_refused(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_guard, "WATCHES_MAX", 2)
+    made: list[ControlServer] = []
+    with control_server(engine, served=made.append) as address, connected(address) as client:
+        streams = [client.telemetry(0.1) for _ in range(2)]
+        for stream in streams:
+            next(stream)
+        with pytest.raises(RefusedByServer, match="at most 2 streams at a time"):
+            next(client.events())
+        streams[0].close()
+        wait_until(lambda: made[0].guard.inside == 1)
+        assert next(client.telemetry(0.1))
+        streams[1].close()
+
+
+def test_a_stream_that_has_lasted_its_time_goes_on_in_another(engine: SmallEngine) -> None:
+    limits = GuardLimits(stream_wall_s_max=0.3)
+    made: list[ControlServer] = []
+    with (
+        control_server(engine, limits=limits, served=made.append) as address,
+        connected(address) as client,
+        stub_at(address) as stub,
+    ):
+        request = pb.WatchTelemetryRequest(interval_s=60.0)
+        with pytest.raises(grpc.RpcError) as raised:
+            list(stub.WatchTelemetry(request, timeout=10, metadata=with_key(address)))
+        wait_until(lambda: made[0].watch.watchers == 0)
+        begun_s = time.monotonic()
+        assert len(list(islice(client.telemetry(0.1), 12))) == 12
+        assert time.monotonic() - begun_s > 2 * 0.3  # so there were three streams at least
+        client.inject(LOSE)
+        events = client.events(after=0)
+        assert next(events)[0].number == 1
+        time.sleep(0.8)  # the stream is over meanwhile
+        client.inject(HANG)
+        assert next(events)[0].number == 2
+
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert [details_of(raised.value)[0].reason] == ["STREAM_OVER"]
+
+
+def test_an_event_s_number_is_of_one_run_of_the_server(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_watch, "_IDLE_S", 0.05)
+    with control_server(engine) as address, connected(address) as client:
+        client.inject(LOSE)
+        assert next(client.events(after=0))[0].number == 1
+        run = client.run
+    assert run
+    with control_server(engine, address=address), connected(address) as client:
+        client.inject(HANG)
+        (event, _) = next(client.events(after=0))
+        assert event.number == 1
+        assert client.run not in (None, run)
+        for after in (0, 1):
+            with pytest.raises(RefusedByServer, match="the server has started again since"):
+                next(client.events(after=after, run=run))
+        told = failure_of_stream(address, pb.WatchEventsRequest(after=1, run=run))
+        assert told.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert next(client.events(after=0, run=client.run))[0] == event
+
+
+def failure_of_stream(address: ControlAddress, request: Any) -> Any:
+    with stub_at(address) as stub, pytest.raises(grpc.RpcError) as raised:
+        list(stub.WatchEvents(request, timeout=10, metadata=with_key(address)))
+    return raised.value
 
 
 @pytest.mark.parametrize("method", ["WatchTelemetry", "WatchEvents"])
@@ -237,6 +308,35 @@ def test_an_engine_that_is_gone_is_the_last_event(
         list(looks)
     with pytest.raises(ServerUnreachable, match="the engine is gone"):
         list(client.events())
+
+
+@pytest.mark.parametrize("nonsense", ["[]", '{"type":"state"}', "what?", 7])
+def test_an_engine_that_answers_nonsense_ends_the_watch_and_is_said(
+    nonsense: Any,
+    engine: SmallEngine,
+    server: ControlServer,
+    client: ControlClient,
+    address: ControlAddress,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    looks = client.telemetry(0.1)
+    next(looks)
+    waiting = client.events()
+    engine.nonsense = nonsense
+    with caplog.at_level("ERROR"):
+        vllm_log = logging.getLogger("vllm")
+        vllm_log.addHandler(caplog.handler)
+        for stream in (looks, waiting, client.telemetry(0.1), client.events(after=0)):
+            with pytest.raises(ServerUnreachable, match="no longer watches its engine"):
+                list(stream)
+        vllm_log.removeHandler(caplog.handler)
+    said = [one for one in caplog.records if "no longer watches" in one.message]
+    assert {one.exc_info is not None for one in said} == {True}
+    with grpc.insecure_channel(str(address)) as channel:
+        asked = health_pb2.HealthCheckRequest(service=SERVICE)
+        status = health_pb2_grpc.HealthStub(channel).Check(asked, timeout=5).status
+    assert status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert client.state().steps == 1234  # who does not watch is served
 
 
 def test_an_engine_that_fails_to_say_is_asked_again(

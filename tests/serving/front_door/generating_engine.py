@@ -20,7 +20,10 @@ CONTEXT_TOKENS = 4_096
 
 
 class GeneratingEngine:
-    """`seats` sequences run at once, lowest priority number first; a token is 7."""
+    """`seats` sequences run at once, lowest priority number first; a token is 7.
+
+    With `stop_next` the first that runs ends by itself with its next token.
+    """
 
     def __init__(self, *, seats: int = 4, policy: str = "priority") -> None:
         self.seats = seats
@@ -33,6 +36,7 @@ class GeneratingEngine:
         self.waiting: dict[str, EngineCoreRequest] = {}
         self.running: dict[str, int] = {}  # tokens left
         self.aborted = 0
+        self.stop_next = False
         self._names = 0
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
@@ -106,12 +110,14 @@ class GeneratingEngine:
         outputs = []
         for name in list(self.running):
             self.running[name] -= 1
-            ends = self.running[name] == 0
+            stops, self.stop_next = self.stop_next, False
+            ends = stops or self.running[name] == 0
+            reason = FinishReason.STOP if stops else FinishReason.LENGTH
             outputs.append(
                 EngineCoreOutput(
                     request_id=name,
                     new_token_ids=[7],
-                    finish_reason=FinishReason.LENGTH if ends else None,
+                    finish_reason=reason if ends else None,
                 )
             )
             if ends:

@@ -1,13 +1,16 @@
 import asyncio
 import contextlib
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 
+from serving.admission.admission import Admission
 from serving.admission.capacity import Capacity
 from serving.admission.door_limits import DoorLimits
 from serving.admission.entry import Outcome
@@ -166,6 +169,66 @@ def test_what_the_engine_refuses_leaves_as_failed() -> None:
         assert door.state().sequences == 0
 
     asyncio.run(runs())
+
+
+def test_each_of_two_sequences_frees_its_seat_at_its_own_end() -> None:
+    async def runs() -> None:
+        engine, door = made()
+        task = asyncio.create_task(read(engine, n=2))
+        await settle()
+        engine.step()
+        engine.stop_next = True
+        engine.step()
+
+        assert door.state().sequences == 1
+        lengths = door._admission._inside.expected.lengths
+        assert np.count_nonzero(lengths._ended) == 1  # by itself: with its second token
+        engine.step()
+        assert await task == 2 + 3
+        assert np.count_nonzero(lengths._ended) == 1  # the other one had all its tokens
+
+    asyncio.run(runs())
+
+
+def test_what_is_aborted_in_the_engine_has_not_finished_and_did_not_end_by_itself() -> None:
+    async def runs() -> None:
+        engine, door = made()
+        task = asyncio.create_task(read(engine, "a"))
+        await settle()
+        engine.step()
+
+        engine.output_processor.abort_requests(["a"], internal=False)  # as vLLM's `abort` does
+
+        assert await task == 1  # an answer like any other, for who reads it
+        left = door.state().classes[WorkClass.INTERACTIVE].left
+        assert (left[Outcome.ABORTED], left[Outcome.FINISHED]) == (1, 0)
+        assert not door._admission._inside.expected.lengths._ended.any()
+
+    asyncio.run(runs())
+
+
+def test_accounts_that_fail_are_logged_and_fail_no_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def runs() -> None:
+        engine, door = made()
+        first = asyncio.create_task(read(engine, "a"))
+        await settle()
+        broken = mock.patch.object(Admission, "made", side_effect=AssertionError("sums differ"))
+        with broken, caplog.at_level("ERROR"):
+            engine.step()
+        second = asyncio.create_task(read(engine, "b"))
+        await settle()
+        for _ in range(3):
+            engine.step()
+
+        assert await asyncio.gather(first, second) == [3, 3]
+        assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.FINISHED] == 2
+        assert door.state().sequences == 0
+
+    asyncio.run(runs())
+    assert "is not accounted for any more" in caplog.text
+    assert "sums differ" in caplog.text
 
 
 def test_a_second_door_before_one_engine_changes_nothing() -> None:

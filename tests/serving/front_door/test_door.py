@@ -1,4 +1,5 @@
 import asyncio
+from unittest import mock
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -138,6 +139,63 @@ def test_a_door_that_closes_lets_those_inside_end_and_says_when_they_have() -> N
         assert isinstance(door.enter(work()), Ticket)
 
     asyncio.run(drains())
+
+
+def test_whoever_is_refused_while_it_is_closed_leaves_nothing_behind() -> None:
+    door = Door(DoorLimits(), lambda: CAPACITY)
+    door.close(RefusalReason.DRAINING, "the server ends", 7.0)
+
+    for _ in range(100):
+        with pytest.raises(Refused, match="the server ends"):
+            door.enter(work())
+
+    assert door.closed is not None
+    assert door.closed.__traceback__ is None
+
+
+def test_a_drain_tells_each_that_waits_of_its_own_key_and_each_of_its_prompts_anew() -> None:
+    async def drains() -> None:
+        door = Door(DoorLimits(), lambda: FULL)
+        door.enter(work())
+        tickets = [
+            door.enter(work(client(name, requests_per_minute=each), batch=True))
+            for name, each in (("a", 7), ("b", 9))
+        ]
+        door.close(RefusalReason.DRAINING, "the server ends", 7.0)
+
+        told = await asyncio.gather(
+            *(ticket.turn() for ticket in (*tickets, tickets[0])), return_exceptions=True
+        )
+
+        assert [each.rate.limit_requests for each in told if isinstance(each, Refused)] == [7, 9, 7]
+        assert len({id(each) for each in told}) == 3
+
+    asyncio.run(drains())
+
+
+def test_many_ends_of_one_step_are_one_look() -> None:
+    async def ends() -> None:
+        door = Door(DoorLimits(reserve=0.0), lambda: CAPACITY)
+        full = door.enter(work(sequences=8))
+        full.begin(Counted(sequences=8, prompt_tokens=100, new_tokens_max=50))
+        batch = [door.enter(work(batch=True)) for _ in range(3)]
+        for _ in range(8):
+            full.end(made_tokens=0, by_itself=False)
+        assert door.state().classes[WorkClass.BATCH].queued == 3
+        with mock.patch.object(door, "look", wraps=door.look) as look:
+            await asyncio.gather(*(ticket.turn() for ticket in batch))
+        assert look.call_count == 1
+
+    asyncio.run(ends())
+
+
+def test_what_the_engine_has_cut_has_not_finished() -> None:
+    door = Door(DoorLimits(), lambda: CAPACITY)
+    with door.enter(work()) as ticket:
+        ticket.cut(Outcome.ABORTED)
+
+    assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.ABORTED] == 1
+    assert door.in_flight == 0
 
 
 def test_what_the_metrics_say_adds_up_and_names_no_key() -> None:

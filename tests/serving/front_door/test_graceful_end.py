@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+import uvloop
 from prometheus_client import CollectorRegistry
 from vllm import SamplingParams
 from vllm.entrypoints.launchers.launcher import NoSignalServer
@@ -276,6 +278,52 @@ def test_an_end_that_hangs_is_bounded(
 
     asyncio.run(case())
     assert process.left == [HUNG_CODE]
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_two_signals_end_a_process_whose_loop_is_stuck(
+    run: Callable[..., None], process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graceful_end, "_SECOND_WALL_S", 0.1)
+    left_while_stuck: list[int] = []
+
+    async def case() -> None:
+        async with running() as (server, serving, client), streaming(client, LONG_TOKENS):
+            for _ in range(2):
+                signaller = threading.Timer(0.05, told, (signal.SIGTERM,))
+                signaller.start()
+                time.sleep(0.2)  # the loop's thread is kept
+                signaller.join()
+            end_s = time.monotonic() + WAIT_S
+            while not process.left and time.monotonic() < end_s:
+                time.sleep(0.01)
+            left_while_stuck.extend(process.left)
+            assert server.door.closed is None  # nothing of the loop's has run yet
+            await asyncio.wait({serving}, timeout=WAIT_S)
+
+    run(case())
+    assert left_while_stuck == [128 + signal.SIGTERM]
+
+
+def test_one_signal_bounds_the_end_of_a_stuck_loop_by_the_requests_time(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graceful_end, "_BOUND_WALL_S", 0.1)
+    left_while_stuck: list[int] = []
+
+    async def case() -> None:
+        async with running(0.3) as (_, serving, client), streaming(client, LONG_TOKENS):
+            told(signal.SIGTERM)
+            time.sleep(0.25)  # within the requests' time
+            assert process.left == []
+            end_s = time.monotonic() + WAIT_S
+            while not process.left and time.monotonic() < end_s:
+                time.sleep(0.01)
+            left_while_stuck.extend(process.left)
+            await asyncio.wait({serving}, timeout=WAIT_S)
+
+    asyncio.run(case())
+    assert left_while_stuck == [HUNG_CODE]
 
 
 async def until(condition: Callable[[], bool]) -> None:

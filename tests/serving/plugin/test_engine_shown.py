@@ -50,6 +50,7 @@ def test_a_description_names_every_figure_with_its_source() -> None:
     told = asked(running, DescribeRequest(), DescribeReply).description
 
     assert told.vllm_version == version("vllm")
+    assert told.ultraserver == running.parts.deployment.settings.ultraserver == "0"
     assert (told.system.name, told.chip.name) == ("trn3-nl72x2", "trainium3")
     assert (told.model.name, told.weights) == ("qwen3-30b-a3b", "small-moe")
     shown = {figure.name: figure for figure in told.system.figures}

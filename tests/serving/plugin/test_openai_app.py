@@ -1,25 +1,33 @@
 """The hand-over to vLLM's own command line: its arguments, its refusals, its end."""
 
 import json
+import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import vllm.entrypoints.cli.main as cli
 from pydantic import BaseModel, field_validator
+from vllm import envs
+from vllm.config import StructuredOutputsConfig
 from vllm.entrypoints.launchers.api_server import entry
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from emulator.data import SMALL_MOE_DIR
+from emulator.data import SMALL_MOE_DIR, SMALL_MOE_TRAINED_DIR
 from serving.errors import RefusedByVllm, UnsupportedFlag
 from serving.plugin import openai_app, start_signals
 from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.plugin.server_end import server_end
 from serving.settings import Settings
 
+STRUCTURED = "--structured-outputs-config"
+COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
+TOOLS = "VLLM_ENFORCE_STRICT_TOOL_CALLING"
 SETTINGS = Settings(chips=2, model="qwen3-30b-a3b", clock="dilated:3")
 
 
@@ -33,7 +41,7 @@ def untouched_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     """Put back what `serve` changes for good: it is the last thing that its process does."""
     monkeypatch.setattr(sys, "argv", ["pytest"])
     monkeypatch.setenv("VLLM_RPC_BASE_PATH", "unset")
-    for name in openai_app._ENVIRONMENT:
+    for name in (*openai_app._ENVIRONMENT, TOOLS):
         monkeypatch.setenv(name, "unset")
         monkeypatch.delenv(name)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -44,10 +52,13 @@ def untouched_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
 
 
 def served(
-    deployment: Deployment, vllm: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment,
+    vllm: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: Sequence[str] = ("--port", "82"),
 ) -> int:
     monkeypatch.setattr(cli, "main", vllm)
-    return openai_app.serve(deployment, host="::1", port=81, vllm_arguments=["--port", "82"])
+    return openai_app.serve(deployment, host="::1", port=81, vllm_arguments=[*arguments])
 
 
 def test_vllm_reads_our_arguments_and_then_the_user_s(
@@ -59,9 +70,77 @@ def test_vllm_reads_our_arguments_and_then_the_user_s(
     assert seen[:3] == ["vllm", "serve", str(SMALL_MOE_DIR)]
     flags = dict(zip(seen[3:-2:2], seen[4:-2:2], strict=True))
     given = json.loads(flags.pop("--additional-config"))
+    assert json.loads(flags.pop(STRUCTURED)) == COMPACT
     assert flags == {"--served-model-name": "qwen3-30b-a3b", "--host": "::1", "--port": "81"}
     assert Settings.from_additional_config(given) == SETTINGS
     assert seen[-2:] == ["--port", "82"]
+
+
+def configured(
+    deployment: Deployment, arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[StructuredOutputsConfig, bool]:
+    """What vLLM's own parser makes of the command line, and whether tools have tags."""
+    seen: list[tuple[StructuredOutputsConfig, bool]] = []
+
+    def vllm() -> None:
+        parser = make_arg_parser(FlexibleArgumentParser())
+        args = parser.parse_args(sys.argv[2:])
+        found = args.structured_outputs_config
+        config = StructuredOutputsConfig(**found) if isinstance(found, dict) else found
+        seen.append((config, envs.VLLM_ENFORCE_STRICT_TOOL_CALLING))
+
+    assert served(deployment, vllm, monkeypatch, arguments) == 0
+    return seen[0]
+
+
+@pytest.mark.parametrize("directory", [SMALL_MOE_DIR, SMALL_MOE_TRAINED_DIR])
+def test_bundled_weights_write_json_without_white_space_that_they_would_not_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, has_tags = configured(resolve_deployment(SETTINGS, directory), [], monkeypatch)
+
+    assert (config.backend, config.disable_any_whitespace) == ("xgrammar", True)
+    assert not has_tags
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (STRUCTURED, '{"backend": "guidance"}'),
+        (f'{STRUCTURED.replace("-", "_").replace("__", "--", 1)}={{"backend": "guidance"}}',),
+        (f"{STRUCTURED}.backend", "guidance"),
+    ],
+)
+def test_what_the_user_says_of_grammars_holds(
+    arguments: Sequence[str], deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOOLS, "1")
+
+    config, has_tags = configured(deployment, arguments, monkeypatch)
+
+    assert (config.backend, config.disable_any_whitespace) == ("guidance", False)
+    assert has_tags
+
+
+def test_what_the_user_says_of_grammars_in_a_file_holds(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text('structured-outputs-config: \'{"backend": "guidance"}\'\n')
+
+    config, _ = configured(deployment, ("--config", str(file)), monkeypatch)
+
+    assert config.backend == "guidance"
+
+
+def test_weights_of_the_user_s_write_as_vllm_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(SMALL_MOE_DIR, tmp_path / "own")
+
+    config, has_tags = configured(resolve_deployment(SETTINGS, tmp_path / "own"), [], monkeypatch)
+
+    assert (config.backend, config.disable_any_whitespace, has_tags) == ("auto", False, True)
 
 
 @pytest.mark.parametrize(("code", "expected"), [(None, 0), (0, 0), (3, 3), ("words", 1)])

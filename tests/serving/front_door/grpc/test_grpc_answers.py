@@ -19,6 +19,7 @@ from emulator.data import SMALL_MOE_DIR
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.admission.refusal import RefusalReason
+from serving.front_door.grpc import grpc_health
 from serving.front_door.grpc.grpc_health import READY
 from tests.serving.front_door.grpc.grpc_doors import GrpcDoor, asking, failure, told
 from tests.serving.front_door.grpc.test_grpc_generate import ENDLESS, STEP_S, run, running
@@ -96,20 +97,19 @@ def test_the_tokenizer_comes_whole_and_is_the_one_that_the_engine_has() -> None:
     run(check)
 
 
-def test_the_prefix_cache_is_emptied_by_who_may_control_the_server() -> None:
+def test_the_prefix_cache_is_not_emptied_from_the_clients_port() -> None:
     async def check(at: GrpcDoor) -> None:
-        key = [("x-api-key", "us-run")]
         prompt = range(5, 5 + 3 * BLOCK_TOKENS)
         await told(at.stub.Generate(asking("a", prompt)))
+
+        for metadata in ([], [("x-api-key", "us-run")]):
+            call = at.stub.FlushCache(common_pb2.FlushCacheRequest(), metadata=metadata)
+            denied = await failure(call)
+            assert denied.code is grpc.StatusCode.PERMISSION_DENIED
+            assert denied.reason == "NOT_SERVED_HERE"
+
         (*_, warm) = await told(at.stub.Generate(asking("b", prompt)))
-
-        flushed = await at.stub.FlushCache(common_pb2.FlushCacheRequest(), metadata=key)
-
-        (*_, cold) = await told(at.stub.Generate(asking("c", prompt)))
-        assert flushed.success
-        assert (warm.complete.cached_tokens > 0, cold.complete.cached_tokens) == (True, 0)
-        denied = await failure(at.stub.FlushCache(common_pb2.FlushCacheRequest()))
-        assert denied.code is grpc.StatusCode.PERMISSION_DENIED
+        assert warm.complete.cached_tokens > 0
 
     run(check, keys=KeyRing(control_secret="us-run"))
 
@@ -191,6 +191,33 @@ def test_a_watcher_is_told_of_every_change_until_the_server_ends() -> None:
         stopping = asyncio.ensure_future(at.server.stop(0.5))
         assert await heard() == NOT_SERVING
         await stopping
+
+    run(check)
+
+
+def test_watchers_of_health_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_health, "WATCHERS_MAX", 2)
+
+    async def check(at: GrpcDoor) -> None:
+        stub = health_pb2_grpc.HealthStub(at.channel)
+        asked = health_pb2.HealthCheckRequest(service=READY)
+        held = [stub.Watch(asked) for _ in range(2)]
+        for watch in held:
+            await watch.read()
+
+        crowded = await failure(stub.Watch(asked))
+
+        assert (crowded.code, crowded.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "WATCHERS")
+        assert "RetryInfo" in crowded.details
+        assert await status(at, READY) == SERVING
+        held.pop().cancel()
+        async with asyncio.timeout(5.0):  # the server hears of it in a moment
+            while at.server._health._watchers == 2:
+                await asyncio.sleep(0.01)
+        again = stub.Watch(asked)
+        assert (await again.read()).status == SERVING
+        for watch in (*held, again):
+            watch.cancel()
 
     run(check)
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -13,8 +14,12 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.admission.entry import Outcome
-from serving.admission.work import WorkClass
+from serving.admission.work import Client, Work, WorkClass
+from serving.front_door.grpc.generate_request import asked_of
+from serving.front_door.grpc.grpc_guard import CallLimits, GrpcGuard
+from serving.front_door.grpc.grpc_server import server_options
 from tests.serving.front_door.grpc.grpc_doors import GrpcDoor, asking, failure, grpc_door, told
+from tests.serving.front_door.small_async_llm import SEATS
 
 ENDLESS = 400
 """Tokens: more than any of these tests waits for."""
@@ -254,3 +259,51 @@ def test_batch_work_that_waits_for_its_turn_is_gone_with_its_client() -> None:
             call.cancel()
 
     run(check, step_s=STEP_S)
+
+
+def test_the_time_of_batch_work_begins_when_the_engine_may_have_it() -> None:
+    async def check(at: GrpcDoor) -> None:
+        others = Work(
+            client=Client(),
+            work_class=WorkClass.INTERACTIVE,
+            sequences=SEATS,
+            prompt_tokens=SEATS,
+            new_tokens_max=SEATS,
+        )
+        with at.door.enter(others):
+            call = at.stub.Generate(asking("late"), metadata=[("x-ultraserve-class", "batch")])
+            answers = asyncio.ensure_future(told(call))
+            await asyncio.sleep(1.0)  # twice what a request may take
+            assert not at.core.added
+
+        assert (await answers)[-1].complete.finish_reason == "length"
+
+    run(check, request_wall_s_max=0.5)
+
+
+def test_a_connection_outlives_the_wait_of_the_batch_work_on_it() -> None:
+    limits = CallLimits(
+        message_bytes_max=1, wall_s_max=60.0, queue_wall_s_max=600.0, context_tokens=1
+    )
+
+    options = dict(server_options(limits))
+
+    assert options["grpc.max_connection_age_ms"] == 60_000
+    assert options["grpc.max_connection_age_grace_ms"] == 660_000
+
+
+def test_a_timeout_inside_of_a_call_is_not_taken_for_the_end_of_its_time() -> None:
+    async def inner(message: Any, context: Any) -> Any:
+        raise TimeoutError("of something else")
+        yield
+
+    async def check(at: GrpcDoor) -> None:
+        limits = CallLimits(
+            message_bytes_max=1, wall_s_max=60.0, queue_wall_s_max=0.0, context_tokens=512
+        )
+        guard = GrpcGuard(at.engine, door=at.door, keys=KeyRing(), limits=limits)
+        asked = asked_of(asking(), Client(), WorkClass.INTERACTIVE, context_tokens=512)
+        with pytest.raises(TimeoutError, match="something else"):
+            await guard._answered(inner, asked, SimpleNamespace(write=None))  # type: ignore[arg-type]
+
+    run(check)

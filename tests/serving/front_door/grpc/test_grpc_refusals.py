@@ -293,17 +293,6 @@ def test_embeddings_and_kv_events_are_not_served_and_say_so() -> None:
     run(check)
 
 
-def test_a_code_that_a_handler_only_sets_is_told_with_details_too() -> None:
-    async def check(at: GrpcDoor) -> None:
-        flush = common_pb2.FlushCacheRequest(timeout_s=-1.0)
-
-        told_of = await failure(at.stub.FlushCache(flush, metadata=[("x-api-key", "us-run")]))
-
-        assert (told_of.code, told_of.reason) == (Code.INVALID_ARGUMENT, "INVALID_FIELD")
-
-    run(check, keys=KeyRing(control_secret="us-run"))
-
-
 def test_calls_beside_generations_are_bounded() -> None:
     async def check(at: GrpcDoor) -> None:
         reflect = at.channel.stream_stream(

@@ -8,31 +8,11 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 
 from emulator.errors import ConfigError
-from serving.access.tls_files import TlsFiles
 from serving.front_door.grpc.grpc_tls import RenewedCertificates
 from serving.front_door.grpc.rpc_caller import ENGINE
+from tests.serving.front_door.certificates import pem, written
 from tests.serving.front_door.grpc.grpc_doors import GrpcDoor
 from tests.serving.front_door.grpc.test_grpc_generate import run
-
-
-def pem(authority: trustme.CA) -> bytes:
-    return authority.cert_pem.bytes()
-
-
-def written(
-    directory: Path, authority: trustme.CA, client_ca: trustme.CA | None = None
-) -> TlsFiles:
-    leaf = authority.issue_cert("127.0.0.1")
-    files = TlsFiles(
-        certificate=directory / "cert.pem",
-        key=directory / "key.pem",
-        client_ca=None if client_ca is None else directory / "clients.pem",
-    )
-    files.certificate.write_bytes(b"".join(each.bytes() for each in leaf.cert_chain_pems))
-    files.key.write_bytes(leaf.private_key_pem.bytes())
-    if client_ca is not None:
-        (directory / "clients.pem").write_bytes(pem(client_ca))
-    return files
 
 
 async def answers(at: GrpcDoor, credentials: grpc.ChannelCredentials) -> bool:

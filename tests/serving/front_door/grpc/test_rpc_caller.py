@@ -2,6 +2,7 @@ import grpc
 import pytest
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
+from protos.ultraserve.v1 import control_pb2
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.admission.work import WorkClass
@@ -12,7 +13,14 @@ SECRET, CONTROL = "us-of-alice", "us-of-the-run"
 KEYED = KeyRing(key_hashes=[hash_of(SECRET)], control_secret=CONTROL)
 OPEN = KeyRing(control_secret=CONTROL)
 METHODS = [each.name for each in pb.DESCRIPTOR.services_by_name["VllmEngine"].methods]
-ADMIN = ["FlushCache", "StartProfile", "StopProfile"]
+CONTROL_CALLS = {
+    each.name for each in control_pb2.DESCRIPTOR.services_by_name["ControlService"].methods
+}
+ADMIN = {
+    "FlushCache": "ResetPrefixCache",
+    "StartProfile": "RecordSteps",
+    "StopProfile": "GetRecording",
+}
 FOR_CLIENTS = sorted({*METHODS} - {*ADMIN, "Embed", "HealthCheck"})
 
 
@@ -47,6 +55,8 @@ def test_a_client_shows_its_key_in_either_way(method: str) -> None:
         [("authorization", f"Basic {SECRET}")],
         [("x-api-key", b"us-of-alice")],
         bearer(CONTROL),
+        [*bearer(SECRET), *bearer(SECRET)],
+        [("x-api-key", "us-of-nobody"), ("x-api-key", SECRET)],
     ],
 )
 def test_who_has_no_key_for_inference_is_told_to_say_who_it_is(
@@ -60,14 +70,17 @@ def test_without_keys_everybody_is_anonymous(method: str) -> None:
     assert called(method, keys=OPEN).client.name == "anonymous"
 
 
-@pytest.mark.parametrize("method", ADMIN)
-def test_administration_wants_a_key_for_control_whatever_else_is_open(method: str) -> None:
-    assert code(method, keys=OPEN) is grpc.StatusCode.PERMISSION_DENIED
-    assert code(method, bearer(SECRET)) is grpc.StatusCode.PERMISSION_DENIED
-    assert code(method) is grpc.StatusCode.UNAUTHENTICATED
-    assert code(method, bearer("us-of-nobody"), OPEN) is grpc.StatusCode.UNAUTHENTICATED
-    for keys in (OPEN, KEYED):
-        called(method, bearer(CONTROL), keys)
+@pytest.mark.parametrize(("method", "call"), ADMIN.items())
+@pytest.mark.parametrize("metadata", [[], bearer(SECRET), bearer(CONTROL), bearer("us-of-nobody")])
+@pytest.mark.parametrize("keys", [OPEN, KEYED])
+def test_administration_is_not_for_the_clients_port_and_the_control_call_is_named(
+    method: str, call: str, metadata: Metadata, keys: KeyRing
+) -> None:
+    with pytest.raises(CallRefused, match=f"use {call} of the control service") as told:
+        called(method, metadata, keys)
+
+    assert told.value.failure.code is grpc.StatusCode.PERMISSION_DENIED
+    assert call in CONTROL_CALLS
 
 
 def test_probes_have_no_key() -> None:

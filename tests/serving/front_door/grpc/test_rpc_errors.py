@@ -13,9 +13,8 @@ from serving.admission.refusal import RateState, RefusalReason, Refused
 from serving.front_door.grpc.rpc_errors import (
     CallRefused,
     RpcFailure,
-    abort_with,
+    abort_for,
     failure_of,
-    status_of,
 )
 
 
@@ -44,7 +43,7 @@ def test_a_full_queue_is_resource_exhausted_with_whose_limit_it_is_and_when_to_c
 
 
 def test_a_drain_is_unavailable_and_is_nobodys_quota() -> None:
-    status = status_of(refused(RefusalReason.DRAINING))
+    status = failure_of(refused(RefusalReason.DRAINING)).to_status()
 
     assert status.code == grpc.StatusCode.UNAVAILABLE.value[0]
     assert set(parts(status)) == {"ErrorInfo", "RetryInfo"}
@@ -52,11 +51,13 @@ def test_a_drain_is_unavailable_and_is_nobodys_quota() -> None:
 
 @pytest.mark.parametrize("reason", RefusalReason)
 def test_every_refusal_has_its_reason_in_capitals(reason: RefusalReason) -> None:
-    assert parts(status_of(refused(reason)))["ErrorInfo"].reason == reason.value.upper()
+    assert (
+        parts(failure_of(refused(reason)).to_status())["ErrorInfo"].reason == reason.value.upper()
+    )
 
 
 def test_a_wrong_setting_is_a_bad_request_that_names_the_field() -> None:
-    status = status_of(ConfigError(field="chip", value=9, expected="0 to 3"))
+    status = failure_of(ConfigError(field="chip", value=9, expected="0 to 3")).to_status()
 
     assert status.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     (violation,) = parts(status)["BadRequest"].field_violations
@@ -64,7 +65,7 @@ def test_a_wrong_setting_is_a_bad_request_that_names_the_field() -> None:
 
 
 def test_what_nobody_foresaw_is_internal_and_says_nothing_of_the_inside() -> None:
-    status = status_of(ValueError("/srv/secrets/key.pem"))
+    status = failure_of(ValueError("/srv/secrets/key.pem")).to_status()
 
     assert status.code == grpc.StatusCode.INTERNAL.value[0]
     assert "secrets" not in str(status)
@@ -95,13 +96,13 @@ def test_any_text_fits_into_the_trailers_of_a_call(text: str, metadata: dict[str
 
 def test_a_client_unpacks_what_a_handler_aborted_with() -> None:
     async def refuse(request: bytes, context: Any) -> bytes:
-        await abort_with(
-            context,
-            grpc.StatusCode.UNAVAILABLE,
-            "déjà fermé\nvraiment",
+        failure = RpcFailure(
+            code=grpc.StatusCode.UNAVAILABLE,
+            message="déjà fermé\nvraiment",
             reason="DRAINING",
             retry_after_s=2.0,
         )
+        await abort_for(context, failure)
 
     async def ask() -> grpc.aio.AioRpcError:
         server = grpc.aio.server()

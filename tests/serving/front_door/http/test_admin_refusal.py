@@ -46,7 +46,14 @@ def test_a_refusal_is_one_line_that_names_what_there_is(path: str) -> None:
     assert {name for pair in named for name in pair if name} <= methods
     commands = re.findall(r"`ultraserve (\w+)", error.message)
     assert set(commands) <= set(_COMMANDS)
-    assert bool(named) or "what there is of it" in error.message
+    assert bool(named) != error.message.endswith("not offered by this server")
+
+
+def test_a_refusal_promises_nothing_that_is_not_there() -> None:
+    for path in ("/v1/load_lora_adapter", "/collective_rpc", "/reset_mm_cache"):
+        refused = refusal_of(path)
+        assert refused is not None
+        assert refused.message == f"{path} is not offered by this server"
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/", "/sleepy", "/v1/sleep"])

@@ -40,6 +40,8 @@ def status_of(keys: KeyRing, scope: dict[str, Any], path: str) -> int:
         ([(b"x-api-key", b"")], 401),
         ([(b"x-api-key", b"\xff\xfe")], 401),
         ([(b"authorization", f"Bearer {CONTROL}".encode())], 403),
+        ([(b"authorization", f"Bearer {SECRET}".encode())] * 2, 401),
+        ([(b"x-api-key", SECRET.encode())] * 2, 401),
     ],
 )
 def test_a_key_opens_and_what_is_none_does_not(

@@ -13,8 +13,9 @@ import pytest
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.admission.door_limits import DoorLimits
+from serving.admission.entry import Outcome
 from serving.admission.refusal import RefusalReason
-from serving.admission.work import WorkClass
+from serving.admission.work import Client, Work, WorkClass
 from tests.serving.front_door.http.http_doors import MODEL, HttpServer, http_server
 
 SECRET = "us-0123456789012345678901234567890123456789"
@@ -141,6 +142,45 @@ def test_a_client_that_is_told_to_come_back_comes_back_and_is_served() -> None:
 
 def refused_by_reason(server: HttpServer, reason: RefusalReason) -> int:
     return server.door.state().classes[WorkClass.INTERACTIVE].refused.get(reason, 0)
+
+
+def small_work(work_class: WorkClass) -> Work:
+    return Work(
+        client=Client(), work_class=work_class, sequences=1, prompt_tokens=1, new_tokens_max=1
+    )
+
+
+def test_who_is_refused_for_all_classes_is_told_the_reason_of_its_own() -> None:
+    async def use(server: HttpServer) -> None:
+        inside = [server.door.enter(small_work(WorkClass.INTERACTIVE))]
+        while server.door.would_refuse(Client(), WorkClass.BATCH) is None:
+            inside.append(server.door.enter(small_work(WorkClass.BATCH)))
+
+        answer = await server.http.post("/v1/completions", json={"model": MODEL, "prompt": "a"})
+
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == RefusalReason.QUEUE_REQUESTS
+        assert refused_by_reason(server, RefusalReason.QUEUE_REQUESTS) == 1
+        for ticket in inside:
+            ticket.leave(Outcome.FINISHED)
+
+    run(use, limits=DoorLimits(queue_requests=1, batch_queue_requests=1))
+
+
+def test_a_response_is_not_made_behind_its_client_s_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
+
+    async def use(server: HttpServer) -> None:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await server.client().responses.create(model=MODEL, input="hello", background=True)
+        assert refused.value.param == "background"
+        assert server.core.added == []
+        kept = await server.client().responses.create(
+            model=MODEL, input="hello", max_output_tokens=2, background=False, store=True
+        )
+        assert kept.status in ("completed", "incomplete")
+
+    run(use)
 
 
 def test_a_closed_door_answers_before_it_reads() -> None:

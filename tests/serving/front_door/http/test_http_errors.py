@@ -36,13 +36,6 @@ def test_a_refusal_is_the_load_s_or_the_server_s_and_says_when_to_come_back(
     assert headers[b"x-ratelimit-reset-requests"] == b"1.25s"
 
 
-def test_a_wait_without_an_end_is_not_told_as_one() -> None:
-    refused = Refused(
-        RefusalReason.TOKENS_PER_MINUTE, "never", retry_after_s=float("inf"), rate=RateState()
-    )
-    assert error_of(refused).headers() == []
-
-
 def test_an_event_of_a_stream_ends_with_an_empty_line_and_is_named_for_anthropic_s_clients() -> (
     None
 ):

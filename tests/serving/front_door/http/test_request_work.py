@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.admission.work import Client, Work, WorkClass
+from serving.admission.work_estimate import UNSAID_NEW_TOKENS
 from serving.front_door.http.http_errors import HttpRefused
-from serving.front_door.http.request_work import UNSAID_NEW_TOKENS, said_class, work_of
+from serving.front_door.http.request_work import (
+    asked_in,
+    refuse_background,
+    said_class,
+    work_of,
+)
 
 CONTEXT = 4_096
 CHAT = "/v1/chat/completions"
@@ -25,7 +31,7 @@ def asked(
 ) -> Work:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     client = Client(name="somebody", work_class=own)
-    return work_of(path, text, client=client, said=said, context_tokens_max=CONTEXT)
+    return work_of(path, asked_in(text), client=client, said=said, context_tokens_max=CONTEXT)
 
 
 def sizes(work: Work) -> tuple[int, int, int]:
@@ -39,7 +45,9 @@ def sizes(work: Work) -> tuple[int, int, int]:
         ({"prompt": "x" * 41, "max_tokens": 7, "n": 3}, (3, 11, 21)),
         ({"prompt": [5, 6, 7]}, (1, 3, 16)),
         ({"prompt": [[5, 6, 7], [8]], "n": 2}, (4, 4, 64)),
-        ({"prompt": ["abcd", "abcde"], "best_of": 2, "n": 1}, (4, 3, 64)),
+        ({"prompt": ["abcd", "abcde"], "best_of": 16_384, "n": 2}, (4, 3, 64)),
+        ({"prompt": [5.5, -6, 7e3]}, (1, 3, 16)),
+        ({"prompt": ["a,b", [1, 2]]}, (2, 3, 32)),
         ({"prompt": ""}, (1, 1, 16)),
         ({"prompt": []}, (1, 1, 16)),
         ({"prompt": "x", "max_tokens": 10**30}, (1, 1, CONTEXT)),
@@ -67,6 +75,36 @@ def test_every_api_says_in_its_own_word_how_long_an_answer_may_be(
     path: str, body: dict[str, Any], new_tokens: int
 ) -> None:
     assert asked(body, path=path).new_tokens_max == new_tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sequences"),
+    [
+        (COMPLETIONS, {"prompt": "a", "n": 3}, 3),
+        (CHAT, {"messages": [], "n": 3}, 3),
+        (f"{CHAT}/batch", {"messages": [[], []], "n": 3}, 2),
+        ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"n": 3}}, 3),
+        ("/inference/v1/generate", {"token_ids": [1], "n": 16_384}, 1),
+        ("/v1/messages", {"messages": [], "n": 16_384}, 1),
+        ("/v1/responses", {"input": "a", "n": 16_384, "best_of": 16_384}, 1),
+        (CHAT, {"messages": [], "sampling_params": {"n": 16_384}}, 1),
+    ],
+)
+def test_a_request_has_so_many_sequences_as_vllm_makes_of_it(
+    path: str, body: dict[str, Any], sequences: int
+) -> None:
+    assert asked(body, path=path).sequences == sequences
+
+
+def test_a_response_that_outlives_its_request_is_refused_where_there_are_responses() -> None:
+    for background in (True, 1, "yes"):
+        said = asked_in(json.dumps({"input": "a", "background": background}).encode())
+        with pytest.raises(HttpRefused, match="background: expected false") as refused:
+            refuse_background("/v1/responses", said)
+        assert (refused.value.error.status, refused.value.error.param) == (400, "background")
+        refuse_background(CHAT, said)
+    for body in (b'{"background": false}', b'{"background":null}', b"{}", b"["):
+        refuse_background("/v1/responses", asked_in(body))
 
 
 def test_a_chat_s_tools_and_all_its_messages_count() -> None:

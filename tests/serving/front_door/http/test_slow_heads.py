@@ -1,6 +1,7 @@
 """Connections on which nothing begins, at a real uvicorn."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
@@ -8,16 +9,27 @@ import uvicorn
 from serving.front_door.http.slow_heads import SlowHeads
 
 HEAD = b"GET / HTTP/1.1\r\nhost: a\r\n"
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()  # until the client goes
+        return
     await asyncio.sleep(0.3)  # longer than a head may take
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 
 
-async def lives(write: Any, seconds: float = 2.0) -> bytes:
-    """What a connection is answered until it is closed, or nothing was said for `seconds`."""
+async def lives(write: Any, seconds: float = 2.0, *, websocket: bool = False) -> bytes:
+    """What a connection is answered until it is closed, or nothing was said for `seconds`; beside
+    it there is another, of a websocket when it says so, which then stays open.
+    """
     config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", timeout_keep_alive=60)
     config.load()
     server = uvicorn.Server(config)
@@ -27,11 +39,18 @@ async def lives(write: Any, seconds: float = 2.0) -> bytes:
     watch = SlowHeads(server, wait_s=0.1)
     await watch.start()
     port = server.servers[0].sockets[0].getsockname()[1]
+    beside = await asyncio.open_connection("127.0.0.1", port)
+    if websocket:
+        beside[1].write(HANDSHAKE)
+        assert (await beside[0].readline()).startswith(b"HTTP/1.1 101")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writing = asyncio.ensure_future(write(writer))
     try:
         return await asyncio.wait_for(reader.read(), seconds)
     finally:
+        if websocket:
+            assert not beside[0].at_eof()
+        beside[1].close()
         writing.cancel()
         writer.close()
         await watch.stop()
@@ -63,3 +82,27 @@ def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() ->
 def test_a_request_on_its_way_takes_its_time_and_the_next_head_has_its_own() -> None:
     answer = asyncio.run(lives(one_and_a_trickle))
     assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_websocket_stays_and_does_not_end_the_guard() -> None:
+    assert asyncio.run(lives(nothing, websocket=True)) == b""
+
+
+def test_a_look_that_fails_is_followed_by_the_next() -> None:
+    class Connections:
+        looks = 0
+
+        def __iter__(self) -> Any:
+            self.looks += 1
+            raise RuntimeError("changed while it was looked at")
+
+    async def live() -> int:
+        connections = Connections()
+        server = SimpleNamespace(server_state=SimpleNamespace(connections=connections))
+        watch = SlowHeads(server, wait_s=0.02)
+        await watch.start()
+        await asyncio.sleep(0.1)
+        await watch.stop()
+        return connections.looks
+
+    assert asyncio.run(live()) > 1

@@ -4,7 +4,7 @@ from typing import Any
 
 from serving.admission.capacity import Capacity
 from serving.metrics.snapshot import Snapshot
-from serving.plugin.stat_logger import newest_snapshot
+from serving.plugin.stat_logger import stat_logger_of
 from serving.settings import Settings
 
 
@@ -17,7 +17,7 @@ class EngineCapacity:
 
     def __init__(self, engine: Any) -> None:
         config = engine.vllm_config
-        self._engine = engine
+        self._logger = stat_logger_of(engine)  # vLLM makes its loggers with the engine
         self._ranks = Settings.from_additional_config(config.additional_config).ranks
         self._seats = int(config.scheduler_config.max_num_seqs)
         self._step_tokens = int(config.scheduler_config.max_num_batched_tokens)
@@ -28,7 +28,7 @@ class EngineCapacity:
 
     def __call__(self) -> Capacity:
         """The newest."""
-        snapshot = newest_snapshot(self._engine)
+        snapshot = None if self._logger is None else self._logger.snapshot
         if snapshot is not None and snapshot is not self._snapshot:
             self._snapshot = snapshot
             self._last = self._of(snapshot.ranks_up, snapshot.dilation or 1.0)

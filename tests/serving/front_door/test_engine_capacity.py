@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import REGISTRY
 from vllm.v1.metrics.stats import SchedulerStats
 
-from serving.front_door.capacity import EngineCapacity
+from serving.front_door.engine_capacity import EngineCapacity
 from serving.plugin.stat_logger import EmulatedStatLogger
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config

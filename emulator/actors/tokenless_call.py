@@ -1,0 +1,29 @@
+"""What a stranger is told by a Ray cluster: `python -m emulator.actors.tokenless_call HOST:PORT`.
+
+A program of its own, because a process has one Ray, with one token: this one has none. Its exit
+code is the answer.
+"""
+
+import sys
+from typing import Final
+
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+from ray.exceptions import AuthenticationError
+
+ANSWERED: Final = 10
+"""The cluster talks to whoever reaches it."""
+
+TOKEN_WANTED: Final = 11
+
+
+def main(address: str) -> int:
+    """Connect and ask for the cluster's name; raises what Ray does where no cluster answers."""
+    try:
+        GcsClient(address=address)
+    except AuthenticationError:
+        return TOKEN_WANTED
+    return ANSWERED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,87 @@
+"""One server of a user has a control port, and with it the file of that port's key.
+
+Two servers that start at a time both find the port free; without a claim the later one would write
+its key over the earlier one's, fail to listen, and take the file away. The claim is a record lock
+on a file beside the key: the kernel lets go of it when its process ends, however it ends, and
+children do not inherit it. The file itself stays: one that is removed could be locked twice.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.model import claims_directory, make_private_directory
+
+_WAIT_S: Final = 1.0
+"""Wall seconds that a claim waits: an engine whose server was killed clears up under the lock."""
+
+_LOOK_EVERY_S: Final = 0.02
+_RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
+
+
+def control_lock_path(port: int, environment: Mapping[str, str]) -> Path:
+    """Where the claim of a control port lies."""
+    return claims_directory(environment) / f"control-{port}.lock"
+
+
+@contextlib.contextmanager
+def claimed_control_port(port: int, environment: Mapping[str, str]) -> Iterator[None]:
+    """Hold `port` as the control port of this process, for as long as the block runs.
+
+    A block inside another one of the same process holds nothing more, and neither does one of a
+    process whose parent holds it: both are one server's. The inner one's end is the end of both.
+
+    Raises ConfigError: another server has it, or the directory is another user's.
+    """
+    path = control_lock_path(port, environment)
+    make_private_directory(path.parent)
+    with _opened(path) as file:
+        end_s = time.monotonic() + _WAIT_S
+        while not _lock(file):
+            holder = _holder(file)
+            if holder == str(os.getppid()):
+                break
+            if time.monotonic() > end_s:
+                raise ConfigError(
+                    field="control_port",
+                    value=port,
+                    expected=f"another port: a server of process {holder or '(unknown)'} has it",
+                )
+            time.sleep(_LOOK_EVERY_S)
+        yield
+
+
+@contextlib.contextmanager
+def held_if_free(path: Path) -> Iterator[bool]:
+    """Whether nobody has the claim that lies at `path`; nobody gets it while the block runs."""
+    with _opened(path) as file:
+        yield _lock(file)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags, mode=0o600)
+    try:
+        yield file
+    finally:
+        os.close(file)  # which lets go of the lock
+
+
+def _lock(file: int) -> bool:
+    """Take the lock and sign it; False when another process has it."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # either may be what the system says of a held lock
+        return False
+    os.pwrite(file, str(os.getpid()).ljust(_RECORD_BYTES).encode(), 0)
+    return True
+
+
+def _holder(file: int) -> str:
+    return os.pread(file, _RECORD_BYTES, 0).decode(errors="replace").strip()

@@ -1,0 +1,30 @@
+"""Whether a server can listen on an address, and which flag is wrong when it cannot."""
+
+import errno
+import socket
+
+from emulator.errors import ConfigError
+from serving.errors import PortInUse
+
+
+def check_port(host: str, port: int, *, field: str = "port", host_field: str = "host") -> None:
+    """Raise PortInUse when another program listens on `host`:`port`, ConfigError when nobody can.
+
+    `field` and `host_field` name the flags.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OverflowError as error:
+            raise ConfigError(field=field, value=port, expected="0 to 65535") from error
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(host, port, field=field) from error
+            reason = error.strerror or str(error)
+            raise ConfigError(
+                field=host_field,
+                value=f"{host}, port {port}",
+                expected=f"an address to listen on ({reason})",
+            ) from error

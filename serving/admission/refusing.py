@@ -1,0 +1,122 @@
+"""Why work may not enter, and when to come back. It reads what an admission knows, and changes
+nothing of it.
+"""
+
+import math
+from typing import Final
+
+from serving.admission.inside import Inside
+from serving.admission.refusal import RefusalReason, Refused
+from serving.admission.work import Client, Work, WorkClass
+
+UNKNOWN_WAIT_S: Final = 1.0
+"""What a refused client is told to wait, emulated, before anything is measured. Assumed."""
+
+
+def refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+    """Why `work` may not enter now, an answer of its own; None: it may."""
+    if inside.closed is not None:
+        rate = inside.books.rate(work.client, now_s, inside.capacity.dilation)
+        return inside.closed.again(rate)
+    over = inside.books.over_limit(work.client, work.prompt_tokens + work.new_tokens_max, now_s)
+    if over is not None:
+        wait_s = over.wait_s if over.wait_s is not None else _stay_hint_s(inside, work.client)
+        return _refused(inside, over.reason, over.message, wait_s, work.client, now_s)
+    if work.work_class is WorkClass.BATCH:
+        return _batch_refusal(inside, work, now_s)
+    return _queue_refusal(inside, work, now_s) or _target_refusal(inside, work, now_s)
+
+
+def batch_pace_s(inside: Inside, tokens: int) -> float:
+    """Emulated seconds in which batch prompts of so many tokens have their turn."""
+    return _seconds(tokens, inside.batch_turns.per_s)
+
+
+def _batch_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+    limits, queue = inside.limits, inside.queue
+    if len(queue) >= limits.batch_queue_requests:
+        message = f"{len(queue):,} batch requests wait, as many as may"
+        reason, excess = RefusalReason.QUEUE_REQUESTS, queue.tokens // len(queue)
+    elif queue.tokens + work.prompt_tokens > limits.batch_queue_tokens and len(queue):
+        message = (
+            f"batch requests of {queue.tokens:,} tokens wait, and {limits.batch_queue_tokens:,} may"
+        )
+        reason = RefusalReason.QUEUE_TOKENS
+        excess = queue.tokens + work.prompt_tokens - limits.batch_queue_tokens
+    else:
+        return None
+    return _refused(inside, reason, message, batch_pace_s(inside, excess), work.client, now_s)
+
+
+def _queue_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+    limits, load = inside.limits, inside.loads[WorkClass.INTERACTIVE]
+    waiting = len(inside.waiting[WorkClass.INTERACTIVE])
+    if waiting >= limits.queue_requests:
+        message = f"{waiting:,} requests wait for their first token, as many as may"
+        reason, excess = RefusalReason.QUEUE_REQUESTS, load.waiting_tokens // waiting
+    elif waiting and load.waiting_tokens + work.prompt_tokens > limits.queue_tokens:
+        message = (
+            f"requests of {load.waiting_tokens:,} tokens wait for their first token, and "
+            f"{limits.queue_tokens:,} may"
+        )
+        reason = RefusalReason.QUEUE_TOKENS
+        excess = load.waiting_tokens + work.prompt_tokens - limits.queue_tokens
+    else:
+        return None
+    wait_s = _seconds(excess, inside.expected.prompts.per_s)
+    return _refused(inside, reason, message, wait_s, work.client, now_s)
+
+
+def _target_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+    target_s = inside.limits.ttft_target_s
+    if target_s is None:
+        return None
+    expected, capacity = inside.expected, inside.capacity
+    waits = bool(inside.waiting[WorkClass.INTERACTIVE])
+    demand = inside.demand(work)
+    short = expected.is_short(demand, capacity)
+    if not waits and not short:
+        return None  # an engine that does nothing else is the best there is
+    expected_s = expected.wait_s(demand, capacity, now_s)
+    if expected_s is None:
+        fits = demand.waiting_tokens <= capacity.prefill_tokens_per_step
+        if fits and (not short or not waits):
+            return None
+        message = "nothing is measured yet, and more waits than one step computes"
+        wait_s = UNKNOWN_WAIT_S
+    else:
+        bound_s = target_s - inside.margin_s(target_s, now_s)
+        if expected_s <= bound_s:
+            return None
+        if math.isfinite(expected_s):
+            expectation = f"the first token would take about {expected_s:.3g} s"
+            wait_s = expected_s - bound_s
+        else:
+            expectation = f"no seat is sure to come free within {expected.horizon_s:g} s"
+            wait_s = inside.stay_s or max(UNKNOWN_WAIT_S, target_s)
+        message = f"{expectation}, and {target_s:g} s are promised"
+    return _refused(inside, RefusalReason.TTFT_TARGET, message, wait_s, work.client, now_s)
+
+
+def _refused(
+    inside: Inside,
+    reason: RefusalReason,
+    message: str,
+    wait_s: float,
+    client: Client,
+    now_s: float,
+) -> Refused:
+    dilation = inside.capacity.dilation
+    rate = inside.books.rate(client, now_s, dilation)
+    return Refused(reason, message, retry_after_s=wait_s * dilation, rate=rate)
+
+
+def _stay_hint_s(inside: Inside, client: Client) -> float:
+    """Until one of the client's requests is over, of which it has its limit inside."""
+    stay_s = inside.stay_s if inside.stay_s is not None else UNKNOWN_WAIT_S
+    return stay_s / max(1, inside.books.inside(client.name))
+
+
+def _seconds(tokens: int, per_s: float | None) -> float:
+    """Until so many tokens are through, at the rate that is measured."""
+    return UNKNOWN_WAIT_S if per_s is None else tokens / per_s

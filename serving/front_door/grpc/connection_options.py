@@ -1,0 +1,41 @@
+"""How long connections of our gRPC ports last, and what one may send: options of gRPC's core.
+
+Whoever connects is somebody until a call says who. So a connection that is silent is asked whether
+anybody is there, and each has an end: it takes no new call after its life, and is closed when the
+calls that it has then have had their time.
+"""
+
+from typing import Final
+
+_KEEPALIVE_S: Final = 60
+"""A connection that is silent so long is asked whether anybody is there; who does not answer in
+_KEEPALIVE_ANSWER_S is gone, and so are the calls that came over it."""
+
+_KEEPALIVE_ANSWER_S: Final = 20
+
+_MILLISECONDS_MAX: Final = 2**31 - 1
+"""The core's integers."""
+
+
+def connection_options(
+    *, message_bytes_max: int, life_wall_s: float, grace_wall_s: float
+) -> list[tuple[str, int]]:
+    """Options that every port of ours has; the core adds a tenth to a life, or takes it off."""
+    return [
+        ("grpc.max_receive_message_length", message_bytes_max),
+        # As vLLM's launcher has it: a call that does not stream is silent while it is at work, and
+        # a client's pings in that time are no abuse.
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_S * 1_000),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_ANSWER_S * 1_000),
+        ("grpc.max_connection_age_ms", _milliseconds(life_wall_s)),
+        ("grpc.max_connection_age_grace_ms", _milliseconds(grace_wall_s)),
+        # A second server on the port is told so instead of taking half of the calls.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def _milliseconds(wall_s: float) -> int:
+    return min(round(max(wall_s, 1.0) * 1e3), _MILLISECONDS_MAX)

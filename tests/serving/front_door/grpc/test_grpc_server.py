@@ -1,0 +1,33 @@
+"""The gRPC door's address: which flag is named when it cannot listen there."""
+
+import asyncio
+import socket
+
+import pytest
+
+from emulator.errors import ConfigError
+from serving.errors import PortInUse
+from tests.serving.front_door.grpc import grpc_doors
+from tests.serving.front_door.grpc.grpc_doors import grpc_door
+
+
+async def opened(**settings: str) -> None:
+    async with grpc_door(**settings):
+        pass
+
+
+def test_an_address_that_is_not_this_machine_s_is_no_port_in_use() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^host=203\.0\.113\.1, port \d+: expected an address to"
+    ):
+        asyncio.run(opened(grpc_host="203.0.113.1"))
+
+
+def test_a_port_that_is_taken_is_named_by_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        monkeypatch.setattr(grpc_doors, "free_port", lambda: port)
+        with pytest.raises(PortInUse, match=rf"^grpc_port={port}: expected a free port on 127\.0"):
+            asyncio.run(opened())
