@@ -21,7 +21,7 @@ _SERVED = "small-moe"
 
 _OWN_FIELDS = "smg drops vLLM's own field structured_outputs"
 _NO_LOGPROBS = "smg answers completions without logprobs"
-_NO_BIAS = "smg answers completions without logit_bias"
+_NO_BIAS = "smg does not pass logit_bias on"
 _TEXT_ALONE = "smg takes a completion's prompt as text, and no token ids"
 _NO_BODY_LIMIT = "smg does not pass bodies on: the engine refuses the prompt's length, with 400"
 _OWN_STATUS = "smg makes 501 of an engine's UNIMPLEMENTED"
@@ -32,7 +32,7 @@ _NOT_THE_GATEWAYS = {
     "test_constrained.py::test_text_keeps_to_a_choice_and_to_a_regular_expression": _OWN_FIELDS,
     "test_constrained.py::test_a_model_that_decides_to_call_tools_is_understood": _OWN_FIELDS,
     "test_text.py::test_logprobs_of_a_completion_lie_beside_its_tokens": _NO_LOGPROBS,
-    "test_text.py::test_a_biased_token_is_the_only_one[completion]": _NO_BIAS,
+    "test_text.py::test_a_biased_token_is_the_only_one": _NO_BIAS,
     "test_text.py::test_a_tokenized_prompt_is_the_same_prompt": _TEXT_ALONE,
     "test_errors.py::test_a_body_beyond_the_limit_is_refused": _NO_BODY_LIMIT,
     "test_errors.py::test_what_is_not_offered_is_not_found": _OWN_STATUS,
