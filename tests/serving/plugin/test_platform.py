@@ -187,6 +187,7 @@ def test_the_deployment_says_what_is_emulated() -> None:
 
     assert deployment.info() == {
         "system": "trn3-nl72x2",
+        "ultraserver": "0",
         "chips": "8",
         "tp": "2",
         "dp": "4",
