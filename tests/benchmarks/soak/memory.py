@@ -38,12 +38,16 @@ def _role(shown: str) -> str:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of a process, shared pages by its share of them (Pss); 0 when it has ended."""
+    """Memory of a process that is no file's, what forks share by its share; 0 when it has ended.
+
+    Mapped files are left out: a share of a library's pages changes with whoever else has them.
+    """
+    found = 0
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * KB
-    return 0
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                found += int(line.split()[1]) * KB
+    return found
 
 
 class MemoryWatch:
