@@ -57,4 +57,4 @@ def test_a_process_that_goes_on_is_left_over() -> None:
         assert server.wait_end() == 0
 
         assert server.left_over(timeout_s=0.0) == ["sleep sleep 60"]
-    assert not server.running()
+    assert server.left_over(timeout_s=10.0) == []
