@@ -74,8 +74,8 @@ def test_before_anything_is_measured_one_step_of_prompts_may_wait() -> None:
 
 
 def test_a_wait_beyond_the_target_is_refused_and_the_excess_is_what_to_wait() -> None:
-    """1,000 tokens took 0.1 s; 3,600 wait, and 1,500 more would take about 0.5 s, of which 0.4 s may
-    be used while errors are unknown. A second is ten on the wall.
+    """1,000 tokens took 0.1 s; 3,600 wait, and 1,500 more would take about 0.5 s, of which 0.4 s
+    may be used while errors are unknown. A second is ten on the wall.
     """
     admission = Admission(
         DoorLimits(ttft_target_s=1.0),
