@@ -112,6 +112,17 @@ class RaySession:
             self._join(self._ray_address)
 
     def _start_own(self) -> None:
+        try:
+            self._start_daemons()
+        except RuntimeError as error:  # a daemon ended, or did not say its port in time
+            logger.warning("Ray did not start (%s); trying once more", error)
+            ray.shutdown()
+            self._remove_files()
+            self._start_daemons()
+        assert is_token_auth_enabled()
+        self._daemons = own_daemons()
+
+    def _start_daemons(self) -> None:
         self._directory = ScratchDirectory("ultraserve-ray-")
         with (
             own_token(self._directory.path),
@@ -135,8 +146,6 @@ class RaySession:
                     _temp_dir=str(self._directory.path / "r"),
                     _node_ip_address="127.0.0.1",
                 )
-        assert is_token_auth_enabled()
-        self._daemons = own_daemons()
 
     def _join(self, ray_address: str) -> None:
         forget_token()
@@ -229,6 +238,10 @@ class RaySession:
         except Exception:
             logger.exception("Ray did not shut down cleanly; its directory is removed all the same")
         self._chips = []
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        """Remove the directory; what is left of the daemons that use it ends with that."""
         if self._nursery is not None:
             self._nursery.stop()
             self._nursery = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray._private.node import Node
 
 from emulator.actors.channel import ChipLost, Hub
 from emulator.actors.ray_session import RaySession
@@ -55,6 +56,13 @@ def token_files(processes: set[psutil.Process]) -> set[Path]:
     """Where they read Ray's token."""
     paths = {process.environ().get("RAY_AUTH_TOKEN_PATH") for process in processes}
     return {Path(path) for path in paths if path is not None}
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def comes_true(condition: Callable[[], bool]) -> bool:
@@ -133,3 +141,35 @@ def test_a_ray_without_tokens_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=r"^RAY_AUTH_MODE=disabled: expected unset, or token"):
         session.start()
     session.stop()
+
+
+def test_a_ray_that_does_not_start_is_cleared_and_started_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    start_server = Node.start_gcs_server
+    started: list[Path] = []
+
+    def dies_once(node: Node) -> None:
+        started.append(Path(node.get_session_dir_path()))
+        if len(started) > 1:
+            start_server(node)
+            return
+        monkeypatch.setenv("RAY_gcs_server_port_wait_time_s", "0")  # it is there, and not heard
+        try:
+            start_server(node)
+        finally:
+            monkeypatch.delenv("RAY_gcs_server_port_wait_time_s")
+
+    monkeypatch.setattr(Node, "start_gcs_server", dies_once)
+    session = RaySession()
+    try:
+        session.start()
+        assert len(session.nodes()) == 1
+        first, second = started
+        assert second.exists()
+        assert comes_true(lambda: not first.exists())
+    finally:
+        session.stop()
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert comes_true(lambda: not any(map(is_alive, left)))
