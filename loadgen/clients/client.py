@@ -6,30 +6,30 @@ Times are readings of the system's monotonic clock, in whole nanoseconds.
 from dataclasses import dataclass
 from typing import Protocol
 
-from loadgen.request import Request
-
-# Kinds of error, beside "status 503" and the like.
-CONNECTION = "connection"  # refused, reset, or closed within the reply
-TIMEOUT = "timeout"  # not complete within the run's --timeout
-STREAM = "stream"  # a reply that says it failed, cannot be read, or is not complete
-ABORTED = "aborted"  # cancelled by us, because the run was interrupted
+from loadgen.records.request import Request
+from loadgen.records.result import Int64s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reply:
     """What came back for one request.
 
-    `chunk_ns` holds the arrival of each chunk with generated text; a chunk may carry several
-    tokens. Token counts are the server's own; None where it gave none. `error` is None for a
-    complete reply, otherwise its kind, with `message` in words.
+    `chunk_ns` holds the arrival of each chunk with generated text, int64[chunks]; a chunk may carry
+    several tokens. Token counts are the server's own; None where it gave none. `error` is None for
+    a complete reply, otherwise its kind, with `message` in words. `text` and `token_ids` are there
+    if the request asked to keep them and the server sent them.
     """
 
     sent_ns: int
-    chunk_ns: tuple[int, ...]
+    ended_ns: int
+    chunk_ns: Int64s
     input_tokens: int | None
     output_tokens: int | None
-    error: str | None
-    message: str
+    cached_tokens: int | None = None
+    error: str | None = None
+    message: str = ""
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
 
 
 class Client(Protocol):

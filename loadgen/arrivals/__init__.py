@@ -1,0 +1,1 @@
+"""When sessions arrive: pure, without a clock, the same for one seed."""

@@ -1,0 +1,151 @@
+"""The figures of a run, as values: what `loadgen.measures` computes and `loadgen.reports` shows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PERCENTILES: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0, 99.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A figure and its 95 % confidence interval; `low` and `high` are None where there are too few
+    samples to say.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Samples of one measure: exact percentiles (every sample was kept), each with its interval.
+
+    `percentiles` has the keys of PERCENTILES; all is None-free, for there is at least one sample.
+    """
+
+    samples: int
+    mean: Estimate
+    deviation: float
+    least: float
+    most: float
+    percentiles: Mapping[float, Estimate]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalsKept:
+    """How requests really went out, in the time that was asked for; None where too few went.
+
+    `rate_per_s` sessions begun per second; `gap_cv` the coefficient of variation of the gaps between
+    them; `dispersion` the index of dispersion of counts (variance / mean) in `bins` equal bins.
+    """
+
+    rate_per_s: float | None
+    gap_cv: float | None
+    dispersion: float | None
+    bins: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundKept:
+    """One bound of an SLO: the measure, its limit, the percentile that has to keep it, what that
+    percentile was (failed requests count as infinitely late; None: infinite), and whether it did.
+    """
+
+    measure: str
+    limit: float
+    percentile: float
+    value: float | None
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloKept:
+    """How a class did against its SLO.
+
+    `attainment` is the share of its requests, failed ones included, that kept every bound;
+    `goodput_per_s` requests that did, per second of the window; `goodput_tokens_per_s` their
+    output tokens.
+    """
+
+    words: str
+    bounds: tuple[BoundKept, ...]
+    attainment: Estimate | None
+    goodput_per_s: float | None
+    goodput_tokens_per_s: float | None
+
+    @property
+    def kept(self) -> bool:
+        """Whether every bound was kept."""
+        return all(bound.kept for bound in self.bounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassMeasures:
+    """The figures of one traffic class, or of all of them together.
+
+    `distributions` has the names of `definitions.DISTRIBUTIONS` that had a sample, `rates` those of
+    `definitions.RATES` that could be known. `requests` = completed + failed + aborted.
+    """
+
+    name: str
+    requests: int
+    completed: int
+    failed: int
+    aborted: int
+    errors: Mapping[str, int]
+    example_errors: Mapping[str, str]
+    input_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+    chunks: int
+    uncounted_replies: int
+    short_replies: int
+    resized_prompts: int
+    distributions: Mapping[str, Distribution]
+    rates: Mapping[str, Estimate]
+    arrivals: ArrivalsKept
+    slo: SloKept | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyMeasures:
+    """Figures from the server's meters, over the measured window; None for what it does not have.
+
+    The names are those of `definitions.ENERGY`. `metered_s` is the time between the two readings.
+    """
+
+    metered_s: float | None = None
+    average_watts: float | None = None
+    chip_average_watts: float | None = None
+    provisioned_watts: float | None = None
+    joules_per_output_token: float | None = None
+    output_tokens_per_s_per_mw: float | None = None
+    output_tokens_per_s_per_provisioned_mw: float | None = None
+    tokens_per_s_per_chip: float | None = None
+    server_queue_ms: float | None = None
+    prefix_hit_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMeasures:
+    """Everything that can be said of a run in numbers.
+
+    `time` is "emulated" or "wall": what every duration here is in, unless its name says wall.
+    `classes` has the traffic classes by name; `total` all of them. `window_s` and `wall_s` are the
+    measured window in the run's time and in wall time; `lag_s` the emulation's own lateness.
+    `warnings` are sentences on whatever makes a figure mean less than it seems to, with the cure.
+    """
+
+    time: str
+    dilation: float
+    window_s: float | None
+    wall_s: float | None
+    lag_s: float | None
+    total: ClassMeasures
+    classes: Mapping[str, ClassMeasures]
+    energy: EnergyMeasures
+    loop_lag_p99_ms: float | None
+    cpu_share: float | None
+    saturated: bool
+    warnings: tuple[str, ...] = field(default=())

@@ -1,0 +1,60 @@
+"""What happened to one request: everything measured comes from these.
+
+All times are wall nanoseconds since the run's start, as the system's monotonic clock has them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+
+# Kinds of error, beside "status 503" (HTTP) and "UNAVAILABLE" (gRPC's code) and the like.
+CONNECTION: Final = "connection"  # refused, reset, or closed within the reply
+TIMEOUT: Final = "timeout"  # not complete within the run's --timeout
+STREAM: Final = "stream"  # a reply that says it failed, cannot be read, or is not complete
+ABORTED: Final = "aborted"  # cancelled by us, because the run was interrupted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """One request that was sent. `error` is None, or the kind of its failure.
+
+    `intended_ns` is when it was due, `sent_ns` when it went, `ended_ns` when its reply had ended;
+    `chunk_ns` are the arrivals of its chunks, int64[chunks]. Token counts are the server's own,
+    None where it gave none; `cached_tokens` those of the prompt that came from its prefix cache.
+    `text` is the reply, if it was kept. Raises ValueError for times out of order.
+    """
+
+    request_id: int
+    traffic_class: str
+    session_id: int
+    turn: int
+    worker: int
+    intended_ns: int
+    sent_ns: int
+    ended_ns: int
+    chunk_ns: Int64s
+    asked_input_tokens: int
+    asked_output_tokens: int
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None = None
+    error: str | None = None
+    message: str = ""
+    text: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.sent_ns < self.intended_ns:
+            raise ValueError(f"sent at {self.sent_ns} ns, before {self.intended_ns} ns, when due")
+        if self.ended_ns < self.sent_ns:
+            raise ValueError(f"ended at {self.ended_ns} ns, before it was sent")
+        if self.chunk_ns.size and self.chunk_ns[0] < self.sent_ns:
+            raise ValueError(f"a chunk at {self.chunk_ns[0]} ns, before the send")
+
+    @property
+    def counted_output_tokens(self) -> int:
+        """The server's count, or the number of chunks where it gave none."""
+        return self.chunk_ns.size if self.output_tokens is None else self.output_tokens

@@ -1,0 +1,137 @@
+"""A whole run as it is kept: what was asked, every result, and how it ended.
+
+Reports are made from this and nothing else, during the run's own process or years later.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from loadgen.records.result import Result
+from loadgen.records.server_reading import ServerReading
+
+Api = Literal["completions", "chat", "grpc"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedArrivals:
+    """What arrivals were asked for, in words and, where they are numbers, in numbers.
+
+    `rate_per_s` is the mean that the whole schedule asks for, in seconds of `time` ("emulated" or
+    "wall"); `gap_cv` and `dispersion` are those of the schedule itself, as drawn. None for a closed
+    loop. `concurrency` is None for an open one.
+    """
+
+    words: str
+    time: str
+    rate_per_s: float | None = None
+    gap_cv: float | None = None
+    dispersion: float | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassHeader:
+    """A traffic class: what was sent, in words and numbers. `slo` is as typed, or empty."""
+
+    name: str
+    api: Api
+    workload: str
+    prompts: str
+    arrivals: AskedArrivals
+    sessions: int
+    requests: int
+    slo: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """What is known before the first request. `command` repeats the run.
+
+    `skip_s` is the part at the start, in the run's time, that is sent and not measured.
+    `started_at` is the wall time of the start, ISO 8601 in UTC; `label` a name that the user gave.
+    """
+
+    command: str
+    url: str
+    model: str
+    seed: int
+    workers: int
+    started_at: str
+    classes: tuple[ClassHeader, ...]
+    start: ServerReading
+    skip_s: float = 0.0
+    label: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSummary:
+    """How the sending of one class went.
+
+    Sessions that waited for `max_in_flight`; requests never sent; whether it was interrupted.
+    """
+
+    held_back: int
+    unsent: int
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopLag:
+    """How late a worker's event loop was, in wall ms, and how busy its process.
+
+    Measured by a timer of its own while the worker attacked; `cpu_share` is CPU seconds per wall
+    second of the worker's process.
+    """
+
+    worker: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    cpu_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recount:
+    """Replies that were tokenised again, and prompts that the server counted otherwise.
+
+    `replies` of them were looked at and `apart` differ from the usage; `usage_tokens` and
+    `counted_tokens` are sums over those looked at. `problem` says why none was, or is empty.
+    """
+
+    replies: int = 0
+    apart: int = 0
+    usage_tokens: int = 0
+    counted_tokens: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """What is known after the last reply. `wall_s` is the attack's own length."""
+
+    end: ServerReading
+    wall_s: float
+    sending: Mapping[str, SendSummary]
+    lags: tuple[LoopLag, ...] = ()
+    recount: Recount = field(default_factory=Recount)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether any class was."""
+        return any(summary.interrupted for summary in self.sending.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunRecord:
+    """One run. `end` is None when its file has none: the process was killed.
+
+    `skipped` is the reading of the server's meters when the skipped part was over, if there is one.
+    """
+
+    header: RunHeader
+    results: Sequence[Result]
+    end: RunEnd | None
+    skipped: ServerReading | None = None

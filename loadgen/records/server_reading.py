@@ -1,0 +1,95 @@
+"""Two looks at a server's own clock and meters, and what lies between them.
+
+A server on emulated hardware says how its time relates to the wall, and counts energy in emulated
+time. A server that has no such metrics is measured in wall time, and its energy is unknown: that
+is an answer, not an error.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReading:
+    """One look at the server; None for what it does not export.
+
+    `dilation` is wall seconds per emulated second; `info` says what is emulated; the others are
+    totals since the server's start, in emulated time, and the size of what it emulates. Of vLLM's
+    own totals: `queue_s` waited in the engine's queue (the run's time) by `queued_requests`,
+    prompt tokens looked up in and found in the prefix cache. `problem` is empty, or says why there
+    was no page to read.
+    """
+
+    dilation: float | None = None
+    emulated_s: float | None = None
+    lag_s: float | None = None
+    chip_joules: float | None = None
+    facility_joules: float | None = None
+    provisioned_watts: float | None = None
+    chips: float | None = None
+    queue_s: float | None = None
+    queued_requests: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    info: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerWindow:
+    """Two readings, and what lies between them; None where either lacks it."""
+
+    start: ServerReading
+    end: ServerReading
+
+    @property
+    def dilation(self) -> float:
+        """Wall seconds per second of the run's time: 1 for a server without a clock of its own."""
+        return 1.0 if self.start.dilation is None else self.start.dilation
+
+    @property
+    def chips(self) -> float | None:
+        """Chips that the server emulates."""
+        return self.start.chips
+
+    @property
+    def provisioned_watts(self) -> float | None:
+        """Watts that are set aside for them."""
+        return self.start.provisioned_watts
+
+    @property
+    def emulated(self) -> bool:
+        """True if the server keeps emulated time."""
+        return self.start.dilation is not None
+
+    @property
+    def dilation_changed(self) -> bool:
+        """True if the server's clock was changed in between: no one dilation then fits the run."""
+        return self.end.dilation is not None and self.end.dilation != self.start.dilation
+
+    @property
+    def emulated_s(self) -> float | None:
+        """Emulated seconds that the meters ran for."""
+        return _grown(self.start.emulated_s, self.end.emulated_s)
+
+    @property
+    def lag_s(self) -> float | None:
+        """Emulated seconds by which the emulation's own host was late."""
+        return _grown(self.start.lag_s, self.end.lag_s)
+
+    @property
+    def chip_joules(self) -> float | None:
+        """Energy of the chips."""
+        return _grown(self.start.chip_joules, self.end.chip_joules)
+
+    @property
+    def facility_joules(self) -> float | None:
+        """Energy at the facility: chips, their share of the racks, and cooling."""
+        return _grown(self.start.facility_joules, self.end.facility_joules)
+
+
+def _grown(start: float | None, end: float | None) -> float | None:
+    """Difference of a counter; None if one is missing, or if it fell: the server restarted."""
+    if start is None or end is None or end < start:
+        return None
+    return end - start

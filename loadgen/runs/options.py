@@ -1,0 +1,91 @@
+"""What a run was asked to do: options that have been checked, however they were typed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from loadgen.arrivals.arrival_spec import ArrivalSpec
+from loadgen.errors import OptionError
+from loadgen.measures.slo import ServiceLevel
+from loadgen.records.run_record import Api
+from loadgen.workloads.workload_spec import WorkloadSpec
+
+PromptKind = Literal["token-ids", "text"]
+History = Literal["planned", "served"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassOptions:
+    """One traffic class: what arrives, when, and how it is asked for.
+
+    `history` says what stands for earlier replies in later turns. `headers` and `extra_body` go
+    with every request. Raises OptionError for what does not go together.
+    """
+
+    workload: WorkloadSpec
+    arrivals: ArrivalSpec
+    name: str = "default"
+    api: Api = "completions"
+    prompts: PromptKind = "token-ids"
+    history: History = "planned"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    temperature: float = 0.0
+    ignore_eos: bool = True
+    slo: ServiceLevel | None = None
+
+    def __post_init__(self) -> None:
+        if self.api == "chat" and self.prompts == "token-ids":
+            raise OptionError(
+                option="--prompts", value="token-ids", expected="text with --api chat"
+            )
+        if self.api == "grpc" and self.prompts == "text":
+            raise OptionError(
+                option="--prompts", value="text", expected="token-ids with --api grpc"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Who is asked. `grpc_target` is host:port of `vllm.grpc.engine.VllmEngine`, needed by a class
+    whose api is grpc; `ca` a file of certificates to trust; `tokenizer` a local tokenizer.json (or
+    its folder), None for the server's own. Raises OptionError for a URL of another form.
+    """
+
+    url: str
+    model: str | None = None
+    grpc_target: str | None = None
+    ca: Path | None = None
+    tokenizer: Path | None = None
+    timeout_s: float = 1_800.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise OptionError(option="--url", value=self.url, expected="http://HOST[:PORT]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """A whole run. `skip_s` of the run's time at the start is sent and not measured; of the first
+    `recount` replies of each class the text is tokenised again. `results` is where its lines go.
+    """
+
+    server: ServerOptions
+    classes: tuple[ClassOptions, ...]
+    seed: int = 0
+    workers: int = 1
+    warmup: int = 1
+    skip_s: float = 0.0
+    recount: int = 32
+    label: str = ""
+    results: Path | None = None
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in self.classes]
+        if len(set(names)) != len(names):
+            raise OptionError(option="--class", value=names, expected="names that differ")
+        if any(each.api == "grpc" for each in self.classes) and not self.server.grpc_target:
+            raise OptionError(option="--grpc", value=None, expected="HOST:PORT beside --api grpc")

@@ -1,0 +1,79 @@
+"""Sessions before they have words: how long each piece is, what is shared, what waits for what.
+
+A plan says which pieces are the same text, by their key; `loadgen.prompts` finds the words.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.records.request import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A piece of a prompt, of `tokens` tokens.
+
+    Pieces of the same key and length are the same text; of two lengths, the shorter is the
+    beginning of the longer; of different keys, they differ within their first 16 tokens. Keys are
+    whole numbers from 0 on. `reply_of` is the position of the call whose reply this stands for.
+    Raises ValueError for a length below 1 or a negative key.
+    """
+
+    key: int
+    tokens: int
+    role: Role = "user"
+    reply_of: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or self.key < 0:
+            raise ValueError(f"a segment of {self.tokens} tokens, key {self.key}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPlan:
+    """One request to be: see `records.request.Call`. The prompt is its segments in order."""
+
+    segments: tuple[Segment, ...]
+    output_tokens: int
+    after: tuple[int, ...] = ()
+    think_ns: int = 0
+    output_schema: Mapping[str, Any] | None = None
+
+    @property
+    def input_tokens(self) -> int:
+        """Length of the prompt."""
+        return sum(segment.tokens for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthCuts:
+    """The caps that were put on lengths (None: no cap), and what they took away."""
+
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    input_cut_requests: int = 0
+    input_tokens_cut: int = 0
+    output_cut_requests: int = 0
+    output_tokens_cut: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkloadPlan:
+    """All sessions of a class, each a tuple of calls in an order as `records.request.Session` wants.
+
+    `arrivals_ns` are recorded times since the first of them, int64[sessions], None where nothing
+    was recorded. `keys` is one more than the largest key. `words` says what it is, for reports.
+    """
+
+    sessions: Sequence[tuple[CallPlan, ...]]
+    arrivals_ns: Sequence[int] | None
+    keys: int
+    words: str
+    cuts: LengthCuts
+    notes: tuple[str, ...] = ()
+
+    @property
+    def requests(self) -> int:
+        """Calls of all sessions."""
+        return sum(len(calls) for calls in self.sessions)

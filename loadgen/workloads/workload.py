@@ -1,0 +1,26 @@
+"""The seam between the attack and what it sends."""
+
+from typing import Protocol
+
+from loadgen.records.request import Session
+
+
+class Workload(Protocol):
+    """The sessions of a traffic class, made when asked for. Immutable, and can be pickled."""
+
+    def __len__(self) -> int:
+        """How many sessions there are."""
+        ...
+
+    @property
+    def requests(self) -> int:
+        """How many requests they have in all."""
+        ...
+
+    def session(self, index: int) -> Session:
+        """Make session `index`: always the same, in whichever process."""
+        ...
+
+    def requests_of(self, index: int) -> int:
+        """How many requests session `index` has, without making it."""
+        ...
