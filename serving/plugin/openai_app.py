@@ -26,6 +26,9 @@ _ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    # Longer than clients and gateways keep an idle connection (aiohttp 15 s, nginx 60 s): the side
+    # that gives it up first must be theirs, or a request meets the closing and fails for nothing.
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
 }
 
 _TOOLS_AS_JSON: Final = {"VLLM_ENFORCE_STRICT_TOOL_CALLING": "0"}

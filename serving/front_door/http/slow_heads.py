@@ -22,8 +22,8 @@ HEAD_WAIT_S: Final = 20.0
 class SlowHeads:
     """Looks at the connections of `server`, a uvicorn server, between `start` and `stop`.
 
-    A connection is closed between one and one and a quarter times `wait_s` after it was seen
-    without a request on its way.
+    A new connection is closed between one and one and a quarter times `wait_s` after it was seen
+    without a request; one that has had a request has uvicorn's `timeout_keep_alive` besides.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class SlowHeads:
     ) -> None:
         self._server = server
         self._wait_s = wait_s
+        self._kept_s = float(server.config.timeout_keep_alive)
         self._clock = clock
         self._since: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
         self._looking: asyncio.Task[None] | None = None
@@ -72,5 +73,5 @@ class SlowHeads:
             last, since_s = self._since.get(connection, (None, now_s))
             if last is not cycle or connection not in self._since:
                 self._since[connection] = (cycle, now_s)
-            elif now_s - since_s >= self._wait_s:
+            elif now_s - since_s >= self._wait_s + (self._kept_s if cycle is not None else 0.0):
                 connection.transport.close()

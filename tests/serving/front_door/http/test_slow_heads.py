@@ -1,6 +1,7 @@
 """Connections on which nothing begins, at a real uvicorn."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,11 +27,11 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def lives(write: Any, seconds: float = 2.0, *, websocket: bool = False) -> bytes:
+async def lives(write: Any, seconds: float = 5.0, *, websocket: bool = False) -> bytes:
     """What a connection is answered until it is closed, or nothing was said for `seconds`; beside
     it there is another, of a websocket when it says so, which then stays open.
     """
-    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", timeout_keep_alive=60)
+    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", timeout_keep_alive=1)
     config.load()
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve())
@@ -72,8 +73,9 @@ async def nothing(_: asyncio.StreamWriter) -> None:
 
 async def one_and_a_trickle(writer: asyncio.StreamWriter) -> None:
     writer.write(HEAD + b"\r\n")
-    await asyncio.sleep(0.4)
-    await trickle(writer)
+    await asyncio.sleep(0.8)  # longer than a first head may take: the connection is kept
+    while True:
+        await trickle(writer)
 
 
 def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() -> None:
@@ -82,8 +84,10 @@ def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() ->
 
 
 def test_a_request_on_its_way_takes_its_time_and_the_next_head_has_its_own() -> None:
+    begin_s = time.monotonic()
     answer = asyncio.run(lives(one_and_a_trickle))
     assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert time.monotonic() - begin_s > 1.0  # closed, and not before the time it may be kept
 
 
 def test_a_websocket_stays_and_does_not_end_the_guard() -> None:
@@ -100,7 +104,10 @@ def test_a_look_that_fails_is_followed_by_the_next() -> None:
 
     async def live() -> int:
         connections = Connections()
-        server = SimpleNamespace(server_state=SimpleNamespace(connections=connections))
+        server = SimpleNamespace(
+            server_state=SimpleNamespace(connections=connections),
+            config=SimpleNamespace(timeout_keep_alive=0),
+        )
         watch = SlowHeads(server, wait_s=0.02)
         await watch.start()
         await asyncio.sleep(0.1)
