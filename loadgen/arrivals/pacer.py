@@ -24,7 +24,8 @@ class Pacer(Protocol):
         """Say when the session after the `sent` that have begun is due, in ns since the start.
 
         The time may lie before `elapsed_ns`: the session is then late, and goes at once. None
-        means that it is not due before one of those in flight has ended.
+        means that it is not due before one of those in flight has ended. A time to come may be
+        overtaken: when a session ends before it, ask again, for a closed loop may then have room.
         """
         ...
 

@@ -17,7 +17,8 @@ class Reply:
     `chunk_ns` holds the arrival of each chunk with generated text, int64[chunks]; a chunk may carry
     several tokens. Token counts are the server's own; None where it gave none. `error` is None for
     a complete reply, otherwise its kind, with `message` in words. `text` and `token_ids` are there
-    if the request asked to keep them and the server sent them.
+    if the request asked to keep them and the server sent them. `resent` is true if the request was
+    sent a second time, because a kept connection was closed under it.
     """
 
     sent_ns: int
@@ -30,6 +31,7 @@ class Reply:
     message: str = ""
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
+    resent: bool = False
 
 
 class Client(Protocol):

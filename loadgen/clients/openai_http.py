@@ -1,125 +1,158 @@
-"""Streams completions over HTTP: `POST /v1/completions` with `stream` and `include_usage`.
+"""Streams completions and chats over HTTP from an OpenAI-compatible server.
 
-aiohttp is the client because it was measured to be cheap enough: about 5 microseconds of one core
-per streamed token, parsing included (`python -m tests.benchmarks.client_overhead`).
+The client is aiohttp, with connections that say when bytes came; what that costs and how true it
+is beside others is measured by `python -m tests.benchmarks.http_clients`.
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import aiohttp
-import msgspec
+import numpy as np
+from multidict import CIMultiDict
+from yarl import URL
 
-from loadgen.clients.client import ABORTED, CONNECTION, STREAM, TIMEOUT, Reply
-from loadgen.clients.completion_stream import CompletionStream, error_message
-from loadgen.request import Request
+from loadgen.clients.arriving_reply import ARRIVING, ArrivingReply
+from loadgen.clients.client import Reply
+from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.error_body import error_message
+from loadgen.clients.openai_body import PATHS, body_maker
+from loadgen.clients.reply_stream import ReplyStream
+from loadgen.clients.stamped_connection import StampedConnector, StampedResponse
+from loadgen.records.request import Request
+from loadgen.records.result import ABORTED, CONNECTION, STREAM, TIMEOUT
 
 CONNECT_TIMEOUT_S: Final = 30.0
 ERROR_BODY_BYTES_MAX: Final = 65_536
 # Shorter than the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request that
-# met the closing would fail for no fault of the server's.
+# met the closing would have to be sent again.
 KEEPALIVE_S: Final = 4.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionOptions:
-    """What every request of a run has in common. `timeout_s` is wall time, for a whole reply."""
-
-    model: str
-    timeout_s: float
-    ignore_eos: bool
-    temperature: float
-
-
-def new_session(*, key: str = "") -> aiohttp.ClientSession:
-    """Open a session that holds no request back: the attack alone limits what is in flight.
-
-    `key` goes with every request; an empty one does not.
-    """
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return aiohttp.ClientSession(connector=connector, auto_decompress=False, headers=headers)
+# *Assumed*: far above a network's round trip, which is how long the closing of an idle connection
+# is on its way, and far below the time for which a server that has taken a request holds it.
+RESEND_WITHIN_S: Final = 1.0
 
 
 class OpenAIHttpClient:
-    """Sends requests to one server. `on_chunks` is told how many chunks each read brought."""
+    """Sends requests of one class to one server; `on_chunks` is told of chunks as they come.
+
+    A request is sent when `send` is called: where a connection has to be opened first, that is part
+    of its latency. A request may meet the server's closing of an idle connection: one that was used
+    before, and is lost within RESEND_WITHIN_S without a byte of a response. Such a request is sent
+    once more, on a new connection; its latency counts from the first time, and the reply says so.
+    (aiohttp does this itself for GET; a POST could be taken twice, which for a completion only
+    costs the server work.) Redirects are not followed: they are a status other than 200. Made in
+    the running event loop; an asynchronous context manager that closes its connections.
+    """
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        spec: ClientSpec,
         *,
-        url: str,
-        options: CompletionOptions,
+        tls: ssl.SSLContext | None,
         on_chunks: Callable[[int], None],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._session = session
-        self._url = f"{url}/v1/completions"
-        self._options = options
+        self._url = URL(spec.url.rstrip("/") + PATHS[spec.api])
+        self._headers = CIMultiDict({"Content-Type": "application/json"})
+        if spec.key:
+            self._headers["Authorization"] = f"Bearer {spec.key}"
+        self._headers.update(spec.headers)
+        self._body = body_maker(spec)
+        self._timeout_s = spec.timeout_s
+        self._tls = tls
         self._on_chunks = on_chunks
         self._now_ns = now_ns
-        self._timeout = aiohttp.ClientTimeout(
-            total=options.timeout_s, sock_connect=CONNECT_TIMEOUT_S
-        )
-        self._encode = msgspec.json.Encoder().encode
+        self._kept = self._session(keepalive_timeout=KEEPALIVE_S)
+        self._anew: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._kept.close()
+        if self._anew is not None:
+            await self._anew.close()
 
     async def send(self, request: Request) -> Reply:
         """Send, and read the reply to its end; see `Client.send`."""
         body = self._body(request)
-        stream = CompletionStream()
-        error, message = None, ""
+        stream = ReplyStream(keep=request.keep_reply)
+        arriving = ArrivingReply(stream, self._on_chunks)
+        error, words, resent = None, "", False
         sent_ns = self._now_ns()
         try:
-            error, message = await self._exchange(body, stream)
+            async with asyncio.timeout(self._timeout_s):
+                try:
+                    error, words = await self._exchange(self._kept, body, arriving)
+                except (aiohttp.ClientError, OSError):
+                    if not self._met_a_closing(arriving, sent_ns):
+                        raise
+                    resent = True
+                    error, words = await self._exchange(self._new_session(), body, arriving)
         except asyncio.CancelledError:  # the attack's way to abort: swallowed here, and recorded
-            error, message = ABORTED, "the run was interrupted"
+            error, words = ABORTED, "the run was interrupted"
+        except aiohttp.ConnectionTimeoutError as failure:
+            error, words = CONNECTION, f"{type(failure).__name__}: {failure}"
         except TimeoutError:
-            error, message = TIMEOUT, f"no complete reply within {self._options.timeout_s:g} s"
+            error, words = TIMEOUT, f"no complete reply within {self._timeout_s:g} s"
         except (aiohttp.ClientError, OSError) as failure:
-            error, message = CONNECTION, f"{type(failure).__name__}: {failure}"
+            error, words = CONNECTION, f"{type(failure).__name__}: {failure}"
         stream.finish()
         if error is None and stream.error is not None:
-            error, message = STREAM, stream.error
+            error, words = STREAM, stream.error
+        ended_ns = arriving.ended_ns
         return Reply(
             sent_ns=sent_ns,
-            chunk_ns=tuple(stream.chunk_ns),
+            ended_ns=self._now_ns() if error is not None or ended_ns is None else ended_ns,
+            chunk_ns=np.array(stream.chunk_ns, dtype=np.int64),
             input_tokens=stream.input_tokens,
             output_tokens=stream.output_tokens,
+            cached_tokens=stream.cached_tokens,
             error=error,
-            message=message,
+            message=words,
+            text=stream.text,
+            token_ids=stream.token_ids,
+            resent=resent,
         )
 
-    async def _exchange(self, body: bytes, stream: CompletionStream) -> tuple[str | None, str]:
-        """Post, and feed what comes to `stream`; returns a refusal's kind and words."""
-        async with self._session.post(
-            self._url,
-            data=body,
-            headers={"Content-Type": "application/json"},
-            timeout=self._timeout,
+    async def _exchange(
+        self, session: aiohttp.ClientSession, body: bytes, arriving: ArrivingReply
+    ) -> tuple[str | None, str]:
+        """Post, and wait for the end of the body; returns a refusal's kind and words."""
+        ARRIVING.set(arriving)
+        async with session.post(
+            self._url, data=body, headers=self._headers, allow_redirects=False
         ) as response:
             if response.status != 200:
                 refusal = await response.content.read(ERROR_BODY_BYTES_MAX)
                 return f"status {response.status}", error_message(refusal)
-            read, now_ns, chunk_ns = response.content.readany, self._now_ns, stream.chunk_ns
-            before = 0
-            while data := await read():
-                stream.feed(data, now_ns())
-                self._on_chunks(len(chunk_ns) - before)
-                before = len(chunk_ns)
+            broken = response.content.exception()
+            if broken is not None:
+                raise broken
+            await response.content.wait_eof()
         return None, ""
 
-    def _body(self, request: Request) -> bytes:
-        body: dict[str, object] = {
-            "model": self._options.model,
-            "prompt": request.prompt,
-            "max_tokens": request.output_tokens,
-            "temperature": self._options.temperature,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if self._options.ignore_eos:
-            body["ignore_eos"] = True
-        return self._encode(body)
+    def _met_a_closing(self, arriving: ArrivingReply, sent_ns: int) -> bool:
+        since_ns = self._now_ns() - sent_ns
+        return arriving.reused and not arriving.touched and since_ns < RESEND_WITHIN_S * 1e9
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        """The session whose connections are all new."""
+        if self._anew is None:
+            self._anew = self._session(force_close=True)
+        return self._anew
+
+    def _session(self, **options: float | bool) -> aiohttp.ClientSession:
+        if self._tls is not None:
+            options["ssl"] = self._tls  # type: ignore[assignment]
+        return aiohttp.ClientSession(
+            connector=StampedConnector(now_ns=self._now_ns, **options),
+            response_class=StampedResponse,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S),
+            skip_auto_headers=("Accept-Encoding",),
+        )

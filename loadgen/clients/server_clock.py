@@ -2,11 +2,12 @@
 
 A server on emulated hardware says how its time relates to the wall, and counts energy in emulated
 time. A server that has no such metrics is measured in wall time, and its energy is unknown: that
-is an answer, not an error. The names are those that UltraServe exports; they are repeated here
-because a load generator knows a server by its wire alone.
+is an answer, not an error. The names are those that UltraServe and vLLM export; they are repeated
+here because a load generator knows a server by its wire alone.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 import aiohttp
@@ -19,22 +20,42 @@ METRICS_TIMEOUT_S: Final = 10.0
 
 _PREFIX: Final = "ultraserve_"
 _INFO: Final = "ultraserve_info"
+# vLLM's own totals, summed over its engines. On a server with a clock of its own vLLM's queue time
+# is in that clock's seconds, elsewhere in the wall's: in both cases the run's time.
+_VLLM: Final[Mapping[str, str]] = {
+    "vllm:request_queue_time_seconds_sum": "queue_s",
+    "vllm:request_queue_time_seconds_count": "queued_requests",
+    "vllm:prefix_cache_queries_total": "prefix_queries",
+    "vllm:prefix_cache_hits_total": "prefix_hits",
+}
+_LINES: Final = tuple(
+    f"{mark}{name}"
+    for mark in ("", "# HELP ", "# TYPE ")
+    for name in (_PREFIX, *(name.removesuffix("_sum").removesuffix("_total") for name in _VLLM))
+    if not name.endswith("_count")
+)
 
 
 def parse_metrics(text: str) -> ServerReading:
     """Pick a reading out of a page in Prometheus' text format; raises ValueError if it is not one.
 
-    Of a metric with several series, the first counts.
+    Of a metric of ours with several series, the first counts; of vLLM's, their sum.
     """
-    # Only our lines are parsed: a page of hundreds of others costs nothing and cannot break it.
-    ours = (line for line in text.splitlines() if _PREFIX in line[: len(_PREFIX) + 8])
+    # Only these lines are parsed: a page of hundreds of others costs nothing and cannot break it.
+    ours = (line for line in text.splitlines() if line.startswith(_LINES))
     values: dict[str, float] = {}
+    totals: dict[str, float] = {}
     info: dict[str, str] = {}
     for family in text_string_to_metric_families("\n".join(ours) + "\n"):
         for sample in family.samples:
             if sample.name == _INFO and not info:
                 info = dict(sample.labels)
-            elif math.isfinite(sample.value):  # NaN is how an exporter says that it does not know
+            elif not math.isfinite(sample.value):  # an exporter's way to say that it does not know
+                continue
+            elif sample.name in _VLLM:
+                name = _VLLM[sample.name]
+                totals[name] = totals.get(name, 0.0) + sample.value
+            else:
                 values.setdefault(sample.name.removeprefix(_PREFIX), sample.value)
     return ServerReading(
         dilation=values.get("clock_dilation"),
@@ -44,6 +65,10 @@ def parse_metrics(text: str) -> ServerReading:
         facility_joules=values.get("facility_energy_joules_total"),
         provisioned_watts=values.get("provisioned_watts"),
         chips=values.get("chips"),
+        queue_s=totals.get("queue_s"),
+        queued_requests=totals.get("queued_requests"),
+        prefix_queries=totals.get("prefix_queries"),
+        prefix_hits=totals.get("prefix_hits"),
         info=info,
     )
 

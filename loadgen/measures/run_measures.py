@@ -36,8 +36,9 @@ class Distribution:
 class ArrivalsKept:
     """How requests really went out, in the time that was asked for; None where too few went.
 
-    `rate_per_s` sessions begun per second; `gap_cv` the coefficient of variation of the gaps between
-    them; `dispersion` the index of dispersion of counts (variance / mean) in `bins` equal bins.
+    `rate_per_s` sessions begun per second; `gap_cv` the coefficient of variation of the gaps
+    between them; `dispersion` the index of dispersion of counts (variance / mean) in `bins` equal
+    bins.
     """
 
     rate_per_s: float | None

@@ -25,7 +25,8 @@ class Result:
     `intended_ns` is when it was due, `sent_ns` when it went, `ended_ns` when its reply had ended;
     `chunk_ns` are the arrivals of its chunks, int64[chunks]. Token counts are the server's own,
     None where it gave none; `cached_tokens` those of the prompt that came from its prefix cache.
-    `text` is the reply, if it was kept. Raises ValueError for times out of order.
+    `text` is the reply, if it was kept, and `streamed_ids` how many token ids came beside it, None
+    where the server sent none. Raises ValueError for times out of order.
     """
 
     request_id: int
@@ -45,6 +46,7 @@ class Result:
     error: str | None = None
     message: str = ""
     text: str | None = None
+    streamed_ids: int | None = None
 
     def __post_init__(self) -> None:
         if self.sent_ns < self.intended_ns:

@@ -32,7 +32,11 @@ class AskedArrivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassHeader:
-    """A traffic class: what was sent, in words and numbers. `slo` is as typed, or empty."""
+    """A traffic class: what was sent, in words and numbers. `slo` is as typed, or empty.
+
+    `output_tokens` is what all its requests together ask for. `ends_s` is when its last session may
+    begin, in seconds of its arrivals' time, None where its sessions are all that limits it.
+    """
 
     name: str
     api: Api
@@ -43,6 +47,8 @@ class ClassHeader:
     requests: int
     slo: str = ""
     notes: tuple[str, ...] = ()
+    output_tokens: int | None = None
+    ends_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +76,17 @@ class RunHeader:
 class SendSummary:
     """How the sending of one class went.
 
-    Sessions that waited for `max_in_flight`; requests never sent; whether it was interrupted.
+    Requests that waited for `max_in_flight`; requests never sent; whether it was interrupted.
+    `repeated` sessions were those of the workload once more, because a closed loop's time was not
+    over when the workload was. `planned_histories` requests were to carry what the server had
+    replied and carried what was planned instead, because a reply could not be had in their form.
     """
 
     held_back: int
     unsent: int
     interrupted: bool
+    repeated: int = 0
+    planned_histories: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,28 +106,36 @@ class LoopLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recount:
-    """Replies that were tokenised again, and prompts that the server counted otherwise.
+    """Replies whose tokens were counted again, beside the server's usage.
 
-    `replies` of them were looked at and `apart` differ from the usage; `usage_tokens` and
-    `counted_tokens` are sums over those looked at. `problem` says why none was, or is empty.
+    `replies` were looked at: `by_ids` of them by the token ids that the server sent, which are
+    exact, the others by tokenising their text again. `apart` differ from the usage, `apart_by_ids`
+    of those that were counted by ids; `usage_tokens` and `counted_tokens` are sums over all that
+    were looked at. `problem` says why none was, or is empty.
     """
 
     replies: int = 0
     apart: int = 0
     usage_tokens: int = 0
     counted_tokens: int = 0
+    by_ids: int = 0
+    apart_by_ids: int = 0
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """What is known after the last reply. `wall_s` is the attack's own length."""
+    """What is known after the last reply. `wall_s` is the attack's own length.
+
+    `problem` is empty, or says what ended the sending before its time (a worker process that died).
+    """
 
     end: ServerReading
     wall_s: float
     sending: Mapping[str, SendSummary]
     lags: tuple[LoopLag, ...] = ()
     recount: Recount = field(default_factory=Recount)
+    problem: str = ""
 
     @property
     def interrupted(self) -> bool:

@@ -87,6 +87,26 @@ class ServerWindow:
         """Energy at the facility: chips, their share of the racks, and cooling."""
         return _grown(self.start.facility_joules, self.end.facility_joules)
 
+    @property
+    def queue_s(self) -> float | None:
+        """Time that requests waited in the engine's queue, in the run's time."""
+        return _grown(self.start.queue_s, self.end.queue_s)
+
+    @property
+    def queued_requests(self) -> float | None:
+        """Requests that left that queue."""
+        return _grown(self.start.queued_requests, self.end.queued_requests)
+
+    @property
+    def prefix_queries(self) -> float | None:
+        """Prompt tokens looked up in the prefix cache."""
+        return _grown(self.start.prefix_queries, self.end.prefix_queries)
+
+    @property
+    def prefix_hits(self) -> float | None:
+        """Prompt tokens found there."""
+        return _grown(self.start.prefix_hits, self.end.prefix_hits)
+
 
 def _grown(start: float | None, end: float | None) -> float | None:
     """Difference of a counter; None if one is missing, or if it fell: the server restarted."""

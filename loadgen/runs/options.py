@@ -51,7 +51,8 @@ class ClassOptions:
 class ServerOptions:
     """Who is asked. `grpc_target` is host:port of `vllm.grpc.engine.VllmEngine`, needed by a class
     whose api is grpc; `ca` a file of certificates to trust; `tokenizer` a local tokenizer.json (or
-    its folder), None for the server's own. Raises OptionError for a URL of another form.
+    its folder), None for the server's own; with `count_words` nobody is asked, and a word counts as
+    a token. Raises OptionError for a URL of another form.
     """
 
     url: str
@@ -59,6 +60,7 @@ class ServerOptions:
     grpc_target: str | None = None
     ca: Path | None = None
     tokenizer: Path | None = None
+    count_words: bool = False
     timeout_s: float = 1_800.0
 
     def __post_init__(self) -> None:

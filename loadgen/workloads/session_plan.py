@@ -4,8 +4,8 @@ A plan says which pieces are the same text, by their key; `loadgen.prompts` find
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from loadgen.records.request import Role
 
@@ -17,6 +17,7 @@ class Segment:
     Pieces of the same key and length are the same text; of two lengths, the shorter is the
     beginning of the longer; of different keys, they differ within their first 16 tokens. Keys are
     whole numbers from 0 on. `reply_of` is the position of the call whose reply this stands for.
+    `text`, where the words are recorded ones, is what the piece is the first `tokens` tokens of.
     Raises ValueError for a length below 1 or a negative key.
     """
 
@@ -24,10 +25,15 @@ class Segment:
     tokens: int
     role: Role = "user"
     reply_of: int | None = None
+    text: str | None = None
 
     def __post_init__(self) -> None:
         if self.tokens < 1 or self.key < 0:
             raise ValueError(f"a segment of {self.tokens} tokens, key {self.key}")
+
+    def cut(self, tokens: int) -> Self:
+        """Keep the first `tokens` of it."""
+        return replace(self, tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +66,7 @@ class LengthCuts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkloadPlan:
-    """All sessions of a class, each a tuple of calls in an order as `records.request.Session` wants.
+    """All sessions of a class, each a tuple of calls in the order of a `records.request.Session`.
 
     `arrivals_ns` are recorded times since the first of them, int64[sessions], None where nothing
     was recorded. `keys` is one more than the largest key. `words` says what it is, for reports.

@@ -1,5 +1,6 @@
 """What was asked of a workload."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,23 +9,45 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.errors import OptionError
+
 TraceFormat = Literal["auto", "azure2023", "mooncake", "sharegpt", "burstgpt"]
 
 
 class Lengths(Protocol):
-    """A distribution of whole numbers from 1 on; `words` is how it was written."""
+    """A distribution of whole numbers from 1 on; `words` is how it was written.
+
+    The first draws of a seed are the same however many are drawn.
+    """
 
     @property
-    def words(self) -> str: ...
+    def words(self) -> str:
+        """As it was written."""
+        ...
 
-    def draw(self, chance: np.random.Generator, count: int) -> NDArray[np.int64]: ...
+    def draw(self, chance: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """Draw lengths, int64[count]."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
     """Either a trace (None: lengths are drawn) or synthetic lengths, and what is laid over them.
 
-    `sessions` is how many (None: as many rows as the trace has, or as arrivals have times for).
+    - `sessions` is how many (None: as many rows as the trace has, or as arrivals have times for).
+    - `input_lengths` are those of each call's own piece of prompt: what is shared, and what was
+      said before, comes on top. With a trace they stand in place of the recorded lengths, as do
+      `output_lengths`.
+    - `shared_prefix_tokens` of system prompt come before each session's first words, one of
+      `shared_prefix_groups` different ones, drawn at random.
+    - `turns` is how many calls a session has, each with all before it as its history; of a trace of
+      conversations, how many at most. `think_s` of the run's time lies between them.
+    - `fan_out` is (width, depth): a call, then `depth` times `width` calls at once that begin with
+      all before, and one that joins their replies.
+    - `long_share` of the sessions, drawn at random, begin with `long_tokens`.
+    - `max_input_tokens` cuts prompts at their end, and ends a session whose history fills it.
+
+    Raises OptionError for what does not go together.
     """
 
     trace: Path | None = None
@@ -43,3 +66,56 @@ class WorkloadSpec:
     output_schema: Mapping[str, Any] | None = None
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for option, count in (
+            ("--requests", self.sessions),
+            ("--max-input-tokens", self.max_input_tokens),
+            ("--max-output-tokens", self.max_output_tokens),
+        ):
+            if count is not None and count < 1:
+                raise OptionError(option=option, value=count, expected="a number from 1 on")
+        self._check_window()
+        self._check_shape()
+        self._check_prefix()
+
+    def _check_window(self) -> None:
+        if self.window_s is None:
+            return
+        window = "{:g}-{:g}".format(*self.window_s)
+        if self.trace is None:
+            raise OptionError(option="--window", value=window, expected="it beside --trace")
+        if not 0.0 <= self.window_s[0] < self.window_s[1]:
+            raise OptionError(option="--window", value=window, expected="FROM before TO, from 0 on")
+
+    def _check_shape(self) -> None:
+        if self.turns is not None and self.fan_out is not None:
+            expected = "no --turns: a fan-out is a session of its own kind"
+            raise OptionError(
+                option="--fan-out", value="{}x{}".format(*self.fan_out), expected=expected
+            )
+        if self.fan_out is not None and min(self.fan_out) < 1:
+            expected = "WIDTHxDEPTH from 1 on"
+            raise OptionError(
+                option="--fan-out", value="{}x{}".format(*self.fan_out), expected=expected
+            )
+        if not 0.0 <= self.think_s < math.inf:
+            raise OptionError(
+                option="--think", value=f"{self.think_s:g}", expected="seconds from 0 on"
+            )
+        if self.think_s and self.trace is None and self.turns is None and self.fan_out is None:
+            expected = "it beside --turns, --fan-out or a trace of conversations"
+            raise OptionError(option="--think", value=f"{self.think_s:g}", expected=expected)
+        if not 0.0 <= self.long_share <= 1.0 or (self.long_share > 0.0) != (self.long_tokens > 0):
+            value = f"{self.long_share:g}:{self.long_tokens}"
+            expected = "SHARE:TOKENS, a share from 0 to 1 and a length"
+            raise OptionError(option="--long-context", value=value, expected=expected)
+
+    def _check_prefix(self) -> None:
+        prefix = f"{self.shared_prefix_tokens}x{self.shared_prefix_groups}"
+        if self.shared_prefix_tokens < 0 or self.shared_prefix_groups < 1:
+            expected = "TOKENS[xGROUPS], from 1 on"
+            raise OptionError(option="--shared-prefix", value=prefix, expected=expected)
+        if self.max_input_tokens is not None and self.max_input_tokens <= self.shared_prefix_tokens:
+            expected = f"less than --max-input-tokens, {self.max_input_tokens}"
+            raise OptionError(option="--shared-prefix", value=prefix, expected=expected)

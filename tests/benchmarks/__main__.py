@@ -18,7 +18,7 @@ NAMES = (
     "collectives_vs_torus",
     "door_cost",
 )
-LONG_NAMES = ("soak",)
+LONG_NAMES = ("soak", "load_tools")
 
 
 def main(names: list[str]) -> int:

@@ -1,89 +1,37 @@
-"""What the load generator costs and how much it can take: figures, no assertion about time.
+"""What the load generator costs and how much one process on one core can drive: figures.
 
     python -m tests.benchmarks.client_overhead
 
-A trivial server on another core streams as fast as it can; client, attack, results and measures
-are those of a run. CPU per token is the client process's own; the rate is bound by the slower of
-the two processes, with small writes usually the server.
+The program runs as users run it, on one core; the truth server writes as fast as it can on another,
+so the slower of the two bounds the rate: with a write for each token usually the server. The lag is
+what the program says of its own event loop.
 """
 
-import asyncio
-import subprocess
-import sys
-import time
+from typing import Final
 
-import numpy as np
+from tests.benchmarks.load_tool_runs import LOADGEN, Load
+from tests.benchmarks.load_tools import tool_cost
 
-from loadgen.attack import Attack, AttackLimits
-from loadgen.clients.openai_http import CompletionOptions, OpenAIHttpClient, new_session
-from loadgen.measure import measure
-from loadgen.pacer import ClosedLoop
-from loadgen.progress import LiveCounts
-from loadgen.prompt_pool import PromptPool
-from loadgen.result import Result
-from loadgen.server_clock import ServerReading, ServerWindow
-from loadgen.trace import TraceRow
-from loadgen.workload import make_workload
-
-CASES = (  # tokens of a reply, chunks that the server puts into one write, concurrency, requests
-    (500, 1, 64, 400),
-    (500, 16, 64, 1_200),
-    (4, 4, 64, 6_000),
-)
-
-
-async def attack(url: str, *, tokens: int, concurrency: int, requests: int) -> list[Result]:
-    rows = (TraceRow(arrival_ns=0, input_tokens=16, output_tokens=tokens),) * requests
-    pool = PromptPool(tokens=np.arange(2 * requests, dtype=np.int64))
-    results: list[Result] = []
-    counts = LiveCounts(total=requests, total_tokens=requests * tokens)
-    async with new_session() as session:
-        client = OpenAIHttpClient(
-            session,
-            url=url,
-            options=CompletionOptions(
-                model="trivial", timeout_s=60, ignore_eos=True, temperature=0.0
-            ),
-            on_chunks=counts.add_chunks,
-        )
-        await Attack(
-            workload=make_workload(rows, pool, warmups=0, seed=0),
-            pacer=ClosedLoop(concurrency=concurrency),
-            client=client,
-            limits=AttackLimits(wall_per_pace=1.0, max_in_flight=concurrency),
-            dilation=1.0,
-            sink=results.append,
-        ).run()
-    return results
+# Tokens of a reply, those that the server puts into one write, at a time, requests.
+CASES: Final = ((4, 4, 64, 8_000), (500, 1, 64, 400), (500, 16, 64, 800))
+_FEW: Final = 64
 
 
 def main() -> None:
+    """Run every case and print a line for it."""
     for tokens, chunks_per_write, concurrency, requests in CASES:
-        module = "tests.loadgen.trivial_server"
-        server = subprocess.Popen(
-            [sys.executable, "-m", module, str(tokens), str(chunks_per_write)],
-            stdout=subprocess.PIPE,
-            text=True,
+        found = tool_cost(
+            LOADGEN,
+            Load(requests=_FEW, tokens=tokens, concurrency=concurrency),
+            Load(requests=requests, tokens=tokens, concurrency=concurrency),
+            chunks_per_write=chunks_per_write,
         )
-        try:
-            assert server.stdout is not None
-            url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-            cpu_s = time.process_time()
-            results = asyncio.run(
-                attack(url, tokens=tokens, concurrency=concurrency, requests=requests)
-            )
-            cpu_s = time.process_time() - cpu_s
-        finally:
-            server.terminate()
-            server.wait()
-        figures = measure(results, ServerWindow(start=ServerReading(), end=ServerReading()))
         print(
-            f"{tokens} tokens a reply, {chunks_per_write} a write, {concurrency} in flight: "
-            f"{figures.output_tokens_per_s or 0:,.0f} tokens/s, "
-            f"{figures.requests_per_s or 0:,.0f} requests/s, "
-            f"client CPU {1e6 * cpu_s / figures.output_tokens:.2f} us per token, "
-            f"{1e6 * cpu_s / figures.requests:.0f} us per request; "
-            f"failed {figures.failed_requests}"
+            f"{tokens} tokens a reply, {chunks_per_write} a write, {concurrency} at a time: "
+            f"{found.requests_per_s:,.0f} requests/s, {found.requests_per_s * tokens:,.0f} "
+            f"tokens/s, CPU {found.us_per_request:.0f} us per request, {found.us_per_token:.2f} us "
+            f"per token, lag of the event loop p99 {found.lag_p99_ms or 0:.1f} ms",
+            flush=True,
         )
 
 

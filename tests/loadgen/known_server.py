@@ -18,6 +18,7 @@ from aiohttp import web
 
 MODEL = "known"
 VOCABULARY = 1_000
+TEMPLATE_TOKENS = 4
 
 
 @dataclass(kw_only=True)
@@ -55,11 +56,15 @@ class KnownServer:
     watts: float = 500.0
     with_usage: bool = True
     with_tokenizer: bool = True
+    special_tokens: int = 0  # before a prompt of text, as the tokenizer counts it
+    cached_tokens: int | None = None  # of every prompt, as the usage tells
     context_tokens: int | None = None
     endless: bool = False  # replies begin and never end
     fail_status: int | None = None
     fail_in_stream: bool = False
     fail_by_closing: bool = False
+    drop_used: bool = False  # close under the second request of a connection, without a byte
+    drop_all: bool = False  # the same, under the first
     max_tokens_served: int | None = None
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -67,6 +72,7 @@ class KnownServer:
     replies: list[ServedReply] = field(default_factory=list)
     _emulated_s: float = 0.0
     _first_at_s: float | None = None
+    _served: dict[asyncio.Transport, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._chance = np.random.default_rng(self.seed)
@@ -100,8 +106,10 @@ class KnownServer:
         app.on_response_prepare.append(self._note_key)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._completions)
         if self.with_tokenizer:
             app.router.add_post("/tokenize", self._tokenize)
+            app.router.add_post("/detokenize", self._detokenize)
         if self.dilation is not None:
             app.router.add_get("/metrics", self._metrics)
         return app
@@ -114,11 +122,22 @@ class KnownServer:
         return web.json_response({"object": "list", "data": [model]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        """A token per word: its number in the order of first appearance, in a small vocabulary."""
-        words = (await request.json())["prompt"].split()
+        """A token per word: its number in the order of first appearance, in a small vocabulary.
+
+        A chat's template takes TEMPLATE_TOKENS more.
+        """
+        body = await request.json()
+        words = _words(body)
+        if body.get("add_special_tokens", True) and "prompt" in body:
+            words = ["<special>"] * self.special_tokens + words
         numbers = {word: at for at, word in enumerate(dict.fromkeys(words))}
         tokens = [numbers[word] % VOCABULARY for word in words]
         return web.json_response({"tokens": tokens, "count": len(tokens)})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        """A word for each token."""
+        tokens = (await request.json())["tokens"]
+        return web.json_response({"prompt": " ".join(f"t{token}" for token in tokens)})
 
     async def _metrics(self, _: web.Request) -> web.Response:
         """Emulated time runs from the first request on, at constant watts; some foreign lines."""
@@ -143,6 +162,15 @@ class KnownServer:
             "ultraserve_chips 4.0\n"
         )
 
+    def _drops(self, transport: asyncio.Transport | None) -> bool:
+        """Whether it has closed the connection under this request."""
+        assert transport is not None
+        served = self._served[transport] = self._served.get(transport, 0) + 1
+        if self.drop_all or (self.drop_used and served > 1):
+            transport.abort()
+            return True
+        return False
+
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
@@ -150,24 +178,36 @@ class KnownServer:
             self._first_at_s = begin_s
         body = await request.json()
         self.bodies.append(body)
+        if self._drops(request.transport):
+            return web.Response()
         if self.fail_status is not None:
             return web.json_response(
-                {"error": {"message": "no room", "code": self.fail_status}}, status=self.fail_status
+                {"error": {"message": "no room", "code": self.fail_status}},
+                status=self.fail_status,
+                headers={"Location": "/v1/completions"},
             )
+        return await self._stream(request, body, begin_s)
+
+    async def _stream(
+        self, request: web.Request, body: dict[str, Any], begin_s: float
+    ) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        chat = "messages" in body
         ttft_s, itl_s = self._chance.uniform(*self.ttft_s), self._chance.uniform(*self.itl_s)
         reply = ServedReply(begin_s=begin_s)
         self.replies.append(reply)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        if chat:
+            await response.write(_event(_chunk("", False, chat=True, role="assistant")))
         tokens = min(body["max_tokens"], self.max_tokens_served or body["max_tokens"])
         last_chunk = -(-tokens // self.tokens_per_chunk) - 1
         for chunk in range(last_chunk + 1):
             inner_s = chunk * itl_s * self.tokens_per_chunk
             await asyncio.sleep(max(0.0, begin_s + ttft_s + inner_s - loop.time()))
             reply.chunk_s.append(loop.time())
-            await response.write(
-                _event(_chunk("word " * self.tokens_per_chunk, chunk == last_chunk))
-            )
+            word = "word " * self.tokens_per_chunk
+            await response.write(_event(_chunk(word, chunk == last_chunk, chat=chat)))
             if self.endless:
                 await asyncio.sleep(3600)
             if self.fail_by_closing:
@@ -178,18 +218,32 @@ class KnownServer:
                 await response.write(_event({"error": {"message": "the engine died"}}))
                 break
         if self.with_usage:
-            usage = {"prompt_tokens": len(_units(body["prompt"])), "completion_tokens": tokens}
-            await response.write(_event({"choices": [], "usage": usage}))
+            await response.write(_event({"choices": [], "usage": self._usage(body, tokens)}))
         await response.write(b"data: [DONE]\n\n")
         return response
 
+    def _usage(self, body: Mapping[str, Any], tokens: int) -> Mapping[str, Any]:
+        usage: dict[str, Any] = {"prompt_tokens": len(_words(body)), "completion_tokens": tokens}
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return usage
 
-def _units(prompt: str | list[int]) -> list[Any]:
+
+def _words(body: Mapping[str, Any]) -> list[Any]:
+    if "messages" in body:
+        said = " ".join(message["content"] for message in body["messages"])
+        return ["<template>"] * TEMPLATE_TOKENS + said.split()
+    prompt = body["prompt"]
     return prompt.split() if isinstance(prompt, str) else prompt
 
 
-def _chunk(text: str, last: bool) -> Mapping[str, object]:
-    choice = {"index": 0, "text": text, "finish_reason": "length" if last else None}
+def _chunk(
+    text: str, last: bool, *, chat: bool = False, role: str | None = None
+) -> Mapping[str, object]:
+    said: dict[str, object] = {"text": text}
+    if chat:
+        said = {"delta": {"content": text} | ({"role": role} if role else {})}
+    choice = {"index": 0, **said, "finish_reason": "length" if last else None}
     return {"id": "cmpl-0", "object": "text_completion", "model": MODEL, "choices": [choice]}
 
 

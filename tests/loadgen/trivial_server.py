@@ -1,17 +1,21 @@
 """A server as cheap as Python allows, to find what the client itself costs.
 
-    python -m tests.loadgen.trivial_server TOKENS CHUNKS_PER_WRITE
+    python -m tests.loadgen.trivial_server TOKENS CHUNKS_PER_WRITE [STEP_MS]
 
-It prints its port, answers every POST with TOKENS chunks of the size that vLLM sends, as fast as it
-can, and turns to the next connection after each write.
+It prints its port, and answers every POST with TOKENS chunks of the size that vLLM sends. Without
+STEP_MS as fast as it can, turning to the next connection after each write. With it all replies
+advance together, a chunk each every STEP_MS, as those of an engine do: the worst case for a client
+that would know when each came. The text of a chunk is then the time of its writing, nanoseconds of
+the system's monotonic clock.
 """
 
 import asyncio
 import sys
+import time
 
 CHUNK = (
     b'data: {"id":"cmpl-0123456789abcdef0123456789abcdef","object":"text_completion",'
-    b'"created":1700000000,"model":"trivial","choices":[{"index":0,"text":" word","logprobs":null,'
+    b'"created":1700000000,"model":"trivial","choices":[{"index":0,"text":"%b","logprobs":null,'
     b'"finish_reason":null,"stop_reason":null}]}\n\n'
 )
 USAGE = (
@@ -27,13 +31,11 @@ def _framed(body: bytes) -> bytes:
 
 
 class TrivialProtocol(asyncio.Protocol):
-    """Reads requests one at a time and streams the same reply to each."""
+    """Reads requests one at a time; `begin` is called with each, to stream the reply."""
 
-    def __init__(self, tokens: int, chunks_per_write: int) -> None:
+    def __init__(self, server: "TrivialServer") -> None:
         self._received = b""
-        writes, rest = divmod(tokens, chunks_per_write)
-        self._writes = [_framed(CHUNK) * chunks_per_write] * writes + [_framed(CHUNK) * rest]
-        self._end = _framed(USAGE % (tokens + 16, tokens)) + b"0\r\n\r\n"
+        self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -47,24 +49,63 @@ class TrivialProtocol(asyncio.Protocol):
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         if len(body) >= length:
             self._received = b""
-            self._task = asyncio.get_running_loop().create_task(self._reply())
+            self._transport.write(HEAD)
+            self._server.begin(self._transport)
 
-    async def _reply(self) -> None:
-        self._transport.write(HEAD)
+
+class TrivialServer:
+    """Serves the same reply to everybody."""
+
+    def __init__(self, tokens: int, chunks_per_write: int, step_s: float) -> None:
+        writes, rest = divmod(tokens, chunks_per_write)
+        word = _framed(CHUNK % b" word")
+        self._writes = [word * chunks_per_write] * writes + [word * rest] * bool(rest)
+        self._end = _framed(USAGE % (tokens + 16, tokens)) + b"0\r\n\r\n"
+        self._tokens = tokens
+        self._step_s = step_s
+        self._left: dict[asyncio.Transport, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        if self._step_s:
+            self._left[transport] = self._tokens
+            return
+        task = asyncio.get_running_loop().create_task(self._reply(transport))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reply(self, transport: asyncio.Transport) -> None:
         for data in self._writes:
-            self._transport.write(data)
+            transport.write(data)
             await asyncio.sleep(0)
-        self._transport.write(self._end)
+        transport.write(self._end)
+
+    async def step(self) -> None:
+        """Advance all replies together, for ever."""
+        due_s = time.monotonic()
+        while True:
+            due_s += self._step_s
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            for transport, left in list(self._left.items()):
+                transport.write(_framed(CHUNK % (b"%d" % time.monotonic_ns())))
+                self._left[transport] = left - 1
+                if left == 1:
+                    transport.write(self._end)
+                    del self._left[transport]
 
 
-async def serve(tokens: int, chunks_per_write: int) -> None:
+async def serve(tokens: int, chunks_per_write: int, step_s: float) -> None:
     """Serve on a free port until ended."""
+    trivial = TrivialServer(tokens, chunks_per_write, step_s)
     server = await asyncio.get_running_loop().create_server(
-        lambda: TrivialProtocol(tokens, chunks_per_write), "127.0.0.1", 0
+        lambda: TrivialProtocol(trivial), "127.0.0.1", 0
     )
     print(server.sockets[0].getsockname()[1], flush=True)
+    if step_s:
+        await trivial.step()
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2])))
+    step_ms = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]), step_ms / 1e3))

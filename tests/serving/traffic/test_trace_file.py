@@ -4,13 +4,12 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.sample_trace import BUNDLED_TRACE
-from loadgen.trace import read_azure2023
+from loadgen.workloads.azure2023 import read_azure2023
+from loadgen.workloads.sample_trace import BUNDLED_TRACE
 from serving.traffic.trace_file import MalformedTrace, read_trace
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -51,9 +50,9 @@ def test_the_load_generator_reads_the_same_of_the_sample_trace() -> None:
     ours, theirs = read_trace(BUNDLED_TRACE), read_azure2023(BUNDLED_TRACE)
 
     assert len(ours) == len(theirs)
-    assert ours.arrival_s == pytest.approx(np.array([row.arrival_ns for row in theirs]) / 1e9)
-    assert ours.prompt_tokens.tolist() == [row.input_tokens for row in theirs]
-    assert ours.output_tokens.tolist() == [row.output_tokens for row in theirs]
+    assert ours.arrival_s == pytest.approx(theirs.arrivals_ns / 1e9)
+    assert ours.prompt_tokens.tolist() == theirs.input_tokens.tolist()
+    assert ours.output_tokens.tolist() == theirs.output_tokens.tolist()
 
 
 @pytest.mark.parametrize(

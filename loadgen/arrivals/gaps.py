@@ -1,0 +1,58 @@
+"""Gaps between arrivals before they have a rate: a renewal process of mean 1.
+
+Drawn once and then stretched by the rate (`loadgen.arrivals.schedule`), so that a rate that
+changes keeps the same burstiness at every moment.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrivals.arrival_spec import Gaps
+
+Float64s = NDArray[np.float64]
+
+# How many gaps are drawn at a time when only an end is known, and the least and the most of them.
+_CHUNK_MIN: Final = 1_024
+_CHUNK_MAX: Final = 1 << 20
+
+
+class RenewalArrivals:
+    """Arrivals at 0 and then at gaps of mean 1, without end: what is drawn later continues.
+
+    `gaps` "constant" are all 1, "poisson" exponential, "gamma" of shape `burstiness`: their
+    coefficient of variation is 1 / sqrt(burstiness). The same seed gives the same arrivals, and
+    the first of them are the same however many are drawn.
+    """
+
+    def __init__(self, gaps: Gaps, *, burstiness: float, seed: int) -> None:
+        chance = np.random.default_rng([seed, 1])
+        draws: dict[Gaps, Callable[[int], Float64s]] = {
+            "constant": np.ones,
+            "poisson": chance.standard_exponential,
+            "gamma": lambda count: chance.standard_gamma(burstiness, count) / burstiness,
+        }
+        self._draw = draws[gaps]
+        self._last: float | None = None
+
+    def next(self, count: int) -> Float64s:
+        """Return the next `count` arrivals, float64[count], not falling."""
+        if not count:
+            return np.zeros(0)
+        if self._last is None:
+            arrivals = np.cumsum(np.append(0.0, self._draw(count - 1)))
+        else:
+            arrivals = np.cumsum(np.append(self._last, self._draw(count)))[1:]
+        self._last = float(arrivals[-1])
+        return arrivals
+
+    def until(self, end: float) -> Float64s:
+        """Return all that come before `end`, which is finite."""
+        chunks: list[Float64s] = [np.zeros(0)]
+        while not chunks[-1].size or chunks[-1][-1] < end:
+            left = end - (chunks[-1][-1] if chunks[-1].size else 0.0)
+            chunks.append(self.next(int(min(max(_CHUNK_MIN, 1.05 * left), _CHUNK_MAX))))
+        arrivals = np.concatenate(chunks)
+        return arrivals[arrivals < end]

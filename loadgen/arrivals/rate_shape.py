@@ -1,0 +1,179 @@
+"""A rate over time: how many arrivals it expects up to a moment, and when it expects so many.
+
+Rates are per second, times seconds since the class began; all functions take and give arrays.
+"""
+
+import csv
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrivals.piecewise_linear import PiecewiseLinear
+from loadgen.arrivals.sine import Sine
+from loadgen.durations import parse_duration_s
+from loadgen.errors import OptionError, TraceError
+
+Float64s = NDArray[np.float64]
+
+RATE_FORMS: Final = (
+    "a number above 0, sine:MEAN,AMPLITUDE,PERIOD, ramp:FROM-TO/TIME, series:0s=2,60s=10,... "
+    "or series:FILE.csv (rows of seconds,rate)"
+)
+
+
+class RateShape(Protocol):
+    """A rate that is never negative."""
+
+    @property
+    def words(self) -> str:
+        """How it was written."""
+        ...
+
+    @property
+    def end_s(self) -> float | None:
+        """Where what was written ends and the last rate goes on; None if it has no such place."""
+        ...
+
+    def at(self, time_s: Float64s) -> Float64s:
+        """The rate at `time_s`; where it jumps, the one after the jump."""
+        ...
+
+    def cumulative(self, time_s: Float64s) -> Float64s:
+        """Arrivals expected from 0 to `time_s`: the integral of the rate."""
+        ...
+
+    def inverse(self, arrivals: Float64s) -> Float64s:
+        """The latest time until which no more than `arrivals` are expected; inf if always.
+
+        While the rate is above 0 this is the inverse of `cumulative`; what falls due exactly where
+        a pause begins is due when the pause is over.
+        """
+        ...
+
+
+def parse_rate(text: str, *, option: str = "--rate", forms: str = RATE_FORMS) -> RateShape:
+    """Read a rate per second: `4`, `sine:4,2,60s`, `ramp:1-20/60s`, `series:...`, see RATE_FORMS.
+
+    `option` and `forms` are what a refusal names.
+
+    Raises OptionError, and TraceError for a row of a file that cannot be used.
+    """
+    kind, colon, rest = text.partition(":")
+    try:
+        if not colon:
+            shape: RateShape = _constant(text)
+        elif kind == "sine":
+            shape = _sine(text, rest)
+        elif kind == "ramp":
+            shape = _ramp(text, rest)
+        elif kind == "series":
+            shape = _series(text, rest)
+        else:
+            raise ValueError("one of its forms")
+    except ValueError as error:
+        raise OptionError(option=option, value=text, expected=f"{forms} ({error})") from None
+    return shape
+
+
+def _constant(text: str) -> PiecewiseLinear:
+    rate_per_s = _number(text)
+    if not rate_per_s > 0:
+        raise ValueError(f"{text} is not above 0")
+    return PiecewiseLinear(times_s=(0.0,), rates_per_s=(rate_per_s,), words=text)
+
+
+def _sine(text: str, rest: str) -> Sine:
+    parts = rest.split(",")
+    if len(parts) != 3:
+        raise ValueError("three numbers after sine:")
+    mean, amplitude = _number(parts[0]), _number(parts[1])
+    return Sine(
+        mean_per_s=mean,
+        amplitude_per_s=amplitude,
+        period_s=parse_duration_s(parts[2]),
+        words=text,
+    )
+
+
+def _ramp(text: str, rest: str) -> PiecewiseLinear:
+    rates, slash, time = rest.partition("/")
+    first, dash, last = rates.partition("-")
+    if not slash or not dash:
+        raise ValueError("FROM-TO/TIME after ramp:")
+    times_s, rates_per_s = (0.0, parse_duration_s(time)), (_number(first), _number(last))
+    return _some(PiecewiseLinear(times_s=times_s, rates_per_s=rates_per_s, words=text))
+
+
+def _series(text: str, rest: str) -> PiecewiseLinear:
+    if "=" not in rest:
+        return _from_file(Path(rest), text)
+    times_s, rates_per_s = [], []
+    for point in rest.split(","):
+        time, _, rate = point.partition("=")
+        times_s.append(parse_duration_s(time))
+        rates_per_s.append(_number(rate))
+    points = {"times_s": tuple(times_s), "rates_per_s": tuple(rates_per_s)}
+    return _some(PiecewiseLinear(**points, words=text))
+
+
+def _from_file(path: Path, text: str) -> PiecewiseLinear:
+    """Read rows of seconds,rate after an optional header; empty lines are passed over."""
+    times_s: list[float] = []
+    rates_per_s: list[float] = []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.reader(file)
+            for row in rows:
+                line = rows.line_num
+                if not row or (line == 1 and not _is_number(row[0])):
+                    continue
+                time_s, rate_per_s = _row(path, line, row)
+                if time_s < 0 or rate_per_s < 0:
+                    raise TraceError(path=path, line=line, reason="a number below 0")
+                if times_s and time_s < times_s[-1]:
+                    raise TraceError(path=path, line=line, reason="earlier than the row before")
+                if not times_s and time_s:
+                    raise TraceError(path=path, line=line, reason="the first row is not at 0 s")
+                times_s.append(time_s)
+                rates_per_s.append(rate_per_s)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(path=path, line=None, reason=f"cannot be read: {error}") from None
+    if not any(rates_per_s):
+        raise TraceError(path=path, line=None, reason="no row with a rate above 0")
+    points = {"times_s": tuple(times_s), "rates_per_s": tuple(rates_per_s)}
+    return PiecewiseLinear(**points, words=text)
+
+
+def _row(path: Path, line: int, row: list[str]) -> tuple[float, float]:
+    if len(row) != 2:
+        raise TraceError(path=path, line=line, reason=f"{len(row)} columns, not seconds,rate")
+    try:
+        return _number(row[0]), _number(row[1])
+    except ValueError as error:
+        raise TraceError(path=path, line=line, reason=str(error)) from None
+
+
+def _some(shape: PiecewiseLinear) -> PiecewiseLinear:
+    if not any(shape.rates_per_s):
+        raise ValueError("a rate above 0 somewhere")
+    return shape
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number") from None
+    if not np.isfinite(value):
+        raise ValueError(f"{text!r} is not finite")
+    return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

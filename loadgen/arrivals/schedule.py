@@ -1,0 +1,85 @@
+"""Open loops: sessions due at times that do not depend on replies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from loadgen.arrivals.gaps import RenewalArrivals
+from loadgen.arrivals.rate_shape import RateShape
+from loadgen.records.result import Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """Session i is due at `due_ns[i]`, however the earlier ones fare.
+
+    Raises ValueError unless `due_ns` is int64[sessions], not negative, and never falls.
+    """
+
+    due_ns: Int64s
+
+    def __post_init__(self) -> None:
+        due_ns = self.due_ns
+        if due_ns.ndim != 1 or due_ns.dtype != np.int64:
+            raise ValueError(f"due_ns is int64[sessions], not {due_ns.dtype}{due_ns.shape}")
+        if due_ns.size and (due_ns[0] < 0 or (np.diff(due_ns) < 0).any()):
+            raise ValueError("sessions are due in order, from the start on")
+
+    @property
+    def sessions(self) -> int | None:
+        """As many as have times."""
+        return int(self.due_ns.size)
+
+    @property
+    def ends_ns(self) -> int | None:
+        """None: a session that is late is sent all the same, and shows as late."""
+        return None
+
+    def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002
+        """Due when the schedule says, whatever has happened."""
+        return int(self.due_ns[sent])
+
+    def part(self, worker: int, workers: int) -> Self:
+        """Every `workers`-th time from `worker` on."""
+        return replace(self, due_ns=self.due_ns[worker::workers])
+
+
+def by_rate(
+    arrivals: RenewalArrivals,
+    rate: RateShape,
+    *,
+    sessions: int | None,
+    duration_s: float | None,
+) -> Schedule:
+    """Stretch `arrivals`, which come once per unit, to `rate`: as many as come in `duration_s`.
+
+    Arrival i of the unit process is due where the rate has summed to it: the gaps are short where
+    the rate is high and keep their spread everywhere. At most `sessions`; one of the two is given.
+    Fewer than `sessions` come where the rate falls to 0 for good.
+    """
+    if sessions is not None:
+        due_s = rate.inverse(arrivals.next(sessions))
+    else:
+        assert duration_s is not None, "a schedule ends by a number or by a time"
+        due_s = rate.inverse(arrivals.until(float(rate.cumulative(np.array([duration_s]))[0])))
+    due_s = due_s[due_s < (np.inf if duration_s is None else duration_s)]
+    # Rounding within a shape's inverse may swap two times that are a nanosecond apart.
+    due_ns = np.maximum.accumulate(np.rint(due_s * 1e9).astype(np.int64))
+    return Schedule(due_ns=due_ns)
+
+
+def recorded(
+    arrivals_ns: Sequence[int], *, speedup: float = 1.0, duration_s: float | None = None
+) -> Schedule:
+    """Send at the recorded times, `speedup` times as fast, the first at once.
+
+    With `duration_s` only those that are then due before it. Raises ValueError for recorded times
+    that fall.
+    """
+    arrivals = np.asarray(arrivals_ns, dtype=np.int64)
+    due_ns = np.rint((arrivals - arrivals[:1]) / speedup).astype(np.int64)
+    if duration_s is not None:
+        due_ns = due_ns[due_ns < duration_s * 1e9]
+    return Schedule(due_ns=due_ns)

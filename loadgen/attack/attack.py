@@ -1,0 +1,112 @@
+"""Sends every traffic class at its pacer's times and hands each result to a sink as it ends.
+
+The one place of the load generator that waits for time. It decides nothing about rates (the pacers
+do), protocols (the clients do) or figures (those are made from the results, afterwards).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from loadgen.attack.alarm import make_alarm
+from loadgen.attack.sender import Sender, Stage
+from loadgen.attack.timetable import Action, Alarm, Timetable
+from loadgen.attack.traffic import Traffic
+from loadgen.clients.client import Client
+from loadgen.records.result import Result
+from loadgen.records.run_record import SendSummary
+
+
+class Attack:
+    """One run of all classes at once, in one event loop; use it once.
+
+    Invariants: no more than each class's `max_in_flight` requests are under way; when `run`
+    returns, every request that was sent has given the sink exactly one result.
+    """
+
+    def __init__(
+        self,
+        traffics: Sequence[tuple[Traffic, Client]],
+        *,
+        sink: Callable[[Result], None],
+        dilation: float = 1.0,
+        origin_ns: int | None = None,
+        worker: int = 0,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        alarm: Callable[[Action], Alarm] = make_alarm,
+    ) -> None:
+        """`origin_ns` is the run's start by `now_ns`, None for the moment of `run`.
+
+        `dilation` is wall seconds per second of the time that think times are in.
+        """
+        self._traffics = traffics
+        self._sink = sink
+        self._dilation = dilation
+        self._origin_ns = origin_ns
+        self._worker = worker
+        self._now_ns = now_ns
+        self._alarm = alarm
+        self._senders: dict[str, Sender] = {}
+        self._stopped = False
+        self._faults: list[BaseException] = []
+        self._over: asyncio.Future[None] | None = None
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """Requests under way, by class."""
+        return {name: sender.in_flight for name, sender in self._senders.items()}
+
+    def stop(self) -> None:
+        """Send no more, and abort what is under way; `run` returns soon after. May be repeated."""
+        self._stopped = True
+        for sender in self._senders.values():
+            sender.stop()
+        self._look()
+
+    async def run(self) -> Mapping[str, SendSummary]:
+        """Send everything and wait for every reply, or until stopped; returns summaries by class.
+
+        An exception of a client or the sink is a fault of ours: it ends the attack, as a group.
+        """
+        self._over = asyncio.get_running_loop().create_future()
+        origin_ns = self._now_ns() if self._origin_ns is None else self._origin_ns
+        timetable = Timetable(now_ns=self._now_ns, make_alarm=self._alarm, on_fault=self._fault)
+        try:
+            stage = Stage(
+                timetable=timetable,
+                now_ns=self._now_ns,
+                origin_ns=origin_ns,
+                think_scale=self._dilation,
+                worker=self._worker,
+                sink=self._sink,
+                on_fault=self._fault,
+                on_over=self._look,
+            )
+            for traffic, client in self._traffics:
+                self._senders[traffic.name] = Sender(traffic, client=client, stage=stage)
+            for sender in self._senders.values():
+                if self._stopped:
+                    sender.stop()
+                else:
+                    sender.start()
+            self._look()
+            await self._over
+            summaries = {name: sender.summary() for name, sender in self._senders.items()}
+        finally:
+            timetable.close()
+            for sender in self._senders.values():
+                await sender.abort()
+        if self._faults:
+            raise BaseExceptionGroup("the attack failed", self._faults)
+        return summaries
+
+    def _fault(self, fault: BaseException) -> None:
+        self._faults.append(fault)
+        self.stop()
+
+    def _look(self) -> None:
+        """See whether all is over."""
+        if self._over is None or self._over.done() or not self._senders:
+            return
+        if all(sender.over for sender in self._senders.values()):
+            self._over.set_result(None)

@@ -1,0 +1,93 @@
+"""One process's share of an attack: opens its clients, attacks, and measures its own lateness."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from loadgen.attack.attack import Attack
+from loadgen.attack.loop_lag import LoopLagMeter
+from loadgen.attack.spectator import Spectator
+from loadgen.attack.traffic import Traffic
+from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.open_client import open_client
+from loadgen.records.result import Result
+from loadgen.records.run_record import LoopLag, SendSummary
+
+TOLD_EVERY_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one of `workers` processes sends: its part of each class. Can be pickled."""
+
+    traffics: Sequence[tuple[Traffic, ClientSpec]]
+    dilation: float
+    worker: int = 0
+    workers: int = 1
+
+    def split(self, workers: int) -> list["Job"]:
+        """The jobs of `workers` processes; together they are this one."""
+        return [
+            Job(
+                traffics=[(traffic.part(at, workers), spec) for traffic, spec in self.traffics],
+                dilation=self.dilation,
+                worker=at,
+                workers=workers,
+            )
+            for at in range(workers)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """How a job's sending went, by class, and how late its event loop was."""
+
+    sending: Mapping[str, SendSummary]
+    lag: LoopLag
+
+
+async def do_job(
+    job: Job,
+    *,
+    origin_ns: Callable[[], Awaitable[int]],
+    sink: Callable[[Result], None],
+    spectator: Spectator,
+    on_attack: Callable[[Attack], None],
+) -> JobEnd:
+    """Open the clients, await the run's start, and attack.
+
+    `origin_ns` is asked when the clients are open, and gives the start by the system's monotonic
+    clock; `on_attack` gets the attack before it runs, to stop it by.
+    """
+    async with AsyncExitStack() as stack:
+        traffics = []
+        for traffic, spec in job.traffics:
+            opened = open_client(spec, on_chunks=partial(spectator.add_chunks, traffic.name))
+            traffics.append((traffic, await stack.enter_async_context(opened)))
+        attack = Attack(
+            traffics,
+            sink=sink,
+            dilation=job.dilation,
+            origin_ns=await origin_ns(),
+            worker=job.worker,
+        )
+        on_attack(attack)
+        meter = LoopLagMeter()
+        with meter:
+            telling = asyncio.create_task(_tell(attack, meter, spectator, job.worker))
+            try:
+                sending = await attack.run()
+            finally:
+                telling.cancel()
+        return JobEnd(sending=sending, lag=meter.found(job.worker))
+
+
+async def _tell(attack: Attack, meter: LoopLagMeter, spectator: Spectator, worker: int) -> None:
+    while True:
+        await asyncio.sleep(TOLD_EVERY_S)
+        spectator.set_lag(worker, meter.lately_ms())
+        for name, count in attack.in_flight.items():
+            spectator.set_in_flight(name, count)

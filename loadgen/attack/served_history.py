@@ -1,0 +1,49 @@
+"""What the server said in a session, put where later calls carry it."""
+
+from dataclasses import replace
+
+from loadgen.clients.client import Reply
+from loadgen.records.request import Message, Prompt, Request, Session
+
+
+class ServedHistory:
+    """The replies of one session, in the form that its prompts have: texts or token ids."""
+
+    def __init__(self, session: Session) -> None:
+        contents = session.calls[0].request.messages[0].content
+        self._texts = isinstance(contents, str)
+        self._asked = [call.request.output_tokens for call in session.calls]
+        self._said: dict[int, Prompt] = {}
+        self._tokens: dict[int, int] = {}  # how many of them, by the server's count
+
+    def keep(self, position: int, reply: Reply) -> None:
+        """Note the reply of the call at `position`; one without contents leaves nothing."""
+        said: Prompt | None = reply.text if self._texts else reply.token_ids
+        if said is None:
+            return
+        self._said[position] = said
+        if not isinstance(said, str):
+            self._tokens[position] = len(said)
+        elif reply.output_tokens is not None:
+            self._tokens[position] = reply.output_tokens
+
+    def completed(self, request: Request) -> tuple[Request, bool]:
+        """Return the request with what was said in place of what was planned, and whether all of
+        it was there. `input_tokens` follows the server's counts of its replies.
+        """
+        messages: list[Message] = []
+        longer_tokens = 0
+        whole = True
+        for message in request.messages:
+            position = message.reply_of
+            if position is None:
+                messages.append(message)
+            elif position in self._said:
+                messages.append(replace(message, content=self._said[position]))
+                longer_tokens += self._tokens.get(position, self._asked[position])
+                longer_tokens -= self._asked[position]
+            else:
+                whole = False
+                messages.append(message)
+        input_tokens = max(1, request.input_tokens + longer_tokens)
+        return replace(request, messages=tuple(messages), input_tokens=input_tokens), whole

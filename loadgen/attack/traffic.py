@@ -1,0 +1,56 @@
+"""A traffic class as the attack takes it: what to send, when, to whom, and within which bounds."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from loadgen.arrivals.pacer import Pacer
+from loadgen.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """One class, or a worker's part of it: every `stride`-th session of the workload from `first`.
+
+    `pacer` has times for those sessions alone. `wall_per_pace` is wall seconds per second of the
+    pacer's time; `start_ns` wall ns after the run's start at which the pacer's time begins;
+    `max_in_flight` the most requests under way at once. With `served_history` a message that stands
+    for an earlier reply carries what the server said. Raises ValueError for what cannot be.
+    """
+
+    name: str
+    workload: Workload
+    pacer: Pacer
+    wall_per_pace: float
+    max_in_flight: int
+    start_ns: int = 0
+    served_history: bool = False
+    first: int = 0
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.wall_per_pace > 0:
+            raise ValueError(f"wall_per_pace={self.wall_per_pace}")
+        if self.max_in_flight < 1 or self.start_ns < 0:
+            raise ValueError(f"max_in_flight={self.max_in_flight}, start_ns={self.start_ns}")
+        if not 0 <= self.first < self.stride:
+            raise ValueError(f"first={self.first}, stride={self.stride}")
+
+    def part(self, worker: int, workers: int) -> Self:
+        """What one of several workers sends: all parts together are this traffic.
+
+        `max_in_flight` is split as evenly as whole numbers allow; each may have one at least.
+        """
+        if self.stride != 1:
+            raise ValueError("a part has no parts")
+        share = (self.max_in_flight + workers - 1 - worker) // workers
+        return type(self)(
+            name=self.name,
+            workload=self.workload,
+            pacer=self.pacer.part(worker, workers),
+            wall_per_pace=self.wall_per_pace,
+            max_in_flight=max(1, share),
+            start_ns=self.start_ns,
+            served_history=self.served_history,
+            first=worker,
+            stride=workers,
+        )

@@ -1,0 +1,173 @@
+"""A worker process: does its job and sends what happens to its parent, in batches, over a pipe.
+
+What goes over the pipe is a `Ready`, any number of `Batch`es, and a `Done` or a `Failed`; what
+comes is a `Go`, and perhaps a `Stop`. A pipe that closes means that the parent is gone: stop.
+"""
+
+import asyncio
+import gc
+import signal
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Final
+
+from loadgen.attack.attack import Attack
+from loadgen.attack.event_loop import run_to_end
+from loadgen.attack.job import Job, JobEnd, do_job
+from loadgen.records.result import Result
+
+BATCH_EVERY_S: Final = 0.1
+BATCH_RESULTS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The run starts at this time of the system's monotonic clock, which all processes share."""
+
+    origin_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Send no more, and abort what is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker waits for its `Go`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What happened since the last one."""
+
+    chunks: dict[str, int]
+    results: list[Result]
+    in_flight: dict[str, int]
+    lag_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The job's end; nothing follows."""
+
+    end: JobEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The worker's own failure in words; nothing follows."""
+
+    words: str
+
+
+def work(pipe: Connection, job: Job) -> None:
+    """Be a worker, in a process of its own. Ctrl-C is the parent's matter."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(BrokenPipeError, ConnectionResetError):  # nobody is left to be told
+        run_to_end(_Worker(pipe, job).run())
+
+
+class _Worker:
+    """The worker's side of the pipe, and the spectator of its own job."""
+
+    def __init__(self, pipe: Connection, job: Job) -> None:
+        self._pipe = pipe
+        self._job = job
+        self._chunks: Counter[str] = Counter()
+        self._results: list[Result] = []
+        self._in_flight: dict[str, int] = {}
+        self._lag_ms: float | None = None
+        self._stopped = False
+        self._stop: Callable[[], None] | None = None
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._go: asyncio.Future[int] = loop.create_future()
+        loop.add_reader(self._pipe.fileno(), self._told)
+        flushing = asyncio.create_task(self._flush_often())
+        try:
+            end = await do_job(
+                self._job,
+                origin_ns=self._origin_ns,
+                sink=self._keep,
+                spectator=self,
+                on_attack=self._begins,
+            )
+            flushing.cancel()
+            self._flush()
+            self._pipe.send(Done(end))
+        except (BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as fault:  # noqa: BLE001 - the parent ends the run with it
+            flushing.cancel()
+            self._flush()
+            self._pipe.send(Failed(_words(fault)))
+        finally:
+            loop.remove_reader(self._pipe.fileno())
+
+    async def _origin_ns(self) -> int:
+        self._pipe.send(Ready())
+        origin_ns = await self._go
+        gc.freeze()  # as in the run's own process: no collection of what stays
+        return origin_ns
+
+    def _begins(self, attack: Attack) -> None:
+        self._stop = attack.stop
+        if self._stopped:
+            attack.stop()
+
+    def _told(self) -> None:
+        try:
+            word = self._pipe.recv()
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+            word = Stop()
+        if isinstance(word, Go):
+            self._go.set_result(word.origin_ns)
+            return
+        self._stopped = True
+        if not self._go.done():
+            self._go.set_result(0)
+        if self._stop is not None:
+            self._stop()
+
+    def _keep(self, result: Result) -> None:
+        self._results.append(result)
+        if len(self._results) >= BATCH_RESULTS_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        batch = Batch(dict(self._chunks), self._results, self._in_flight, self._lag_ms)
+        self._chunks, self._results, self._lag_ms = Counter(), [], None
+        self._pipe.send(batch)
+
+    async def _flush_often(self) -> None:
+        while True:
+            await asyncio.sleep(BATCH_EVERY_S)
+            self._flush()
+
+    def add_chunks(self, traffic_class: str, count: int) -> None:
+        """See `Spectator`."""
+        self._chunks[traffic_class] += count
+
+    def add_result(self, result: Result) -> None:
+        """Nothing: the parent has the results, and tells whoever watches there."""
+
+    def set_in_flight(self, traffic_class: str, count: int) -> None:
+        """See `Spectator`."""
+        self._in_flight[traffic_class] = count
+
+    def set_lag(self, worker: int, lag_ms: float) -> None:  # noqa: ARG002 - there is one worker here
+        """See `Spectator`."""
+        self._lag_ms = lag_ms
+
+
+def _words(fault: BaseException) -> str:
+    """A fault in one line; of a group, its first."""
+    while isinstance(fault, BaseExceptionGroup):
+        fault = fault.exceptions[0]
+    return " ".join(f"{type(fault).__name__}: {fault}".split())

@@ -1,0 +1,59 @@
+"""Bytes are stamped first and read later: a burst on many connections is not timed by its parsing.
+
+An engine's step sends a token to every request at once. If each one's bytes were parsed on the
+spot, the last would seem to have come as much later as all the parsing before it took. Here a read
+is only stamped and put aside, until the event loop has gone round once without finding another.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+# Reads that wait at most: about 1.5 ms of parsing, at 1.5 us each. It is reached when more comes
+# than can be kept up with, and is then part of the loop's lag, which a run reports.
+WAITING_MAX: Final = 1_024
+
+
+class Parser(Protocol):
+    """Whoever makes something of bytes."""
+
+    def parse(self, data: bytes, at_ns: int) -> None:
+        """Take in bytes that arrived at `at_ns`; must not raise."""
+        ...
+
+
+class ArrivalQueue:
+    """What has arrived on any connection of a client and has not been parsed."""
+
+    __slots__ = ("_loop", "_now_ns", "_seen", "_turning", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now_ns: Callable[[], int]) -> None:
+        self._loop = loop
+        self._now_ns = now_ns
+        self._waiting: list[tuple[Parser, bytes, int]] = []
+        self._seen = 0
+        self._turning = False
+
+    def add(self, parser: Parser, data: bytes) -> None:
+        """Stamp `data`, and have it parsed soon."""
+        self._waiting.append((parser, data, self._now_ns()))
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def drain(self) -> None:
+        """Parse all that has arrived, in its order; for a connection that is given up."""
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for parser, data, at_ns in waiting:
+                parser.parse(data, at_ns)
+
+    def _turn(self) -> None:
+        waiting = len(self._waiting)
+        if self._seen < waiting < WAITING_MAX:
+            self._seen = waiting
+            self._loop.call_soon(self._turn)
+            return
+        self._turning = False
+        self._seen = 0
+        self.drain()

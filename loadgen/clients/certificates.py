@@ -1,0 +1,24 @@
+"""Whose certificates are believed, over HTTPS and gRPC alike."""
+
+import ssl
+from pathlib import Path
+
+from loadgen.errors import OptionError
+
+
+def trusted(ca: Path | None) -> ssl.SSLContext:
+    """Return what checks a server by the certificates in `ca`, or by the system's without one.
+
+    Raises OptionError for a file that cannot be read or holds no certificate.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        expected = f"a file of certificates in PEM ({error.strerror or error})"
+        raise OptionError(option="--ca", value=ca, expected=expected) from error
+
+
+def ca_bytes(ca: Path) -> bytes:
+    """Return the file's content; raises OptionError as `trusted` does."""
+    trusted(ca)
+    return ca.read_bytes()

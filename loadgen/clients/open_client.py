@@ -1,0 +1,30 @@
+"""Opens the client of a traffic class by its API."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from loadgen.clients.certificates import trusted
+from loadgen.clients.client import Client
+from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.openai_http import OpenAIHttpClient
+
+
+@asynccontextmanager
+async def open_client(
+    spec: ClientSpec, *, on_chunks: Callable[[int], None]
+) -> AsyncIterator[Client]:
+    """Open a client in the running event loop, and close its connections at the end.
+
+    `on_chunks` is told how many chunks have come, as they come. Raises OptionError for a file of
+    certificates or a header that cannot be used. Nothing is connected before the first request.
+    """
+    if spec.api == "grpc":
+        from loadgen.clients.vllm_grpc import open_grpc  # noqa: PLC0415  heavy, for few
+
+        async with open_grpc(spec, on_chunks=on_chunks) as client:
+            yield client
+        return
+    tls = trusted(spec.ca) if urlsplit(spec.url).scheme == "https" else None
+    async with OpenAIHttpClient(spec, tls=tls, on_chunks=on_chunks) as http:
+        yield http

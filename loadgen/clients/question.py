@@ -1,0 +1,49 @@
+"""A question that a run depends on: the server's answer in the expected form, or one clear line."""
+
+from typing import Final, TypeVar
+
+import aiohttp
+import msgspec
+
+from loadgen.clients.error_body import error_message
+from loadgen.errors import ServerError
+
+ANSWER_TIMEOUT_S: Final = 120.0
+
+Answer = TypeVar("Answer")
+
+
+async def ask(
+    session: aiohttp.ClientSession,
+    address: str,
+    decoder: msgspec.json.Decoder[Answer],
+    *,
+    body: object = None,
+    hint: str = "",
+) -> Answer:
+    """GET `address`, or POST `body` to it as JSON, and decode what comes back.
+
+    Raises ServerError without an answer of status 200 that `decoder` takes; `hint` then says what
+    to do about it.
+    """
+    try:
+        async with session.request(
+            "GET" if body is None else "POST",
+            address,
+            data=None if body is None else msgspec.json.encode(body),
+            headers={} if body is None else {"Content-Type": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S),
+        ) as response:
+            answer = await response.read()
+            if response.status != 200:
+                words = f"status {response.status}: {error_message(answer)}"
+                raise ServerError(url=address, reason=words + hint)
+            return decoder.decode(answer)
+    except TimeoutError as error:
+        reason = f"no answer within {ANSWER_TIMEOUT_S:g} s"
+        raise ServerError(url=address, reason=reason) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise ServerError(url=address, reason=f"cannot be reached: {error}{hint}") from error
+    except msgspec.MsgspecError as error:
+        reason = f"the answer is not the expected: {error}{hint}"
+        raise ServerError(url=address, reason=reason) from error

@@ -1,0 +1,116 @@
+"""aiohttp's connections, with the time at which each byte came.
+
+A stamp taken after `await content.readany()` is late by the parsing of HTTP, by the wake-up of the
+task, and in a burst by all of that for every connection before it. Here the event loop's call with
+the bytes is what is stamped, and the parsing waits until the burst is over (`arrival_queue`). The
+body then goes to the reply at once: a request's task is woken for its head and its end, not for
+every token.
+
+What is used of aiohttp beyond its documented interface: that a connector makes its protocols by
+`_factory`, that these are `ResponseHandler`s, which are told of bytes by `data_received` and queue
+a message's head with its payload by `feed_data`, and that `_reading_paused` tells whether a full
+buffer holds the socket. tests/loadgen/clients/test_stamped_connection.py holds it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+
+from loadgen.clients.arrival_queue import ArrivalQueue
+from loadgen.clients.arriving_reply import ARRIVING, ArrivingReply
+
+
+class StampedHandler(ResponseHandler):
+    """A connection; `reply` is what its next response belongs to."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, arrivals: ArrivalQueue) -> None:
+        super().__init__(loop=loop)
+        self._arrivals = arrivals
+        self._content: aiohttp.StreamReader | None = None
+        self._reply: ArrivingReply | None = None
+        self._used = False
+
+    def begin(self, reply: ArrivingReply) -> None:
+        """A request has gone out: what comes now belongs to `reply`."""
+        reply.reused, self._used = self._used, True
+        self._content = None
+        self._reply = reply
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol; aiohttp calls it too, with nothing, to go on after a pause."""
+        if data:
+            self._arrivals.add(self, data)
+        else:
+            super().data_received(data)
+
+    def parse(self, data: bytes, at_ns: int) -> None:
+        """Parse what arrived at `at_ns`, and hand on what it has of a body."""
+        super().data_received(data)
+        reply = self._reply
+        if reply is None:
+            return
+        reply.touched = True
+        content = self._content
+        if content is None or content.exception() is not None:
+            return
+        body = content.read_nowait()
+        if body:
+            reply.body(body, at_ns)
+        if content.is_eof():
+            reply.ended_ns = at_ns
+            self._reply = self._content = None
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Queue a head and its payload, as the parser calls it; the body of a refusal is left."""
+        message, content = data
+        if message.code == 200:
+            self._content = content
+        super().feed_data(data, size)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Called after every read of a body; aiohttp would parse again, though nothing waits."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    def eof_received(self) -> None:
+        """See asyncio.Protocol."""
+        self._arrivals.drain()
+        super().eof_received()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See asyncio.Protocol."""
+        self._arrivals.drain()
+        super().connection_lost(exc)
+
+
+class StampedResponse(aiohttp.ClientResponse):
+    """A response that tells its connection to whom its bytes belong."""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        """See aiohttp."""
+        protocol = connection.protocol
+        assert isinstance(protocol, StampedHandler), "the connector makes no others"
+        protocol.begin(ARRIVING.get())
+        return await super().start(connection)
+
+
+class StampedConnector(aiohttp.TCPConnector):
+    """A connector without limits: the attack alone limits what is in flight.
+
+    `arrivals` is what its connections stamp with. Needs a running event loop; options are those of
+    aiohttp.TCPConnector.
+    """
+
+    def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns, **options: Any) -> None:
+        super().__init__(limit=0, **options)
+        loop = asyncio.get_running_loop()
+        self.arrivals = ArrivalQueue(loop, now_ns)
+        self._factory = partial(  # type: ignore[assignment]  # of a kind of what it makes
+            StampedHandler, loop=loop, arrivals=self.arrivals
+        )

@@ -1,0 +1,98 @@
+"""From the values that were typed for a class to its options."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from loadgen.arrivals.arrival_spec import ArrivalSpec
+from loadgen.arrivals.rate_shape import parse_rate
+from loadgen.errors import OptionError
+from loadgen.runs.options import ClassOptions
+from loadgen.workloads.lengths import parse_lengths
+from loadgen.workloads.sample_trace import BUNDLED_TRACE
+from loadgen.workloads.workload_spec import WorkloadSpec
+
+DEFAULT_CLASS: Final = "default"
+_ARRIVALS: Final = ("gaps", "speedup", "duration_s", "start_s", "wall_time", "max_in_flight")
+_WORKLOAD: Final = (
+    *("trace_format", "sessions", "window_s", "think_s", "fan_out", "output_schema"),
+    *("max_input_tokens", "max_output_tokens"),
+)
+_ASKING: Final = ("api", "history", "extra_body", "temperature", "ignore_eos", "slo")
+
+
+def class_options(values: Mapping[str, Any], *, name: str = DEFAULT_CLASS) -> ClassOptions:
+    """Check what was given for one class, and fill in what was not; raises OptionError."""
+    chat = values.get("api") == "chat"
+    return ClassOptions(
+        name=name,
+        workload=_workload(values),
+        arrivals=_arrivals(values),
+        prompts=values.get("prompts", "text" if chat else "token-ids"),
+        headers=dict(values.get("headers", ())),
+        **_given(values, _ASKING),
+    )
+
+
+def _workload(values: Mapping[str, Any]) -> WorkloadSpec:
+    drawn = {side: values[side] for side in ("input", "output") if side in values}
+    lengths = {side: parse_lengths(text, option=f"--{side}") for side, text in drawn.items()}
+    trace = values.get("trace", None if drawn else BUNDLED_TRACE)
+    if drawn and trace is not None:
+        side, text = next(iter(drawn.items()))
+        raise OptionError(option=f"--{side}", value=text, expected="not both it and --trace")
+    for side, other in (("input", "output"), ("output", "input")):
+        if side in drawn and other not in drawn:
+            raise OptionError(option=f"--{side}", value=drawn[side], expected=f"--{other} with it")
+    if drawn and "window_s" in values:
+        raise OptionError(option="--window", value="", expected="it beside --trace")
+    prefix_tokens, prefix_groups = values.get("shared_prefix", (0, 1))
+    long_share, long_tokens = values.get("long_context", (0.0, 0))
+    return WorkloadSpec(
+        trace=trace,
+        shared_prefix_tokens=prefix_tokens,
+        shared_prefix_groups=prefix_groups,
+        long_share=long_share,
+        long_tokens=long_tokens,
+        turns=parse_lengths(values["turns"], option="--turns") if "turns" in values else None,
+        input_lengths=lengths.get("input"),
+        output_lengths=lengths.get("output"),
+        **_given(values, _WORKLOAD),
+    )
+
+
+def _arrivals(values: Mapping[str, Any]) -> ArrivalSpec:
+    rate, concurrency = values.get("rate"), values.get("concurrency")
+    if rate is not None:
+        parse_rate(rate)
+    elif "gaps" in values or "burstiness" in values:
+        option = "--arrivals" if "gaps" in values else "--burstiness"
+        value = values.get("gaps", values.get("burstiness"))
+        raise OptionError(option=option, value=value, expected="it beside --rate")
+    if concurrency is not None:
+        _check_concurrency(concurrency, values.get("max_in_flight"))
+    recorded = rate is None and concurrency is None
+    if recorded and "input" in values:
+        raise OptionError(
+            option="--input", value=values["input"], expected="--rate or --concurrency with it"
+        )
+    if not recorded and values.get("speedup", 1.0) != 1.0:
+        expected = "recorded arrivals, without --rate or --concurrency"
+        raise OptionError(option="--speedup", value=f"{values['speedup']:g}", expected=expected)
+    given = _given(values, _ARRIVALS)
+    if "burstiness" in values:
+        given = {"gaps": "gamma", "burstiness": values["burstiness"], **given}
+    return ArrivalSpec(rate=rate, concurrency=concurrency, **given)
+
+
+def _check_concurrency(concurrency: str, max_in_flight: int | None) -> None:
+    """Refuse one that is no number or shape, and one that could never be reached."""
+    shape = parse_rate(concurrency, option="--concurrency")
+    if max_in_flight is None or ":" in concurrency:
+        return
+    if float(shape.words) > max_in_flight:
+        expected = f"at most --max-in-flight, {max_in_flight}"
+        raise OptionError(option="--concurrency", value=concurrency, expected=expected)
+
+
+def _given(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}

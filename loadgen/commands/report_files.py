@@ -1,0 +1,97 @@
+"""The forms that a report can be written in, and the writing of them.
+
+Every file is tried before there is anything to write: a run of an hour is not lost to a folder that
+cannot be written.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from loadgen.commands.option_values import new_file
+from loadgen.errors import OptionError
+from loadgen.records.run_record import RunRecord
+from loadgen.reports.csv_form import to_csv
+from loadgen.reports.document import Report
+from loadgen.reports.html import to_html
+from loadgen.reports.json_form import to_json
+from loadgen.reports.markdown import to_markdown
+from loadgen.reports.png import to_png
+from loadgen.reports.requests_csv import request_lines
+
+_FORMS: Final[Mapping[str, tuple[str, Callable[[Report], str | bytes]]]] = {
+    "json": ("the report as JSON", to_json),
+    "csv": ("a row per figure", to_csv),
+    "markdown": ("the report as Markdown", to_markdown),
+    "html": ("the report with charts, in one file that needs no server and no network", to_html),
+    "png": ("the charts as a picture", to_png),
+}
+"""By the name of the option."""
+
+_REQUESTS: Final = "csv_requests"
+
+
+def add_report_arguments(parser: argparse.ArgumentParser, *, requests: bool) -> None:
+    """Add an option for each form; with `requests` also the file with a row per request."""
+    group = parser.add_argument_group("reports", "beside the one that is printed")
+    for form, (words, _) in _FORMS.items():
+        group.add_argument(
+            f"--{form}", type=new_file, default=None, metavar="FILE", help=f"write {words}"
+        )
+    if requests:
+        group.add_argument(
+            "--csv-requests",
+            type=new_file,
+            default=None,
+            metavar="FILE",
+            help="write a row per request",
+        )
+
+
+def check_report_files(given: argparse.Namespace) -> None:
+    """Raise OptionError for a file that cannot be written; none that was not there stays behind."""
+    for option, path in _files(given):
+        there = path.exists()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise _unwritable(option, path, error) from error
+        if not there:
+            path.unlink()
+
+
+def write_reports(given: argparse.Namespace, report: Report) -> None:
+    """Write every form that was asked for; raises OptionError."""
+    for form, (_, made) in _FORMS.items():
+        path: Path | None = getattr(given, form)
+        if path is not None:
+            text = made(report)
+            _write(f"--{form}", path, [text])
+
+
+def write_requests(given: argparse.Namespace, record: RunRecord) -> None:
+    """Write the file with a row per request, if it was asked for; raises OptionError."""
+    path: Path | None = getattr(given, _REQUESTS)
+    if path is not None:
+        _write("--csv-requests", path, request_lines(record))
+
+
+def _files(given: argparse.Namespace) -> list[tuple[str, Path]]:
+    names = [*_FORMS, _REQUESTS]
+    found = [(f"--{name.replace('_', '-')}", getattr(given, name, None)) for name in names]
+    return [(option, path) for option, path in found if path is not None]
+
+
+def _write(option: str, path: Path, parts: Iterable[str | bytes]) -> None:
+    try:
+        with path.open("wb") as file:
+            for part in parts:
+                file.write(part.encode() if isinstance(part, str) else part)
+    except OSError as error:
+        raise _unwritable(option, path, error) from error
+
+
+def _unwritable(option: str, path: Path, error: OSError) -> OptionError:
+    expected = f"a file that can be written ({error.strerror})"
+    return OptionError(option=option, value=path, expected=expected)

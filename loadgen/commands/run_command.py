@@ -1,0 +1,101 @@
+"""`ultraserve-loadgen run`: send a workload, measure, report."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from loadgen.attack.event_loop import run_to_end
+from loadgen.commands import exit_codes
+from loadgen.commands.class_arguments import add_class_arguments
+from loadgen.commands.class_words import CLASS_HELP, ClassWords
+from loadgen.commands.one_line_parser import OneLineParser
+from loadgen.commands.option_values import new_file
+from loadgen.commands.report_files import (
+    add_report_arguments,
+    check_report_files,
+    write_reports,
+    write_requests,
+)
+from loadgen.commands.run_arguments import add_run_arguments, add_server_arguments, run_options
+from loadgen.live.live_counts import LiveCounts
+from loadgen.live.live_view import live_view
+from loadgen.measures.definitions import help_text
+from loadgen.measures.measurement import measure_run
+from loadgen.records.run_record import RunRecord
+from loadgen.reports.run_report import RunReport
+from loadgen.reports.terminal import print_report, report_console
+from loadgen.runs.options import RunOptions
+from loadgen.runs.run import run
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[OneLineParser]
+
+NAME: Final = "run"
+EXAMPLES: Final = """\
+examples:
+  ultraserve-loadgen run --requests 100 --rate 4
+  ultraserve-loadgen run --trace AzureLLMInferenceTrace_conv.csv --speedup 2 --html report.html
+  ultraserve-loadgen run --input uniform:64-1024 --output 128 --concurrency 16 --duration 60s
+  ultraserve-loadgen run --input lognormal:900,600 --output 200 --rate ramp:1-20/5m \\
+      --duration 5m --slo ttft=500ms,tpot=40ms@p99 --results day.jsonl
+  ultraserve-loadgen run --requests 200 --api chat --shared-prefix 512x4 --turns uniform:2-6 \\
+      --think 5s --rate 2
+  ultraserve-loadgen run --input 256 --output 64 --duration 60s \\
+      --class chat --rate 4 --api chat --slo ttft=200ms@p99 \\
+      --class batch --concurrency 8 --output 512"""
+
+
+def add(commands: "Commands") -> OneLineParser:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        NAME,
+        help="send a workload, measure, print a report",
+        description="Send a workload, streaming, and report what came back.",
+        usage="ultraserve-loadgen run [OPTION ...] [--class NAME [OPTION ...]] ...",
+        epilog="\n\n".join([CLASS_HELP, EXAMPLES, help_text(), exit_codes.WORDS]),
+        argument_default=argparse.SUPPRESS,
+    )
+    add_server_arguments(parser)
+    add_class_arguments(parser)
+    add_run_arguments(parser)
+    parser.add_argument_group("results").add_argument(
+        "--results",
+        type=new_file,
+        default=None,
+        metavar="FILE",
+        help="write the run as JSON lines, each request as it ends: what `report` and `compare` "
+        "read",
+    )
+    add_report_arguments(parser, requests=True)
+    parser.add_argument("--quiet", action="store_true", default=False, help="show no progress")
+    return parser
+
+
+def handle(
+    given: argparse.Namespace,
+    classes: Sequence[ClassWords],
+    *,
+    parser: OneLineParser,
+    command: str,
+    key: str,
+) -> int:
+    """Do the run and report it; returns the exit code. Raises LoadError."""
+    options = replace(run_options(given, classes, parser=parser), results=given.results)
+    check_report_files(given)
+    record = run_to_end(_watched(options, command=command, key=key, quiet=given.quiet))
+    measures = measure_run(record)
+    report = RunReport(record=record, measures=measures)
+    print_report(report, report_console())
+    write_reports(given, report)
+    write_requests(given, record)
+    return exit_codes.of_run(record, measures)
+
+
+async def _watched(options: RunOptions, *, command: str, key: str, quiet: bool) -> RunRecord:
+    """Run with the live view on stderr."""
+    live = LiveCounts()
+    async with live_view(live, console=Console(stderr=True), quiet=quiet):
+        return await run(options, command=command, key=key, live=live)

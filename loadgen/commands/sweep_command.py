@@ -1,0 +1,211 @@
+"""`ultraserve-loadgen sweep`: runs over rising loads, the knee, and the highest load of an SLO."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from loadgen.attack.event_loop import run_to_end
+from loadgen.commands import exit_codes
+from loadgen.commands.class_arguments import add_class_arguments
+from loadgen.commands.class_words import CLASS_HELP, ClassWords
+from loadgen.commands.one_line_parser import OneLineParser
+from loadgen.commands.option_values import above_zero, count
+from loadgen.commands.report_files import add_report_arguments, check_report_files, write_reports
+from loadgen.commands.run_arguments import add_run_arguments, add_server_arguments, run_options
+from loadgen.errors import OptionError
+from loadgen.live.live_counts import LiveCounts
+from loadgen.live.live_view import live_view
+from loadgen.measures.definitions import help_text
+from loadgen.records.run_record import RunRecord
+from loadgen.records.sweep_file import NAME as SWEEP_NAME
+from loadgen.records.sweep_file import write_sweep
+from loadgen.records.sweep_record import Axis, SweepRecord
+from loadgen.reports.sweep_report import SweepReport
+from loadgen.reports.terminal import print_report, report_console
+from loadgen.runs.options import RunOptions
+from loadgen.runs.run import run
+from loadgen.sweeps.load_grid import FORMS, loads_up_to, parse_loads
+from loadgen.sweeps.options import SweepOptions
+from loadgen.sweeps.sweep import run_sweep
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[OneLineParser]
+
+NAME: Final = "sweep"
+DEFAULT_SESSIONS: Final = 500
+DEFAULT_PRECISION: Final = 0.05
+DEFAULT_REPEATS: Final = 4
+
+METHOD: Final = """\
+method:
+  Loads rise until the server is over-saturated: with a rate, until the backlog (due and not ended)
+  grows beyond chance, or more than 1 % of the requests fail; with a concurrency, until two steps
+  in a row bring less than a tenth of their load in throughput (and an --slo is no longer kept).
+  Every run has a seed of its own.
+  knee: the load at which throughput / mean E2E is largest (Kleinrock's power).
+  SLO: a bound is kept where Wilson's interval of the share of requests within it lies at or above
+  its percentile, and missed where it lies below; requests that wait in one queue count as fewer.
+  The search halves the ratio between what seems to be kept and what does not, then runs the two
+  ends again, each time with twice the requests, until they are told apart or --repeats are done.
+  What it names was kept with 95 % confidence, all repeats included.
+  Pareto: loads that no other beats in interactivity and in tokens/s/MW, or tokens/s/chip."""
+EXAMPLES: Final = """\
+examples:
+  ultraserve-loadgen sweep --rates 1,2,4,8 --requests 300
+  ultraserve-loadgen sweep --concurrencies 1-256x2 --input 512 --output 128 --duration 30s
+  ultraserve-loadgen sweep --max-rate 64 --slo ttft=200ms,tpot=20ms@p99 --requests 1000"""
+
+
+def add(commands: "Commands") -> OneLineParser:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        NAME,
+        help="find the knee, and the highest load that keeps an SLO",
+        description="Run the same workload at rising loads, and report what they have in common.",
+        usage="ultraserve-loadgen sweep (--rates R,... | --concurrencies N,... | --max-rate R)\n"
+        "                                [OPTION ...] [--class NAME [OPTION ...]] ...",
+        epilog="\n\n".join([METHOD, CLASS_HELP, EXAMPLES, help_text(), exit_codes.WORDS]),
+        argument_default=argparse.SUPPRESS,
+    )
+    _add_loads(parser.add_argument_group("loads"))
+    add_server_arguments(parser)
+    add_class_arguments(parser, loads=False)
+    add_run_arguments(parser)
+    add_report_arguments(parser, requests=False)
+    parser.add_argument("--quiet", action="store_true", default=False, help="show no progress")
+    return parser
+
+
+def _add_loads(group: argparse._ArgumentGroup) -> None:
+    loads = group.add_mutually_exclusive_group(required=True)
+    loads.add_argument("--rates", default=None, metavar="R,...", help=f"sessions per s: {FORMS}")
+    loads.add_argument(
+        "--concurrencies", default=None, metavar="N,...", help=f"sessions in flight: {FORMS}"
+    )
+    loads.add_argument(
+        "--max-rate",
+        type=above_zero,
+        default=None,
+        metavar="R",
+        help="rates that double from R / 64 to R",
+    )
+    group.add_argument(
+        "--vary",
+        default=None,
+        metavar="CLASS",
+        help="the class whose load it is, where there are several; the others stay as they are",
+    )
+    group.add_argument(
+        "--precision",
+        type=above_zero,
+        default=DEFAULT_PRECISION,
+        metavar="SHARE",
+        help="with --slo: how close the highest load is searched (default: 0.05)",
+    )
+    group.add_argument(
+        "--repeats",
+        type=count,
+        default=DEFAULT_REPEATS,
+        metavar="N",
+        help="with --slo: most runs at one load, each but the first with twice as many requests "
+        "(default: 4)",
+    )
+    group.add_argument(
+        "--dir",
+        dest="folder",
+        type=Path,
+        default=None,
+        metavar="FOLDER",
+        help="where each run's results and sweep.json go (default: sweep-DATE-TIME, made here)",
+    )
+
+
+def handle(
+    given: argparse.Namespace,
+    classes: Sequence[ClassWords],
+    *,
+    parser: OneLineParser,
+    command: str,
+    key: str,
+) -> int:
+    """Do the sweep and report it; returns the exit code. Raises LoadError."""
+    check_report_files(given)
+    options = _options(given, classes, parser)
+    _make_folder(options.folder)
+    sweep = run_to_end(_watched(options, command=command, key=key, quiet=given.quiet))
+    write_sweep(options.folder / SWEEP_NAME, sweep)
+    report = SweepReport(sweep=sweep)
+    print_report(report, report_console())
+    write_reports(given, report)
+    if sweep.interrupted:
+        return exit_codes.INTERRUPTED
+    return exit_codes.REQUESTS_FAILED if sweep.problem else exit_codes.OK
+
+
+def _options(
+    given: argparse.Namespace, classes: Sequence[ClassWords], parser: OneLineParser
+) -> SweepOptions:
+    axis: Axis = "rate" if given.concurrencies is None else "concurrency"
+    if given.rates is not None:
+        loads = parse_loads(given.rates, axis=axis, option="--rates")
+    elif given.concurrencies is not None:
+        loads = parse_loads(given.concurrencies, axis=axis, option="--concurrencies")
+    else:
+        loads = loads_up_to(given.max_rate)
+    vary = given.vary or (classes[0].name if len(classes) == 1 else None)
+    if vary is None and len(classes) > 1:
+        expected = f"one of the classes {', '.join(each.name for each in classes)}"
+        raise OptionError(option="--vary", value=None, expected=expected)
+    # The varied class needs a load to be checked with; each run replaces it.
+    load = ("--rate" if axis == "rate" else "--concurrency", f"{loads[0]:g}")
+    values = vars(given)
+    if not classes:
+        values["rate" if axis == "rate" else "concurrency"] = load[1]
+    if {"sessions", "duration_s", "trace"}.isdisjoint(values):
+        values["sessions"] = DEFAULT_SESSIONS
+    loaded = [
+        replace(each, words=(*load, *each.words)) if each.name == vary else each for each in classes
+    ]
+    made = run_options(given, loaded, parser=parser)
+    return SweepOptions(
+        run=made,
+        axis=axis,
+        loads=loads,
+        vary=vary or made.classes[0].name,
+        folder=given.folder or Path(f"sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"),
+        precision=given.precision,
+        looks=given.repeats,
+    )
+
+
+def _make_folder(folder: Path) -> None:
+    if (folder / SWEEP_NAME).exists():
+        raise OptionError(option="--dir", value=folder, expected="a folder without a sweep in it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        expected = f"a folder that can be made ({error.strerror})"
+        raise OptionError(option="--dir", value=folder, expected=expected) from error
+
+
+async def _watched(options: SweepOptions, *, command: str, key: str, quiet: bool) -> SweepRecord:
+    """Sweep with each run's live view on stderr."""
+
+    async def run_at(asked: RunOptions, words: str) -> RunRecord:
+        live = LiveCounts()
+        if not quiet:
+            print(f"-- {words}", file=sys.stderr)
+        async with live_view(live, console=Console(stderr=True), quiet=quiet):
+            return await run(asked, command=f"{command} ({words})", key=key, live=live)
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    return await run_sweep(options, run_at, command=command, say=say)

@@ -1,0 +1,111 @@
+"""What has happened so far in a run, counted as it happens. It draws nothing and waits for nobody.
+
+It is the run's `Spectator`; `loadgen.live.snapshot` reads it. One thread: all calls come from one
+event loop.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from loadgen.records.result import ABORTED, Result
+from loadgen.records.run_record import ClassHeader, RunHeader
+
+RECENT_REPLIES: Final = 1_000
+"""So many of the last replies of a class make its recent percentiles."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassCounts:
+    """Counts of one class. Its latencies are wall nanoseconds, from when a request was due.
+
+    `ended_tokens` came in `ended_chunks`, in replies that are complete.
+    """
+
+    header: ClassHeader
+    in_flight: int = 0
+    ended: int = 0
+    chunks: int = 0
+    ended_chunks: int = 0
+    ended_tokens: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    ttft_wall_ns: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
+    tpot_wall_ns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
+
+    @property
+    def sent(self) -> int:
+        """Requests that have gone out."""
+        return self.ended + self.in_flight
+
+    @property
+    def failed(self) -> int:
+        """Requests that failed; those that we aborted ourselves are not among them."""
+        return sum(self.errors.values()) - self.errors[ABORTED]
+
+    @property
+    def tokens(self) -> float:
+        """Output tokens so far: chunks, times the tokens a chunk had in the complete replies.
+
+        Servers put several tokens into a chunk when they are busy; how many is known at the end.
+        """
+        return self.chunks * (self.ended_tokens / self.ended_chunks if self.ended_chunks else 1.0)
+
+
+class LiveCounts:
+    """The counts of a run. Before `begin` there is nothing to count: `origin_ns` is None.
+
+    `dilation` is wall seconds per second of the run's time, `time` its name. `phase` says what is
+    done outside the attack, in words, or is empty.
+    """
+
+    def __init__(self) -> None:
+        self.classes: dict[str, ClassCounts] = {}
+        self.origin_ns: int | None = None
+        self.time = "wall"
+        self.dilation = 1.0
+        self.lags_ms: dict[int, float] = {}
+        self.phase = ""
+
+    def say(self, phase: str) -> None:
+        """Say what is done before or after the attack: `making prompts`, `counting tokens`."""
+        self.phase = phase
+
+    def begin(self, header: RunHeader, origin_ns: int) -> None:
+        """The attack starts at `origin_ns` of the monotonic clock; an earlier one is forgotten."""
+        self.classes = {each.name: ClassCounts(header=each) for each in header.classes}
+        dilation = header.start.dilation
+        self.time = "wall" if dilation is None else "emulated"
+        self.dilation = 1.0 if dilation is None else dilation
+        self.lags_ms = {}
+        self.phase = ""
+        self.origin_ns = origin_ns
+
+    def add_chunks(self, traffic_class: str, count: int) -> None:
+        """`count` more chunks have come."""
+        self.classes[traffic_class].chunks += count
+
+    def add_result(self, result: Result) -> None:
+        """A request has ended."""
+        counts = self.classes[result.traffic_class]
+        counts.ended += 1
+        counts.in_flight = max(0, counts.in_flight - 1)
+        if result.error is not None:
+            counts.errors[result.error] += 1
+            return
+        chunk_ns = result.chunk_ns
+        if chunk_ns.size:
+            first_ns, last_ns = int(chunk_ns[0]), int(chunk_ns[-1])
+            tokens = result.counted_output_tokens
+            counts.ended_chunks += chunk_ns.size
+            counts.ended_tokens += tokens
+            counts.ttft_wall_ns.append(first_ns - result.intended_ns)
+            if chunk_ns.size > 1 and tokens > 1:
+                counts.tpot_wall_ns.append((last_ns - first_ns) / (tokens - 1))
+
+    def set_in_flight(self, traffic_class: str, count: int) -> None:
+        """So many requests of the class are under way."""
+        self.classes[traffic_class].in_flight = count
+
+    def set_lag(self, worker: int, lag_ms: float) -> None:
+        """The event loop of `worker` was lately late by `lag_ms` of wall time."""
+        self.lags_ms[worker] = lag_ms

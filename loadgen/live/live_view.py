@@ -1,0 +1,133 @@
+"""The view of a run while it lasts, on stderr: drawn on a terminal, lines now and then elsewhere.
+
+It reads what the attack counts, at its own pace; nothing measured depends on it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from loadgen.live.live_counts import LiveCounts
+from loadgen.live.plain_line import plain_line
+from loadgen.live.screen import screen
+from loadgen.live.snapshot import Snapshot, Snapshots
+
+SCREEN_INTERVAL_S: Final = 1.0
+"""Drawing takes about 3 ms of the event loop that stamps arrivals: once a second, 0.3 % of them can
+be late by as much."""
+PLAIN_INTERVAL_S: Final = 2.0
+PREPARING: Final = "preparing"
+_LOOK_S: Final = 0.05  # how often it looks whether the attack has begun
+
+
+@asynccontextmanager
+async def live_view(
+    counts: LiveCounts, *, console: Console, quiet: bool = False
+) -> AsyncIterator[None]:
+    """Show `counts` on `console` as long as the block lasts, and once more at its end.
+
+    With `quiet` nothing is shown. Errors of the block pass through; the terminal is put back in
+    order whatever happens.
+    """
+    if quiet:
+        yield
+        return
+    view = _View(counts, _Screen(console) if console.is_terminal else _Lines(console))
+    task = asyncio.create_task(view.show())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+class _Display(Protocol):
+    interval_s: float
+
+    def prepare(self, phase: str) -> None: ...
+
+    def show(self, seen: Snapshot) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _View:
+    def __init__(self, counts: LiveCounts, display: _Display) -> None:
+        self._counts = counts
+        self._display = display
+        self._snapshots = Snapshots(counts)
+
+    async def show(self) -> None:
+        """Draw until cancelled, and once more then."""
+        try:
+            while self._counts.origin_ns is None:
+                self._display.prepare(self._counts.phase or PREPARING)
+                await asyncio.sleep(_LOOK_S)
+            while True:
+                await asyncio.sleep(self._display.interval_s)
+                self._draw(self._counts.origin_ns)
+        finally:
+            self._counts.say("")
+            if self._counts.origin_ns is not None:
+                self._draw(self._counts.origin_ns)
+            self._display.close()
+
+    def _draw(self, origin_ns: int) -> None:
+        passed_ns = max(0, time.monotonic_ns() - origin_ns)
+        self._display.show(self._snapshots.take(passed_ns / 1e9))
+
+
+class _Screen:
+    """Drawn over and over in the same place; the last picture stays."""
+
+    interval_s = SCREEN_INTERVAL_S
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        # No thread beside the event loop: what draws is what counts, in turn.
+        self._live = Live(
+            console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self._live.start()
+        self._phase = ""
+        # The first time takes ten times as long as any other, and is not to fall into the attack.
+        console.render_lines(screen(Snapshots(LiveCounts()).take(1.0), width=console.width))
+
+    def prepare(self, phase: str) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self._live.update(Text(f" {phase}...", style="dim"), refresh=True)
+
+    def show(self, seen: Snapshot) -> None:
+        self._live.update(screen(seen, width=self._console.width), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class _Lines:
+    """A line at a time."""
+
+    interval_s = PLAIN_INTERVAL_S
+
+    def __init__(self, console: Console) -> None:
+        self._file = console.file
+        self._phase = ""
+
+    def prepare(self, phase: str) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            print(f"{phase}...", file=self._file, flush=True)
+
+    def show(self, seen: Snapshot) -> None:
+        print(plain_line(seen), file=self._file, flush=True)
+
+    def close(self) -> None:
+        """Nothing to put back."""

@@ -1,0 +1,88 @@
+"""How a figure would have come out in other runs like this one: the moving block bootstrap.
+
+Time is cut into cells; another run is put together from blocks of neighbouring cells of this one,
+drawn with replacement (Künsch 1989; around the end into the beginning, Politis and Romano 1992). A
+block is as long as for `loadgen.measures.intervals`, and the same is assumed: a steady load, and
+dependence that reaches less far than a block.
+
+Cells are weighted, not copied: a figure of all other runs at once is a product of matrices.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from loadgen.measures.intervals import BLOCKS
+from loadgen.measures.samples import Float64s, Samples
+
+REPLICATES: Final = 400
+"""Other runs. The standard error of a standard error is then 1 / sqrt(2 x 400), 3.5 %."""
+
+BIN_WIDTH: Final = 1e-3
+"""Samples are counted in bins that are 0.1 % wide, each of which stands for the mean of its own:
+far below any noise that percentiles of as many samples have."""
+
+SMALLEST: Final = 1e-9  # of the largest sample; what is smaller shares one bin
+
+
+def block_weights(cells: int, *, seed: int) -> Float64s:
+    """Return how often each cell is in each other run, [REPLICATES, cells]; each row adds to cells.
+
+    The same seed and number of cells give the same weights.
+    """
+    chance = np.random.default_rng([seed, cells])
+    width = max(1, cells // BLOCKS)
+    starts = chance.integers(0, cells, (REPLICATES, math.ceil(cells / width)))
+    chosen = (starts[:, :, None] + np.arange(width)) % cells  # [replicates, blocks, width]
+    chosen = chosen.reshape(REPLICATES, -1)[:, :cells]
+    rows = np.arange(REPLICATES)[:, None] * cells
+    counts = np.bincount((rows + chosen).ravel(), minlength=REPLICATES * cells)
+    return counts.reshape(REPLICATES, cells).astype(np.float64)
+
+
+def variance_factor(cells: int) -> float:
+    """What the variance over replicates has to be multiplied by.
+
+    Blocks of a run vary about that run's own mean, which understates by what a block shares with
+    the whole.
+    """
+    return 1 / (1 - max(1, cells // BLOCKS) / cells)
+
+
+def freedom(cells: int) -> float:
+    """Degrees of freedom of such a variance, as of overlapping batch means."""
+    width = max(1, cells // BLOCKS)
+    return cells - 1.0 if width == 1 else 1.5 * cells / width - 1
+
+
+def replicated_means(samples: Samples, weights: Float64s) -> Float64s:
+    """Means of the other runs, [replicates]."""
+    sums = np.bincount(samples.cell, weights=samples.values, minlength=samples.cells)
+    counts = np.bincount(samples.cell, minlength=samples.cells)
+    return np.asarray((weights @ sums) / (weights @ counts))
+
+
+def replicated_percentiles(
+    samples: Samples, weights: Float64s, percentiles: Sequence[float]
+) -> Float64s:
+    """Percentiles of the other runs, [percentiles, replicates]; samples are at least 0."""
+    least = max(float(samples.values.max()) * SMALLEST, 1e-300)
+    steps = np.log(np.maximum(samples.values, least) / least) / BIN_WIDTH  # [samples]
+    code = steps.astype(np.int64)
+    code -= code.min()
+    bins = int(code.max()) + 1
+    in_bin = np.bincount(code, minlength=bins)
+    sums = np.bincount(code, weights=samples.values, minlength=bins)
+    values = sums[in_bin > 0] / in_bin[in_bin > 0]  # [occupied], rising
+    counts = np.bincount(samples.cell * bins + code, minlength=samples.cells * bins)
+    counts = counts.reshape(samples.cells, bins)[:, in_bin > 0]  # [cells, occupied]
+    reached = np.cumsum(weights @ counts.astype(np.float64), axis=1)  # [replicates, occupied]
+    return np.stack(
+        [
+            # The first bin that this share of the samples does not go beyond.
+            values[(reached < percentile / 100 * reached[:, -1:]).sum(axis=1)]
+            for percentile in percentiles
+        ]
+    )

@@ -1,0 +1,124 @@
+"""Results as numpy columns, in the order in which they were due: a million requests in seconds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.records.result import ABORTED, Int64s, Result
+
+Bools = NDArray[np.bool_]
+UNKNOWN = -1  # a count that the server did not give
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """One row a request, sorted by when it was due; times in wall ns since the run's start.
+
+    All are [requests] but `chunk_ns`, [chunks of all requests, one request after another].
+    `done` is complete without an error, `aborted` cancelled by us; neither: failed. `first_ns` and
+    `last_ns` are those of the chunks, `ended_ns` where there was none. `output_tokens` is the
+    server's count, or the chunks where it gave none (`counted` is then False); `input_tokens` the
+    server's, or what was asked; `cached_tokens` UNKNOWN where it did not say.
+    """
+
+    intended_ns: Int64s
+    sent_ns: Int64s
+    ended_ns: Int64s
+    first_ns: Int64s
+    last_ns: Int64s
+    chunks: Int64s
+    input_tokens: Int64s
+    asked_input_tokens: Int64s
+    output_tokens: Int64s
+    asked_output_tokens: Int64s
+    cached_tokens: Int64s
+    turn: Int64s
+    counted: Bools
+    done: Bools
+    aborted: Bools
+    chunk_ns: Int64s
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Self:
+        """Of results in any order."""
+        due = _ints(results, "intended_ns")
+        ordered = [results[index] for index in np.argsort(due, kind="stable").tolist()]
+        chunks = _ints(ordered, "chunk_ns.size")
+        ended_ns = _ints(ordered, "ended_ns")
+        asked_input = _ints(ordered, "asked_input_tokens")
+        given_input = _counts(ordered, "input_tokens")
+        given_output = _counts(ordered, "output_tokens")
+        errors = [result.error for result in ordered]
+        chunk_ns = np.concatenate(
+            [np.empty(0, dtype=np.int64), *(result.chunk_ns for result in ordered)]
+        )
+        ends = np.cumsum(chunks)
+        some = chunks > 0
+        first_ns, last_ns = ended_ns.copy(), ended_ns.copy()
+        first_ns[some] = chunk_ns[(ends - chunks)[some]]
+        last_ns[some] = chunk_ns[ends[some] - 1]
+        return cls(
+            intended_ns=np.sort(due, kind="stable"),
+            sent_ns=_ints(ordered, "sent_ns"),
+            ended_ns=ended_ns,
+            first_ns=first_ns,
+            last_ns=last_ns,
+            chunks=chunks,
+            input_tokens=np.where(given_input == UNKNOWN, asked_input, given_input),
+            asked_input_tokens=asked_input,
+            output_tokens=np.where(given_output == UNKNOWN, chunks, given_output),
+            asked_output_tokens=_ints(ordered, "asked_output_tokens"),
+            cached_tokens=_counts(ordered, "cached_tokens"),
+            turn=_ints(ordered, "turn"),
+            counted=given_output != UNKNOWN,
+            done=np.array([error is None for error in errors], dtype=np.bool_),
+            aborted=np.array([error == ABORTED for error in errors], dtype=np.bool_),
+            chunk_ns=chunk_ns,
+        )
+
+    def __len__(self) -> int:
+        return self.intended_ns.size
+
+    @property
+    def failed(self) -> Bools:
+        """Ended with an error that is not ours, [requests]."""
+        return ~self.done & ~self.aborted
+
+    @property
+    def streamed(self) -> Bools:
+        """Done with at least one chunk: those that have latencies, [requests]."""
+        return self.done & (self.chunks > 0)
+
+    @property
+    def spread(self) -> Bools:
+        """Streamed, with a time between tokens, [requests].
+
+        A reply of one chunk has none: all its tokens came at once, whatever they took to make.
+        """
+        return self.done & (self.chunks > 1) & (self.output_tokens > 1)
+
+    def where(self, kept: Bools) -> Self:
+        """Return the rows of `kept`, [requests], with their chunks."""
+        if kept.all():
+            return self
+        of_chunks = np.repeat(kept, self.chunks)  # [chunks]
+        chosen = {
+            field.name: getattr(self, field.name)[of_chunks if field.name == "chunk_ns" else kept]
+            for field in fields(self)
+        }
+        return type(self)(**chosen)
+
+
+def _ints(results: Sequence[Result], name: str) -> Int64s:
+    """Attribute `name` of each, [results]."""
+    return np.fromiter(map(attrgetter(name), results), dtype=np.int64, count=len(results))
+
+
+def _counts(results: Sequence[Result], name: str) -> Int64s:
+    """Attribute `name` of each, UNKNOWN for None, [results]."""
+    counts = (UNKNOWN if count is None else count for count in map(attrgetter(name), results))
+    return np.fromiter(counts, dtype=np.int64, count=len(results))

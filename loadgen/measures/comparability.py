@@ -1,0 +1,63 @@
+"""What sets two sides of a comparison apart, beside what they are meant to tell."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from loadgen.measures.run_measures import RunMeasures
+from loadgen.records.run_record import RunHeader, RunRecord
+
+
+def apart_settings(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Mapping[str, tuple[str, str]]:
+    """Return the settings that are not the same on both sides, as they were on each."""
+    on_a, on_b = ([_settings(run.header) for run in side] for side in (a, b))
+    names = dict.fromkeys(name for settings in (*on_a, *on_b) for name in settings)
+    found = {name: (_values(on_a, name), _values(on_b, name)) for name in names}
+    return {name: (left, right) for name, (left, right) in found.items() if left != right}
+
+
+def comparison_notes(
+    a: Sequence[RunMeasures], b: Sequence[RunMeasures], *, fewest: int, enough: int
+) -> Iterator[str]:
+    """Give every reason to doubt a verdict."""
+    if fewest < enough:
+        yield (
+            "a restart of the server, another placement or a busier host are not in this noise: "
+            f"{enough} runs or more a side show how far equal runs lie apart"
+        )
+    for side, runs in (("a", a), ("b", b)):
+        failed = sum(run.total.failed for run in runs)
+        if failed:
+            yield (
+                f"side {side} has {failed} failed requests: latencies are of those that completed"
+            )
+        if any(run.saturated for run in runs):
+            yield f"side {side} was held back by the load generator: see its own report"
+        if any(run.total.aborted for run in runs):
+            yield f"side {side} has a run that was interrupted"
+
+
+def _settings(header: RunHeader) -> Mapping[str, str]:
+    """Everything that a run was told, and what the server said it is."""
+    settings = {
+        "model": header.model,
+        "seed": str(header.seed),
+        "workers": str(header.workers),
+        "skip": f"{header.skip_s:g} s",
+        "dilation": "wall" if header.start.dilation is None else f"{header.start.dilation:g}",
+    }
+    settings |= {f"server {name}": value for name, value in header.start.info.items()}
+    for each in header.classes:
+        prefix = "" if len(header.classes) == 1 else f"{each.name}: "
+        settings |= {
+            f"{prefix}api": each.api,
+            f"{prefix}workload": each.workload,
+            f"{prefix}prompts": each.prompts,
+            f"{prefix}arrivals": each.arrivals.words,
+            f"{prefix}requests": str(each.requests),
+            f"{prefix}slo": each.slo,
+        }
+    return settings
+
+
+def _values(side: Sequence[Mapping[str, str]], name: str) -> str:
+    """The values of a setting on one side, each once, in the order of its runs."""
+    return ", ".join(dict.fromkeys(settings.get(name, "-") for settings in side))

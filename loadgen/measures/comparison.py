@@ -1,0 +1,71 @@
+"""Two sides of a comparison, figure by figure: `loadgen.measures.difference` makes it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["better", "worse", "different", "within noise", "unknown"]
+"""Of side b against side a. "different" is beyond noise where neither direction is better;
+"unknown" where there is too little to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One figure on both sides.
+
+    `figure` is a name of `definitions`, `statistic` is "mean", "p50", "p90", "p99" or empty for a
+    figure with one value per run; `traffic_class` is empty for all classes together. `a` and `b`
+    are the means over each side's runs, None where a side does not have it. `relative` is (b - a) /
+    a with its 95 % confidence interval; None for what cannot be known. `p_value` is the chance of a
+    difference at least this large between equal sides.
+    """
+
+    figure: str
+    statistic: str
+    traffic_class: str
+    a: float | None
+    b: float | None
+    relative: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    verdict: Verdict = "unknown"
+
+    @property
+    def beyond_noise(self) -> bool:
+        """Whether chance does not explain it."""
+        return self.verdict in ("better", "worse", "different")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The runs of one side: their label (or start), how many, the first's command, requests."""
+
+    label: str
+    runs: int
+    command: str
+    completed: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All differences, those of all classes together first.
+
+    `time` is "emulated" or "wall"; `method` says in a sentence how noise was estimated; `apart`
+    names settings that are not the same on both sides, as (a, b); `notes` are sentences on
+    whatever makes a verdict mean less than it seems to.
+    """
+
+    time: str
+    a: Side
+    b: Side
+    differences: tuple[Difference, ...]
+    method: str
+    apart: Mapping[str, tuple[str, str]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def beyond_noise(self) -> tuple[Difference, ...]:
+        """Those that chance does not explain."""
+        return tuple(each for each in self.differences if each.beyond_noise)

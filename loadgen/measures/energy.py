@@ -1,0 +1,66 @@
+"""Figures from the server's own meters: power, energy for a token, tokens for a megawatt."""
+
+from loadgen.measures.run_measures import EnergyMeasures
+from loadgen.records.run_record import RunRecord
+from loadgen.records.server_reading import ServerReading, ServerWindow
+
+
+def metered_window(record: RunRecord) -> ServerWindow:
+    """Return the readings around the measured window; what is not known in them stays unknown.
+
+    With a skipped part it begins with the reading at that part's end: if there is none, no meter
+    can be read over the window, but clock, chips and watts are those of the start.
+    """
+    start = record.header.start
+    end = ServerReading(problem="the run has no end") if record.end is None else record.end.end
+    if record.header.skip_s > 0:
+        at_skip = ServerReading() if record.skipped is None else record.skipped
+        start = ServerReading(
+            dilation=start.dilation,
+            emulated_s=at_skip.emulated_s,
+            lag_s=at_skip.lag_s,
+            chip_joules=at_skip.chip_joules,
+            facility_joules=at_skip.facility_joules,
+            provisioned_watts=start.provisioned_watts,
+            chips=start.chips,
+            queue_s=at_skip.queue_s,
+            queued_requests=at_skip.queued_requests,
+            prefix_queries=at_skip.prefix_queries,
+            prefix_hits=at_skip.prefix_hits,
+            info=start.info,
+            problem=start.problem,
+        )
+    return ServerWindow(start=start, end=end)
+
+
+def energy_of(
+    server: ServerWindow, *, output_tokens: float, output_tokens_per_s: float | None
+) -> EnergyMeasures:
+    """Compute what the meters allow; tokens are those that came within the window."""
+    watts = _ratio(server.facility_joules, server.emulated_s)
+    queue_ms = None if server.queue_s is None else 1e3 * server.queue_s
+    return EnergyMeasures(
+        metered_s=server.emulated_s,
+        average_watts=watts,
+        chip_average_watts=_ratio(server.chip_joules, server.emulated_s),
+        provisioned_watts=server.provisioned_watts,
+        joules_per_output_token=_ratio(server.facility_joules, output_tokens),
+        output_tokens_per_s_per_mw=_per_megawatt(output_tokens_per_s, watts),
+        output_tokens_per_s_per_provisioned_mw=_per_megawatt(
+            output_tokens_per_s, server.provisioned_watts
+        ),
+        tokens_per_s_per_chip=_ratio(output_tokens_per_s, server.chips),
+        server_queue_ms=_ratio(queue_ms, server.queued_requests),
+        prefix_hit_share=_ratio(server.prefix_hits, server.prefix_queries),
+    )
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """The quotient, None if either is unknown or there is nothing to divide by."""
+    if numerator is None or denominator is None or denominator <= 0:
+        return None
+    return numerator / denominator
+
+
+def _per_megawatt(tokens_per_s: float | None, watts: float | None) -> float | None:
+    return _ratio(tokens_per_s, None if watts is None else watts / 1e6)

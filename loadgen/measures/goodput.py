@@ -1,0 +1,111 @@
+"""Which requests kept their service level, and whether the class did."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.measures.columns import Bools, Columns
+from loadgen.measures.intervals import share_estimate
+from loadgen.measures.run_measures import BoundKept, Estimate
+from loadgen.measures.samples import Float64s, Samples, token_gaps
+from loadgen.measures.slo import Bound, ServiceLevel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judgement:
+    """`good` says which requests kept every limit, [requests]; `bounds` and `attainment` are of
+    those that are measured and were not aborted.
+    """
+
+    good: Bools
+    bounds: tuple[BoundKept, ...]
+    attainment: Estimate | None
+
+
+def judge(columns: Columns, level: ServiceLevel, *, dilation: float, measured: Bools) -> Judgement:
+    """Judge every request; `measured`, [requests], are those after the skipped part.
+
+    A failed request keeps nothing: it counts as infinitely late. One that we aborted says nothing.
+    A reply without a time between tokens keeps every limit on TPOT and ITL; a request keeps one on
+    ITL at pN if N % of its own gaps do.
+    """
+    good = columns.streamed.copy()
+    for bound in level.bounds:
+        good &= _within(columns, bound, dilation)
+    judged = measured & ~columns.aborted
+    rows = columns.where(judged)
+    return Judgement(
+        good=good,
+        bounds=tuple(_kept(rows, bound, dilation) for bound in level.bounds),
+        attainment=_attainment(rows, good[judged]),
+    )
+
+
+def _attainment(rows: Columns, good: Bools) -> Estimate | None:
+    """The share that is `good`, [requests]; None of none."""
+    if not len(rows):
+        return None
+    lasted = (rows.ended_ns - rows.intended_ns).astype(np.float64)
+    kept = Samples.in_order(good.astype(np.float64))
+    return share_estimate(kept, like=Samples.in_order(lasted))
+
+
+def _within(columns: Columns, bound: Bound, dilation: float) -> Bools:
+    """Say which requests keep the limit, [requests]; of those without a reply it means nothing."""
+    if bound.measure == "itl_ms":
+        gaps_ms, _, row = token_gaps(columns, dilation)
+        late = np.bincount(row[gaps_ms > bound.limit], minlength=len(columns))  # [requests]
+        allowed = (1 - bound.percentile / 100) * np.maximum(columns.chunks - 1, 0)
+        return late <= allowed + 1e-9  # 1 - 0.99 is a little more or less than 0.01
+    if bound.measure == "tpot_ms":
+        kept = np.ones(len(columns), dtype=np.bool_)
+        kept[columns.spread] = values_ms(columns, bound.measure, dilation) <= bound.limit
+        return kept
+    return values_ms(columns, bound.measure, dilation) <= bound.limit
+
+
+def values_ms(columns: Columns, measure: str, dilation: float) -> Float64s:
+    """Values of `columns` in ms, [requests]; TPOT of those with a time between tokens only."""
+    ns_per_ms = 1e6 * dilation
+    e2e_ms = (columns.last_ns - columns.intended_ns) / ns_per_ms
+    if measure == "ttft_ms":
+        return np.asarray((columns.first_ns - columns.intended_ns) / ns_per_ms)
+    if measure == "ntpot_ms":
+        return np.asarray(e2e_ms / np.maximum(columns.output_tokens, 1))
+    if measure == "tpot_ms":
+        rows = columns.where(columns.spread)
+        inner_ms = (rows.last_ns - rows.first_ns) / ns_per_ms
+        return np.asarray(inner_ms / (rows.output_tokens - 1))
+    assert measure == "e2e_ms", measure
+    return np.asarray(e2e_ms)
+
+
+def _kept(rows: Columns, bound: Bound, dilation: float) -> BoundKept:
+    """Hold the percentile of all values against the limit."""
+    streamed = rows.where(rows.streamed)
+    failed = rows.where(~rows.streamed)
+    if bound.measure == "itl_ms":
+        found_ms = token_gaps(streamed, dilation)[0]
+        missing = int(np.maximum(failed.asked_output_tokens - 1, 0).sum())
+    else:
+        found_ms = values_ms(streamed, bound.measure, dilation)
+        missing = len(failed)
+    value = _percentile(found_ms, missing, bound.percentile)
+    return BoundKept(
+        measure=bound.measure,
+        limit=bound.limit,
+        percentile=bound.percentile,
+        value=value,
+        kept=value is not None and value <= bound.limit,
+    )
+
+
+def _percentile(values: Float64s, infinite: int, percentile: float) -> float | None:
+    """Interpolate between ranks; None if that comes to one of the `infinite`, or of no value."""
+    rank = percentile / 100 * (values.size + infinite - 1)
+    below, above = math.floor(rank), math.ceil(rank)
+    if above > values.size - 1:
+        return None
+    ordered = np.partition(values, [below, above])
+    return float(ordered[below] + (ordered[above] - ordered[below]) * (rank - below))

@@ -1,0 +1,150 @@
+"""How sure a figure is: 95 % confidence intervals that allow for samples that depend on each other.
+
+Requests that are neighbours in time wait in the same queue, so a thousand of them say less than a
+thousand independent ones. How much less is measured: time is cut into cells, and the spread of sums
+over overlapping blocks of cells gives the variance of a mean (overlapping batch means, Meketon and
+Schmeiser 1984: with b blocks' length of time as many degrees of freedom as 1.5 b independent ones).
+
+* A mean and a rate: that variance, and Student's t.
+* A share (of failed requests, of those that kept an SLO): Wilson's interval for as many
+  independent samples as would have that variance.
+* A percentile: the share of samples at or below it is binomial; its exact interval for the
+  effective number of samples (Korn and Graubard 1998), read off the sorted samples (Woodruff
+  1952). For independent samples these are the binomial intervals between order statistics.
+
+Assumed: the load is steady over the window, and dependence reaches less far than a block, a tenth
+of the window. A queue that only just empties reaches further: intervals are then too narrow.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+from scipy import special  # type: ignore[import-untyped]  # special alone: stats takes a second
+
+from loadgen.measures.columns import Bools
+from loadgen.measures.run_measures import Estimate
+from loadgen.measures.samples import Float64s, Samples
+
+BLOCKS: Final = 10
+"""A block is this part of the cells: a compromise between dependence that it can cover and how
+surely its spread is known."""
+
+TAIL: Final = 0.025  # on either side of a 95 % interval
+
+
+def mean_estimate(samples: Samples) -> Estimate:
+    """Estimate the mean of at least one sample."""
+    mean = float(samples.values.mean())
+    sums = _sums(samples, samples.values - mean)
+    return _by_student(mean, sums, len(samples))
+
+
+def rate_estimate(amounts: Float64s, window_s: float) -> Estimate:
+    """Estimate a rate from what came in each of equally long cells of the window, [cells]."""
+    sums = amounts - amounts.mean()
+    return _by_student(float(amounts.sum() / window_s), sums, window_s)
+
+
+def share_estimate(kept: Samples, *, like: Samples | None = None) -> Estimate:
+    """Estimate a share from values of 0 and 1, at least one of them.
+
+    Where all but a few are the same, how they depend on each other cannot be seen. `like` has
+    another value for each of them, a latency: its median's dependence then stands for theirs.
+    """
+    share = float(kept.values.mean())
+    count = _independent(kept, kept.values, share)
+    if count is None:
+        return Estimate(value=share)
+    if like is not None and min(share, 1 - share) * len(kept) < BLOCKS:
+        slow = like.values <= np.median(like.values)
+        count = min(count, _independent(like, slow, 0.5) or count)
+    z2 = float(special.ndtri(1 - TAIL)) ** 2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count) / (1 + z2 / count)
+    # Rounding must not put the bound of a share of 0 or 1 beside it.
+    return Estimate(value=share, low=min(share, middle - half), high=max(share, middle + half))
+
+
+def percentile_estimate(samples: Samples, ordered: Float64s, percentile: float) -> Estimate:
+    """Estimate a percentile, between 0 and 100; `ordered` are the values sorted, [samples].
+
+    The value is interpolated between neighbours in rank, as numpy does by default. A bound is None
+    where the samples are too few to have one.
+    """
+    value = float(_at_rank(ordered, percentile / 100 * (ordered.size - 1)))
+    share = percentile / 100
+    count = _independent(samples, samples.values <= value, share)
+    if count is None:
+        return Estimate(value=value)
+    below, above = count * share, count * (1 - share)
+    low = high = None
+    if (1 - share) ** count <= TAIL:  # otherwise all may well lie above the percentile
+        rank = int(special.betaincinv(below, above + 1, TAIL) * ordered.size)
+        low = min(value, float(ordered[rank]))
+    if share**count <= TAIL:
+        rank = int(np.ceil(special.betaincinv(below + 1, above, 1 - TAIL) * ordered.size))
+        high = max(value, float(ordered[min(rank, ordered.size - 1)]))
+    return Estimate(value=value, low=low, high=high)
+
+
+def spread_of_sum(sums: Float64s) -> tuple[float, float] | None:
+    """Return the variance of the sum over all cells, and its degrees of freedom.
+
+    `sums` are those of the cells about their mean, [cells] in the order of time, so that they add
+    up to 0. None for fewer than two cells.
+    """
+    cells = sums.size
+    if cells < 2:
+        return None
+    width = max(1, cells // BLOCKS)
+    total = np.concatenate([[0.0], np.cumsum(sums)])
+    blocks = total[width:] - total[:-width]  # [cells - width + 1]
+    # A block's mean of squares understates by what the block shares with the whole.
+    variance = float(np.mean(blocks**2)) * (cells / width) / (1 - width / cells)
+    freedom = cells - 1.0 if width == 1 else 1.5 * cells / width - 1
+    return variance, freedom
+
+
+def _by_student(value: float, sums: Float64s, divisor: float) -> Estimate:
+    found = spread_of_sum(sums)
+    if found is None:
+        return Estimate(value=value)
+    variance, freedom = found
+    half = _student(freedom) * math.sqrt(variance) / divisor
+    return Estimate(value=value, low=value - half, high=value + half)
+
+
+def _independent(samples: Samples, held: Float64s | Bools, share: float) -> float | None:
+    """Return how many independent samples would say as much on the share that `held` is true of.
+
+    Never more than there are. None for fewer than two.
+    """
+    size = len(samples)
+    found = spread_of_sum(_sums(samples, held - held.mean()))
+    if found is None:
+        return None
+    variance, freedom = found
+    if variance <= 0:
+        return float(size)
+    count = share * (1 - share) * size**2 / variance
+    surer = _student(size - 1) / _student(freedom)  # the variance is a guess too
+    return float(min(size, count * surer**2))
+
+
+def _sums(samples: Samples, values: Float64s) -> Float64s:
+    """Sums by cell, [samples] -> [cells]."""
+    return np.asarray(
+        np.bincount(samples.cell, weights=values, minlength=samples.cells), dtype=np.float64
+    )
+
+
+def _student(freedom: float) -> float:
+    """The upper quantile of Student's t that leaves TAIL."""
+    return float(special.stdtrit(freedom, 1 - TAIL))
+
+
+def _at_rank(ordered: Float64s, rank: float) -> float:
+    below = int(rank)
+    above = min(below + 1, ordered.size - 1)
+    return float(ordered[below] + (ordered[above] - ordered[below]) * (rank - below))

@@ -1,0 +1,46 @@
+"""Figures with one value per run: how much came in the window, per second of the run's time."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from loadgen.measures.columns import Bools, Columns
+from loadgen.measures.intervals import rate_estimate
+from loadgen.measures.run_measures import Estimate
+from loadgen.measures.samples import Float64s
+from loadgen.measures.window import Window
+
+
+def amounts_of(columns: Columns, window: Window, good: Bools | None) -> Mapping[str, Float64s]:
+    """Return what came in each cell of the window, [CELLS], by name of `definitions.RATES`.
+
+    `columns` are of all results, those of the skipped part too; `good`, [requests], says which of
+    them kept their SLO, None where there is none. `in_flight` is in ns.
+    """
+    rows = columns.where(columns.done)
+    streamed = columns.where(columns.streamed)
+    per_chunk = np.repeat(streamed.output_tokens / streamed.chunks, streamed.chunks)
+    found = {
+        "requests_per_s": window.amounts(rows.last_ns),
+        "input_tokens_per_s": window.amounts(rows.first_ns, rows.input_tokens),
+        "output_tokens_per_s": window.amounts(streamed.chunk_ns, per_chunk),
+        "in_flight": window.busy_ns(columns.sent_ns, columns.ended_ns),
+    }
+    found["total_tokens_per_s"] = found["input_tokens_per_s"] + found["output_tokens_per_s"]
+    if good is not None:
+        kept = columns.where(good)
+        found["goodput_per_s"] = window.amounts(kept.last_ns)
+        found["goodput_tokens_per_s"] = window.amounts(kept.last_ns, kept.output_tokens)
+    return found
+
+
+def rates_of(
+    amounts: Mapping[str, Float64s], window: Window, dilation: float
+) -> Mapping[str, Estimate]:
+    """Estimate the rates of `amounts_of`, per second of the run's time."""
+    window_s = window.wall_s / dilation
+    return {
+        # The mean number in flight has no time in it: wall ns of requests per wall ns.
+        name: rate_estimate(cells, window.wall_s * 1e9 if name == "in_flight" else window_s)
+        for name, cells in amounts.items()
+    }

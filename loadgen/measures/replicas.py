@@ -1,0 +1,157 @@
+"""The figures of one run that can be compared, each with what it might have been instead."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from loadgen.measures.block_bootstrap import (
+    block_weights,
+    freedom,
+    replicated_means,
+    replicated_percentiles,
+    variance_factor,
+)
+from loadgen.measures.measurement import MeasuredClass, measure_run, measured_classes
+from loadgen.measures.run_measures import ClassMeasures, RunMeasures
+from loadgen.measures.samples import CELLS, Float64s, Samples
+from loadgen.records.run_record import RunRecord
+
+Key = tuple[str, str, str]
+"""Traffic class (empty: all together), figure, statistic (empty: a figure with one value)."""
+
+COMPARED: Final = (50.0, 90.0, 99.0)
+
+BEYOND_MIN: Final = 10
+"""Samples beyond a percentile, without which its noise cannot be seen."""
+
+
+OF_THE_RATE: Final = ("tokens_per_s_per_chip", "output_tokens_per_s_per_provisioned_mw")
+"""Figures that are output tokens/s by something that is known without noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Figure:
+    """`value` is the run's own; `replicas`, [REPLICATES], what it might have been, None where one
+    run says nothing of that. `factor` corrects their variance, which has `freedom` degrees.
+    """
+
+    value: float
+    replicas: Float64s | None = None
+    factor: float = 1.0
+    freedom: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunFigures:
+    """A run, its measures, and all figures to compare."""
+
+    record: RunRecord
+    measures: RunMeasures
+    figures: Mapping[Key, Figure]
+
+    @classmethod
+    def of(cls, record: RunRecord, *, seed: int | None) -> "RunFigures":
+        """Compute them; `seed` draws the replicas, None leaves them out."""
+        measures = measure_run(record)
+        total, classes = measured_classes(record)
+        figures: dict[Key, Figure] = {}
+        # The whole of a single class has that class's SLO.
+        parts = [("", classes[0] if len(classes) == 1 else total, measures.total)]
+        if len(classes) > 1:
+            parts += [(each.name, each, measures.classes[each.name]) for each in classes]
+        for name, measured, found in parts:
+            figures |= _latencies(name, measured, found, seed)
+            figures |= _rates(name, measured, found, seed)
+        figures |= _server_figures(measures, figures.get(("", "output_tokens_per_s", "")))
+        return cls(record=record, measures=measures, figures=figures)
+
+
+def _server_figures(measures: RunMeasures, rate: Figure | None) -> Mapping[Key, Figure]:
+    """Those of definitions.ENERGY; what a meter would have shown instead one run cannot say."""
+    values = {name: each for name, each in asdict(measures.energy).items() if name != "metered_s"}
+    figures = {
+        ("", name, ""): Figure(value=value) for name, value in values.items() if value is not None
+    }
+    if rate is not None and rate.replicas is not None and rate.value > 0:
+        for name in OF_THE_RATE:
+            key = ("", name, "")
+            if key in figures:
+                scale = figures[key].value / rate.value
+                figures[key] = replace(
+                    rate, value=figures[key].value, replicas=scale * rate.replicas
+                )
+    return figures
+
+
+def _latencies(
+    name: str, measured: MeasuredClass, found: ClassMeasures, seed: int | None
+) -> Mapping[Key, Figure]:
+    """Mean and percentiles of each distribution."""
+    samples = {} if seed is None else measured.samples()
+    figures: dict[Key, Figure] = {}
+    for figure, distribution in found.distributions.items():
+        values = {"mean": distribution.mean.value}
+        values |= {f"p{each:g}": distribution.percentiles[each].value for each in COMPARED}
+        replicas: dict[str, Float64s] = {}
+        of = samples.get(figure)
+        if of is not None and len(of) >= BEYOND_MIN:
+            assert seed is not None
+            replicas = _replicas(of, block_weights(of.cells, seed=seed))
+        for statistic, value in values.items():
+            figures[name, figure, statistic] = _figure(
+                value, replicas.get(statistic), 1 if of is None else of.cells
+            )
+    return figures
+
+
+def _replicas(samples: Samples, weights: Float64s) -> dict[str, Float64s]:
+    """By statistic, [replicates]; without the percentiles that too few samples lie beyond."""
+    known = [each for each in COMPARED if len(samples) * min(each, 100 - each) / 100 >= BEYOND_MIN]
+    replicas = {"mean": replicated_means(samples, weights)}
+    if known:
+        found = replicated_percentiles(samples, weights, known)
+        replicas |= {f"p{each:g}": row for each, row in zip(known, found, strict=True)}
+    return replicas
+
+
+def _rates(
+    name: str, measured: MeasuredClass, found: ClassMeasures, seed: int | None
+) -> Mapping[Key, Figure]:
+    """Figures with one value."""
+    replicas: dict[str, tuple[Float64s, int]] = {}
+    judgement = measured.judgement()
+    if seed is not None:
+        weights = block_weights(CELLS, seed=seed)
+        for figure, cells in measured.amounts(judgement).items():
+            value = found.rates[figure].value
+            # As many cells as the run has, of the same length: the window stays as it is.
+            share = weights @ cells / cells.sum() if cells.sum() else np.zeros(len(weights))
+            replicas[figure] = (value * share, CELLS)
+        answered = measured.measured & ~measured.columns.aborted
+        shares = {"failed_share": ~measured.columns.done[answered]}
+        if judgement is not None:
+            shares["attainment"] = judgement.good[answered]
+        for figure, held in shares.items():
+            if held.size >= BEYOND_MIN:
+                of = Samples.in_order(held.astype(np.float64))
+                replicas[figure] = (
+                    replicated_means(of, block_weights(of.cells, seed=seed)),
+                    of.cells,
+                )
+    return {
+        (name, figure, ""): _figure(estimate.value, *replicas.get(figure, (None, 1)))
+        for figure, estimate in found.rates.items()
+    }
+
+
+def _figure(value: float, replicas: Float64s | None, cells: int) -> Figure:
+    if replicas is None or cells < 2:
+        return Figure(value=value)
+    return Figure(
+        value=value,
+        replicas=replicas,
+        factor=variance_factor(cells),
+        freedom=freedom(cells),
+    )

@@ -1,0 +1,104 @@
+"""What is measured per request or per gap: values in the run's time, each with its place in time.
+
+The place matters for what can be said of a figure: neighbours in time wait in the same queue and
+share the same batches, so they do not count as independent (see `loadgen.measures.intervals`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measures.columns import Columns
+from loadgen.records.result import Int64s
+
+Float64s = NDArray[np.float64]
+
+CELLS: Final = 120
+"""Pieces that time is cut into; 12 of them are a block of `intervals.BLOCKS`."""
+
+EDGE_SAMPLES: Final = 200_000  # places of so many samples say where the cells' edges lie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples:
+    """Values, float64[samples], and the cell of each in time, int64[samples], from 0 on.
+
+    Cells hold about equally many samples; there are CELLS of them, or as many as samples.
+    """
+
+    values: Float64s
+    cell: Int64s
+    cells: int
+
+    @classmethod
+    def in_order(cls, values: Float64s) -> "Samples":
+        """Of values that stand in the order of time."""
+        cells = min(CELLS, values.size)
+        cell = np.arange(values.size) * cells // max(values.size, 1)
+        return cls(values=values, cell=cell, cells=cells)
+
+    @classmethod
+    def at(cls, values: Float64s, at_ns: Int64s) -> "Samples":
+        """Of values in any order, and when each was, int64[samples]."""
+        cells = min(CELLS, values.size)
+        if not cells:
+            return cls.in_order(values)
+        some = np.sort(at_ns[:: max(1, at_ns.size // EDGE_SAMPLES)])
+        edges = some[np.arange(1, cells) * some.size // cells]  # [cells - 1], rising
+        return cls(values=values, cell=np.searchsorted(edges, at_ns, side="right"), cells=cells)
+
+    def __len__(self) -> int:
+        return self.values.size
+
+
+def samples_of(columns: Columns, dilation: float) -> Mapping[str, Samples]:
+    """Return samples by name of `definitions.DISTRIBUTIONS`, those without any left out.
+
+    Of requests that completed; `queueing_ms` of all that were sent. Durations are in ms of the
+    run's time, a wall second of which is 1 / `dilation`.
+    """
+    ns_per_ms = 1e6 * dilation
+    rows = columns.where(columns.streamed)
+    spread = rows.spread
+    tokens = np.maximum(rows.output_tokens, 1)  # [requests]
+    e2e_ms = (rows.last_ns - rows.intended_ns) / ns_per_ms
+    inner_ms = (rows.last_ns - rows.first_ns)[spread] / ns_per_ms
+    tpot_ms = inner_ms / (tokens[spread] - 1)
+    paced = tpot_ms > 0  # all chunks in one nanosecond would be an endless speed
+    late = e2e_ms > 0
+    ordered = {
+        "ttft_ms": (rows.first_ns - rows.intended_ns) / ns_per_ms,
+        "ttft_from_send_ms": (rows.first_ns - rows.sent_ns) / ns_per_ms,
+        "tpot_ms": tpot_ms,
+        "e2e_ms": e2e_ms,
+        "e2e_from_send_ms": (rows.last_ns - rows.sent_ns) / ns_per_ms,
+        "ntpot_ms": e2e_ms / tokens,
+        "interactivity": 1e3 / tpot_ms[paced],
+        "interactivity_e2e": 1e3 * tokens[late] / e2e_ms[late],
+        "queueing_ms": (columns.sent_ns - columns.intended_ns) / ns_per_ms,
+    }
+    found = {name: Samples.in_order(values) for name, values in ordered.items()}
+    gaps_ms, at_ns, _ = token_gaps(rows, dilation)
+    found["itl_ms"] = Samples.at(gaps_ms, at_ns)
+    return {name: samples for name, samples in found.items() if len(samples)}
+
+
+def token_gaps(columns: Columns, dilation: float) -> tuple[Float64s, Int64s, Int64s]:
+    """Return every ITL in ms of the run's time, when it ended in wall ns, and its request's row.
+
+    All are [gaps], one request after another; of requests with a time between tokens.
+    """
+    rows = np.flatnonzero(columns.spread)
+    kept = columns.where(columns.spread)
+    if not rows.size:
+        return np.empty(0), np.empty(0, dtype=np.int64), rows
+    # A chunk's tokens share its gap evenly: n - 1 steps in c - 1 gaps.
+    share = (kept.chunks - 1) / (kept.output_tokens - 1)  # [requests]
+    within = np.ones(kept.chunk_ns.size - 1, dtype=np.bool_)  # [chunks - 1]
+    within[np.cumsum(kept.chunks)[:-1] - 1] = False  # from one request to the next is no gap
+    gaps_ns = np.diff(kept.chunk_ns)[within]  # [gaps]
+    owner = np.repeat(np.arange(rows.size), kept.chunks - 1)  # [gaps]
+    return gaps_ns * share[owner] / (1e6 * dilation), kept.chunk_ns[1:][within], rows[owner]

@@ -1,0 +1,93 @@
+"""A tokenizer from a file at hand: `tokenizer.json`, as models are published with.
+
+Text is split by the `tokenizers` library, in threads of its own and many texts at a time. A chat's
+template is not in that file but beside it, and needs `transformers`: it is imported only for that.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import Tokenizer as Splitter
+
+from loadgen.errors import LoadError, OptionError
+
+FILE_NAME: Final = "tokenizer.json"
+OPTION: Final = "--tokenizer"
+
+
+class LocalTokenizer:
+    """Splits by the file at `path`, or the one in the folder at `path`.
+
+    Raises OptionError if there is none, or it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path / FILE_NAME if path.is_dir() else path
+        if not self._path.is_file():
+            raise OptionError(option=OPTION, value=path, expected=f"a folder with {FILE_NAME}")
+        try:
+            self._splitter = Splitter.from_file(str(self._path))
+        except Exception as error:  # the library raises no other type
+            raise OptionError(
+                option=OPTION, value=path, expected=f"a {FILE_NAME} that can be read ({error})"
+            ) from error
+        self._splitter.no_truncation()  # a published file may say to cut, or to pad
+        self._splitter.no_padding()
+        self._chat: Any = None
+
+    @property
+    def words(self) -> str:
+        """Whose count it is."""
+        return f"the tokenizer of {self._path}"
+
+    async def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Split each text, with no special token added."""
+        split = self._splitter.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [tuple(each.ids) for each in split]
+
+    async def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Put token ids together, special tokens included as they are written."""
+        batch = [list(each) for each in ids]
+        texts: list[str] = self._splitter.decode_batch(batch, skip_special_tokens=False)
+        return texts
+
+    async def prompt_tokens(self, text: str) -> int:
+        """Count the tokens of `text` with the special tokens that the file says to add."""
+        return len(self._splitter.encode(text, add_special_tokens=True).ids)
+
+    async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
+        """Count the tokens of a chat in the model's own template.
+
+        Raises OptionError without `transformers` or without a template, LoadError for a chat that
+        the template refuses.
+        """
+        if self._chat is None:
+            self._chat = _with_template(self._path.parent)
+        chat = [{"role": role, "content": content} for role, content in messages]
+        try:
+            text = self._chat.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template raises whatever its author chose
+            roles = ", ".join(role for role, _ in messages)
+            raise LoadError(f"the chat template refuses the roles {roles}: {error}") from error
+        return len(self._splitter.encode(text, add_special_tokens=False).ids)
+
+
+def _with_template(folder: Path) -> Any:
+    """Load what knows the folder's chat template; raises OptionError if that cannot be."""
+    try:
+        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - seconds, and only for a template
+    except ImportError as error:
+        expected = "--tokenizer server, or transformers installed, for --api chat"
+        raise OptionError(option=OPTION, value=folder, expected=expected) from error
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        loaded = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever of the folder it cannot read
+        expected = f"a folder that transformers can read for its chat template ({error})"
+        raise OptionError(option=OPTION, value=folder, expected=expected) from error
+    if not loaded.chat_template:
+        expected = "a folder with a chat template, for --api chat"
+        raise OptionError(option=OPTION, value=folder, expected=expected)
+    return loaded

@@ -1,0 +1,69 @@
+"""Neighbouring segments that one speaker says: one message of a prompt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Self
+
+from loadgen.records.request import Role
+from loadgen.workloads.session_plan import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRun:
+    """What `role` says at one go, or the reply to the call at `reply_of`."""
+
+    role: Role
+    segments: tuple[Segment, ...]
+    reply_of: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Length of the contents."""
+        return sum(segment.tokens for segment in self.segments)
+
+    def shorter(self, tokens: int) -> Self:
+        """Take so many tokens off the end, or add them if they are fewer than none.
+
+        One token stays at least, and a recorded text stays whole.
+        """
+        kept = list(self.segments)
+        while tokens and kept[-1].text is None:
+            last = kept.pop()
+            less = min(tokens, last.tokens - (not kept))
+            tokens -= less
+            if less < last.tokens:
+                kept.append(last.cut(last.tokens - less))
+                break
+        return replace(self, segments=tuple(kept))
+
+
+def message_runs(segments: Sequence[Segment]) -> list[MessageRun]:
+    """Put neighbours of one role together; a reply stands alone."""
+    runs: list[MessageRun] = []
+    first = 0
+    for place in range(1, len(segments) + 1):
+        if place < len(segments) and _joined(segments[first], segments[place]):
+            continue
+        runs.append(
+            MessageRun(
+                role=segments[first].role,
+                segments=tuple(segments[first:place]),
+                reply_of=segments[first].reply_of,
+            )
+        )
+        first = place
+    return runs
+
+
+def roles_of(segments: Sequence[Segment]) -> tuple[Role, ...]:
+    """Say who speaks in the messages that `message_runs` would make."""
+    if len(segments) == 1:
+        return (segments[0].role,)
+    roles = [segments[0].role]
+    roles += [new.role for old, new in pairwise(segments) if not _joined(old, new)]
+    return tuple(roles)
+
+
+def _joined(one: Segment, other: Segment) -> bool:
+    return one.role == other.role and one.reply_of is None and other.reply_of is None

@@ -1,0 +1,113 @@
+"""What pieces of prompts are made of: token ids, or words of one token each.
+
+A piece without words of its own comes out of a pool; recorded texts stand in a table.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from loadgen.prompts.piece_pool import PiecePool
+from loadgen.records.request import Prompt
+from loadgen.workloads.session_plan import Segment
+
+TokenIds = tuple[int, ...]
+Recorded = tuple[str, int]
+"""A recorded text, and how many of its tokens are wanted."""
+
+
+class Wording(Protocol):
+    """Makes the contents of messages. Immutable, and can be pickled."""
+
+    @property
+    def keys(self) -> int:
+        """How many keys begin in a way of their own."""
+        ...
+
+    def piece(self, segment: Segment) -> Prompt:
+        """Make the piece; KeyError for a recorded text that is not in the table."""
+        ...
+
+    def joined(self, pieces: Sequence[Prompt]) -> Prompt:
+        """Put pieces together into one content."""
+        ...
+
+    def continued(self, content: Prompt) -> Prompt:
+        """Make of a content one that stands behind another in the same prompt."""
+        ...
+
+    def made(self, key: int, tokens: int) -> Prompt:
+        """Make the piece of this key and length that has no words of its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IdWording:
+    """Contents of token ids."""
+
+    pool: PiecePool[int]
+    recorded: Mapping[Recorded, TokenIds] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> int:
+        """Those of the pool."""
+        return self.pool.keys
+
+    def piece(self, segment: Segment) -> Prompt:
+        """Make it, or take the recorded ids."""
+        if segment.text is None:
+            return self.made(segment.key, segment.tokens)
+        return self.recorded[segment.text, segment.tokens]
+
+    def joined(self, pieces: Sequence[Prompt]) -> Prompt:
+        """One after another."""
+        if len(pieces) == 1:
+            return pieces[0]
+        ids: list[int] = []
+        for piece in cast(Sequence[TokenIds], pieces):
+            ids += piece
+        return tuple(ids)
+
+    def continued(self, content: Prompt) -> Prompt:
+        """As it is: ids have nothing between them."""
+        return content
+
+    def made(self, key: int, tokens: int) -> Prompt:
+        """Cut it out of the pool."""
+        return self.pool.piece(key, tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TextWording:
+    """Contents of text; `joiner` stands between two words, and so between two pieces.
+
+    Unless the words are `told_apart`, they may all be one token.
+    """
+
+    pool: PiecePool[str]
+    joiner: str
+    told_apart: bool = True
+    recorded: Mapping[Recorded, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> int:
+        """Those of the pool, if its words are different tokens."""
+        return self.pool.keys if self.told_apart else 1
+
+    def piece(self, segment: Segment) -> Prompt:
+        """Make it, or take the recorded text."""
+        if segment.text is None:
+            return self.made(segment.key, segment.tokens)
+        return self.recorded[segment.text, segment.tokens]
+
+    def joined(self, pieces: Sequence[Prompt]) -> Prompt:
+        """With the joiner between them."""
+        return self.joiner.join(cast(Sequence[str], pieces))
+
+    def continued(self, content: Prompt) -> Prompt:
+        """Begin with the joiner."""
+        return self.joiner + cast(str, content)
+
+    def made(self, key: int, tokens: int) -> Prompt:
+        """Join words of the pool."""
+        return self.joiner.join(self.pool.piece(key, tokens))

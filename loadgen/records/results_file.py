@@ -1,0 +1,202 @@
+"""The results file: a run as JSON lines, written while it happens and read back whole.
+
+First `{"format": ..., "run": {...}}`, then a line for each result as it ends, among them
+`{"skipped": {...}}` when the skipped part is over, last `{"end": {...}}`. The fields are those of
+`records.run_record` and `records.result`. A run that was killed has no end, and perhaps a last line
+that was cut: that one is dropped. Everything measured can be computed from the file again.
+"""
+
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Self
+
+import msgspec
+import numpy as np
+
+from loadgen.errors import LoadError, OptionError
+from loadgen.records.result import Int64s, Result
+from loadgen.records.run_record import RunEnd, RunHeader, RunRecord
+from loadgen.records.server_reading import ServerReading
+
+FORMAT: Final = "ultraserve-loadgen/1"
+
+_MARK: Final = re.compile(rb'\s*\{\s*"(format|skipped|end)"\s*:')
+
+
+class ResultsError(LoadError):
+    """A results file cannot be used; names the file, the line (from 1) if there is one, and why."""
+
+    def __init__(self, *, path: Path, line: int | None, reason: str) -> None:
+        where = f"{path}" if line is None else f"{path}:{line}"
+        super().__init__(f"{where}: {reason}")
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
+class _Format(msgspec.Struct):
+    format: str
+
+
+class _FirstLine(msgspec.Struct):
+    format: str
+    run: RunHeader
+
+
+class _SkippedLine(msgspec.Struct):
+    skipped: ServerReading
+
+
+class _EndLine(msgspec.Struct):
+    end: RunEnd
+
+
+class ResultsWriter:
+    """Writes a run's lines to a file, each at once. A context that closes the file.
+
+    Raises OptionError for a file that cannot be written, at first or any more (a full disk).
+    """
+
+    def __init__(self, path: Path, *, option: str = "--results") -> None:
+        self._path = path
+        self._option = option
+        try:
+            self._file: BinaryIO = path.open("wb", buffering=0)  # a line is whole, or was killed
+        except OSError as error:
+            raise self._refused(error) from error
+        self._encode = msgspec.json.Encoder(enc_hook=_plain).encode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def header(self, header: RunHeader) -> None:
+        """Write what is known before the first request."""
+        self._line(_FirstLine(format=FORMAT, run=header))
+
+    def result(self, result: Result) -> None:
+        """Write one result."""
+        self._line(result)
+
+    def skipped(self, reading: ServerReading) -> None:
+        """Write the reading at the end of the skipped part."""
+        self._line(_SkippedLine(skipped=reading))
+
+    def end(self, end: RunEnd) -> None:
+        """Write what is known after the last reply."""
+        self._line(_EndLine(end=end))
+
+    def _line(self, value: object) -> None:
+        left = memoryview(self._encode(value) + b"\n")
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> OptionError:
+        expected = f"a file that can be written ({error.strerror})"
+        return OptionError(option=self._option, value=self._path, expected=expected)
+
+
+def write_results(path: Path, record: RunRecord) -> None:
+    """Write a whole record; raises OptionError if the file cannot be written."""
+    with ResultsWriter(path) as writer:
+        writer.header(record.header)
+        for result in record.results:
+            writer.result(result)
+        if record.skipped is not None:
+            writer.skipped(record.skipped)
+        if record.end is not None:
+            writer.end(record.end)
+
+
+def read_results(path: Path) -> RunRecord:
+    """Read a run back. A last line without its end of line that cannot be read was cut: dropped.
+
+    Raises ResultsError, with file, line and reason, for a file that cannot be read, is of another
+    format, or has a line that is none of ours, a second header, or anything after its end.
+    """
+    return _Reader(path).record()
+
+
+class _Reader:
+    """The lines of one file on their way to a record."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._header: RunHeader | None = None
+        self._results: list[Result] = []
+        self._skipped: ServerReading | None = None
+        self._end: RunEnd | None = None
+        self._result_of = msgspec.json.Decoder(Result, dec_hook=_array).decode
+        self._format_of = msgspec.json.Decoder(_Format).decode
+        self._first_of = msgspec.json.Decoder(_FirstLine).decode
+        self._skipped_of = msgspec.json.Decoder(_SkippedLine).decode
+        self._end_of = msgspec.json.Decoder(_EndLine).decode
+
+    def record(self) -> RunRecord:
+        try:
+            with self._path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    self._line(number, line)
+        except OSError as error:
+            raise self._refused(None, f"cannot be read ({error.strerror})") from error
+        if self._header is None:
+            raise self._refused(None, "is empty")
+        return RunRecord(
+            header=self._header, results=self._results, end=self._end, skipped=self._skipped
+        )
+
+    def _line(self, number: int, line: bytes) -> None:
+        if self._end is not None:
+            raise self._refused(number, "stands after the end of the run")
+        try:
+            self._take(number, line)
+        except msgspec.ValidationError as error:
+            raise self._refused(number, str(error)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if number > 1 and not line.endswith(b"\n"):
+                return
+            raise self._refused(number, f"is not JSON: {error}") from error
+
+    def _take(self, number: int, line: bytes) -> None:
+        mark = _MARK.match(line)
+        kind = mark[1] if mark else b""
+        if number == 1:
+            if kind != b"format":
+                raise self._refused(number, f"does not begin a results file of {FORMAT}")
+            if (other := self._format_of(line).format) != FORMAT:
+                raise self._refused(number, f"is of format {other}, not {FORMAT}")
+            self._header = self._first_of(line).run
+        elif kind == b"format":
+            raise self._refused(number, "begins a second run: a results file holds one")
+        elif kind == b"skipped":
+            self._skipped = self._skipped_of(line).skipped
+        elif kind == b"end":
+            self._end = self._end_of(line).end
+        else:
+            self._results.append(self._result_of(line))
+
+    def _refused(self, line: int | None, reason: str) -> ResultsError:
+        return ResultsError(path=self._path, line=line, reason=reason)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} has no form in a results file")
+
+
+def _array(kind: type, value: object) -> Int64s:  # noqa: ARG001 - a Result has no other such field
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise ValueError("chunk_ns is a list of whole numbers")
+    return np.array(value, dtype=np.int64)

@@ -1,0 +1,164 @@
+"""A sweep as it is kept: what was tried, what each point measured, and what follows from them.
+
+Reports of a sweep are made from this and nothing else; each point names the file of its run.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Axis = Literal["rate", "concurrency"]
+Verdict = Literal["kept", "missed", "undecided"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A figure of a point and its 95 % confidence interval, None where there is none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointFigures:
+    """What one run measured of everything that was sent; None for what could not be known.
+
+    Times and rates are in the sweep's `time`. `requests_per_s` and `output_tokens_per_s` were
+    completed, `sent_per_s` is the rate at which sessions began; `interactivity_p50` is in tokens
+    per second and user. `failed_share` is of all requests.
+    """
+
+    requests_per_s: Measured | None = None
+    sent_per_s: float | None = None
+    output_tokens_per_s: Measured | None = None
+    goodput_per_s: Measured | None = None
+    ttft_p50_ms: Measured | None = None
+    ttft_p99_ms: Measured | None = None
+    tpot_p50_ms: Measured | None = None
+    tpot_p99_ms: Measured | None = None
+    e2e_mean_ms: Measured | None = None
+    e2e_p50_ms: Measured | None = None
+    e2e_p99_ms: Measured | None = None
+    interactivity_p50: Measured | None = None
+    tokens_per_s_per_mw: float | None = None
+    tokens_per_s_per_chip: float | None = None
+    average_watts: float | None = None
+    failed_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationFound:
+    """Whether a run was given more than the server could do, with the reason in words.
+
+    `over` is None where the run was too short to say. `growth_share` is the part of the requests
+    due late in the run by which the backlog grew, and `deviations` how many standard deviations
+    of chance that is; None for a closed loop, whose backlog cannot grow.
+    """
+
+    over: bool | None
+    words: str
+    growth_share: float | None = None
+    deviations: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundShare:
+    """One bound of the SLO over all runs at a load: the share of its samples that kept it.
+
+    `needed` is the percentile as a share. `low` and `high` bound the true share with the search's
+    confidence, `samples` being worth `effective` independent ones.
+    """
+
+    traffic_class: str
+    words: str
+    needed: float
+    share: float
+    low: float
+    high: float
+    samples: int
+    effective: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One run of a sweep. `load` is what was asked: sessions per second, or in flight.
+
+    `stage` is "grid" for the loads that were asked for and "search" for those that the search for
+    the highest load chose, or repeated. `results` is the file of the run, beside the sweep's own.
+    `bounds` and `verdict` are those of all runs at this load up to this one; None without an SLO.
+    """
+
+    load: float
+    stage: Literal["grid", "search"]
+    results: str
+    seed: int
+    requests: int
+    figures: PointFigures
+    saturation: SaturationFound
+    bounds: tuple[BoundShare, ...] = ()
+    verdict: Verdict | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee:
+    """Where more load begins to cost more latency than it brings throughput.
+
+    It is the measured load at which throughput / mean E2E latency is largest (`power`, requests/s²
+    ); `low` and `high` are the least and the most of the loads that cannot be told from it.
+    `at_edge` is True if it is the first or last load tried: the knee may then lie beyond.
+    """
+
+    load: float
+    requests_per_s: float
+    e2e_mean_ms: float
+    power: float
+    low: float
+    high: float
+    at_edge: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestLoad:
+    """The highest load that kept the SLO with confidence, and the lowest above that did not.
+
+    `load` is None if none kept it; `above` is None if none was tried that did not, so that more
+    load may do as well. `confidence` is that of each verdict, repeats included. `words` says how it
+    ended.
+    """
+
+    load: float | None
+    above: float | None
+    slo: str
+    confidence: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRecord:
+    """A whole sweep, its points in the order in which they ran.
+
+    `time` is "emulated" or "wall". `pareto_per_mw` and `pareto_per_chip` are positions in `points`
+    of those that no other beats in both interactivity and tokens/s/MW (or /chip), by interactivity.
+    `stopped` says why there are no more points, and `problem` what kept a run from being done at
+    all, or is empty.
+    """
+
+    command: str
+    url: str
+    model: str
+    axis: Axis
+    time: str
+    workload: str
+    started_at: str
+    points: tuple[SweepPoint, ...]
+    stopped: str
+    knee: Knee | None = None
+    best: BestLoad | None = None
+    highest_requests_per_s: Measured | None = None
+    pareto_per_mw: tuple[int, ...] = ()
+    pareto_per_chip: tuple[int, ...] = ()
+    interrupted: bool = False
+    problem: str = ""
+    notes: tuple[str, ...] = ()

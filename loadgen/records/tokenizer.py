@@ -1,0 +1,34 @@
+"""The seam between prompts and whoever splits text into tokens: a server, or a file at hand."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """Splits texts as the model's own tokenizer does.
+
+    `words` says whose count it is, for reports. A server that does not answer is a ServerError.
+    """
+
+    @property
+    def words(self) -> str:
+        """Whose count it is, as a part of a sentence."""
+        ...
+
+    async def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Split each text into token ids, with no special token added."""
+        ...
+
+    async def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Put each list of token ids together; raises LoadError if it cannot."""
+        ...
+
+    async def prompt_tokens(self, text: str) -> int:
+        """Count the tokens of `text` as a completion's prompt, special tokens (BOS) included."""
+        ...
+
+    async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
+        """Count the tokens of a chat of (role, content), with its template and the generation
+        prompt.
+        """
+        ...

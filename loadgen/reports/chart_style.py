@@ -1,0 +1,104 @@
+"""How all charts look: sizes, colours, axes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+from typing import Any, Final
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+Float64s = NDArray[np.float64]
+
+WIDTH: Final = 860
+HEIGHT: Final = 230
+GREY: Final = "#868e96"
+INK: Final = "#495057"
+BLUE: Final = "#1c7ed6"
+ORANGE: Final = "#e8590c"
+GREEN: Final = "#2b8a3e"
+PURPLE: Final = "#862e9c"
+RED: Final = "#c92a2a"
+COLOURS: Final = (BLUE, ORANGE, GREEN, PURPLE, "#0b7285", "#5c940d", RED)
+_MANY_DECADES: Final = 3
+
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
+Row = Mapping[str, float | int | str | bool | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TitledChart:
+    """A chart with what it shows, and how to read it."""
+
+    title: str
+    about: str
+    chart: Chart
+
+
+def data_of(rows: Sequence[Row]) -> alt.InlineData:
+    """The rows as a chart's own data: nothing is fetched."""
+    return alt.InlineData(values=[dict(row) for row in rows])
+
+
+def logarithmic(low: float, high: float) -> dict[str, Any]:
+    """Scale and axis from `low` to `high`, both above 0, with ticks where people expect them."""
+    low, high = low / 1.15, high * 1.15
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    reach = log10(high / low)
+    steps = (1,) if reach > _MANY_DECADES else (1, 2, 5) if reach > 1 else (1, 2, 3, 4, 5, 6, 8)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    return {
+        "scale": alt.Scale(type="log", nice=False, domain=[low, high], clamp=True),
+        "axis": alt.Axis(values=[tick for tick in ticks if low <= tick <= high], format=",~g"),
+    }
+
+
+def colour(
+    field: str, names: Sequence[str], colours: Sequence[str] = COLOURS, *, symbol: str = "stroke"
+) -> alt.Color:
+    """One colour for each name, in their order, with a legend above the chart."""
+    chosen = [colours[place % len(colours)] for place in range(len(names))]
+    return alt.Color(
+        f"{field}:N",
+        scale=alt.Scale(domain=list(names), range=chosen),
+        legend=alt.Legend(
+            orient="top", title=None, symbolType=symbol, symbolStrokeWidth=3, symbolOpacity=1
+        ),
+    )
+
+
+def dashes(field: str, names: Sequence[str]) -> alt.StrokeDash:
+    """A whole line for the first name, and dashes for the others."""
+    patterns = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
+    return alt.StrokeDash(
+        f"{field}:N",
+        scale=alt.Scale(domain=list(names), range=patterns[: len(names)]),
+        legend=alt.Legend(orient="top", title=None, symbolStrokeColor=INK),
+    )
+
+
+def rounded(values: Float64s) -> list[float]:
+    """Six figures: more than a picture can show, and far shorter in its file."""
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def styled(chart: Chart) -> Chart:
+    """A whole picture in the house's style."""
+    made: Chart = (
+        chart.configure(background="white", font="system-ui, sans-serif")
+        .configure_view(stroke=None)
+        .configure_axis(
+            gridColor="#e9ecef",
+            domainColor=GREY,
+            tickColor=GREY,
+            labelColor=INK,
+            titleColor=INK,
+            labelFontSize=11,
+            titleFontSize=12,
+            titleFontWeight="normal",
+        )
+        .configure_legend(labelFontSize=12, labelColor=INK, titleColor=INK, labelLimit=320)
+        .configure_title(anchor="start", fontSize=15, subtitleFontSize=12, subtitleColor=INK)
+    )
+    return made

@@ -1,0 +1,98 @@
+"""What was run, against what, and how it went: facts of a run in words."""
+
+from collections.abc import Iterator
+
+from loadgen.measures.run_measures import ClassMeasures, RunMeasures
+from loadgen.records.run_record import ClassHeader, RunRecord
+from loadgen.reports.document import UNKNOWN, Facts
+from loadgen.reports.figure_text import number, percent
+
+_INFO = ("system", "time_model", "weights", "routing")
+
+
+def server_facts(record: RunRecord, measures: RunMeasures) -> Facts:
+    """Who answered, what it emulates, and which time it keeps."""
+    return Facts(title="server", rows=tuple(_server(record, measures)))
+
+
+def _server(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, str]]:
+    start = record.header.start
+    yield "server", f"{record.header.url}, model {record.header.model}"
+    if any(label in start.info for label in _INFO):
+        for label in _INFO:
+            yield label.replace("_", " "), start.info.get(label, UNKNOWN)
+    if start.chips is not None:
+        yield "chips", number(start.chips)
+    if measures.time == "emulated":
+        clock = start.info.get("clock", "clock")
+        yield "clock", f"{clock}: 1 emulated second is {measures.dilation:g} wall seconds"
+        if measures.lag_s is None:
+            yield "lag", UNKNOWN
+        else:
+            window_s = measures.window_s
+            share = f" ({percent(measures.lag_s / window_s)} of the window)" if window_s else ""
+            yield "lag", f"{measures.lag_s:.3f} emulated s{share}"
+    else:
+        yield "clock", f"wall time; a clock of its own is {UNKNOWN}"
+    if measures.window_s is not None and measures.wall_s is not None:
+        wall = f" ({measures.wall_s:,.2f} wall s)" if measures.time == "emulated" else ""
+        yield "window", f"{measures.window_s:,.3f} {measures.time} s{wall}"
+    if record.header.skip_s:
+        yield "", f"the first {record.header.skip_s:g} {measures.time} s are not measured"
+
+
+def class_facts(header: ClassHeader, *, several: bool) -> Facts:
+    """What a class sent, and when."""
+    rows = [
+        ("workload", header.workload),
+        ("", f"{header.requests:,} requests in {header.sessions:,} sessions, by {header.api}"),
+        ("prompts", header.prompts),
+        ("arrivals", header.arrivals.words),
+    ]
+    if header.slo:
+        rows.append(("SLO", header.slo))
+    rows.extend(("note", note) for note in header.notes)
+    return Facts(title=f"traffic class {header.name}" if several else "traffic", rows=tuple(rows))
+
+
+def request_facts(record: RunRecord, measures: RunMeasures) -> Facts:
+    """How many requests and tokens, and what went wrong, by kind."""
+    several = len(measures.classes) > 1
+    rows: list[tuple[str, str]] = []
+    for each in (*(measures.classes.values() if several else ()), measures.total):
+        rows.append((each.name if several else "requests", _ended(each)))
+    total = measures.total
+    cached = "" if total.cached_tokens is None else f" ({total.cached_tokens:,} from the cache)"
+    rows.append(("tokens", f"{total.input_tokens:,} in{cached}, {total.output_tokens:,} out"))
+    for kind, count in sorted(total.errors.items(), key=lambda each: -each[1]):
+        words = total.example_errors.get(kind, "")
+        rows.append(("errors", f"{count:,} x {kind}" + (f": {words}" if words else "")))
+    if record.end is None:
+        rows.append(("end", "none: the run's file stops before it"))
+    return Facts(title="requests", rows=tuple(rows))
+
+
+def _ended(measures: ClassMeasures) -> str:
+    parts = [f"{measures.completed:,} completed", f"{measures.failed:,} failed"]
+    if measures.aborted:
+        parts.append(f"{measures.aborted:,} aborted")
+    return ", ".join(parts)
+
+
+def client_facts(record: RunRecord, measures: RunMeasures) -> Facts:
+    """How the load generator itself did: its lateness is in every figure above."""
+    workers = record.header.workers
+    rows = [("workers", f"{workers}, seed {record.header.seed}")]
+    if measures.loop_lag_p99_ms is not None:
+        rows.append(
+            (
+                "event loop",
+                f"late by {number(measures.loop_lag_p99_ms)} wall ms at the 99th centile",
+            )
+        )
+    if measures.cpu_share is not None:
+        rows.append(("CPU", f"{percent(measures.cpu_share)} of a core, the busiest worker"))
+    rows.append(
+        ("saturated", "yes: figures tell of the client, too" if measures.saturated else "no")
+    )
+    return Facts(title="load generator", rows=tuple(rows))

@@ -1,0 +1,135 @@
+"""The figures of a run as JSON's values: names are those of `loadgen.measures.definitions`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
+from loadgen.measures.run_measures import (
+    PERCENTILES,
+    ClassMeasures,
+    Distribution,
+    Estimate,
+    RunMeasures,
+)
+from loadgen.records.run_record import ClassHeader, RunRecord
+from loadgen.reports.figure_text import percentile_name
+
+_INFO = ("system", "time_model", "weights", "routing", "clock")
+
+
+def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]:
+    """Everything there is to say of a run; None for what is not known, and no number is NaN.
+
+    The figures at the top are those of all classes together.
+    """
+    header, end, energy = record.header, record.end, measures.energy
+    return {
+        **_class_fields(measures.total),
+        "tokens_per_s_per_chip": energy.tokens_per_s_per_chip,
+        **{
+            each.name: getattr(energy, each.name)
+            for each in ENERGY
+            if not each.name.startswith(("output_tokens_per_s_per", "tokens_per_s_per_chip"))
+        },
+        "output_tokens_per_s_per_mw": {
+            "facility": energy.output_tokens_per_s_per_mw,
+            "provisioned": energy.output_tokens_per_s_per_provisioned_mw,
+        },
+        "time": measures.time,
+        "dilation": measures.dilation,
+        "window_s": measures.window_s,
+        "wall_s": measures.wall_s,
+        "emulated_s": measures.window_s if measures.time == "emulated" else None,
+        "skipped_s": header.skip_s,
+        "metered_s": energy.metered_s,
+        "lag_s": measures.lag_s,
+        "chips": header.start.chips,
+        **{label: header.start.info.get(label) for label in _INFO},
+        "classes": {
+            each.name: {
+                **_asked(each),
+                **(
+                    _class_fields(measures.classes[each.name])
+                    if each.name in measures.classes
+                    else {}
+                ),
+            }
+            for each in header.classes
+        },
+        "client": {
+            "workers": header.workers,
+            "loop_lag_p99_wall_ms": measures.loop_lag_p99_ms,
+            "cpu_share": measures.cpu_share,
+            "saturated": measures.saturated,
+        },
+        "recount": None if end is None else asdict(end.recount),
+        "interrupted": None if end is None else end.interrupted,
+        "url": header.url,
+        "model": header.model,
+        "seed": header.seed,
+        "label": header.label,
+        "started_at": header.started_at,
+        "notes": list(measures.warnings),
+        "command": header.command,
+    }
+
+
+def _asked(header: ClassHeader) -> dict[str, object]:
+    return {
+        "api": header.api,
+        "workload": header.workload,
+        "prompts": header.prompts,
+        "sessions": header.sessions,
+        "asked_requests": header.requests,
+        "asked_arrivals": asdict(header.arrivals),
+    }
+
+
+def _class_fields(measures: ClassMeasures) -> dict[str, object]:
+    rates = {each.name: measures.rates.get(each.name) for each in RATES}
+    return {
+        "requests": measures.requests,
+        "completed_requests": measures.completed,
+        "failed_requests": measures.failed,
+        "aborted_requests": measures.aborted,
+        "errors": dict(measures.errors),
+        "input_tokens": measures.input_tokens,
+        "cached_tokens": measures.cached_tokens,
+        "output_tokens": measures.output_tokens,
+        **{name: None if each is None else each.value for name, each in rates.items()},
+        "intervals": {name: _interval(each) for name, each in rates.items() if each is not None},
+        **{
+            each.name: _distribution(measures.distributions.get(each.name))
+            for each in DISTRIBUTIONS
+        },
+        "arrivals": asdict(measures.arrivals),
+        "slo": None
+        if measures.slo is None
+        else {**asdict(measures.slo), "kept": measures.slo.kept},
+    }
+
+
+def _distribution(found: Distribution | None) -> dict[str, object]:
+    names = [percentile_name(each) for each in PERCENTILES]
+    if found is None:
+        return {"samples": 0, "mean": None, **dict.fromkeys(names)}
+    percentiles = {percentile_name(at): found.percentiles[at] for at in found.percentiles}
+    return {
+        "samples": found.samples,
+        "mean": found.mean.value,
+        "deviation": found.deviation,
+        "min": found.least,
+        **{name: percentiles[name].value for name in percentiles},
+        "max": found.most,
+        "intervals": {
+            "mean": _interval(found.mean),
+            **{name: _interval(percentiles[name]) for name in percentiles},
+        },
+    }
+
+
+def _interval(estimate: Estimate) -> list[float] | None:
+    """The 95 % interval, or None."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return [estimate.low, estimate.high]

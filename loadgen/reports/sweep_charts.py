@@ -1,0 +1,215 @@
+"""Charts of a sweep: throughput and latency with the knee, and the two Pareto curves."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import altair as alt
+
+from loadgen.records.sweep_record import Measured, SweepRecord
+from loadgen.reports.chart_style import (
+    BLUE,
+    GREEN,
+    GREY,
+    HEIGHT,
+    INK,
+    ORANGE,
+    PURPLE,
+    WIDTH,
+    Row,
+    TitledChart,
+    colour,
+    dashes,
+    data_of,
+    logarithmic,
+)
+from loadgen.reports.figure_text import number
+from loadgen.reports.sweep_words import LOAD_WORDS, load_words
+
+_LATENCIES: Final = (
+    ("TTFT", "p50", "ttft_p50_ms"),
+    ("TTFT", "p99", "ttft_p99_ms"),
+    ("TPOT", "p50", "tpot_p50_ms"),
+    ("TPOT", "p99", "tpot_p99_ms"),
+    ("E2E", "p50", "e2e_p50_ms"),
+    ("E2E", "p99", "e2e_p99_ms"),
+)
+_BEST: Final = "beaten by no other"
+_BEATEN: Final = "beaten by another"
+_SHADES: Final = {"TTFT": BLUE, "TPOT": GREEN, "E2E": PURPLE}
+
+
+def sweep_charts(sweep: SweepRecord) -> Iterator[TitledChart]:
+    """Draw all of them; those that have nothing to draw are left out."""
+    throughput, latency = _throughput_rows(sweep), _latency_rows(sweep)
+    if throughput:
+        yield _throughput(sweep, throughput)
+    if latency:
+        yield _latency(sweep, latency)
+    for title, name, places in (
+        ("tokens/s per MW", "tokens_per_s_per_mw", sweep.pareto_per_mw),
+        ("tokens/s per chip", "tokens_per_s_per_chip", sweep.pareto_per_chip),
+    ):
+        rows = _pareto_rows(sweep, name, places)
+        if rows:
+            yield _pareto(sweep, rows, title)
+
+
+def _load_x(sweep: SweepRecord) -> alt.X:
+    asked = "asked" if sweep.axis == "rate" else "allowed"
+    title = f"load {asked}, {LOAD_WORDS[sweep.axis]}"
+    if sweep.axis == "rate":
+        title = f"load asked, sessions per {sweep.time} s"
+    loads = [point.load for point in sweep.points]
+    return alt.X("load:Q", title=title, **logarithmic(min(loads), max(loads)))
+
+
+def _marks(sweep: SweepRecord) -> list[alt.Chart]:
+    """Upright lines at the knee and at the highest load that keeps the SLO."""
+    rows: list[Row] = []
+    if sweep.knee is not None:
+        rows.append({"load": sweep.knee.load, "words": f"knee {number(sweep.knee.load)}", "y": 10})
+    if sweep.best is not None and sweep.best.load is not None:
+        words = f"SLO kept to {number(sweep.best.load)}"
+        rows.append({"load": sweep.best.load, "words": words, "y": 24})
+    if not rows:
+        return []
+    base = alt.Chart(data_of(rows)).encode(x="load:Q")
+    words = base.mark_text(align="right", dx=-5, color=INK, fontWeight="bold").encode(
+        text="words:N", y=alt.Y("y:Q", scale=None)
+    )
+    return [base.mark_rule(color=INK, strokeDash=[5, 4]), words]
+
+
+def _throughput_rows(sweep: SweepRecord) -> list[Row]:
+    kinds = (("completed", "requests_per_s"), ("within the SLO (goodput)", "goodput_per_s"))
+    rows: list[Row] = []
+    for what, name in kinds:
+        for point in sweep.points:
+            found: Measured | None = getattr(point.figures, name)
+            if found is not None:
+                rows.append(
+                    {
+                        "load": point.load,
+                        "per_s": found.value,
+                        "low": found.value if found.low is None else found.low,
+                        "high": found.value if found.high is None else found.high,
+                        "what": what,
+                    }
+                )
+    return rows
+
+
+def _throughput(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
+    names = list(dict.fromkeys(str(row["what"]) for row in rows))
+    title = f"requests per {sweep.time} s"
+    drawn = alt.Chart(data_of(rows)).encode(
+        x=_load_x(sweep),
+        color=colour("what", names, (BLUE, GREEN)),
+        tooltip=["load:Q", "per_s:Q", "low:Q", "high:Q", "what:N"],
+    )
+    spans = drawn.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    means = drawn.mark_line(strokeWidth=2, opacity=0.8).encode(
+        y=alt.Y("mean(per_s):Q", title=title), tooltip=[]
+    )
+    dots = drawn.mark_circle(size=45, opacity=1).encode(y=alt.Y("per_s:Q", title=title))
+    return TitledChart(
+        title="Throughput against load",
+        about="Each point with its 95 % interval; the line goes through the mean of each load.",
+        chart=alt.layer(means, spans, dots, *_marks(sweep)).properties(width=WIDTH, height=HEIGHT),
+    )
+
+
+def _latency_rows(sweep: SweepRecord) -> list[Row]:
+    rows: list[Row] = []
+    for measure, percentile, name in _LATENCIES:
+        for point in sweep.points:
+            found: Measured | None = getattr(point.figures, name)
+            if found is not None and found.value > 0:
+                rows.append(
+                    {
+                        "load": point.load,
+                        "ms": found.value,
+                        "low": max(found.low or found.value, 1e-3),
+                        "high": found.high or found.value,
+                        "measure": measure,
+                        "percentile": percentile,
+                    }
+                )
+    return rows
+
+
+def _latency(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
+    numbers = [float(row["ms"] or 0) for row in rows]
+    shown = [name for name in _SHADES if any(row["measure"] == name for row in rows)]
+    axis = logarithmic(min(numbers), max(numbers))
+    title = f"{sweep.time} ms"
+    drawn = alt.Chart(data_of(rows)).encode(
+        x=_load_x(sweep),
+        color=colour("measure", shown, [_SHADES[name] for name in shown]),
+        tooltip=["load:Q", "ms:Q", "low:Q", "high:Q", "measure:N", "percentile:N"],
+    )
+    lines = drawn.mark_line(strokeWidth=2, opacity=0.8).encode(
+        y=alt.Y("mean(ms):Q", title=title, **axis),
+        strokeDash=dashes("percentile", ("p50", "p99")),
+        tooltip=[],
+    )
+    spans = drawn.mark_rule(strokeWidth=1.2, opacity=0.7).encode(
+        y=alt.Y("low:Q", title=title, **axis), y2="high:Q"
+    )
+    dots = drawn.mark_circle(size=40, opacity=1).encode(y=alt.Y("ms:Q", title=title, **axis))
+    return TitledChart(
+        title="Latency against load",
+        about="Each point with its 95 % interval. Latencies count from when requests were due.",
+        chart=alt.layer(lines, spans, dots, *_marks(sweep)).properties(
+            width=WIDTH, height=HEIGHT + 70
+        ),
+    )
+
+
+def _pareto_rows(sweep: SweepRecord, name: str, places: tuple[int, ...]) -> list[Row]:
+    rows: list[Row] = []
+    for place, point in enumerate(sweep.points):
+        user, value = point.figures.interactivity_p50, getattr(point.figures, name)
+        if user is not None and value is not None:
+            rows.append(
+                {
+                    "user": user.value,
+                    "value": value,
+                    "load": load_words(sweep, point.load),
+                    "number": number(point.load),
+                    "best": _BEST if place in places else _BEATEN,
+                }
+            )
+    return rows
+
+
+def _pareto(sweep: SweepRecord, rows: Sequence[Row], title: str) -> TitledChart:
+    best = [row for row in rows if row["best"] == _BEST]
+    x = alt.X(
+        "user:Q",
+        title=f"interactivity, p50: output tokens per {sweep.time} s and user",
+        scale=alt.Scale(zero=False, padding=30),
+    )
+    y = alt.Y("value:Q", title=f"output {title}, {sweep.time} s", scale=alt.Scale(zero=True))
+    line = (
+        alt.Chart(data_of(best))
+        .mark_line(color=ORANGE, strokeWidth=2, interpolate="linear")
+        .encode(x=x, y=y, order="user:Q")
+    )
+    dots = (
+        alt.Chart(data_of(rows))
+        .mark_circle(size=80, opacity=1)
+        .encode(
+            x=x,
+            y=y,
+            color=colour("best", (_BEST, _BEATEN), (ORANGE, GREY), symbol="circle"),
+            tooltip=["load:N", "user:Q", "value:Q"],
+        )
+    )
+    words = alt.Chart(data_of(best)).mark_text(dy=-12, color=INK).encode(x=x, y=y, text="number:N")
+    return TitledChart(
+        title=f"Output {title} against interactivity",
+        about=f"Numbers at the points are the load, in {LOAD_WORDS[sweep.axis]}. "
+        "Further up and to the right is better.",
+        chart=alt.layer(line, dots, words).properties(width=WIDTH, height=HEIGHT + 90),
+    )

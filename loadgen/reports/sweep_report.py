@@ -1,0 +1,82 @@
+"""The report of a sweep: each point, the knee, the highest load that keeps the SLO, and Pareto."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+
+from loadgen.records.sweep_record import Measured, PointFigures, SweepPoint, SweepRecord
+from loadgen.reports.document import Document, Facts, FigureRow, Grid
+from loadgen.reports.figure_text import number
+from loadgen.reports.sweep_tables import bounds_grid, pareto_grid, points_grid
+from loadgen.reports.sweep_words import LOAD_WORDS, findings, sweep_facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SweepReport:
+    """A sweep over loads."""
+
+    sweep: SweepRecord
+
+    def document(self) -> Document:
+        """For people."""
+        sweep = self.sweep
+        axis = "rates" if sweep.axis == "rate" else "concurrencies"
+        sections: list[Facts | Grid] = [
+            findings(sweep),
+            points_grid(sweep),
+        ]
+        if any(point.bounds for point in sweep.points):
+            sections.append(bounds_grid(sweep))
+        for title, places, name in (
+            ("tokens/s per MW", sweep.pareto_per_mw, "tokens_per_s_per_mw"),
+            ("tokens/s per chip", sweep.pareto_per_chip, "tokens_per_s_per_chip"),
+        ):
+            if places:
+                sections.append(pareto_grid(sweep, title, places, name))
+        sections.append(sweep_facts(sweep))
+        warnings = dict.fromkeys(
+            f"{LOAD_WORDS[sweep.axis]} {number(point.load)}: {warning}"
+            for point in sweep.points
+            for warning in point.warnings
+        )
+        return Document(
+            title=f"UltraServe sweep over {axis}",
+            subtitle=f"{sweep.model} at {sweep.url} · {sweep.started_at} · {sweep.time} time",
+            sections=tuple(sections),
+            notes=(*sweep.notes, *warnings),
+            command=sweep.command,
+        )
+
+    def fields(self) -> Mapping[str, object]:
+        """For programs."""
+        return asdict(self.sweep)
+
+    def figures(self) -> tuple[FigureRow, ...]:
+        """For spreadsheets: a row for each figure of each point."""
+        return tuple(row for point in self.sweep.points for row in _rows(self.sweep, point))
+
+
+def _rows(sweep: SweepRecord, point: SweepPoint) -> Iterator[FigureRow]:
+    extra = {
+        "load": repr(point.load),
+        "load_unit": LOAD_WORDS[sweep.axis],
+        "stage": point.stage,
+        "results": point.results,
+        "time": sweep.time,
+        "verdict": point.verdict or "",
+    }
+    for each in fields(PointFigures):
+        found: Measured | float | None = getattr(point.figures, each.name)
+        if found is None:
+            continue
+        measured = found if isinstance(found, Measured) else Measured(value=found)
+        yield FigureRow(
+            traffic_class="all",
+            figure=each.name,
+            statistic="",
+            unit="",
+            value=measured.value,
+            low=measured.low,
+            high=measured.high,
+            samples=point.requests,
+            extra=extra,
+        )

@@ -1,0 +1,221 @@
+"""One run from its options to its record: asks the server, attacks it, and keeps what happened.
+
+A thin shell around the pure parts; reports are made from the record, by others.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+import aiohttp
+
+from loadgen.attack.job import do_job
+from loadgen.attack.workers import Workers, WorkersEnd
+from loadgen.clients.server_clock import read_server
+from loadgen.clients.server_session import open_session
+from loadgen.errors import LoadError, ServerError
+from loadgen.live.live_counts import LiveCounts
+from loadgen.prompts.recount import recount
+from loadgen.records.result import Result
+from loadgen.records.results_file import ResultsWriter
+from loadgen.records.run_record import (
+    ClassHeader,
+    Recount,
+    RunEnd,
+    RunHeader,
+    RunRecord,
+    SendSummary,
+)
+from loadgen.records.server_reading import ServerReading
+from loadgen.runs.interruption import stopped_by_signals
+from loadgen.runs.options import RunOptions
+from loadgen.runs.preparation import Prepared, prepare
+
+HEAD_START_NS: Final = 10_000_000
+"""From here to the first request: by then the attack waits for it, as for any other."""
+
+FREEZE_EVERY: Final = 1_000
+"""Results that are kept are taken out of the collector's sight in such lots: of 300,000 that it
+goes through, it stops the process for 0.17 s at a time; so, for 7 ms at most."""
+
+
+async def run(
+    options: RunOptions, *, command: str, key: str = "", live: LiveCounts | None = None
+) -> RunRecord:
+    """Do the run. Ctrl-C or SIGTERM ends the sending, and the record says so; a second ends all.
+
+    `key` is the server's for this client, and is in no record. With `options.results` every line is
+    in the file as soon as it happened. Raises LoadError when nothing could be sent; a server that
+    fails later, or a worker that dies, is in the record.
+    """
+    live = LiveCounts() if live is None else live
+    with ExitStack() as stack:
+        writer = None
+        if options.results is not None:  # first: a path that cannot be written costs no run
+            writer = stack.enter_context(ResultsWriter(options.results))
+        async with open_session(key=key, ca=options.server.ca) as session:
+            prepared = await prepare(session, options, command=command, key=key, live=live)
+            return await _Run(options, prepared, session=session, live=live, writer=writer).run()
+
+
+class _Run:
+    """A run that is prepared: its results as they come, and its end."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        prepared: Prepared,
+        *,
+        session: aiohttp.ClientSession,
+        live: LiveCounts,
+        writer: ResultsWriter | None,
+    ) -> None:
+        self._options = options
+        self._prepared = prepared
+        self._session = session
+        self._live = live
+        self._writer = writer
+        self._results: list[Result] = []
+        self._skipped: ServerReading | None = None
+        self._skipping: asyncio.Task[None] | None = None
+        self._stop: Callable[[], None] | None = None
+        self._stopped = False
+        self._began_ns: int | None = None
+
+    async def run(self) -> RunRecord:
+        header = self._prepared.header
+        if self._writer is not None:
+            self._writer.header(header)
+        with stopped_by_signals(self._interrupt):
+            done = await self._attack()
+            end = await self._end(done, self._wall_s())
+        if self._writer is not None:
+            self._writer.end(end)
+        return RunRecord(header=header, results=self._results, end=end, skipped=self._skipped)
+
+    def _wall_s(self) -> float:
+        """How long the attack has lasted; 0 if it was interrupted before it began."""
+        if self._began_ns is None:
+            return 0.0
+        return max(0, time.monotonic_ns() - self._began_ns) / 1e9
+
+    async def _attack(self) -> WorkersEnd:
+        """Send everything, in this process or in workers."""
+        job, workers = self._prepared.job, self._options.workers
+        # What is there by now stays: without this the collector would go through all of it again
+        # and again, for milliseconds each time, while latencies are measured.
+        gc.freeze()
+        try:
+            if workers == 1:
+                end = await do_job(
+                    job,
+                    origin_ns=self._begin_here,
+                    sink=self._keep,
+                    spectator=self._live,
+                    on_attack=lambda attack: self._stop_by(attack.stop),
+                )
+                return WorkersEnd(ends=[end])
+            pool = Workers(job.split(workers), sink=self._keep, spectator=self._live)
+            self._stop_by(pool.stop)
+            return await pool.run(self._begin)
+        except BaseExceptionGroup as group:
+            refusals, faults = group.split(LoadError)
+            if faults is not None or refusals is None:
+                raise
+            raise refusals.exceptions[0] from group  # a results file on a disk that is full
+        finally:
+            gc.unfreeze()
+            if self._skipping is not None:
+                self._skipping.cancel()
+
+    async def _begin_here(self) -> int:
+        origin_ns = time.monotonic_ns() + HEAD_START_NS
+        self._begin(origin_ns)
+        return origin_ns
+
+    def _begin(self, origin_ns: int) -> None:
+        self._began_ns = origin_ns
+        self._live.begin(self._prepared.header, origin_ns)
+        if self._options.skip_s > 0:
+            self._skipping = asyncio.create_task(self._read_after_skip(origin_ns))
+
+    async def _read_after_skip(self, origin_ns: int) -> None:
+        """Read the server's meters when what is measured begins."""
+        skip_ns = self._options.skip_s * 1e9 * (self._prepared.header.start.dilation or 1.0)
+        await asyncio.sleep((origin_ns + skip_ns - time.monotonic_ns()) / 1e9)
+        self._skipped = await self._reading()
+        if self._writer is not None:
+            self._writer.skipped(self._skipped)
+
+    def _keep(self, result: Result) -> None:
+        self._results.append(result)
+        if len(self._results) % FREEZE_EVERY == 0:
+            gc.freeze()
+        if self._writer is not None:
+            self._writer.result(result)
+        self._live.add_result(result)
+
+    def _stop_by(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        if self._stopped:
+            stop()
+
+    def _interrupt(self) -> None:
+        self._stopped = True
+        if self._stop is not None:
+            self._stop()
+
+    async def _end(self, done: WorkersEnd, wall_s: float) -> RunEnd:
+        self._live.say("reading the server's meters")
+        reading = await self._reading()
+        self._live.say("counting tokens again")
+        return RunEnd(
+            end=reading,
+            wall_s=wall_s,
+            sending=_sending(self._prepared.header, done, self._results),
+            lags=tuple(end.lag for end in done.ends),
+            recount=await self._recounted(),
+            problem=done.problem,
+        )
+
+    async def _reading(self) -> ServerReading:
+        """Read the server's meters; by now a failure is a note in the report, no reason to stop."""
+        try:
+            return await read_server(self._session, self._options.server.url)
+        except ServerError as error:
+            return ServerReading(problem=error.reason)
+
+    async def _recounted(self) -> Recount:
+        if self._options.recount == 0:
+            return Recount(problem="it was not asked for")
+        try:
+            return await recount(
+                self._results, self._prepared.tokenizer, limit=self._options.recount
+            )
+        except LoadError as error:
+            return Recount(problem=str(error))
+
+
+def _sending(
+    header: RunHeader, done: WorkersEnd, results: Sequence[Result]
+) -> Mapping[str, SendSummary]:
+    """The summaries of all workers by class."""
+    return {each.name: _class_sending(each, done, results) for each in header.classes}
+
+
+def _class_sending(header: ClassHeader, done: WorkersEnd, results: Sequence[Result]) -> SendSummary:
+    parts = [end.sending[header.name] for end in done.ends]
+    unsent = sum(part.unsent for part in parts)
+    if done.problem:  # nobody knows what a worker that died has sent: what is missing counts
+        kept = sum(result.traffic_class == header.name for result in results)
+        unsent = max(0, header.requests - kept)
+    return SendSummary(
+        held_back=sum(part.held_back for part in parts),
+        unsent=unsent,
+        interrupted=bool(done.problem) or any(part.interrupted for part in parts),
+        repeated=sum(part.repeated for part in parts),
+        planned_histories=sum(part.planned_histories for part in parts),
+    )

@@ -1,0 +1,150 @@
+"""How surely each bound of an SLO is kept at a load, over all the runs at that load.
+
+A bound `ttft=200ms@p99` is kept if at least 99 % of requests have a TTFT of at most 200 ms. The
+share seen is binomial, so Wilson's interval says where the true one may lie: the bound is kept if
+the whole interval lies at or above 99 %, missed if it lies below, and undecided in between.
+
+Requests that are neighbours in time wait in one queue, so n of them say less than n independent
+ones. How much less is the variance of the share by batch means (`loadgen.measures.intervals`)
+over the one that independent samples would have. Late requests are few, so that is measured twice,
+at the limit and at the 90th percentile of the values, where lateness comes in runs as well, and the
+larger counts.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy import special  # type: ignore[import-untyped]  # special alone: stats takes a second
+
+from loadgen.durations import duration_words
+from loadgen.measures.columns import Bools, Columns
+from loadgen.measures.goodput import values_ms
+from loadgen.measures.intervals import spread_of_sum
+from loadgen.measures.samples import Float64s, Samples, token_gaps
+from loadgen.measures.slo import MEASURES, Bound, ServiceLevel
+from loadgen.records.run_record import RunRecord
+from loadgen.records.sweep_record import BoundShare, Verdict
+
+_PROXY_PERCENTILE: Final = 90.0
+_TAIL: Final = 0.025  # where the two are compared
+_TYPED: Final = {name: typed for typed, name in MEASURES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one run says of one bound: how many samples there are and how many kept it, and how
+    many times the variance of their sum is that of independent ones (at least 1).
+    """
+
+    samples: int
+    kept: int
+    inflation: float
+
+
+def held(record: RunRecord, traffic_class: str, bound: Bound) -> Held:
+    """Hold a class's samples in one run against a bound.
+
+    A failed request is infinitely late; one that was aborted says nothing, and so does what was due
+    in the part that is skipped. For ITL each gap is a sample.
+    """
+    dilation = record.header.start.dilation or 1.0
+    skip_ns = record.header.skip_s * dilation * 1e9
+    columns = Columns.of([each for each in record.results if each.traffic_class == traffic_class])
+    rows = columns.where(~columns.aborted & (columns.intended_ns >= skip_ns))
+    values = _values(rows, bound, dilation)
+    if not len(values):
+        return Held(samples=0, kept=0, inflation=1.0)
+    kept = values.values <= bound.limit  # [samples]
+    finite = values.values[np.isfinite(values.values)]
+    inflation = _inflation(values, kept)
+    if finite.size:
+        usual = values.values <= np.percentile(finite, _PROXY_PERCENTILE)
+        inflation = max(inflation, _inflation(values, usual))
+    return Held(samples=len(values), kept=int(kept.sum()), inflation=inflation)
+
+
+def bound_share(
+    runs: Sequence[Held], *, traffic_class: str, bound: Bound, tail: float
+) -> BoundShare:
+    """Put runs together. `tail` is the chance of being wrong on either side, as in 0.025."""
+    needed = bound.percentile / 100
+    samples = sum(run.samples for run in runs)
+    words = f"{_TYPED[bound.measure]}={duration_words(bound.limit / 1e3)}@p{bound.percentile:g}"
+    if not samples:
+        share, low, high, effective = 0.0, 0.0, 1.0, 0.0
+    else:
+        share = sum(run.kept for run in runs) / samples
+        effective = samples**2 / sum(run.samples * run.inflation for run in runs)
+        low, high = wilson(share, effective, tail=tail)
+    verdict: Verdict = "kept" if low >= needed else "missed" if high < needed else "undecided"
+    return BoundShare(
+        traffic_class=traffic_class,
+        words=words,
+        needed=needed,
+        share=share,
+        low=low,
+        high=high,
+        samples=samples,
+        effective=effective,
+        verdict=verdict,
+    )
+
+
+def verdict_of(bounds: Sequence[BoundShare]) -> Verdict:
+    """Kept if all are, missed if any is."""
+    verdicts = {bound.verdict for bound in bounds}
+    if "missed" in verdicts:
+        return "missed"
+    return "undecided" if "undecided" in verdicts else "kept"
+
+
+def wilson(share: float, count: float, *, tail: float) -> tuple[float, float]:
+    """Wilson's interval of a share seen in `count` independent samples (above 0)."""
+    z2 = float(special.ndtri(1 - tail)) ** 2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count) / (1 + z2 / count)
+    # Rounding must not leave the share itself outside.
+    return min(share, middle - half), max(share, middle + half)
+
+
+def samples_needed(level: ServiceLevel, *, tail: float) -> int:
+    """Independent samples without a miss that it takes to say that every bound is kept.
+
+    With no miss in n, Wilson's lower end is n / (n + z²).
+    """
+    z2 = float(special.ndtri(1 - tail)) ** 2
+    strictest = max(bound.percentile for bound in level.bounds) / 100
+    return math.ceil(z2 * strictest / (1 - strictest) - 1e-9)
+
+
+def _values(rows: Columns, bound: Bound, dilation: float) -> Samples:
+    """Values in ms in the order of time, infinite for what failed."""
+    failed = ~rows.streamed
+    if bound.measure == "itl_ms":
+        gaps_ms, at_ns, _ = token_gaps(rows, dilation)
+        missing = np.where(failed, np.maximum(rows.asked_output_tokens - 1, 0), 0)  # [requests]
+        late = np.full(int(missing.sum()), np.inf)
+        when = np.concatenate([at_ns, np.repeat(rows.ended_ns, missing)])
+        order = np.argsort(when, kind="stable")
+        return Samples.in_order(np.concatenate([gaps_ms, late])[order])
+    values: Float64s = np.full(len(rows), np.inf)  # [requests]
+    if bound.measure == "tpot_ms":
+        values[rows.spread] = values_ms(rows, bound.measure, dilation)
+        return Samples.in_order(values[rows.spread | failed])
+    values[~failed] = values_ms(rows, bound.measure, dilation)[~failed]
+    return Samples.in_order(values)
+
+
+def _inflation(values: Samples, kept: Bools) -> float:
+    share = float(kept.mean())
+    sums = np.bincount(values.cell, weights=kept - share, minlength=values.cells)  # [cells]
+    found = spread_of_sum(sums.astype(np.float64))
+    if found is None or not 0 < share < 1:
+        return 1.0
+    variance, freedom = found
+    # The variance is a guess too: as much surer must one be as Student's t is wider than z.
+    surer = float(special.stdtrit(freedom, 1 - _TAIL) / special.ndtri(1 - _TAIL))
+    return max(1.0, variance / (len(values) * share * (1 - share)) * surer**2)

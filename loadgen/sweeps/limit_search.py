@@ -1,0 +1,144 @@
+"""The search for the highest load that keeps an SLO: which load to run next.
+
+First it closes in: the ratio between the highest load that seems to be kept and the lowest that
+does not is halved until it is within the precision. Then it makes sure: what is still open there is
+run again, until it is decided or has had all its runs. A load that stays undecided after those
+counts as not kept, and the search goes on below it; so what it names was kept with confidence.
+
+It assumes that more load never does better: loads below one that was kept are not looked at, and
+where a higher load seems kept above one that was not, the lower one counts.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from loadgen.records.sweep_record import Axis, Verdict
+
+DESCENTS_MAX: Final = 6
+"""Halvings below the lowest load that was asked for, before it is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known of a load: its verdict, whether the share seen so far would keep the SLO, and
+    whether it may be run again.
+    """
+
+    verdict: Verdict
+    seems_kept: bool
+    may_repeat: bool
+
+    @property
+    def open(self) -> bool:
+        """Undecided, and worth another run."""
+        return self.verdict == "undecided" and self.may_repeat
+
+    @property
+    def leans_kept(self) -> bool:
+        """Kept, or likely to be."""
+        return self.verdict == "kept" or (self.open and self.seems_kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bracket:
+    """The highest load that was kept below all that were not, and the lowest that was not."""
+
+    kept: float | None
+    above: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSearch:
+    """Settings: stop where the bracket's ends are within `precision` of each other.
+
+    Loads of the axis concurrency are whole numbers. Raises ValueError for a precision not above 0.
+    """
+
+    axis: Axis
+    lowest: float
+    precision: float
+
+    def __post_init__(self) -> None:
+        if not self.precision > 0:
+            raise ValueError(f"a precision of {self.precision}")
+
+    def bracket(self, standings: Mapping[float, Standing]) -> Bracket:
+        """Read off what is certain: the answer, when `next_load` has nothing more to run."""
+        kept = max(
+            (load for load, each in standings.items() if each.verdict == "kept"), default=None
+        )
+        missed = [load for load, each in standings.items() if each.verdict == "missed"]
+        if kept is not None and missed and min(missed) < kept:
+            lower = [
+                load
+                for load, each in standings.items()
+                if each.verdict == "kept" and load < min(missed)
+            ]
+            kept = max(lower, default=None)
+        not_kept = [
+            load
+            for load, each in standings.items()
+            if each.verdict != "kept" and (kept is None or load > kept)
+        ]
+        return Bracket(kept=kept, above=min(not_kept, default=None))
+
+    def next_load(self, standings: Mapping[float, Standing]) -> float | None:
+        """Return the load to run next, new or once more; None when there is nothing more to find.
+
+        `standings` has at least one load.
+        """
+        below, above = self._ends(standings)
+        if above is None:
+            top = max(standings)
+            return top if standings[top].open else None
+        if below is None:
+            return above if standings[above].open else self._lower(above)
+        middle = self._middle(below, above)
+        if middle is not None:
+            return middle
+        for load in (below, above):
+            if standings[load].open:
+                return load
+        return None
+
+    def _ends(self, standings: Mapping[float, Standing]) -> tuple[float | None, float | None]:
+        """The highest load that leans to be kept, and the lowest above it that does not.
+
+        Loads below one that was kept for certain count as kept, unless they were missed.
+        """
+        sure = self.bracket(standings).kept
+        above = min(
+            (
+                load
+                for load, each in standings.items()
+                if not each.leans_kept and (sure is None or load > sure)
+            ),
+            default=None,
+        )
+        limit = math.inf if above is None else above
+        below = max(
+            (load for load, each in standings.items() if each.leans_kept and load < limit),
+            default=None,
+        )
+        return below, above
+
+    def _middle(self, below: float, above: float) -> float | None:
+        """Between the ends, by their ratio; None where they are close enough."""
+        if above <= below * (1 + self.precision):
+            return None
+        if self.axis == "concurrency":
+            if above - below <= 1:
+                return None
+            return min(max(float(math.floor(math.sqrt(below * above))), below + 1), above - 1)
+        middle = float(f"{math.sqrt(below * above):.4g}")
+        return middle if below < middle < above else None
+
+    def _lower(self, missed: float) -> float | None:
+        """Halve, but not for ever."""
+        half = missed / 2
+        if self.axis == "concurrency":
+            half = float(math.floor(half))
+            return half if half >= 1 else None
+        return half if half >= self.lowest / 2**DESCENTS_MAX else None

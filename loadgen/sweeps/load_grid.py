@@ -1,0 +1,66 @@
+"""The loads that a sweep goes through: `1,2,4,8`, `1-64x2`, or up to a highest one."""
+
+import math
+from typing import Final
+
+from loadgen.errors import OptionError
+from loadgen.records.sweep_record import Axis
+
+LOADS_MAX: Final = 100
+"""More points than anybody waits for: a slip of the hand."""
+
+DOUBLINGS_BELOW_MAX: Final = 6
+"""A sweep up to a highest load R begins at R / 64 and doubles."""
+
+FORMS: Final = "loads such as 1,2,4,8, or FROM-TOxFACTOR, as in 1-64x2"
+
+
+def parse_loads(text: str, *, axis: Axis, option: str) -> tuple[float, ...]:
+    """Return the loads in rising order, each once; raises OptionError.
+
+    A concurrency is a whole number. The last of FROM-TOxFACTOR is TO itself.
+    """
+    try:
+        loads = _range(text) if "x" in text else tuple(_number(word) for word in text.split(","))
+    except ValueError:
+        raise OptionError(option=option, value=text, expected=FORMS) from None
+    if axis == "concurrency":
+        if "x" in text:
+            loads = tuple(float(round(load)) for load in loads)
+        if any(not load.is_integer() for load in loads):
+            raise OptionError(option=option, value=text, expected="whole numbers from 1 on")
+    if len(loads) > LOADS_MAX:
+        raise OptionError(option=option, value=text, expected=f"at most {LOADS_MAX} loads")
+    return tuple(sorted(set(loads)))
+
+
+def loads_up_to(highest: float) -> tuple[float, ...]:
+    """Double up to `highest`, from a sixty-fourth of it."""
+    halvings = range(DOUBLINGS_BELOW_MAX, -1, -1)
+    return tuple(float(load_words(highest / 2**each)) for each in halvings)
+
+
+def load_words(load: float) -> str:
+    """Write a load as it is typed and as files are named: no more digits than it needs."""
+    return f"{load:.6g}"
+
+
+def _range(text: str) -> tuple[float, ...]:
+    ends, _, step = text.partition("x")
+    first, dash, last = ends.partition("-")
+    low, high, factor = _number(first), _number(last), _number(step)
+    if not dash or high < low or factor <= 1:
+        raise ValueError(text)
+    # So small a factor that it takes more than the loads allowed is refused by their number.
+    steps = min(math.floor(math.log(high / low) / math.log(factor) + 1e-9), LOADS_MAX)
+    loads = [low * factor**step for step in range(steps + 1)]
+    if loads[-1] < high * (1 - 1e-9):
+        loads.append(high)
+    return tuple(float(load_words(load)) for load in loads)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value

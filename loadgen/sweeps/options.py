@@ -1,0 +1,90 @@
+"""What a sweep was asked to do, checked."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from loadgen.errors import OptionError
+from loadgen.measures.slo import ServiceLevel
+from loadgen.records.sweep_record import Axis
+from loadgen.runs.options import ClassOptions, RunOptions
+from loadgen.sweeps.load_grid import load_words
+
+ERROR_SHARE: Final = 0.05
+"""Chance of a wrong verdict on a load, all the runs at it included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOptions:
+    """A run that is repeated at `loads`, rising, of the class `vary`; results go into `folder`.
+
+    With an SLO of any class the highest load that keeps it is searched, to within `precision` of
+    the load; an undecided load is run up to `looks` times, each time twice as long. Raises
+    OptionError for a class that is not there.
+    """
+
+    run: RunOptions
+    axis: Axis
+    loads: tuple[float, ...]
+    vary: str
+    folder: Path
+    precision: float = 0.05
+    looks: int = 4
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in self.run.classes]
+        if self.vary not in names:
+            raise OptionError(option="--vary", value=self.vary, expected=" or ".join(names))
+
+    @property
+    def tail(self) -> float:
+        """Chance of being wrong that each look at a load may use up, on either side."""
+        return ERROR_SHARE / self.looks
+
+    @property
+    def levels(self) -> tuple[tuple[str, ServiceLevel], ...]:
+        """The classes that have an SLO, and theirs."""
+        return tuple((each.name, each.slo) for each in self.run.classes if each.slo is not None)
+
+    @staticmethod
+    def growth(repeat: int) -> int:
+        """How many times the requests of the first run at a load its `repeat`-th one has: 1, 2, 4,
+        8. What a first run leaves undecided takes more than as much again.
+        """
+        return 1 << repeat
+
+    def at(self, load: float, *, position: int, repeat: int = 0) -> RunOptions:
+        """The run at `load`, as the sweep's number `position`, run there `repeat` times before.
+
+        Every run has a seed of its own: prompts that came before would be found in a prefix cache.
+        """
+        classes = tuple(
+            self._sized(self._loaded(each, load) if each.name == self.vary else each, repeat)
+            for each in self.run.classes
+        )
+        name = f"{position + 1:03}-{self.axis}-{load_words(load)}.jsonl"
+        return replace(
+            self.run,
+            classes=classes,
+            seed=self.run.seed + position,
+            results=self.folder / name,
+        )
+
+    def _loaded(self, each: ClassOptions, load: float) -> ClassOptions:
+        words = load_words(load)
+        rate, concurrency = (words, None) if self.axis == "rate" else (None, words)
+        return replace(each, arrivals=replace(each.arrivals, rate=rate, concurrency=concurrency))
+
+    def _sized(self, each: ClassOptions, repeat: int) -> ClassOptions:
+        """Make the run so many times as long, in requests or in time, whichever bounds it."""
+        growth = self.growth(repeat)
+        sessions, duration_s = each.workload.sessions, each.arrivals.duration_s
+        return replace(
+            each,
+            workload=replace(
+                each.workload, sessions=None if sessions is None else sessions * growth
+            ),
+            arrivals=replace(
+                each.arrivals, duration_s=None if duration_s is None else duration_s * growth
+            ),
+        )

@@ -1,0 +1,58 @@
+"""The BurstGPT trace (HPMLL/BurstGPT; Wang et al., arXiv 2401.17644, CC-BY-4.0).
+
+A CSV of Timestamp in seconds, Model, Request tokens, Response tokens, Total tokens, Log Type; its
+second release puts Session ID and Elapsed time behind the timestamp. A row of 0 tokens is a request
+that failed when it was recorded, as the data set's own description says: it has no length to send,
+is left out, and counted. Sessions are not joined: the trace does not say whether a conversation's
+earlier turns are counted in its request tokens.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from loadgen.errors import TraceError
+from loadgen.workloads.recording import Recording
+from loadgen.workloads.trace_lines import (
+    TraceRow,
+    csv_fields,
+    read_lines,
+    read_rows,
+    read_seconds_ns,
+    read_tokens,
+)
+
+HEADERS: Final = (
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type",
+)
+
+
+def read_burstgpt(path: Path) -> Recording:
+    """Read every row of the file, in its order; raises TraceError for the first that is wrong."""
+    lines = read_lines(path)
+    if not lines or lines[0] not in HEADERS:
+        found = lines[0].strip()[:80] if lines else ""
+        reason = f"expected the header {HEADERS[0]}, found {found!r}"
+        raise TraceError(path=path, line=1, reason=reason)
+    columns = lines[0].split(",")
+    request, response = columns.index("Request tokens"), columns.index("Response tokens")
+    failed = 0
+
+    def read(line: str) -> TraceRow | None:
+        nonlocal failed
+        fields = csv_fields(line, len(columns))
+        at_ns = read_seconds_ns("Timestamp", fields[0])
+        input_tokens = read_tokens("Request tokens", fields[request], least=0)
+        output_tokens = read_tokens("Response tokens", fields[response], least=0)
+        if not input_tokens or not output_tokens:
+            failed += 1
+            return None
+        return TraceRow(at_ns, input_tokens, output_tokens)
+
+    rows = read_rows(path, lines[1:], first_line=2, read=read)
+    recording = Recording.of_rows("burstgpt", rows)
+    if not failed:
+        return recording
+    note = f"{failed:,} rows of {path.name} are requests that failed when recorded, left out"
+    return replace(recording, notes=(note,))

@@ -1,0 +1,106 @@
+"""Writes the calls of a plan: hands out keys, keeps lengths below caps, counts what it cut."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from loadgen.records.request import Role
+from loadgen.workloads.recording import NS_PER_S
+from loadgen.workloads.session_plan import CallPlan, LengthCuts, Segment
+from loadgen.workloads.workload_spec import WorkloadSpec
+
+Segments = tuple[Segment, ...]
+
+
+class CallWriter:
+    """Makes segments and calls of one plan, in the order of its sessions.
+
+    Keys are counted up in that order, so the first sessions' keys do not depend on how many follow.
+    """
+
+    def __init__(self, spec: WorkloadSpec) -> None:
+        self.keys = 0
+        self.left_out_calls = 0
+        self._think_ns = round(spec.think_s * NS_PER_S)
+        self._schema: Mapping[str, Any] | None = spec.output_schema
+        self._max_input_tokens = spec.max_input_tokens
+        self._max_output_tokens = spec.max_output_tokens
+        self._keys: dict[Hashable, int] = {}
+        self._segments: dict[tuple[Hashable, int, Role], Segment] = {}
+        self._cut_inputs: list[int] = []
+        self._cut_outputs: list[int] = []
+
+    def own(self, tokens: int, role: Role = "user") -> Segment:
+        """Make a piece that no other is like."""
+        self.keys += 1
+        return Segment(key=self.keys - 1, tokens=tokens, role=role)
+
+    def same(
+        self, name: Hashable, tokens: int, *, role: Role = "user", text: str | None = None
+    ) -> Segment:
+        """Make a piece that is like all others of that name, as far as the shorter goes."""
+        segment = self._segments.get((name, tokens, role))
+        if segment is None:
+            key = self._keys.setdefault(name, self.keys)
+            self.keys = max(self.keys, key + 1)
+            segment = Segment(key=key, tokens=tokens, role=role, text=text)
+            self._segments[name, tokens, role] = segment
+        return segment
+
+    def call(
+        self, history: Segments, own: Segments, output_tokens: int, *, after: tuple[int, ...] = ()
+    ) -> CallPlan | None:
+        """Make the call whose prompt is `history`, then `own`; cut to what it may be.
+
+        None, if the history of a call that waits for another leaves no room for a token more.
+        """
+        cap = self._max_input_tokens
+        segments = history + own
+        if cap is not None:
+            tokens = sum(segment.tokens for segment in segments)
+            if tokens > cap:
+                if after and sum(segment.tokens for segment in history) >= cap:
+                    return None
+                segments = _cut(segments, cap)
+                self._cut_inputs.append(tokens - cap)
+        if self._max_output_tokens is not None and output_tokens > self._max_output_tokens:
+            self._cut_outputs.append(output_tokens - self._max_output_tokens)
+            output_tokens = self._max_output_tokens
+        return CallPlan(
+            segments=segments,
+            output_tokens=output_tokens,
+            after=after,
+            think_ns=self._think_ns if after else 0,
+            output_schema=self._schema,
+        )
+
+    def reply(
+        self, position: int, call: CallPlan, *, role: Role = "assistant", text: str | None = None
+    ) -> Segment:
+        """Make the piece that stands for the reply of the call at `position`."""
+        self.keys += 1
+        return Segment(
+            key=self.keys - 1, tokens=call.output_tokens, role=role, reply_of=position, text=text
+        )
+
+    def cuts(self) -> LengthCuts:
+        """Say what has been cut so far."""
+        return LengthCuts(
+            max_input_tokens=self._max_input_tokens,
+            max_output_tokens=self._max_output_tokens,
+            input_cut_requests=len(self._cut_inputs),
+            input_tokens_cut=sum(self._cut_inputs),
+            output_cut_requests=len(self._cut_outputs),
+            output_tokens_cut=sum(self._cut_outputs),
+        )
+
+
+def _cut(segments: Segments, tokens: int) -> Segments:
+    """Keep the first `tokens` of them."""
+    kept: list[Segment] = []
+    for segment in segments:
+        if not tokens:
+            break
+        taken = min(segment.tokens, tokens)
+        tokens -= taken
+        kept.append(segment if taken == segment.tokens else segment.cut(taken))
+    return tuple(kept)

@@ -1,0 +1,95 @@
+"""Lengths from a histogram file: what somebody counted in traffic of their own.
+
+A CSV of two columns, a length and its weight, with or without a header that names them. A length
+is a whole number, or FROM-TO, whose numbers are then all as likely. Weights are any numbers from 0
+on; they need not add up to 1.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.errors import TraceError
+from loadgen.workloads.trace_lines import csv_fields, read_lines, read_tokens
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+_RANGE = re.compile(r"([^-]*)-([^-]*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthHistogram:
+    """Bins from `least` to `most`, both within, each with the weight of all its lengths together.
+
+    Raises ValueError for bins that are not as long as one another or that have no weight at all.
+    """
+
+    words: str
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.least) == len(self.most) == len(self.weights):
+            raise ValueError("a bin has two ends and a weight")
+        if not 0.0 < math.fsum(self.weights) < math.inf or min(self.weights) < 0.0:
+            raise ValueError("weights are from 0 on, and not all 0")
+
+    def at(self, uniforms: Float64s) -> Int64s:
+        """Lengths at numbers in [0, 1), float64[n] -> int64[n]."""
+        least, most = np.array(self.least), np.array(self.most)  # [bins]
+        weights = np.array(self.weights)
+        ends = np.cumsum(weights / weights.sum())  # [bins], the last is 1
+        # Rounding may leave the last end below a number near 1, or put one on an empty bin's end.
+        last = int(np.flatnonzero(weights)[-1])
+        bins = np.minimum(np.searchsorted(ends, uniforms, side="right"), last)  # [n]
+        share = weights[bins] / weights.sum()
+        within = (uniforms - (ends[bins] - share)) / share  # [n], in [0, 1) but for rounding
+        steps = np.floor(within * (most[bins] - least[bins] + 1)).astype(np.int64)
+        lengths: Int64s = np.clip(least[bins] + steps, least[bins], most[bins])
+        return lengths
+
+    def draw(self, chance: np.random.Generator, count: int) -> Int64s:
+        """Draw lengths, int64[count]."""
+        return self.at(chance.random(count))
+
+
+def read_histogram(path: Path) -> LengthHistogram:
+    """Read the file; raises TraceError with the line of the first row that is wrong."""
+    lines = read_lines(path)
+    headed = bool(lines) and not any(character.isdigit() for character in lines[0])
+    bins: list[tuple[int, int, float]] = []
+    for number, line in enumerate(lines[headed:], start=1 + headed):
+        try:
+            bins.append(_bin(line))
+        except ValueError as error:
+            raise TraceError(path=path, line=number, reason=str(error)) from error
+    if not any(weight for _, _, weight in bins):
+        raise TraceError(path=path, line=None, reason="has no length with a weight above 0")
+    least, most, weights = zip(*bins, strict=True)
+    return LengthHistogram(words=f"histogram:{path}", least=least, most=most, weights=weights)
+
+
+def _bin(line: str) -> tuple[int, int, float]:
+    length, weight = csv_fields(line, 2)
+    ends = _RANGE.fullmatch(length.strip())
+    least, most = (ends[1], ends[2]) if ends else (length.strip(), length.strip())
+    first, last = read_tokens("the length", least), read_tokens("the length", most)
+    if first > last:
+        raise ValueError(f"the lengths {length.strip()} go down")
+    return first, last, _weight(weight.strip())
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError as error:
+        raise ValueError(f"the weight {text[:40]!r} is not a number") from error
+    if not 0.0 <= weight < math.inf:
+        raise ValueError(f"the weight {text[:40]} is not a number from 0 on")
+    return weight

@@ -1,0 +1,176 @@
+"""From what was asked to sessions: lengths, what is shared, what waits for what; no words yet.
+
+The same spec, trace and seed give the same sessions, and the first of them are the same however
+many there are.
+"""
+
+from collections.abc import Iterator
+
+from loadgen.errors import OptionError
+from loadgen.records.request import Role
+from loadgen.workloads.call_writer import CallWriter, Segments
+from loadgen.workloads.plan_words import plan_words
+from loadgen.workloads.recording import Recording
+from loadgen.workloads.session_draws import (
+    SessionDraws,
+    draw_groups,
+    draw_sessions,
+    draw_turns,
+)
+from loadgen.workloads.session_plan import CallPlan, Segment, WorkloadPlan
+from loadgen.workloads.session_shapes import Turn, conversation, fan_out
+from loadgen.workloads.sharegpt import Conversations
+from loadgen.workloads.trace_file import Trace, read_trace
+from loadgen.workloads.workload_spec import WorkloadSpec
+
+Calls = tuple[CallPlan, ...]
+
+
+def plan_workload(
+    spec: WorkloadSpec, *, sessions: int | None, seed: int, trace: Trace | None = None
+) -> WorkloadPlan:
+    """Plan `sessions` sessions; None: as many as `spec` says, or as the trace has rows.
+
+    `trace` is what `read_trace` gave for the same spec; it is read here if it is not given. Texts
+    of a trace of conversations have been counted by then (`Conversations.counted`), or ValueError.
+    A trace that has fewer rows begins anew, with other words where it has none of its own; there
+    are then no recorded arrivals. Raises TraceError for a file, and OptionError for options, that
+    cannot be used.
+    """
+    if trace is None:
+        trace = read_trace(spec, sessions=spec.sessions if sessions is None else sessions)
+    _check(spec, trace)
+    sessions = spec.sessions if sessions is None else sessions
+    if sessions is None:
+        if trace is None:
+            expected = "how many, or a --rate with a --duration, beside --input and --output"
+            raise OptionError(option="--requests", value=None, expected=expected)
+        sessions = len(trace)
+    writer = CallWriter(spec)
+    if isinstance(trace, Conversations):
+        made = list(_recorded_conversations(writer, spec, trace, sessions=sessions, seed=seed))
+    else:
+        draws = draw_sessions(spec, sessions=sessions, seed=seed, recording=trace)
+        made = list(_drawn_sessions(writer, spec, trace, draws))
+    arrivals_ns = None
+    if isinstance(trace, Recording) and sessions <= len(trace):
+        arrivals_ns = trace.arrivals_ns[:sessions].tolist()
+    return WorkloadPlan(
+        sessions=made,
+        arrivals_ns=arrivals_ns,
+        keys=writer.keys,
+        words=plan_words(spec, trace, made),
+        cuts=writer.cuts(),
+        notes=tuple(_notes(spec, trace, sessions, writer.left_out_calls)),
+    )
+
+
+def _check(spec: WorkloadSpec, trace: Trace | None) -> None:
+    """Raise OptionError for what does not go with the trace, or lacks one."""
+    lengths = (("--input", spec.input_lengths), ("--output", spec.output_lengths))
+    if trace is None:
+        for option, asked in lengths:
+            if asked is None:
+                raise OptionError(option=option, value=None, expected="lengths, or a --trace")
+    if isinstance(trace, Recording) and trace.blocks is not None and spec.input_lengths:
+        expected = "it beside a trace without blocks: those of this one are as long as they are"
+        raise OptionError(option="--input", value=spec.input_lengths.words, expected=expected)
+    if isinstance(trace, Conversations):
+        if not trace.tokens:
+            raise ValueError("the texts of a trace of conversations are counted first")
+        wanted = [(option, asked.words) for option, asked in lengths if asked is not None]
+        if spec.fan_out is not None:
+            wanted.append(("--fan-out", "{}x{}".format(*spec.fan_out)))
+        if spec.long_share:
+            wanted.append(("--long-context", f"{spec.long_share:g}:{spec.long_tokens}"))
+        for option, value in wanted:
+            expected = "a trace that has no words of its own, which are sent as they are"
+            raise OptionError(option=option, value=value, expected=expected)
+
+
+def _prefix(writer: CallWriter, spec: WorkloadSpec, group: int) -> Segments:
+    """Make the system prompt that all sessions of the group begin with."""
+    if not spec.shared_prefix_tokens:
+        return ()
+    return (writer.same(("prefix", group), spec.shared_prefix_tokens, role="system"),)
+
+
+def _drawn_sessions(
+    writer: CallWriter, spec: WorkloadSpec, recording: Recording | None, draws: SessionDraws
+) -> Iterator[Calls]:
+    inputs, outputs = iter(draws.input_tokens.tolist()), iter(draws.output_tokens.tolist())
+    numbers = zip(draws.calls.tolist(), draws.groups.tolist(), draws.long.tolist(), strict=True)
+    for index, (calls, group, long) in enumerate(numbers):
+        first_tokens = next(inputs)
+        if recording is None or recording.blocks is None or long:
+            first: Segments = (writer.own(first_tokens),)
+        else:
+            first = _blocks(writer, recording, index, first_tokens)
+        turns = [Turn(own=first, output_tokens=next(outputs))]
+        for _ in range(calls - 1):
+            turns.append(Turn(own=(writer.own(next(inputs)),), output_tokens=next(outputs)))
+        prefix = _prefix(writer, spec, group)
+        if spec.fan_out is not None:
+            yield fan_out(writer, prefix=prefix, turns=turns, width=spec.fan_out[0])
+        else:
+            yield conversation(writer, prefix=prefix, turns=turns)
+
+
+def _blocks(writer: CallWriter, recording: Recording, index: int, tokens: int) -> Segments:
+    """Make the blocks of a row's prompt; a row that comes again has words of its own round."""
+    assert recording.blocks is not None  # the caller asked
+    again, row = divmod(index, len(recording))
+    segments: list[Segment] = []
+    for block in recording.blocks[row]:
+        taken = min(tokens, recording.block_tokens)
+        segments.append(writer.same(("block", again, block), taken))
+        tokens -= taken
+    if tokens:  # behind the last block that has a name
+        segments.append(writer.own(tokens))
+    return tuple(segments)
+
+
+def _recorded_conversations(
+    writer: CallWriter, spec: WorkloadSpec, trace: Conversations, *, sessions: int, seed: int
+) -> Iterator[Calls]:
+    most = draw_turns(spec, sessions=sessions, seed=seed)
+    groups = draw_groups(spec, sessions=sessions, seed=seed).tolist()
+    for index in range(sessions):
+        recorded = trace.items[index % len(trace)]
+        turns = recorded.turns if most is None else recorded.turns[: most[index]]
+        prefix = _prefix(writer, spec, groups[index])
+        if recorded.system:
+            prefix += (_said(writer, trace, recorded.system, role="system"),)
+        yield conversation(
+            writer,
+            prefix=prefix,
+            turns=[
+                Turn(
+                    own=(_said(writer, trace, question),),
+                    output_tokens=trace.tokens[reply],
+                    reply_text=reply,
+                )
+                for question, reply in turns
+            ],
+        )
+
+
+def _said(writer: CallWriter, trace: Conversations, text: str, *, role: Role = "user") -> Segment:
+    """Make the piece of a recorded text: the same text is the same piece, whoever says it again."""
+    return writer.same(text, trace.tokens[text], role=role, text=text)
+
+
+def _notes(
+    spec: WorkloadSpec, trace: Trace | None, sessions: int, left_out_calls: int
+) -> Iterator[str]:
+    """Say what a reader of the figures has to know, and cannot see."""
+    if trace is not None:
+        yield from trace.notes
+        if sessions > len(trace):
+            words = "the same words" if isinstance(trace, Conversations) else "other words"
+            yield f"the trace has {len(trace):,} rows and begins anew behind the last, with {words}"
+    if left_out_calls:
+        yield (
+            f"{left_out_calls:,} calls are left out: what was said before them fills the "
+            f"{spec.max_input_tokens:,} tokens of --max-input-tokens"
+        )

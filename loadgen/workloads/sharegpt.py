@@ -1,0 +1,153 @@
+"""Recorded conversations with their own words, in the form of the ShareGPT data sets.
+
+A JSON list (or one JSON object a line) of {"conversations": [{"from": "human", "value": ...},
+{"from": "gpt", "value": ...}, ...]}; what else an entry holds is left alone. The words are sent as
+they are, earlier turns before later ones, so lengths are those of a tokenizer, which this module
+must not know: it names the texts, and is told their counts.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from loadgen.errors import TraceError
+from loadgen.workloads.trace_lines import read_text
+
+# Who speaks, by the names that the published files use.
+ROLES: Final = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "system": "system",
+}
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A system prompt, or none (empty), and turns of a question and its reply, at least one."""
+
+    system: str
+    turns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Conversations:
+    """What a file holds, in its order; `tokens` is empty until the texts have been counted."""
+
+    items: tuple[Conversation, ...]
+    notes: tuple[str, ...] = ()
+    tokens: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every text whose tokens have to be counted, once each."""
+        found = dict.fromkeys(each.system for each in self.items)
+        found |= dict.fromkeys(text for each in self.items for turn in each.turns for text in turn)
+        return tuple(text for text in found if text)
+
+    def counted(self, counts: Sequence[int]) -> Self:
+        """Give the number of tokens of each of `texts`; ValueError for another number of them."""
+        return replace(self, tokens=dict(zip(self.texts, counts, strict=True)))
+
+
+def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
+    """Read the first `limit` conversations that have a question and a reply, or all of them.
+
+    A conversation is kept from its first question up to its first message out of turn, or without
+    words; one that has no reply then is left out, and counted. Raises TraceError, with the line
+    that an entry begins at, for the first that has another form.
+    """
+    items: list[Conversation] = []
+    without = 0
+    for line, entry in _entries(path, read_text(path)):
+        try:
+            conversation = _conversation(entry)
+        except ValueError as error:
+            raise TraceError(path=path, line=line, reason=str(error)) from error
+        if conversation is None:
+            without += 1
+        else:
+            items.append(conversation)
+        if limit is not None and len(items) >= limit:
+            break
+    if not items:
+        raise TraceError(
+            path=path, line=None, reason="has no conversation of a question and a reply"
+        )
+    notes = (f"{without:,} entries of {path.name} hold no question with a reply, left out",)
+    return Conversations(items=tuple(items), notes=notes if without else ())
+
+
+def _entries(path: Path, text: str) -> Iterator[tuple[int, Any]]:
+    """Yield each entry and the line that it begins at, one at a time: such files are large."""
+    decoder = json.JSONDecoder()
+    place, line, seen = _after_space(text, 0), 1, 0
+    listed = text.startswith("[", place)
+    place = _after_space(text, place + listed)
+    while place < len(text) and not (listed and text[place] == "]"):
+        line, seen = line + text.count("\n", seen, place), place
+        try:
+            entry, place = decoder.raw_decode(text, place)
+        except json.JSONDecodeError as error:
+            reason = f"is not JSON: {error.msg}"
+            raise TraceError(path=path, line=error.lineno, reason=reason) from error
+        except RecursionError as error:
+            raise TraceError(path=path, line=line, reason="is nested too deep") from error
+        yield line, entry
+        place = _after_space(text, place)
+        if listed and text.startswith(",", place):
+            place = _after_space(text, place + 1)
+        elif listed and not text.startswith("]", place):
+            line += text.count("\n", seen, place)
+            raise TraceError(path=path, line=line, reason="expected , or ] behind an entry")
+
+
+def _after_space(text: str, place: int) -> int:
+    matched = _SPACE.match(text, place)
+    assert matched is not None  # it matches nothing at all, too
+    return matched.end()
+
+
+def _conversation(entry: object) -> Conversation | None:
+    """Read an entry; None if it has no question with a reply. Raises ValueError for its form."""
+    messages = entry.get("conversations") if isinstance(entry, dict) else None
+    if not isinstance(messages, list):
+        raise ValueError('expected an object with a list "conversations"')
+    said = [_message(number, message) for number, message in enumerate(messages, start=1)]
+    system = said[0][1] if said and said[0][0] == "system" else ""
+    while said and said[0][0] != "user":
+        said.pop(0)
+    turns: list[tuple[str, str]] = []
+    for (asker, question), (answerer, reply) in zip(said[::2], said[1::2], strict=False):
+        in_turn = (asker, answerer) == ("user", "assistant")
+        if not in_turn or not question.strip() or not reply.strip():
+            break
+        turns.append((question, reply))
+    return (
+        Conversation(system=system if system.strip() else "", turns=tuple(turns)) if turns else None
+    )
+
+
+def _message(number: int, message: object) -> tuple[str, str]:
+    if not isinstance(message, dict):
+        raise ValueError(f"message {number} is not an object")
+    speaker, words = message.get("from"), message.get("value")
+    if not isinstance(speaker, str) or speaker not in ROLES:
+        raise ValueError(
+            f"message {number} is from {str(speaker)[:40]!r}, not of {', '.join(ROLES)}"
+        )
+    if not isinstance(words, str):
+        raise ValueError(f"message {number} has no text as its value")
+    return ROLES[speaker], words

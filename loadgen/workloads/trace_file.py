@@ -1,0 +1,74 @@
+"""Recorded traffic from a file of any of the formats, told apart by how it begins."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from loadgen.errors import OptionError, TraceError
+from loadgen.workloads import azure2023, burstgpt
+from loadgen.workloads.azure2023 import read_azure2023
+from loadgen.workloads.burstgpt import read_burstgpt
+from loadgen.workloads.mooncake import read_mooncake
+from loadgen.workloads.recording import Recording
+from loadgen.workloads.sharegpt import Conversations, read_sharegpt
+from loadgen.workloads.workload_spec import TraceFormat, WorkloadSpec
+
+Trace: TypeAlias = Recording | Conversations
+
+_READERS: Final[Mapping[str, Callable[[Path], Recording]]] = {
+    "azure2023": read_azure2023,
+    "burstgpt": read_burstgpt,
+    "mooncake": read_mooncake,
+}
+_HEAD_BYTES: Final = 65_536  # an entry of a conversation file names its fields within it
+
+
+def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | None:
+    """Read the trace that the workload names, and keep what arrived in its window; None for none.
+
+    Of conversations only the first `sessions` are read. Raises TraceError for a file that cannot
+    be used, OptionError for a window on a file without times.
+    """
+    if spec.trace is None:
+        return None
+    kind = trace_format(spec.trace) if spec.trace_format == "auto" else spec.trace_format
+    if kind == "sharegpt":
+        if spec.window_s is not None:
+            window = "{:g}-{:g}".format(*spec.window_s)
+            expected = f"a trace with times, which {spec.trace} has not"
+            raise OptionError(option="--window", value=window, expected=expected)
+        return read_sharegpt(spec.trace, limit=sessions)
+    recording = _READERS[kind](spec.trace)
+    if spec.window_s is None:
+        return recording
+    kept = recording.window(*spec.window_s)
+    if kept is None:
+        last_s = recording.arrivals_ns[-1] / 1e9
+        reason = "no row arrived in the window {:g}-{:g} s; the last is at {:g} s"
+        raise TraceError(path=spec.trace, line=None, reason=reason.format(*spec.window_s, last_s))
+    return kept
+
+
+def trace_format(path: Path) -> TraceFormat:
+    """Tell the format by the file's beginning; raises TraceError for one that is none of them."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
+    except OSError as error:
+        raise TraceError(path=path, line=None, reason=error.strerror or str(error)) from error
+    first = head.lstrip()[:1]
+    if first == "[" or (first == "{" and '"conversations"' in head):
+        return "sharegpt"
+    if first == "{":
+        return "mooncake"
+    header = head.split("\n", 1)[0].rstrip("\r")
+    if header in burstgpt.HEADERS:
+        return "burstgpt"
+    if header == azure2023.HEADER:
+        return "azure2023"
+    found = f"begins with {header.strip()[:80]!r}" if head.strip() else "is empty"
+    reason = (
+        f"{found}: expected the header {azure2023.HEADER} (Azure 2023) or {burstgpt.HEADERS[0]}"
+        " (BurstGPT), JSON lines (Mooncake), or a JSON list of conversations (ShareGPT)"
+    )
+    raise TraceError(path=path, line=1, reason=reason)

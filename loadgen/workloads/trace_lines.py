@@ -1,0 +1,97 @@
+"""Files of recorded traffic, line by line: the first wrong row stops the reading.
+
+A trace with holes would be another workload, so a row is read or refused, with file, line and
+reason, and never skipped in silence.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from loadgen.errors import TraceError
+
+TOKENS_MAX: Final = 10_000_000  # longer than any context that exists: a slip of a column, not a row
+
+
+class TraceRow(NamedTuple):
+    """One recorded request: when, by the trace's own clock, and how long.
+
+    `blocks` names the blocks of its prompt, where the trace says which are alike.
+    """
+
+    at_ns: int
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+
+
+def read_text(path: Path) -> str:
+    """Read the file; raises TraceError if it cannot be read or is not text."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TraceError(path=path, line=None, reason="is not UTF-8 text") from error
+    except OSError as error:
+        raise TraceError(path=path, line=None, reason=error.strerror or str(error)) from error
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines as an editor numbers them, without their ends; raises TraceError."""
+    lines = read_text(path).split("\n")  # not splitlines, which knows more ends than an editor
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_rows(
+    path: Path, lines: Iterable[str], *, first_line: int, read: Callable[[str], TraceRow | None]
+) -> Iterator[TraceRow]:
+    """Read each line by `read`: None is a row to leave out, a ValueError one that is wrong.
+
+    Raises TraceError for the first wrong row, for a time before that of the row above, and if no
+    row is left.
+    """
+    previous_ns, none = 0, True
+    for number, line in enumerate(lines, start=first_line):
+        try:
+            row = read(line)
+            if row is None:
+                continue
+            if row.at_ns < previous_ns:
+                raise ValueError("its timestamp is before that of the row above")
+        except ValueError as error:
+            raise TraceError(path=path, line=number, reason=str(error)) from error
+        previous_ns, none = row.at_ns, False
+        yield row
+    if none:
+        raise TraceError(path=path, line=None, reason="has no row")
+
+
+def csv_fields(line: str, count: int) -> list[str]:
+    """Split a line of a CSV that quotes nothing; raises ValueError for another number of fields."""
+    fields = line.split(",")
+    if len(fields) != count:
+        found = len(fields) if line else "an empty line"
+        raise ValueError(f"expected {count} fields, found {found}")
+    return fields
+
+
+def read_tokens(column: str, text: str, *, least: int = 1) -> int:
+    """Read a length in tokens; raises ValueError, which names the column."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{column} {text[:40]!r} is not a whole number")
+    if len(text) > len(str(TOKENS_MAX)) or not least <= int(text) <= TOKENS_MAX:
+        raise ValueError(f"{column} {text[:40]} is not in {least} to {TOKENS_MAX:,}")
+    return int(text)
+
+
+_SECONDS = re.compile(r"(\d{1,12})(?:\.(\d{0,9}))?", re.ASCII)
+
+
+def read_seconds_ns(column: str, text: str) -> int:
+    """Read decimal seconds as whole nanoseconds, exactly; raises ValueError."""
+    matched = _SECONDS.fullmatch(text)
+    if matched is None:
+        raise ValueError(f"{column} {text[:40]!r} is not a number of seconds")
+    return int(matched[1]) * 1_000_000_000 + int((matched[2] or "").ljust(9, "0"))

@@ -1,0 +1,69 @@
+"""How late a loop wakes up for a time, by its own timer and by the kernel's, and at what cost.
+
+    python -m tests.benchmarks.alarms
+
+Each waits for `RINGS` times that are no whole milliseconds apart, on asyncio's loop and uvloop's.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import uvloop
+
+from loadgen.attack.alarm import KernelAlarm, LoopAlarm
+
+RINGS: Final = 1_000
+GAP_NS: Final = 2_310_000
+
+LOOPS: Final[dict[str, Callable[[], Any]]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+async def measure(kind: type[LoopAlarm] | type[KernelAlarm]) -> tuple[np.ndarray, float]:
+    """Lateness of each ring in microseconds, and CPU microseconds per ring."""
+    late_ns: list[int] = []
+    over = asyncio.get_running_loop().create_future()
+    due_ns = time.monotonic_ns()
+
+    def ring() -> None:
+        nonlocal due_ns
+        now_ns = time.monotonic_ns()
+        if now_ns < due_ns:  # early: an alarm may, and is set again
+            alarm.set(due_ns)
+            return
+        late_ns.append(now_ns - due_ns)
+        if len(late_ns) == RINGS:
+            over.set_result(None)
+            return
+        due_ns += GAP_NS
+        alarm.set(due_ns)
+
+    alarm = kind(ring)
+    cpu_ns = time.process_time_ns()
+    ring()
+    await over
+    cpu_ns = time.process_time_ns() - cpu_ns
+    alarm.close()
+    return np.array(late_ns) / 1e3, cpu_ns / 1e3 / RINGS
+
+
+def main() -> None:
+    """Print a line for each pair."""
+    print(f"{'loop':8} {'alarm':12} {'late p50':>9} {'p99':>9} {'us of CPU per ring':>19}")
+    for name, make_loop in LOOPS.items():
+        for kind in (LoopAlarm, KernelAlarm):
+            with asyncio.Runner(loop_factory=make_loop) as runner:
+                late_us, cpu_us = runner.run(measure(kind))
+            p50_us, p99_us = np.percentile(late_us, [50, 99])
+            print(
+                f"{name:8} {kind.__name__:12} {p50_us:6.0f} us {p99_us:6.0f} us {cpu_us:19.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Worker processes, real ones, against a server with known delays."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadgen.attack.job import Job
+from loadgen.attack.workers import Workers, WorkersEnd
+from loadgen.clients.client_spec import ClientSpec
+from loadgen.records.result import ABORTED, Result
+from tests.loadgen.attack.shaped_workload import ONE, TALK, closed, even, traffic
+from tests.loadgen.known_server import MODEL, KnownServer
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Watcher:
+    """A spectator that remembers, and what the sink was given."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self.chunks: Counter[str] = Counter()
+        self.in_flight: list[int] = []
+        self.lags: dict[int, float] = {}
+        self.on_result: Callable[[], None] = lambda: None
+
+    def keep(self, result: Result) -> None:
+        self.results.append(result)
+        self.on_result()
+
+    def add_chunks(self, traffic_class: str, count: int) -> None:
+        self.chunks[traffic_class] += count
+
+    def add_result(self, result: Result) -> None:  # noqa: ARG002
+        raise AssertionError("the sink tells of results")
+
+    def set_in_flight(self, traffic_class: str, count: int) -> None:  # noqa: ARG002
+        self.in_flight.append(count)
+
+    def set_lag(self, worker: int, lag_ms: float) -> None:
+        self.lags[worker] = lag_ms
+
+
+def job(url: str, *traffics) -> Job:
+    spec = ClientSpec(api="completions", url=url, model=MODEL, timeout_s=30)
+    return Job(traffics=[(each, spec) for each in traffics], dilation=1.0)
+
+
+def attack(
+    job: Job, workers: int, watcher: Watcher, meanwhile: Callable[[Workers], None] | None = None
+) -> tuple[WorkersEnd, list[int]]:
+    origins: list[int] = []
+
+    async def main() -> WorkersEnd:
+        pool = Workers(job.split(workers), sink=watcher.keep, spectator=watcher)
+        if meanwhile is not None:
+            watcher.on_result = lambda: meanwhile(pool)
+        return await pool.run(origins.append)
+
+    return asyncio.run(main()), origins
+
+
+def test_two_workers_send_the_whole_of_both_classes_once_from_one_start() -> None:
+    watcher = Watcher()
+    with KnownServer(ttft_s=(0.01, 0.02)).serving() as server:
+        whole = job(
+            server.url,
+            traffic(even(20, gap_ms=20), sessions=[TALK, ONE] * 10, name="open"),
+            traffic(closed((0, 3)), sessions=[ONE] * 15, name="closed"),
+        )
+        end, origins = attack(whole, 2, watcher)
+
+    assert end.problem == ""
+    assert len(origins) == 1
+    ids = Counter((each.traffic_class, each.request_id) for each in watcher.results)
+    assert len(ids) == 40 + 15
+    assert set(ids.values()) == {1}
+    assert {each.error for each in watcher.results} == {None}
+    first_calls = {
+        r.session_id: r for r in watcher.results if (r.traffic_class, r.turn) == ("open", 0)
+    }
+    assert [first_calls[at].intended_ns / 1e6 for at in range(20)] == [20 * at for at in range(20)]
+    assert [first_calls[at].worker for at in range(20)] == [at % 2 for at in range(20)]
+    assert sorted(each.lag.worker for each in end.ends) == [0, 1]
+    assert sum(part.sending["closed"].unsent for part in end.ends) == 0
+    assert watcher.chunks["open"] == sum(
+        each.chunk_ns.size for each in watcher.results if each.traffic_class == "open"
+    )
+
+
+def test_a_worker_that_is_killed_ends_the_run_in_a_line_and_what_came_is_kept() -> None:
+    killed: list[int] = []
+
+    def kill(pool: Workers) -> None:
+        if not killed:
+            killed.append(1)
+            os.kill(pool.process_ids[1], signal.SIGKILL)
+
+    watcher = Watcher()
+    with KnownServer().serving() as server:
+        endless = traffic(closed((0, 4), ends_ms=60_000), sessions=[ONE] * 10)
+        end, _ = attack(job(server.url, endless), 2, watcher, kill)
+
+    assert end.problem.startswith("worker 1 died (signal 9, SIGKILL)")
+    assert "\n" not in end.problem
+    assert [each.lag.worker for each in end.ends] == [0]
+    assert watcher.results
+
+
+def test_stopping_stops_every_worker_and_what_was_under_way_is_aborted() -> None:
+    watcher = Watcher()
+    with KnownServer(itl_s=(0.2, 0.2)).serving() as server:
+        slow = traffic(even(200, gap_ms=5), sessions=[ONE] * 200)
+        end, _ = attack(job(server.url, slow), 2, watcher, Workers.stop)
+
+    summaries = [part.sending["default"] for part in end.ends]
+    assert len(summaries) == 2
+    assert all(summary.interrupted for summary in summaries)
+    assert len(watcher.results) + sum(summary.unsent for summary in summaries) == 200
+    assert {each.error for each in watcher.results} == {None, ABORTED}
+
+
+def test_a_fault_of_the_sink_is_raised_and_no_process_is_left() -> None:
+    pools: list[Workers] = []
+
+    def fault(pool: Workers) -> None:
+        pools.append(pool)
+        raise ZeroDivisionError("the sink")
+
+    with KnownServer().serving() as server:
+        many = traffic(closed((0, 4), ends_ms=60_000), sessions=[ONE] * 10)
+        with pytest.raises(ZeroDivisionError):
+            attack(job(server.url, many), 2, Watcher(), fault)
+
+    for process_id in pools[0].process_ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process_id, 0)
+
+
+def test_stopping_before_the_start_sends_nothing() -> None:
+    watcher = Watcher()
+    with KnownServer().serving() as server:
+        some = traffic(even(9), sessions=[ONE] * 9)
+
+        async def main() -> WorkersEnd:
+            pool = Workers(job(server.url, some).split(2), sink=watcher.keep, spectator=watcher)
+            asyncio.get_running_loop().call_later(0.05, pool.stop)
+            return await pool.run(lambda _: pytest.fail("it has begun"))
+
+        end = asyncio.run(main())
+
+    assert [part.sending["default"].interrupted for part in end.ends] == [True, True]
+    assert sum(part.sending["default"].unsent for part in end.ends) == 9
+    assert server.bodies == []
+
+
+def test_ctrl_c_in_a_terminal_is_the_parent_s_matter() -> None:
+    pressed: list[int | None] = []
+
+    def press(pool: Workers) -> None:
+        if not pressed:
+            pressed.extend(pool.process_ids)
+            for process_id in pool.process_ids:
+                os.kill(process_id, signal.SIGINT)
+
+    watcher = Watcher()
+    with KnownServer().serving() as server:
+        some = traffic(even(30), sessions=[ONE] * 30)
+        end, _ = attack(job(server.url, some), 2, watcher, press)
+
+    assert len(pressed) == 2
+    assert (end.problem, len(watcher.results)) == ("", 30)
+
+
+def test_a_worker_s_own_failure_is_said_in_a_line(tmp_path: Path) -> None:
+    some = traffic(even(4), sessions=[ONE] * 4)
+    url = "https://127.0.0.1:9"
+    spec = ClientSpec(api="completions", url=url, model=MODEL, timeout_s=3, ca=tmp_path / "none")
+    end, origins = attack(Job(traffics=[(some, spec)], dilation=1.0), 2, Watcher())
+
+    assert end.problem.startswith("worker ")
+    assert "failed: OptionError: --ca=" in end.problem
+    assert (end.ends, origins) == ([], [])

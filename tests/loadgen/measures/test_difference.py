@@ -1,0 +1,157 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loadgen.errors import LoadError
+from loadgen.measures.comparison import Comparison, Difference
+from loadgen.measures.difference import compare
+from tests.loadgen.measures.made_run import (
+    EMULATED_END,
+    EMULATED_START,
+    made_run,
+    result,
+    served,
+)
+
+
+def figure(comparison: Comparison, name: str, statistic: str = "") -> Difference:
+    (found,) = (
+        each
+        for each in comparison.differences
+        if (each.figure, each.statistic, each.traffic_class) == (name, statistic, "")
+    )
+    return found
+
+
+def test_three_runs_a_side_by_hand() -> None:
+    # TTFT 10, 11, 12 ms against 20, 21, 22: ten apart with a standard error of
+    # sqrt(1 / 3 + 1 / 3); relative to the means of 11 and 21.
+    sides = [
+        [made_run([result(0, 0, at, at + 10)]) for at in range(least, least + 3)]
+        for least in (10, 20)
+    ]
+    found = compare(*sides)
+    ttft = figure(found, "ttft_ms", "p50")
+
+    assert (ttft.a, ttft.b, ttft.verdict) == (11, 21, "worse")
+    assert ttft.relative == pytest.approx(10 / 11)
+    error = np.sqrt(1 / 3 / 11**2 + 1 / 3 / 21**2)
+    assert ttft.low == pytest.approx(np.exp(np.log(21 / 11) - 2.95 * error) - 1, rel=0.05)
+    assert (found.a.runs, found.b.runs, found.notes) == (3, 3, ())
+    assert "Welch" in found.method
+
+
+def test_a_run_against_itself_differs_nowhere() -> None:
+    run = served(0)
+    found = compare([run], [run])
+
+    assert found.beyond_noise == ()
+    assert {each.relative for each in found.differences} <= {0.0, None}
+
+
+def test_equal_servers_differ_in_about_5_of_100_comparisons_at_most() -> None:
+    # 40 comparisons of independent runs, some 40 figures each: with a chance of 5 % for any
+    # difference, more than 6 of 40 are seen once in 220 times.
+    flagged = sum(
+        bool(compare([served(2 * at)], [served(2 * at + 1, run_seed=1)]).beyond_noise)
+        for at in range(40)
+    )
+
+    assert flagged <= 6
+
+
+def test_a_server_that_is_a_third_slower_is_seen_and_the_interval_holds_it() -> None:
+    held = 0
+    for seed in range(10):
+        found = compare([served(seed)], [served(seed + 100, slower=1.33, run_seed=1)])
+        itl = figure(found, "itl_ms", "p50")
+        assert (itl.verdict, figure(found, "ttft_ms", "mean").verdict) == ("worse", "worse")
+        assert figure(found, "interactivity", "p50").verdict == "worse"
+        assert itl.low is not None
+        assert itl.high is not None
+        held += itl.low <= 0.33 <= itl.high
+
+    assert held >= 8
+
+
+def test_the_same_requests_are_compared_pairwise_and_less_is_seen() -> None:
+    # 3 % more on every reply, of which the replies themselves vary by far more.
+    pairs = [(served(seed), served(seed, slower=1.03)) for seed in range(5)]
+    paired = [figure(compare([a], [b]), "ttft_ms", "mean") for a, b in pairs]
+    apart = [
+        figure(compare([a], [replace(b, header=replace(b.header, seed=1))]), "ttft_ms", "mean")
+        for a, b in pairs
+    ]
+
+    assert [each.verdict for each in paired] == ["worse"] * 5
+    assert [each.verdict for each in apart] == ["within noise"] * 5
+
+
+def test_a_percentile_that_too_few_samples_lie_beyond_is_not_judged() -> None:
+    found = compare([served(0)], [served(1, slower=3, run_seed=1)])
+
+    p99 = figure(found, "ttft_ms", "p99")  # 4 of 400 requests lie beyond
+    assert (p99.verdict, p99.low, p99.p_value) == ("unknown", None, None)
+    assert p99.relative is not None
+    assert figure(found, "itl_ms", "p99").verdict == "worse"  # of 1,600 gaps 16 do
+
+
+def test_a_meter_that_was_read_once_is_shown_and_not_judged() -> None:
+    ends = (EMULATED_END, replace(EMULATED_END, facility_joules=400.0))
+    runs = [
+        made_run([result(at, at, at + 50) for at in range(0, 400, 10)], start=EMULATED_START, end=e)
+        for e in ends
+    ]
+    found = compare([runs[0]], [runs[1]])
+
+    joules = figure(found, "joules_per_output_token")
+    assert (joules.relative, joules.verdict) == (pytest.approx(0.5), "unknown")
+    assert figure(found, "tokens_per_s_per_chip").verdict == "within noise"
+
+
+def test_an_slo_s_attainment_is_compared() -> None:
+    found = compare(
+        [served(0, slo="ttft=20ms")], [served(1, slower=3, run_seed=1, slo="ttft=20ms")]
+    )
+
+    assert figure(found, "attainment").verdict == "worse"
+    assert figure(found, "goodput_per_s").verdict == "worse"
+
+
+def test_classes_are_compared_one_by_one_too() -> None:
+    def run(seed: int) -> list[object]:
+        return [
+            replace(each, traffic_class=name)
+            for name in ("a", "b")
+            for each in served(seed, requests=50).results
+        ]
+
+    sides = [[made_run(run(seed), classes=("a", "b"))] for seed in (0, 1)]  # type: ignore[arg-type]
+    found = compare(*sides)
+
+    assert {each.traffic_class for each in found.differences} == {"", "a", "b"}
+    assert found.differences[0].traffic_class == ""
+
+
+def test_what_sets_the_sides_apart_is_named() -> None:
+    a, b = served(0), served(1, run_seed=7)
+    found = compare([a], [replace(b, header=replace(b.header, model="other"))])
+
+    assert found.apart == {"model": ("m", "other"), "seed": ("0", "7")}
+    assert any("3 runs or more" in note for note in found.notes)
+
+
+def test_emulated_time_is_not_compared_with_wall_time() -> None:
+    emulated = made_run([result(0, 0, 9)], start=EMULATED_START, end=EMULATED_END)
+
+    with pytest.raises(LoadError, match="wall time"):
+        compare([served(0, requests=20)], [emulated])
+    with pytest.raises(LoadError, match="either side"):
+        compare([], [emulated])
+
+
+def test_sides_without_a_completed_request_are_compared_without_an_error() -> None:
+    found = compare([made_run([])], [made_run([result(0, 0, error="timeout")])])
+
+    assert found.beyond_noise == ()

@@ -1,0 +1,236 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from loadgen.measures.measurement import measure_run
+from loadgen.records.result import Result
+from loadgen.records.run_record import RunRecord
+from loadgen.records.server_reading import ServerReading
+from loadgen.reports.document import Report
+from loadgen.reports.json_form import to_json
+from loadgen.reports.run_report import RunReport
+from loadgen.reports.terminal import print_report
+from tests.loadgen.reports.made_runs import EMULATED, FOREIGN, MS, class_header, made_run
+
+METERED = replace(EMULATED, emulated_s=0.1, chip_joules=60.0, facility_joules=100.0)
+
+
+def result(*, error: str | None = None, message: str = "") -> Result:
+    """Four tokens, 50 wall ms apart."""
+    chunk_ns = np.arange(1, 5, dtype=np.int64) * 50 * MS
+    return Result(
+        request_id=0,
+        traffic_class="chat",
+        session_id=0,
+        turn=0,
+        worker=0,
+        intended_ns=0,
+        sent_ns=0,
+        ended_ns=200 * MS,
+        chunk_ns=chunk_ns[:0] if error else chunk_ns,
+        asked_input_tokens=10,
+        asked_output_tokens=4,
+        input_tokens=10,
+        output_tokens=4,
+        error=error,
+        message=message,
+    )
+
+
+def record(
+    *results: Result, start: ServerReading = EMULATED, end: ServerReading = METERED
+) -> RunRecord:
+    made = made_run(requests=1)
+    assert made.end is not None
+    return replace(
+        made,
+        header=replace(made.header, start=start),
+        results=list(results),
+        end=replace(made.end, end=end, wall_s=0.2),
+    )
+
+
+def report(made: RunRecord) -> RunReport:
+    return RunReport(record=made, measures=measure_run(made))
+
+
+def printed(made: Report, *, width: int = 110) -> str:
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as captured:
+        print_report(made, console)
+    return captured.get()
+
+
+def words(text: str) -> str:
+    """What is printed, whatever room is left between it."""
+    return " ".join(text.split())
+
+
+def test_the_json_has_every_figure_in_emulated_time() -> None:
+    fields = json.loads(to_json(report(record(result()))))
+
+    # 4 tokens in 200 wall ms, 0.1 emulated s: 40/s; 100 J in 0.1 s: 1,000 W.
+    expected = {
+        "requests": 1,
+        "completed_requests": 1,
+        "failed_requests": 0,
+        "input_tokens": 10,
+        "output_tokens": 4,
+        "output_tokens_per_s": 40.0,
+        "tokens_per_s_per_chip": 10.0,
+        "average_watts": 1000.0,
+        "chip_average_watts": 600.0,
+        "joules_per_output_token": 25.0,
+        "output_tokens_per_s_per_mw": {"facility": 40_000.0, "provisioned": 20_000.0},
+        "time": "emulated",
+        "dilation": 2.0,
+        "wall_s": 0.2,
+        "window_s": 0.1,
+        "emulated_s": 0.1,
+        "time_model": "qwen3-30b-a3b",
+        "clock": "dilated:2",
+        "errors": {},
+        "interrupted": False,
+    }
+    assert {key: fields[key] for key in expected} == expected
+    for name, value in (("ttft_ms", 25.0), ("tpot_ms", 25.0), ("itl_ms", 25.0), ("e2e_ms", 100.0)):
+        assert {key: fields[name][key] for key in ("p50", "p90", "p99")} == pytest.approx(
+            {"p50": value, "p90": value, "p99": value}
+        )
+    assert fields["command"].startswith("ultraserve-loadgen run ")
+    assert fields["classes"]["chat"]["asked_arrivals"]["rate_per_s"] == 20.0
+    assert fields["classes"]["chat"]["output_tokens"] == 4
+    assert fields["client"]["cpu_share"] == 0.34
+
+
+def test_the_json_has_the_intervals_of_what_has_them() -> None:
+    fields = json.loads(to_json(report(made_run())))
+
+    low, high = fields["ttft_ms"]["intervals"]["p50"]
+    assert low < fields["ttft_ms"]["p50"] < high
+    low, high = fields["intervals"]["output_tokens_per_s"]
+    assert low < fields["output_tokens_per_s"] < high
+
+
+def test_what_a_foreign_server_does_not_say_is_null_in_json_and_said_in_words() -> None:
+    foreign = report(record(result(), start=FOREIGN, end=FOREIGN))
+    fields = json.loads(to_json(foreign))
+
+    for key in ("average_watts", "joules_per_output_token", "emulated_s", "weights", "lag_s"):
+        assert fields[key] is None
+    assert fields["output_tokens_per_s_per_mw"] == {"facility": None, "provisioned": None}
+    assert (fields["time"], fields["dilation"]) == ("wall", 1.0)
+    assert fields["ttft_ms"]["p50"] == 50.0
+    text = words(printed(foreign))
+    assert "tokens/s per MW and per chip are not reported by the server" in text
+    assert "latency, wall ms" in text
+    assert "emulated" not in text.replace("per emulated s", "")  # what was asked keeps its words
+
+
+@pytest.mark.parametrize("results", [(), (result(error="status 503"),)])
+def test_a_run_in_which_nothing_completed_is_still_told_in_full(results: tuple[Result]) -> None:
+    made = report(record(*results))
+    text = to_json(made)
+
+    assert "NaN" not in text
+    ttft = json.loads(text)["ttft_ms"]
+    assert (ttft["samples"], ttft["p50"], ttft["p99"]) == (0, None, None)
+    assert f"0 completed, {len(results)} failed" in words(printed(made))
+
+
+def test_the_printed_report_says_which_time_which_models_and_which_clock() -> None:
+    text = words(printed(report(record(result()))))
+
+    for phrase in (
+        "UltraServe load report",
+        "emulated time, 1 s is 2 wall s",
+        "time model qwen3-30b-a3b",
+        "weights small-moe",
+        "routing uniform",
+        "dilated:2: 1 emulated second is 2 wall seconds",
+        "window 0.100 emulated s (0.20 wall s)",
+        "latency, emulated ms",
+        "average power, facility 1,000 W",
+        "output tokens/s per MW 40,000 tokens/s/MW",
+        "per MW provisioned 20,000 tokens/s/MW",
+        "event loop late by 0.610 wall ms",
+        "repeat: ultraserve-loadgen run --url http://127.0.0.1:8000 --requests 400 --rate 20",
+    ):
+        assert phrase in text
+
+
+def test_errors_are_printed_by_kind_with_the_server_s_words_as_they_are() -> None:
+    failed = result(error="status 503", message="no room [bold]")
+    text = words(printed(report(record(result(), failed, failed))))
+
+    assert "1 completed, 2 failed" in text
+    assert "2 x status 503: no room [bold]" in text
+
+
+def test_latency_is_given_from_when_due_and_from_the_send() -> None:
+    late = replace(
+        result(), intended_ns=0, sent_ns=30 * MS, chunk_ns=np.array([50 * MS], dtype=np.int64)
+    )
+    lines = printed(report(record(late, late))).splitlines()
+
+    def p50(label: str) -> str:
+        (line,) = [line for line in lines if line.startswith(f" {label}  ")]
+        return line.removeprefix(f" {label}").split()[1]
+
+    assert (p50("TTFT"), p50("TTFT, from send")) == ("25", "10")
+    assert p50("queueing at the client") == "15"
+
+
+def test_what_was_asked_of_arrivals_stands_beside_what_was_kept() -> None:
+    made = report(made_run())
+    (line,) = [line for line in printed(made).splitlines() if line.startswith(" chat ")]
+    kept = made.measures.classes["chat"].arrivals
+
+    assert kept.rate_per_s is not None
+    assert kept.gap_cv is not None
+    cells = line.split()
+    assert cells[1:3] == ["20", f"{kept.rate_per_s:.2f}"]
+    assert cells[3:5] == ["1.010", f"{kept.gap_cv:.3f}"]
+    assert cells[5] == "0.970"
+
+
+def test_a_closed_loop_is_named_as_what_was_asked() -> None:
+    made = record(result())
+    closed = class_header(concurrency=16)
+    text = words(printed(report(replace(made, header=replace(made.header, classes=(closed,))))))
+
+    assert "16 at once" in text
+    assert "closed loop, 16 at once" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 110, 160])
+def test_the_tables_fit_the_terminal_and_keep_the_percentiles(width: int) -> None:
+    text = printed(report(made_run(names=("chat", "batch"), slo="ttft=300ms@p99")), width=width)
+    tables = [line for line in text.splitlines() if not line.startswith("repeat:")]
+
+    assert max(len(line) for line in tables) <= width
+    (head,) = {line for line in tables if "p50" in line and "p90" in line}
+    assert "p99" in head
+    assert ("95 % interval" in head) is (width >= 110)
+
+
+def test_each_class_has_its_own_figures_and_its_own_slo() -> None:
+    made = made_run(names=("chat", "batch"), slo="ttft=300ms,tpot=20ms@p99", failing=0.0)
+    text = words(printed(report(made)))
+
+    for name in ("chat", "batch", "all"):
+        assert f"latency of {name}, emulated ms" in text
+    assert "SLO of chat: ttft=300ms,tpot=20ms@p99" in text
+    assert "TTFT p99 300 ms" in text
+    assert "kept" in text
+
+
+def test_a_run_that_was_killed_is_reported_as_far_as_it_went() -> None:
+    made = report(replace(made_run(), end=None))
+
+    assert "none: the run's file stops before it" in printed(made)
+    assert json.loads(to_json(made))["interrupted"] is None
+    assert json.loads(to_json(made))["requests"] == 400

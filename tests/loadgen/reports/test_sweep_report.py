@@ -1,0 +1,137 @@
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from loadgen.records.sweep_record import PointFigures, SaturationFound, SweepPoint, SweepRecord
+from loadgen.reports.charts import charts_of
+from loadgen.reports.csv_form import to_csv
+from loadgen.reports.json_form import to_json
+from loadgen.reports.markdown import to_markdown
+from loadgen.reports.sweep_report import SweepReport
+from loadgen.reports.terminal import print_report
+from tests.loadgen.reports.made_sweeps import made_sweep
+
+
+def printed(sweep: SweepRecord, *, width: int = 160) -> str:
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as captured:
+        print_report(SweepReport(sweep=sweep), console)
+    return captured.get()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_findings_come_first_with_how_sure_they_are() -> None:
+    text = words(printed(made_sweep()))
+
+    assert "knee 24 sessions/s (not told apart from 16 .. 32): 24 requests/s at 1,853 ms" in text
+    assert "24 sessions/s keeps ttft=200ms@p99 with 95 % confidence, 32 does not" in text
+    assert "at most 40 (38 .. 42) requests/s were completed" in text
+    assert "ended 48 sessions/s are more than the server can do" in text
+
+
+def test_points_stand_by_load_whatever_order_they_ran_in() -> None:
+    sweep = made_sweep(loads=(16, 4, 24, 48))
+    lines = printed(replace(sweep, pareto_per_mw=(), pareto_per_chip=())).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("points, by load"))
+    rows = [line.split() for line in lines[start + 3 : start + 7]]
+
+    assert [row[0] for row in rows] == ["4", "16", "24", "48"]
+    assert rows[2][1] == "knee"
+    assert "no kept" in " ".join(rows[0])
+    assert "yes missed" in " ".join(rows[3])
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_a_narrow_terminal_keeps_throughput_latency_and_verdicts(width: int) -> None:
+    lines = printed(made_sweep(), width=width).splitlines()
+    (head,) = [line for line in lines if "TTFT p50" in line]
+
+    assert max(len(line) for line in lines if not line.startswith("repeat:")) <= width
+    assert "requests/s" in head
+    assert "SLO" in head
+
+
+def test_without_an_slo_a_knee_or_meters_nothing_is_said_of_them() -> None:
+    bare = SweepPoint(
+        load=4.0,
+        stage="grid",
+        results="a.jsonl",
+        seed=0,
+        requests=3,
+        figures=PointFigures(),
+        saturation=SaturationFound(over=None, words="too short"),
+        warnings=("2 replies have another length",),
+    )
+    sweep = replace(
+        made_sweep(),
+        axis="concurrency",
+        points=(bare,),
+        knee=None,
+        best=None,
+        highest_requests_per_s=None,
+        pareto_per_mw=(),
+        pareto_per_chip=(),
+        interrupted=True,
+        stopped="Ctrl-C",
+    )
+    text = words(printed(sweep))
+
+    assert "sweep over concurrencies" in text
+    assert "interrupted: Ctrl-C" in text
+    assert "SLO" not in text
+    assert "Pareto" not in text
+    assert "knee" not in text
+    assert "in flight 4: 2 replies have another length" in text
+    assert charts_of(SweepReport(sweep=sweep)) == ()
+    assert json.loads(to_json(SweepReport(sweep=sweep)))["knee"] is None
+
+
+def test_csv_and_json_have_every_figure_of_every_point() -> None:
+    report = SweepReport(sweep=made_sweep())
+    rows = list(csv.DictReader(io.StringIO(to_csv(report), newline="")))
+    found = {(float(row["load"]), row["figure"]): row for row in rows}
+
+    assert len(found) == len(rows) == 8 * 16
+    row = found[24.0, "ttft_p99_ms"]
+    assert float(row["low_95"]) < float(row["value"]) < float(row["high_95"])
+    assert (row["verdict"], row["results"], row["load_unit"]) == (
+        "kept",
+        "rate-24.jsonl",
+        "sessions/s",
+    )
+    points = json.loads(to_json(report))["points"]
+    assert points[4]["figures"]["ttft_p99_ms"]["value"] == float(row["value"])
+
+
+def test_the_charts_show_the_knee_and_the_points_that_no_other_beats() -> None:
+    drawn_charts = charts_of(SweepReport(sweep=made_sweep()))
+    charts = {each.title: each.chart.to_dict() for each in drawn_charts}
+
+    assert list(charts) == [
+        "Throughput against load",
+        "Latency against load",
+        "Output tokens/s per MW against interactivity",
+        "Output tokens/s per chip against interactivity",
+    ]
+    for title in list(charts)[:2]:
+        drawn = json.dumps(charts[title])
+        assert '"words": "knee 24"' in drawn
+        assert '"words": "SLO kept to 24"' in drawn
+    datasets = charts["Output tokens/s per MW against interactivity"]["datasets"].values()
+    points = max(datasets, key=len)
+    assert len(points) == 8
+    assert [row["number"] for row in points if row["best"] == "beaten by another"] == ["48"]
+
+
+def test_the_markdown_has_a_table_of_points() -> None:
+    text = to_markdown(SweepReport(sweep=made_sweep()))
+
+    assert "| sessions/s | requests/s | tokens/s | TTFT p50 | p99 |" in text
+    assert "| 24 knee | 24 | 3,072 | 75 | 175 |" in text
