@@ -75,7 +75,7 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--input",
         metavar=LENGTHS,
-        help="draw the prompts' tokens instead of reading a trace: 512, uniform:64-1024, "
+        help="draw the prompts' tokens, instead of or over a trace's: 512, uniform:64-1024, "
         "lognormal:MEAN,DEVIATION[,MIN-MAX] or histogram:FILE.csv (rows of length,weight)",
     )
     group.add_argument("--output", metavar=LENGTHS, help="the replies' tokens, written likewise")

@@ -37,14 +37,8 @@ def _workload(values: Mapping[str, Any]) -> WorkloadSpec:
     drawn = {side: values[side] for side in ("input", "output") if side in values}
     lengths = {side: parse_lengths(text, option=f"--{side}") for side, text in drawn.items()}
     trace = values.get("trace", None if drawn else BUNDLED_TRACE)
-    if drawn and trace is not None:
-        side, text = next(iter(drawn.items()))
-        raise OptionError(option=f"--{side}", value=text, expected="not both it and --trace")
-    for side, other in (("input", "output"), ("output", "input")):
-        if side in drawn and other not in drawn:
-            raise OptionError(option=f"--{side}", value=drawn[side], expected=f"--{other} with it")
-    if drawn and "window_s" in values:
-        raise OptionError(option="--window", value="", expected="it beside --trace")
+    if trace is None:
+        _check_drawn(values, drawn)
     prefix_tokens, prefix_groups = values.get("shared_prefix", (0, 1))
     long_share, long_tokens = values.get("long_context", (0.0, 0))
     return WorkloadSpec(
@@ -60,6 +54,17 @@ def _workload(values: Mapping[str, Any]) -> WorkloadSpec:
     )
 
 
+def _check_drawn(values: Mapping[str, Any], drawn: Mapping[str, str]) -> None:
+    """Refuse half of the lengths, and what only a trace has."""
+    for side, other in (("input", "output"), ("output", "input")):
+        if side in drawn and other not in drawn:
+            expected = f"--{other} with it, or a --trace"
+            raise OptionError(option=f"--{side}", value=drawn[side], expected=expected)
+    for name, option in (("window_s", "--window"), ("trace_format", "--trace-format")):
+        if name in values:
+            raise OptionError(option=option, value=values[name], expected="it beside --trace")
+
+
 def _arrivals(values: Mapping[str, Any]) -> ArrivalSpec:
     rate, concurrency = values.get("rate"), values.get("concurrency")
     if rate is not None:
@@ -71,7 +76,7 @@ def _arrivals(values: Mapping[str, Any]) -> ArrivalSpec:
     if concurrency is not None:
         _check_concurrency(concurrency, values.get("max_in_flight"))
     recorded = rate is None and concurrency is None
-    if recorded and "input" in values:
+    if recorded and "input" in values and "trace" not in values:
         raise OptionError(
             option="--input", value=values["input"], expected="--rate or --concurrency with it"
         )

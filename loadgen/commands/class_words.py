@@ -28,8 +28,6 @@ _REPLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "concurrency": ("rate", "speedup", "gaps", "burstiness"),
     "speedup": ("rate", "concurrency", "gaps", "burstiness"),
     "trace": ("input", "output"),
-    "input": ("trace", "trace_format", "window_s"),
-    "output": ("trace", "trace_format", "window_s"),
 }
 
 

@@ -71,7 +71,7 @@ async def run_sweep(
     except asyncio.CancelledError:  # Ctrl-C between two runs
         if not known.points:
             raise
-        known.interrupted, known.stopped = True, "interrupted"
+        known.interrupted, known.stopped = True, "ended between two runs"
     except LoadError as error:
         if not known.points:
             raise
@@ -88,7 +88,7 @@ async def _grid(
     for load in options.loads:
         point = await _one(options, run_at, known, load, say)
         if known.interrupted:
-            known.stopped = "interrupted"
+            pass  # the run has said so
         elif point.figures.requests_per_s is None:
             known.stopped = f"at {load_words(load)} no request was completed"
         elif point.saturation.over:
@@ -159,7 +159,8 @@ async def _one(
     known.points.append(point)
     known.time = measures.time
     known.first = known.first or replace(record, results=())
-    known.interrupted = record.end is None or record.end.interrupted
+    if record.end is None or record.end.interrupted:
+        known.interrupted, known.stopped = True, f"the run at {load_words(load)} was cut short"
     say(point_words(point, options.axis))
     return point
 

@@ -52,6 +52,7 @@ class Agreement:
     tpot_ms: tuple[float, ...]
     cpu_s: float
     wall_s: float
+    lag_p99_ms: float | None
 
 
 def agreement(tool: LoadTool, load: Load) -> Agreement:
@@ -70,6 +71,7 @@ def agreement(tool: LoadTool, load: Load) -> Agreement:
         ),
         cpu_s=found.cpu_s,
         wall_s=found.wall_s,
+        lag_p99_ms=found.lag_p99_ms,
     )
 
 
@@ -100,13 +102,15 @@ def _agreement_lines(tools: Sequence[LoadTool], repeats: int) -> Iterator[str]:
             f"\nReported less true, ms: {load.requests} requests of {load.tokens} tokens, "
             f"{load.concurrency} at a time, TTFT 20-80 ms, 2-8 ms a token; median of {repeats}"
         )
-        yield f"{'':20}{names}{'CPU s':>9}{'wall s':>9}"
+        yield f"{'':20}{names}{'CPU s':>9}{'wall s':>9}{'own lag p99':>13}"
         for tool in tools:
             found = [agreement(tool, load) for _ in range(repeats)]
             columns = zip(*((*each.ttft_ms, *each.tpot_ms) for each in found), strict=True)
             errors = "".join(f"{median(column):>+12.3f}" for column in columns)
             cpu_s, wall_s = median(e.cpu_s for e in found), median(e.wall_s for e in found)
-            yield f"{tool.name:20}{errors}{cpu_s:>9.1f}{wall_s:>9.1f}"
+            lags = [each.lag_p99_ms for each in found if each.lag_p99_ms is not None]
+            lag = f"{median(lags):>13.3f}" if lags else f"{'not told':>13}"
+            yield f"{tool.name:20}{errors}{cpu_s:>9.1f}{wall_s:>9.1f}{lag}"
 
 
 def _cost_lines(tools: Sequence[LoadTool], repeats: int) -> Iterator[str]:

@@ -60,6 +60,14 @@ def test_lengths_stand_in_for_a_trace() -> None:
     assert workload.turns.words == "3"
 
 
+def test_lengths_may_stand_over_those_of_a_trace() -> None:
+    workload = only("--trace", "day.csv", "--output", "16").workload
+
+    assert (workload.trace, workload.input_lengths) == (Path("day.csv"), None)
+    assert workload.output_lengths is not None
+    assert workload.output_lengths.words == "16"
+
+
 def test_an_agent_is_as_wide_and_deep_as_was_typed() -> None:
     words = ("--input", "64", "--output", "16", "--rate", "2", "--requests", "9")
 
@@ -165,7 +173,7 @@ def test_a_class_s_own_trace_replaces_lengths_and_its_headers_are_added() -> Non
         (["--input", "5"], "--input=5: expected --output with it"),
         (["--output", "5"], "--output=5: expected --input with it"),
         (["--input", "5", "--output", "5"], "--input=5: expected --rate or --concurrency with it"),
-        (["--trace", "a", "--input", "5"], "--input=5: expected not both it and --trace"),
+        (["--window", "5m-6m", "--input", "5", "--output", "5"], "expected it beside --trace"),
         (["--input", "few", "--output", "5", "--rate", "1"], "--input=few: expected"),
         (["--shared-prefix", "512x"], "expected a whole number from 1 on, not ''"),
         (["--shared-prefix", "x3"], "expected a whole number from 1 on, not ''"),
