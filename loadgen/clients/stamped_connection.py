@@ -78,11 +78,6 @@ class StampedHandler(ResponseHandler):
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
-    def eof_received(self) -> None:
-        """See asyncio.Protocol."""
-        self._arrivals.drain()
-        super().eof_received()
-
     def connection_lost(self, exc: BaseException | None) -> None:
         """See asyncio.Protocol."""
         self._arrivals.drain()

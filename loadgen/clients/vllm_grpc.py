@@ -93,8 +93,7 @@ class VllmGrpcClient:
             async for response in call:
                 self._on_chunks(stream.feed(response, self._now_ns()))
             error, words = (STREAM, stream.problem) if stream.problem else (None, "")
-        except asyncio.CancelledError:  # the attack's way to abort: swallowed here, and recorded
-            call.cancel()
+        except asyncio.CancelledError:  # the attack's way to abort; grpc.aio has ended the call
             error, words = ABORTED, "the run was interrupted"
         except grpc.aio.AioRpcError as failure:
             error, words = _failure(failure, self._timeout_s)

@@ -87,20 +87,24 @@ async def _grid(
     """Run the loads that were asked for, rising, until the server is saturated."""
     for load in options.loads:
         point = await _one(options, run_at, known, load, say)
-        if known.interrupted:
-            pass  # the run has said so
-        elif point.figures.requests_per_s is None:
-            known.stopped = f"at {load_words(load)} no request was completed"
-        elif point.saturation.over:
-            known.stopped = f"over-saturated at {load_words(load)}: {point.saturation.words}"
-        elif options.axis == "concurrency" and _goes_no_further(known, load):
-            known.stopped = (
-                f"at {load_words(load)} more concurrency no longer brings more throughput"
-            )
+        if not known.interrupted:
+            known.stopped = _reason_to_stop(options, known, point)
         if known.stopped:
             say(f"stops: {known.stopped}")
             return
     known.stopped = "every load was run"
+
+
+def _reason_to_stop(options: SweepOptions, known: _Known, point: SweepPoint) -> str:
+    """Why no higher load is run after this one; empty if there is no reason."""
+    load = load_words(point.load)
+    if point.figures.requests_per_s is None:
+        return f"at {load} no request was completed"
+    if point.saturation.over:
+        return f"over-saturated at {load}: {point.saturation.words}"
+    if options.axis == "concurrency" and _goes_no_further(known, point.load):
+        return f"at {load} more concurrency no longer brings more throughput"
+    return ""
 
 
 def _goes_no_further(known: _Known, load: float) -> bool:

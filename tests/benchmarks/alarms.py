@@ -60,9 +60,7 @@ def main() -> None:
             with asyncio.Runner(loop_factory=make_loop) as runner:
                 late_us, cpu_us = runner.run(measure(kind))
             p50_us, p99_us = np.percentile(late_us, [50, 99])
-            print(
-                f"{name:8} {kind.__name__:12} {p50_us:6.0f} us {p99_us:6.0f} us {cpu_us:19.1f}"
-            )
+            print(f"{name:8} {kind.__name__:12} {p50_us:6.0f} us {p99_us:6.0f} us {cpu_us:19.1f}")
 
 
 if __name__ == "__main__":

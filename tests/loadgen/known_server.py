@@ -89,6 +89,13 @@ class KnownServer:
             await site.start()
             return int(runner.addresses[0][1])
 
+        async def end() -> None:
+            await runner.cleanup()
+            left = asyncio.all_tasks() - {asyncio.current_task()}  # replies without an end
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
         try:
@@ -96,7 +103,7 @@ class KnownServer:
             self.url = f"http://127.0.0.1:{port}"
             yield self
         finally:
-            asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=10)
+            asyncio.run_coroutine_threadsafe(end(), loop).result(timeout=10)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout=10)
             loop.close()

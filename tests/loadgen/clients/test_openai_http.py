@@ -1,6 +1,9 @@
 import asyncio
+import re
 import socket
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -152,6 +155,18 @@ def test_a_request_that_meets_the_closing_of_a_kept_connection_is_sent_once_more
     assert in_order(replies[1])
 
 
+def test_it_is_sent_again_on_a_new_connection_though_others_are_kept() -> None:
+    async def two_and_then_one(spec: ClientSpec) -> Reply:
+        async with open_client(spec, on_chunks=lambda _: None) as client:
+            await asyncio.gather(client.send(REQUEST), client.send(REQUEST))
+            return await client.send(REQUEST)
+
+    with KnownServer(drop_used=True).serving() as server:
+        reply = asyncio.run(two_and_then_one(spec_of(server.url)))
+
+    assert (reply.error, reply.resent) == (None, True)
+
+
 def test_a_request_that_a_new_connection_drops_is_not_sent_again() -> None:
     with KnownServer(drop_all=True).serving() as server:
         (reply,) = send(spec_of(server.url), REQUEST)
@@ -221,6 +236,62 @@ def test_a_reply_without_usage_has_chunks_and_no_counts() -> None:
     assert len(reply.chunk_ns) == 4
 
 
+@dataclass
+class Raw:
+    """A server that answers request i of each connection with the bytes `answers[i]`, and closes a
+    connection that has had them all."""
+
+    answers: tuple[bytes, ...]
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[ClientSpec]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        async with server:
+            yield spec_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=5.0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in self.answers:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(re.findall(rb"content-length: (\d+)", head.lower())[0])
+            await reader.readexactly(length)
+            writer.write(answer)
+        writer.close()
+
+
+def replies_of(raw: Raw, requests: int) -> list[Reply]:
+    async def ask() -> list[Reply]:
+        async with raw.serving() as spec, open_client(spec, on_chunks=lambda _: None) as client:
+            return [await client.send(REQUEST) for _ in range(requests)]
+
+    return asyncio.run(ask())
+
+
+def test_a_used_connection_that_breaks_after_a_byte_is_an_error_and_is_not_sent_again() -> None:
+    whole = OK_HEAD + b"Content-Length: %d\r\n\r\n%b%b" % (len(EVENT + LAST), EVENT, LAST)
+    replies = replies_of(Raw((whole, b"HTTP/1.1 2")), 2)
+
+    assert [(reply.error, reply.resent) for reply in replies] == [
+        (None, False),
+        (CONNECTION, False),
+    ]
+
+
+def test_what_came_together_with_the_breaking_is_kept() -> None:
+    cut_off = OK_HEAD + b"Content-Length: 9999\r\n\r\n" + EVENT * 2
+    (reply,) = replies_of(Raw((cut_off,)), 1)
+
+    assert (reply.error, len(reply.chunk_ns)) == (CONNECTION, 2)
+
+
+def test_a_reply_ends_when_its_last_byte_came() -> None:
+    whole = OK_HEAD + b"Content-Length: %d\r\n\r\n%b%b" % (len(EVENT + LAST), EVENT, LAST)
+    (reply,) = replies_of(Raw((whole,)), 1)
+
+    assert reply.error is None
+    assert reply.chunk_ns.tolist() == [reply.ended_ns]
+
+
+OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 EVENT = b'data: {"choices":[{"index":0,"text":"a","finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3}}\n\ndata: [DONE]\n\n'
 
@@ -230,14 +301,13 @@ def test_however_a_response_is_framed_and_cut_the_reply_is_the_same(
     cuts: list[int], framing: str
 ) -> None:
     body = EVENT * 3 + LAST
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
     if framing == "c":
         frames = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in (EVENT,) * 3 + (LAST,))
-        raw = head + b"Transfer-Encoding: chunked\r\n\r\n" + frames + b"0\r\n\r\n"
+        raw = OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + frames + b"0\r\n\r\n"
     elif framing == "l":
-        raw = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        raw = OK_HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     else:  # until the connection is closed
-        raw = head + b"Connection: close\r\n\r\n" + body
+        raw = OK_HEAD + b"Connection: close\r\n\r\n" + body
     edges = sorted({0, len(raw), *(cut % len(raw) for cut in cuts)})
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

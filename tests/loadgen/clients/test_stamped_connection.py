@@ -5,8 +5,12 @@ import time
 
 import pytest
 
+from loadgen.clients.arrival_queue import ArrivalQueue
+from loadgen.clients.arriving_reply import ArrivingReply
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.openai_http import OpenAIHttpClient
+from loadgen.clients.reply_stream import ReplyStream
+from loadgen.clients.stamped_connection import StampedHandler
 from tests.loadgen.clients.test_openai_http import REQUEST
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -69,6 +73,20 @@ def test_a_burst_is_stamped_on_every_connection_before_it_is_parsed_on_one(
     asyncio.run(burst(happened, head_with_it=head_with_it))
 
     assert happened == ["stamped"] * REQUESTS + ["parsed"] * REQUESTS
+
+
+def test_what_waits_when_its_connection_is_lost_is_not_lost_with_it() -> None:
+    async def lose() -> list[int]:
+        loop = asyncio.get_running_loop()
+        handler = StampedHandler(loop, ArrivalQueue(loop, lambda: 7))
+        handler.set_response_params(read_until_eof=True)
+        reply = ArrivingReply(ReplyStream(), on_chunks=lambda _: None)
+        handler.begin(reply)
+        handler.data_received(HEAD + framed(EVENT))
+        handler.connection_lost(None)
+        return reply.stream.chunk_ns
+
+    assert asyncio.run(lose()) == [7]
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"500 Oops"])

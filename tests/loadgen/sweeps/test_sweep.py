@@ -130,6 +130,19 @@ def test_where_every_load_keeps_it_nothing_is_said_of_more() -> None:
     assert "more may do so too" in best.words
 
 
+def test_a_load_that_saturates_has_missed_however_short_the_run() -> None:
+    # 600 requests at 200 a second wait 3 s at most; a longer run would wait longer.
+    swept = sweep(QueueRun(service=fixed(0.01)), loads=(50, 200), slo="ttft=9s@p90")
+    shares = {point.load: point.bounds[0].share for point in swept.points}
+    verdicts = {point.load: point.verdict for point in swept.points}
+
+    assert shares[200] == 1
+    assert verdicts[200] == "missed"
+    assert swept.best is not None
+    assert swept.best.load is not None
+    assert swept.best.load < 125
+
+
 def test_where_none_keeps_it_lower_loads_are_tried_and_given_up() -> None:
     swept = sweep(QueueRun(service=fixed(0.01)), loads=(8, 16), slo="ttft=5ms@p90")
 
