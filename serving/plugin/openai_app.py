@@ -104,6 +104,8 @@ def vllm_command(deployment: Deployment, host: str, port: int) -> list[str]:
         host,
         "--port",
         str(port),
+        # What of a prompt came from the prefix cache is told in `usage`: who tests a router asks.
+        "--enable-prompt-tokens-details",
         "--additional-config",
         json.dumps(deployment.settings.to_additional_config()),
     ]

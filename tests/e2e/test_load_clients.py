@@ -44,9 +44,6 @@ def server(grpc_port: int) -> Iterator[ServerProcess]:
         *("--model", MODEL, "--chips", "4", "--disable-uvicorn-access-log"),
         *("--max-num-batched-tokens", "512", "--max-model-len", str(CONTEXT_TOKENS)),
         *("--clock", f"dilated:{DILATION}", "--grpc-port", str(grpc_port)),
-        "--enable-prompt-tokens-details",  # else HTTP's usage does not tell what was cached
-        "--structured-outputs-config",
-        '{"backend": "xgrammar", "disable_any_whitespace": true}',
     )
     with started(ULTRASERVE, *arguments) as process:
         process.wait_ready()

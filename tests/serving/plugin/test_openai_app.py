@@ -68,6 +68,7 @@ def test_vllm_reads_our_arguments_and_then_the_user_s(
     assert served(deployment, lambda: seen.extend(sys.argv), monkeypatch) == 0
 
     assert seen[:3] == ["vllm", "serve", str(SMALL_MOE_DIR)]
+    seen.remove("--enable-prompt-tokens-details")
     flags = dict(zip(seen[3:-2:2], seen[4:-2:2], strict=True))
     given = json.loads(flags.pop("--additional-config"))
     assert json.loads(flags.pop(STRUCTURED)) == COMPACT
