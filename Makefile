@@ -22,8 +22,9 @@ help: ## list the targets
 demo: .venv/.installed ## serve on one emulated compute tray, load it, report to demo-report.json
 	$(BIN)/ultraserve demo --report demo-report.json $(ARGS)
 
-test: .venv/.installed ## run the everyday tests
-	$(BIN)/pytest -m "not slow" $(ARGS)
+test: .venv/.installed ## run the everyday tests: those without chips on all cores, then the others
+	$(BIN)/pytest -m "not slow and not engine and not fleet" -n logical --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "not slow and (engine or fleet)" $(ARGS)
 
 test-slow: .venv/.installed ## run the tests that take minutes
 	$(BIN)/pytest -m slow $(ARGS)

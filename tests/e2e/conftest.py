@@ -22,9 +22,6 @@ def tray() -> Iterator[ServerProcess]:
         *("--max-num-batched-tokens", "512", "--max-model-len", str(CONTEXT_TOKENS)),
         *("--clock", f"dilated:{DILATION}"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-        # Random weights like to put white space between JSON's words for ever.
-        "--structured-outputs-config",
-        '{"backend": "xgrammar", "disable_any_whitespace": true}',
     )
     with started(ULTRASERVE, *arguments) as server:
         server.wait_ready()
