@@ -74,7 +74,8 @@ def give_state(app: FastAPI, engine: Any) -> FastAPI:
     """What vLLM sets on its app before it serves it."""
     app.state.engine_client = with_doors(engine)
     app.state.log_stats = False
-    app.state.server = SimpleNamespace(should_exit=False, config=SimpleNamespace())
+    config = SimpleNamespace(timeout_keep_alive=5)
+    app.state.server = SimpleNamespace(should_exit=False, config=config)
     return app
 
 

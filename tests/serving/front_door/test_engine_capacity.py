@@ -2,23 +2,21 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from prometheus_client import REGISTRY
 from vllm.v1.metrics.stats import SchedulerStats
 
 from serving.front_door.engine_capacity import EngineCapacity
 from serving.plugin.stat_logger import EmulatedStatLogger
 from tests.serving.metrics.snapshots import snapshot
+from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config
 
 
 @pytest.fixture
 def logger() -> Iterator[EmulatedStatLogger]:
-    before = set(REGISTRY._collector_to_names)
     config = engine_config(chips=2)
     config.cache_config.num_gpu_blocks = 100
-    yield EmulatedStatLogger(config, [0])
-    for collector in set(REGISTRY._collector_to_names) - before:
-        REGISTRY.unregister(collector)
+    with own_metrics():
+        yield EmulatedStatLogger(config, [0])
 
 
 def test_all_ranks_count_until_a_snapshot_says_which_are_up(logger: EmulatedStatLogger) -> None:

@@ -62,6 +62,7 @@ def test_no_size_that_was_tried_meets_the_target_with_fewer_chips(found: Plan) -
     assert min(check.chips for check in found.choice.tried if check.meets) == chips
 
 
+@pytest.mark.slow  # each process reads all of vLLM
 def test_the_same_question_has_the_same_answer_with_more_processes(found: Plan) -> None:
     with_two = plan(found.question, processes=2)
 

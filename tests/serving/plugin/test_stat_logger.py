@@ -13,6 +13,7 @@ from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, Schedule
 from emulator.errors import ConfigError
 from serving.plugin.stat_logger import EmulatedStatLogger, first_token_times, in_emulated_time
 from tests.serving.metrics.snapshots import snapshot
+from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
 
 
@@ -66,10 +67,8 @@ def test_the_stats_that_other_loggers_share_are_left_as_they_were() -> None:
 @pytest.fixture
 def clean_registry() -> Iterator[None]:
     """vLLM registers its families with the process; another logger must be able to."""
-    before = set(REGISTRY._collector_to_names)
-    yield
-    for collector in set(REGISTRY._collector_to_names) - before:
-        REGISTRY.unregister(collector)
+    with own_metrics():
+        yield
 
 
 def logger(clock: str = "auto") -> EmulatedStatLogger:

@@ -1,0 +1,21 @@
+"""The process's registry of metrics for one test alone."""
+
+import contextlib
+from collections.abc import Iterator
+
+from prometheus_client import REGISTRY
+
+
+@contextlib.contextmanager
+def own_metrics() -> Iterator[None]:
+    """Without what engines of other tests have left there, and afterwards as it was."""
+    others = list(REGISTRY._collector_to_names)
+    for collector in others:
+        REGISTRY.unregister(collector)
+    try:
+        yield
+    finally:
+        for collector in list(REGISTRY._collector_to_names):
+            REGISTRY.unregister(collector)
+        for collector in others:
+            REGISTRY.register(collector)
