@@ -1,20 +1,29 @@
-"""Lengths of time as users write them: `200ms`, `1.5s`, `2m`, `1h`; a bare number is seconds."""
+"""Lengths of time as users write them: `200ms`, `1.5s`, `2m`, `1h30m`; a bare number is seconds."""
 
 import math
 import re
 from typing import Final
 
-_WRITTEN: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|m|h|)", re.ASCII)
-_UNIT_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3_600.0}
-EXPECTED: Final = "a time such as 200ms, 1.5s, 2m or 1h"
+_NUMBER: Final = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_TERM: Final = re.compile(rf"({_NUMBER})(us|ms|s|m|h)", re.ASCII)
+_WRITTEN: Final = re.compile(rf"{_NUMBER}|(?:{_TERM.pattern})+", re.ASCII)
+_UNIT_S: Final = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+EXPECTED: Final = "a time such as 200ms, 1.5s, 2m or 1h30m"
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds, at least 0; raises ValueError saying what was expected."""
-    written = _WRITTEN.fullmatch(text.strip())
-    if written is None:
+    """Seconds, at least 0; of several terms, their sum: each in a smaller unit than the one before.
+
+    Raises ValueError saying what was expected.
+    """
+    written = text.strip()
+    terms = _TERM.findall(written)
+    units = [list(_UNIT_S).index(unit) for _, unit in terms]
+    if _WRITTEN.fullmatch(written) is None or units != sorted(set(units)):
         raise ValueError(f"expected {EXPECTED}, not {text!r}")
-    seconds = float(written[1]) * _UNIT_S[written[2]]
+    seconds = sum(float(number) * _UNIT_S[unit] for number, unit in terms)
+    if not terms:
+        seconds = float(written)
     if not math.isfinite(seconds):
         raise ValueError(f"expected {EXPECTED}, not {text!r}")
     return seconds

@@ -1,16 +1,26 @@
 """What the load generator refuses, each as one line for its user.
 
-A request that fails is not here: that is a result, and is counted (`loadgen.result`).
+A request that fails is not here: that is a result, and is counted (`loadgen.records.result`).
 """
 
 from pathlib import Path
+
+
+def one_line(text: str) -> str:
+    """Make one line of `text` that a terminal only shows: without control characters.
+
+    Words that came from a server may hold escape sequences, or marks that turn the direction of
+    writing; runs of white space become one space.
+    """
+    words = " ".join(text.split())
+    return words if words.isprintable() else "".join(filter(str.isprintable, words))
 
 
 class LoadError(Exception):
     """Anything that stops a run before it has measured; the message is one line."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(one_line(message))
 
 
 class OptionError(LoadError):
@@ -20,8 +30,8 @@ class OptionError(LoadError):
         super().__init__(f"{option}={value}: expected {expected}")
 
 
-class TraceError(LoadError):
-    """A trace file cannot be used; names the file, the line (from 1) if there is one, and why."""
+class FileError(LoadError):
+    """A file that is read cannot be used; names it, the line (from 1) if there is one, and why."""
 
     def __init__(self, *, path: Path, line: int | None, reason: str) -> None:
         where = f"{path}" if line is None else f"{path}:{line}"

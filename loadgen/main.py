@@ -1,27 +1,28 @@
 """The command `ultraserve-loadgen`: reports go to stdout, everything else to stderr.
 
-Exit codes: 0; 1 when a request failed; 2 for wrong input or a server that cannot be asked; 130
-after Ctrl-C.
+A command is imported when it is named: charts and statistics take a second, and every process that
+sends (`--workers`) imports this file anew.
 """
 
-import os
-import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Final
 
-from loadgen.commands import compare_command, exit_codes, report_command, run_command, sweep_command
-from loadgen.commands.class_words import split_classes
+from loadgen.commands import exit_codes
 from loadgen.commands.one_line_parser import OneLineParser
-from loadgen.commands.run_arguments import KEY_VARIABLE
+from loadgen.commands.standard_output import ReaderGone
 from loadgen.errors import LoadError
 
 PROGRAM: Final = "ultraserve-loadgen"
-_OF_LOAD: Final = {run_command.NAME: run_command.handle, sweep_command.NAME: sweep_command.handle}
-_OF_FILES: Final = {
-    report_command.NAME: report_command.handle,
-    compare_command.NAME: compare_command.handle,
+COMMANDS: Final = {
+    "run": "send a workload, measure, print a report",
+    "sweep": "find the knee, and the highest load that keeps an SLO",
+    "report": "print and write reports of what was measured before",
+    "compare": "say which differences between runs are beyond noise",
 }
+"""What each does, for the help; the module of each is `loadgen.commands.NAME_command`."""
+TAKE_CLASSES: Final = ("run", "sweep")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,32 +33,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LoadError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return exit_codes.WRONG_INPUT
+    except ReaderGone:
+        return exit_codes.READER_GONE
     except KeyboardInterrupt:  # while there is nothing to report
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
         return exit_codes.INTERRUPTED
 
 
 def _run(words: Sequence[str]) -> int:
+    for word in words:
+        if any("\udc80" <= character <= "\udcff" for character in word):  # bytes, not text
+            raise LoadError(f"{word!a}: expected UTF-8: the command is in every report")
     parser = OneLineParser(
         prog=PROGRAM,
         description="Put load on a server that speaks the OpenAI HTTP interface (or vLLM's gRPC "
         "one), and report.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    parsers = {
-        module.NAME: module.add(commands)
-        for module in (run_command, sweep_command, report_command, compare_command)
-    }
-    of_load = bool(words) and words[0] in _OF_LOAD
-    common, classes = split_classes(words) if of_load else (list(words), [])
-    given = parser.parse_args(common)
-    name: str = given.command
-    if name in _OF_FILES:
-        return _OF_FILES[name](given)
-    return _OF_LOAD[name](
-        given,
-        classes,
-        parser=parsers[name],
-        command=shlex.join([PROGRAM, *words]),
-        key=os.environ.get(KEY_VARIABLE, ""),
-    )
+    name = words[0] if words and words[0] in COMMANDS else ""
+    for other, does in COMMANDS.items():
+        if other != name:
+            commands.add_parser(other, help=does)
+    if not name:
+        parser.parse_args(words)  # prints the help, or refuses
+        parser.error("expected a command first")
+    command = import_module(f"loadgen.commands.{name}_command")
+    own = command.add(commands)
+    if name in TAKE_CLASSES:
+        common, classes = import_module("loadgen.commands.class_words").split_classes(words)
+        given = parser.parse_args(common)
+        code: int = command.handle(given, classes, parser=own, words=words)
+    else:
+        code = command.handle(parser.parse_args(words))
+    return code

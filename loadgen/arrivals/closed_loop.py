@@ -14,11 +14,13 @@ class ClosedLoop:
     """`concurrency` sessions under way, which may change over time; fractions are cut off.
 
     `worker` of `workers` has an even share of them: the shares add up to the whole at every
-    moment. From `ends_ns` on no session begins. Raises ValueError for a concurrency that begins or
-    ends below 1, and OptionError where the last of the workers would end without a share.
+    moment. At most `sessions` begin, and none from `ends_ns` on. Raises ValueError for a
+    concurrency that begins or ends below 1, and OptionError where the last of the workers would end
+    without a share.
     """
 
     concurrency: PiecewiseLinear
+    sessions: int | None = None
     ends_ns: int | None = None
     worker: int = 0
     workers: int = 1
@@ -36,11 +38,6 @@ class ClosedLoop:
                 expected=f"at most {last}, at which the concurrency ends",
             )
 
-    @property
-    def sessions(self) -> int | None:
-        """None: it has room for ever."""
-        return None
-
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002
         """Due now while there is room; else when the concurrency rises to it, or after a reply.
 
@@ -57,7 +54,9 @@ class ClosedLoop:
     def part(self, worker: int, workers: int) -> Self:
         """The share of one of `workers`; OptionError if there is not enough for all."""
         assert self.workers == 1, "a part is not parted again"
-        return replace(self, worker=worker, workers=workers)
+        sessions = self.sessions
+        share = None if sessions is None else len(range(worker, sessions, workers))
+        return replace(self, sessions=share, worker=worker, workers=workers)
 
     def _first_at_least(self, wanted: int, elapsed_ns: int) -> int | None:
         """Return the first time from `elapsed_ns` on at which the concurrency is `wanted`."""

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.arrivals.arrival_spec import Gaps
-
-Float64s = NDArray[np.float64]
+from loadgen.records.arrays import Float64s
 
 # How many gaps are drawn at a time when only an end is known, and the least and the most of them.
 _CHUNK_MIN: Final = 1_024
@@ -20,10 +18,12 @@ _CHUNK_MAX: Final = 1 << 20
 
 
 class RenewalArrivals:
-    """Arrivals at 0 and then at gaps of mean 1, without end: what is drawn later continues.
+    """Arrivals at gaps of mean 1, without end: what is drawn later continues.
 
     `gaps` "constant" are all 1, "poisson" exponential, "gamma" of shape `burstiness`: their
-    coefficient of variation is 1 / sqrt(burstiness). The same seed gives the same arrivals, and
+    coefficient of variation is 1 / sqrt(burstiness). Constant ones begin at 0. The others begin in
+    the midst of a gap, as if they had always gone on: then t units hold t arrivals on average,
+    where a first arrival at 0 would make it one more. The same seed gives the same arrivals, and
     the first of them are the same however many are drawn.
     """
 
@@ -35,6 +35,14 @@ class RenewalArrivals:
             "gamma": lambda count: chance.standard_gamma(burstiness, count) / burstiness,
         }
         self._draw = draws[gaps]
+        # A moment lies in a gap of length g with a density of g f(g), and anywhere within it: for
+        # a gamma distribution of shape k that is one of shape k + 1, for k = 1 an exponential one.
+        shape = burstiness if gaps == "gamma" else 1.0
+        self._first = (
+            0.0
+            if gaps == "constant"
+            else float(chance.uniform() * chance.standard_gamma(shape + 1) / shape)
+        )
         self._last: float | None = None
 
     def next(self, count: int) -> Float64s:
@@ -42,7 +50,7 @@ class RenewalArrivals:
         if not count:
             return np.zeros(0)
         if self._last is None:
-            arrivals = np.cumsum(np.append(0.0, self._draw(count - 1)))
+            arrivals = np.cumsum(np.append(self._first, self._draw(count - 1)))
         else:
             arrivals = np.cumsum(np.append(self._last, self._draw(count)))[1:]
         self._last = float(arrivals[-1])

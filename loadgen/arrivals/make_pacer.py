@@ -30,7 +30,7 @@ def make_pacer(
 
     `recorded_ns` are the workload's recorded times, used if neither a rate nor a concurrency was
     asked for. One seed gives one schedule, whose first sessions do not depend on how many there
-    are. Raises OptionError for what does not go together or has no end, TraceError for a file of
+    are. Raises OptionError for what does not go together or has no end, FileError for a file of
     rates that cannot be used.
     """
     _check(spec)
@@ -47,10 +47,10 @@ def make_pacer(
 
 
 def asked(spec: ArrivalSpec, pacer: Pacer, *, time: str) -> AskedArrivals:
-    """Say what `spec` asked for and `pacer`, the whole one that came of it, has planned.
+    """Say what `spec` asked for, and what `pacer`, the whole one that came of it, has drawn.
 
-    The numbers of an open loop are those of its schedule as drawn, by the same arithmetic as
-    `measures.arrivals_kept` has for what was sent. `time` is "emulated" or "wall".
+    What was drawn is described by the same arithmetic as what was sent. `time` is "emulated" or
+    "wall".
     """
     words = _words(spec, time)
     if isinstance(pacer, Schedule):
@@ -61,10 +61,31 @@ def asked(spec: ArrivalSpec, pacer: Pacer, *, time: str) -> AskedArrivals:
             rate_per_s=found.rate_per_s,
             gap_cv=found.gap_cv,
             dispersion=found.dispersion,
+            asked_rate_per_s=_asked_rate_per_s(pacer),
+            asked_gap_cv=_asked_gap_cv(spec, pacer),
         )
     assert isinstance(pacer, ClosedLoop)
     most = int(max(pacer.concurrency.rates_per_s))
     return AskedArrivals(words=words, time=time, concurrency=most)
+
+
+def _asked_rate_per_s(schedule: Schedule) -> float | None:
+    """The rate, or the mean of one that changes from the start to the last session."""
+    rate = schedule.rate
+    if rate is None:
+        return None
+    if rate.constant_per_s is not None:
+        return rate.constant_per_s
+    last_s = schedule.due_ns[-1:] / 1e9  # [1], or [0] without sessions
+    return float(rate.cumulative(last_s)[0] / last_s[0]) if last_s.any() else None
+
+
+def _asked_gap_cv(spec: ArrivalSpec, schedule: Schedule) -> float | None:
+    """The spread of the gaps before they are stretched; a rate that changes adds to it."""
+    if schedule.rate is None or schedule.rate.constant_per_s is None:
+        return None
+    spreads = {"constant": 0.0, "poisson": 1.0, "gamma": float(np.sqrt(1 / spec.burstiness))}
+    return spreads[spec.gaps]
 
 
 def _check(spec: ArrivalSpec) -> None:
@@ -129,7 +150,7 @@ def _closed_loop(spec: ArrivalSpec, sessions: int | None) -> ClosedLoop:
             option="--concurrency", value=spec.concurrency, expected=CONCURRENCY_FORMS
         )
     ends_ns = None if spec.duration_s is None else round(spec.duration_s * 1e9)
-    return ClosedLoop(concurrency=shape, ends_ns=ends_ns)
+    return ClosedLoop(concurrency=shape, sessions=sessions, ends_ns=ends_ns)
 
 
 def _words(spec: ArrivalSpec, time: str) -> str:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64s = NDArray[np.float64]
+from loadgen.records.arrays import Float64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +33,13 @@ class PiecewiseLinear:
         """The time of the last point; None for a constant rate."""
         return self.times_s[-1] if len(self.times_s) > 1 else None
 
+    @property
+    def constant_per_s(self) -> float | None:
+        """See `RateShape.constant_per_s`."""
+        return self.rates_per_s[0] if len(set(self.rates_per_s)) == 1 else None
+
     def at(self, time_s: Float64s) -> Float64s:
-        """See `RateShape.at`."""
+        """The rate at `time_s`; where it jumps, the one after the jump."""
         starts, rates, slopes, _ = self._pieces()
         piece = np.searchsorted(starts, time_s, side="right") - 1
         return rates[piece] + slopes[piece] * (time_s - starts[piece])

@@ -7,15 +7,12 @@ import csv
 from pathlib import Path
 from typing import Final, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from loadgen.arrivals.piecewise_linear import PiecewiseLinear
 from loadgen.arrivals.sine import Sine
 from loadgen.durations import parse_duration_s
-from loadgen.errors import OptionError, TraceError
-
-Float64s = NDArray[np.float64]
+from loadgen.errors import FileError, OptionError
+from loadgen.records.arrays import Float64s
+from loadgen.records.plain_number import plain_number
 
 RATE_FORMS: Final = (
     "a number above 0, sine:MEAN,AMPLITUDE,PERIOD, ramp:FROM-TO/TIME, series:0s=2,60s=10,... "
@@ -36,8 +33,9 @@ class RateShape(Protocol):
         """Where what was written ends and the last rate goes on; None if it has no such place."""
         ...
 
-    def at(self, time_s: Float64s) -> Float64s:
-        """The rate at `time_s`; where it jumps, the one after the jump."""
+    @property
+    def constant_per_s(self) -> float | None:
+        """The rate, if it never changes."""
         ...
 
     def cumulative(self, time_s: Float64s) -> Float64s:
@@ -58,7 +56,7 @@ def parse_rate(text: str, *, option: str = "--rate", forms: str = RATE_FORMS) ->
 
     `option` and `forms` are what a refusal names.
 
-    Raises OptionError, and TraceError for a row of a file that cannot be used.
+    Raises OptionError, and FileError for a row of a file that cannot be used.
     """
     kind, colon, rest = text.partition(":")
     try:
@@ -78,7 +76,7 @@ def parse_rate(text: str, *, option: str = "--rate", forms: str = RATE_FORMS) ->
 
 
 def _constant(text: str) -> PiecewiseLinear:
-    rate_per_s = _number(text)
+    rate_per_s = plain_number(text)
     if not rate_per_s > 0:
         raise ValueError(f"{text} is not above 0")
     return PiecewiseLinear(times_s=(0.0,), rates_per_s=(rate_per_s,), words=text)
@@ -88,7 +86,7 @@ def _sine(text: str, rest: str) -> Sine:
     parts = rest.split(",")
     if len(parts) != 3:
         raise ValueError("three numbers after sine:")
-    mean, amplitude = _number(parts[0]), _number(parts[1])
+    mean, amplitude = plain_number(parts[0]), plain_number(parts[1])
     return Sine(
         mean_per_s=mean,
         amplitude_per_s=amplitude,
@@ -102,7 +100,7 @@ def _ramp(text: str, rest: str) -> PiecewiseLinear:
     first, dash, last = rates.partition("-")
     if not slash or not dash:
         raise ValueError("FROM-TO/TIME after ramp:")
-    times_s, rates_per_s = (0.0, parse_duration_s(time)), (_number(first), _number(last))
+    times_s, rates_per_s = (0.0, parse_duration_s(time)), (plain_number(first), plain_number(last))
     return _some(PiecewiseLinear(times_s=times_s, rates_per_s=rates_per_s, words=text))
 
 
@@ -113,7 +111,7 @@ def _series(text: str, rest: str) -> PiecewiseLinear:
     for point in rest.split(","):
         time, _, rate = point.partition("=")
         times_s.append(parse_duration_s(time))
-        rates_per_s.append(_number(rate))
+        rates_per_s.append(plain_number(rate))
     points = {"times_s": tuple(times_s), "rates_per_s": tuple(rates_per_s)}
     return _some(PiecewiseLinear(**points, words=text))
 
@@ -127,53 +125,34 @@ def _from_file(path: Path, text: str) -> PiecewiseLinear:
             rows = csv.reader(file)
             for row in rows:
                 line = rows.line_num
-                if not row or (line == 1 and not _is_number(row[0])):
+                headed = line == 1 and not any(map(str.isdigit, "".join(row)))
+                if not row or headed:
                     continue
                 time_s, rate_per_s = _row(path, line, row)
-                if time_s < 0 or rate_per_s < 0:
-                    raise TraceError(path=path, line=line, reason="a number below 0")
                 if times_s and time_s < times_s[-1]:
-                    raise TraceError(path=path, line=line, reason="earlier than the row before")
+                    raise FileError(path=path, line=line, reason="earlier than the row before")
                 if not times_s and time_s:
-                    raise TraceError(path=path, line=line, reason="the first row is not at 0 s")
+                    raise FileError(path=path, line=line, reason="the first row is not at 0 s")
                 times_s.append(time_s)
                 rates_per_s.append(rate_per_s)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(path=path, line=None, reason=f"cannot be read: {error}") from None
+        raise FileError(path=path, line=None, reason=f"cannot be read: {error}") from None
     if not any(rates_per_s):
-        raise TraceError(path=path, line=None, reason="no row with a rate above 0")
+        raise FileError(path=path, line=None, reason="no row with a rate above 0")
     points = {"times_s": tuple(times_s), "rates_per_s": tuple(rates_per_s)}
     return PiecewiseLinear(**points, words=text)
 
 
 def _row(path: Path, line: int, row: list[str]) -> tuple[float, float]:
     if len(row) != 2:
-        raise TraceError(path=path, line=line, reason=f"{len(row)} columns, not seconds,rate")
+        raise FileError(path=path, line=line, reason=f"{len(row)} columns, not seconds,rate")
     try:
-        return _number(row[0]), _number(row[1])
+        return plain_number(row[0]), plain_number(row[1])
     except ValueError as error:
-        raise TraceError(path=path, line=line, reason=str(error)) from None
+        raise FileError(path=path, line=line, reason=str(error)) from None
 
 
 def _some(shape: PiecewiseLinear) -> PiecewiseLinear:
     if not any(shape.rates_per_s):
         raise ValueError("a rate above 0 somewhere")
     return shape
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
-    if not np.isfinite(value):
-        raise ValueError(f"{text!r} is not finite")
-    return value
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -8,17 +8,19 @@ import numpy as np
 
 from loadgen.arrivals.gaps import RenewalArrivals
 from loadgen.arrivals.rate_shape import RateShape
-from loadgen.records.result import Int64s
+from loadgen.records.arrays import Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
     """Session i is due at `due_ns[i]`, however the earlier ones fare.
 
-    Raises ValueError unless `due_ns` is int64[sessions], not negative, and never falls.
+    `rate` is the rate that they were drawn for, None for recorded times. Raises
+    ValueError unless `due_ns` is int64[sessions], not negative, and never falls.
     """
 
     due_ns: Int64s
+    rate: RateShape | None = None
 
     def __post_init__(self) -> None:
         due_ns = self.due_ns
@@ -67,7 +69,7 @@ def by_rate(
     due_s = due_s[due_s < (np.inf if duration_s is None else duration_s)]
     # Rounding within a shape's inverse may swap two times that are a nanosecond apart.
     due_ns = np.maximum.accumulate(np.rint(due_s * 1e9).astype(np.int64))
-    return Schedule(due_ns=due_ns)
+    return Schedule(due_ns=due_ns, rate=rate)
 
 
 def recorded(

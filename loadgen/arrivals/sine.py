@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64s = NDArray[np.float64]
+from loadgen.records.arrays import Float64s
 
 # Halvings of a bracket that is at most a period: 2**-60 of it is below the precision of the time.
 _HALVINGS: Final = 60
@@ -35,9 +34,10 @@ class Sine:
         """None: it goes on for ever."""
         return None
 
-    def at(self, time_s: Float64s) -> Float64s:
-        """See `RateShape.at`."""
-        return self.mean_per_s + self.amplitude_per_s * np.sin(self._angle(time_s))
+    @property
+    def constant_per_s(self) -> float | None:
+        """See `RateShape.constant_per_s`."""
+        return None if self.amplitude_per_s else self.mean_per_s
 
     def cumulative(self, time_s: Float64s) -> Float64s:
         """See `RateShape.cumulative`."""

@@ -12,11 +12,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from loadgen.attack.timetable import Action, Alarm
 
-# <sys/timerfd.h> and <time.h> of Linux: the same on all of its architectures.
+# <sys/timerfd.h> and <time.h> of Linux: the same on all of its architectures. Python 3.13 has
+# os.timerfd_create, which does without ctypes.
 CLOCK_MONOTONIC: Final = 1
 TFD_TIMER_ABSTIME: Final = 1
 
@@ -46,11 +48,23 @@ class LoopAlarm:
 
 
 class _Timespec(ctypes.Structure):
+    # glibc's struct timespec where a time is as long as a word: every 64-bit system. A 32-bit one
+    # may have 64-bit times, and gets the loop's own timer.
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
 class _TimerSetting(ctypes.Structure):
     _fields_ = (("interval", _Timespec), ("value", _Timespec))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    """The C library, with its timers' signatures; raises AttributeError if it has none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.timerfd_create.argtypes = (ctypes.c_int, ctypes.c_int)
+    setting = ctypes.POINTER(_TimerSetting)
+    libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, setting, setting)
+    return libc
 
 
 class KernelAlarm:
@@ -60,7 +74,7 @@ class KernelAlarm:
         """Raises OSError or AttributeError where there is no such timer."""
         self._loop = asyncio.get_running_loop()
         self._action = action
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc = _libc()
         self._setting = _TimerSetting()
         self._file = self._libc.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._file < 0:
@@ -94,7 +108,7 @@ class KernelAlarm:
 
 def make_alarm(action: Action) -> Alarm:
     """Return the best alarm that this system has, for the event loop that runs now."""
-    if sys.platform == "linux":
+    if sys.platform == "linux" and sys.maxsize > 2**32:
         try:
             return KernelAlarm(action)
         except (OSError, AttributeError):  # a kernel or C library without it

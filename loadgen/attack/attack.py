@@ -29,19 +29,14 @@ class Attack:
         traffics: Sequence[tuple[Traffic, Client]],
         *,
         sink: Callable[[Result], None],
-        dilation: float = 1.0,
         origin_ns: int | None = None,
         worker: int = 0,
         now_ns: Callable[[], int] = time.monotonic_ns,
         alarm: Callable[[Action], Alarm] = make_alarm,
     ) -> None:
-        """`origin_ns` is the run's start by `now_ns`, None for the moment of `run`.
-
-        `dilation` is wall seconds per second of the time that think times are in.
-        """
+        """`origin_ns` is the run's start by `now_ns`, None for the moment of `run`."""
         self._traffics = traffics
         self._sink = sink
-        self._dilation = dilation
         self._origin_ns = origin_ns
         self._worker = worker
         self._now_ns = now_ns
@@ -76,7 +71,6 @@ class Attack:
                 timetable=timetable,
                 now_ns=self._now_ns,
                 origin_ns=origin_ns,
-                think_scale=self._dilation,
                 worker=self._worker,
                 sink=self._sink,
                 on_fault=self._fault,

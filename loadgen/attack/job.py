@@ -24,16 +24,16 @@ class Job:
     """What one of `workers` processes sends: its part of each class. Can be pickled."""
 
     traffics: Sequence[tuple[Traffic, ClientSpec]]
-    dilation: float
     worker: int = 0
     workers: int = 1
 
     def split(self, workers: int) -> list["Job"]:
-        """The jobs of `workers` processes; together they are this one."""
+        """The jobs of `workers` processes; together they are this one. OptionError if too many."""
+        if workers == 1:
+            return [self]
         return [
             Job(
                 traffics=[(traffic.part(at, workers), spec) for traffic, spec in self.traffics],
-                dilation=self.dilation,
                 worker=at,
                 workers=workers,
             )
@@ -70,7 +70,6 @@ async def do_job(
         attack = Attack(
             traffics,
             sink=sink,
-            dilation=job.dilation,
             origin_ns=await origin_ns(),
             worker=job.worker,
         )

@@ -73,6 +73,7 @@ class LoopLagMeter:
             p99_ms=float(p99_ms),
             max_ms=float(np.max(lag_ms)),
             cpu_share=self._used_cpu_ns / max(1, self._wall_ns),
+            probes=len(self._lag_ns),
         )
 
     def _next(self, now_ns: int) -> None:

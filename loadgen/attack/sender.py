@@ -1,12 +1,14 @@
 """One traffic class under attack: begins its sessions, sends their calls, and keeps the count."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from loadgen.attack.served_history import ServedHistory
 from loadgen.attack.session_progress import SessionProgress
+from loadgen.attack.session_source import SessionSource
 from loadgen.attack.timetable import Timetable
 from loadgen.attack.traffic import Traffic
 from loadgen.clients.client import Client, Reply
@@ -42,15 +44,13 @@ class _Sending:
 class Stage:
     """What the senders of one attack share.
 
-    `origin_ns` is the run's start by `now_ns`, which the timetable goes by too; `think_scale` wall
-    seconds per second of the time that think times are in. `on_over` is told that
-    a sender may have become `over`.
+    `origin_ns` is the run's start by `now_ns`, which the timetable goes by too. `on_over` is told
+    that a sender may have become `over`.
     """
 
     timetable: Timetable
     now_ns: Callable[[], int]
     origin_ns: int
-    think_scale: float
     worker: int
     sink: Callable[[Result], None]
     on_fault: Callable[[BaseException], None]
@@ -68,7 +68,7 @@ class Sender:
         self._client = client
         self._stage = stage
         self._loop = asyncio.get_running_loop()
-        self._sessions_max = _sessions_max(traffic)
+        self._source = SessionSource(traffic)
         self._stopped = False
         self._begun = 0  # sessions
         self._begun_requests = 0
@@ -115,9 +115,9 @@ class Sender:
         """How it went."""
         return SendSummary(
             held_back=self._held_back,
-            unsent=self._asked_requests() - self._sent,
+            unsent=self._begun_requests + self._source.requests_from(self._begun) - self._sent,
             interrupted=self._stopped,
-            repeated=max(0, self._begun - _part_sessions(self._traffic)),
+            repeated=max(0, self._begun - self._source.part_sessions),
             planned_histories=self._planned_histories,
         )
 
@@ -126,7 +126,7 @@ class Sender:
 
     def _exhausted(self) -> bool:
         """Whether no more sessions will begin."""
-        if self._sessions_max is not None and self._begun >= self._sessions_max:
+        if self._source.sessions_max is not None and self._begun >= self._source.sessions_max:
             return True
         ends_ns = self._traffic.pacer.ends_ns
         return ends_ns is not None and self._paced(self._elapsed_ns()) >= ends_ns
@@ -142,14 +142,21 @@ class Sender:
             if due_ns is None:
                 break
             if due_ns > elapsed_ns:
-                self._wake_at(due_ns)
+                self._wake_at(min(due_ns, self._end_ns()))
                 break
             if not self._has_room():
                 break
             self._held_back += due_ns < self._room_again_ns
             self._begin(due_ns)
         if self._ahead is None and not self._stopped and not self._exhausted():
-            self._ahead = self._session(self._begun)  # while there is time
+            self._ahead = self._source.session(self._begun)  # while there is time
+
+    def _end_ns(self) -> float:
+        """When the class ends, in wall ns since the run's start; inf where no time ends it."""
+        ends_ns = self._traffic.pacer.ends_ns
+        if ends_ns is None:
+            return math.inf
+        return self._traffic.start_ns + math.ceil(ends_ns * self._traffic.wall_per_pace) + 1
 
     def _due_ns(self, elapsed_ns: int) -> int | None:
         """When the next session is due, in wall ns since the run's start."""
@@ -163,11 +170,11 @@ class Sender:
             return None
         return traffic.start_ns + int(due_ns * traffic.wall_per_pace)
 
-    def _wake_at(self, due_ns: int) -> None:
+    def _wake_at(self, due_ns: float) -> None:
         if self._alarm_ns is not None and self._elapsed_ns() < self._alarm_ns <= due_ns:
             return  # it will be asked again before
-        self._alarm_ns = due_ns
-        self._stage.timetable.at(self._stage.origin_ns + due_ns, self._woken)
+        self._alarm_ns = int(due_ns)  # the end alone may be inf, and is then not the earlier one
+        self._stage.timetable.at(self._stage.origin_ns + self._alarm_ns, self._woken)
 
     def _woken(self) -> None:
         self._alarm_ns = None
@@ -178,7 +185,7 @@ class Sender:
         return len(self._tasks) < self._traffic.max_in_flight
 
     def _begin(self, due_ns: int) -> None:
-        session = self._ahead or self._session(self._begun)
+        session = self._ahead or self._source.session(self._begun)
         self._ahead = None
         self._begun += 1
         self._begun_requests += len(session.calls)
@@ -245,7 +252,7 @@ class Sender:
 
     def _think(self, flight: _Flight, position: int, since_ns: int) -> None:
         think_ns = flight.progress.session.calls[position].think_ns
-        due_ns = since_ns + int(think_ns * self._stage.think_scale)
+        due_ns = since_ns + int(think_ns * self._traffic.wall_per_pace)
 
         def due() -> None:
             if not self._stopped:
@@ -270,21 +277,6 @@ class Sender:
         if self.over:
             self._stage.on_over()
 
-    def _session(self, number: int) -> Session:
-        """The session after `number` others of this part; from the start again when used up."""
-        workload = self._traffic.workload
-        lap, index = divmod(self._traffic.first + number * self._traffic.stride, len(workload))
-        session = workload.session(index)
-        return session if lap == 0 else _renumbered(session, lap, workload.requests, len(workload))
-
-    def _asked_requests(self) -> int:
-        """Requests of every session begun, and of those that were still to begin."""
-        if self._sessions_max is None or self._begun >= self._sessions_max:
-            return self._begun_requests
-        workload, first, stride = self._traffic.workload, self._traffic.first, self._traffic.stride
-        rest = range(self._begun, self._sessions_max)
-        return self._begun_requests + sum(workload.requests_of(first + k * stride) for k in rest)
-
     def _result(self, request: Request, intended_ns: int, reply: Reply) -> Result:
         return Result(
             request_id=request.request_id,
@@ -305,32 +297,5 @@ class Sender:
             message=reply.message,
             text=reply.text,
             streamed_ids=None if reply.token_ids is None else len(reply.token_ids),
+            resent=reply.resent,
         )
-
-
-def _part_sessions(traffic: Traffic) -> int:
-    return len(range(traffic.first, len(traffic.workload), traffic.stride))
-
-
-def _sessions_max(traffic: Traffic) -> int | None:
-    """How many sessions may begin; None if only time ends them."""
-    paced = traffic.pacer.sessions
-    if paced is None:
-        return None if traffic.pacer.ends_ns is not None else _part_sessions(traffic)
-    return min(paced, _part_sessions(traffic))
-
-
-def _renumbered(session: Session, lap: int, requests: int, sessions: int) -> Session:
-    """The same session once more, under numbers that no other has."""
-    calls = tuple(
-        replace(
-            call,
-            request=replace(
-                call.request,
-                request_id=call.request.request_id + lap * requests,
-                session_id=call.request.session_id + lap * sessions,
-            ),
-        )
-        for call in session.calls
-    )
-    return Session(session_id=session.session_id + lap * sessions, calls=calls)

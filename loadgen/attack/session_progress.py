@@ -26,11 +26,6 @@ class SessionProgress:
         """Whether every call has ended or is lost."""
         return self._open == 0
 
-    @property
-    def lost(self) -> int:
-        """Calls that will not be sent."""
-        return sum(self._lost)
-
     def first(self) -> list[int]:
         """Positions of the calls that wait for none."""
         return [at for at, missing in enumerate(self._missing) if missing == 0]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from loadgen.arrivals.pacer import Pacer
+from loadgen.errors import OptionError
 from loadgen.workloads.workload import Workload
 
 
@@ -12,9 +13,10 @@ class Traffic:
     """One class, or a worker's part of it: every `stride`-th session of the workload from `first`.
 
     `pacer` has times for those sessions alone. `wall_per_pace` is wall seconds per second of the
-    pacer's time; `start_ns` wall ns after the run's start at which the pacer's time begins;
-    `max_in_flight` the most requests under way at once. With `served_history` a message that stands
-    for an earlier reply carries what the server said. Raises ValueError for what cannot be.
+    pacer's time, which think times are in too; `start_ns` wall ns after the run's start at which
+    the pacer's time begins; `max_in_flight` the most requests under way at once. With
+    `served_history` a message that stands for an earlier reply carries what the server said. Raises
+    ValueError for what cannot be.
     """
 
     name: str
@@ -38,17 +40,21 @@ class Traffic:
     def part(self, worker: int, workers: int) -> Self:
         """What one of several workers sends: all parts together are this traffic.
 
-        `max_in_flight` is split as evenly as whole numbers allow; each may have one at least.
+        `max_in_flight` is split as evenly as whole numbers allow. Raises OptionError where a worker
+        would have none of it, or of the pacer's concurrency.
         """
         if self.stride != 1:
             raise ValueError("a part has no parts")
+        if self.max_in_flight < workers:
+            expected = f"at most {self.max_in_flight}, the --max-in-flight of {self.name}"
+            raise OptionError(option="--workers", value=workers, expected=expected)
         share = (self.max_in_flight + workers - 1 - worker) // workers
         return type(self)(
             name=self.name,
             workload=self.workload,
             pacer=self.pacer.part(worker, workers),
             wall_per_pace=self.wall_per_pace,
-            max_in_flight=max(1, share),
+            max_in_flight=share,
             start_ns=self.start_ns,
             served_history=self.served_history,
             first=worker,

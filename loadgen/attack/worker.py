@@ -1,7 +1,8 @@
 """A worker process: does its job and sends what happens to its parent, in batches, over a pipe.
 
-What goes over the pipe is a `Ready`, any number of `Batch`es, and a `Done` or a `Failed`; what
-comes is a `Go`, and perhaps a `Stop`. A pipe that closes means that the parent is gone: stop.
+What goes over the pipe is an `Awake`, a `Ready`, any number of `Batch`es, and a `Done` or a
+`Failed`; what comes is a `Job` for the first, a `Go` for the second, and perhaps a `Stop` at any
+time after the job. A pipe that closes means that the parent is gone: stop.
 """
 
 import asyncio
@@ -36,6 +37,11 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Awake:
+    """The worker waits for its job. Before, nobody would read it: its writer would be held up."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The worker waits for its `Go`."""
 
@@ -64,10 +70,14 @@ class Failed:
     words: str
 
 
-def work(pipe: Connection, job: Job) -> None:
-    """Be a worker, in a process of its own. Ctrl-C is the parent's matter."""
+def work(pipe: Connection) -> None:
+    """Be a worker, in a process of its own. Ctrl-C, held back until now, is the parent's matter."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(BrokenPipeError, ConnectionResetError):  # nobody is left to be told
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+    with suppress(BrokenPipeError, ConnectionResetError, EOFError):  # nobody is left to be told
+        pipe.send(Awake())
+        job = pipe.recv()
+        assert isinstance(job, Job), job
         run_to_end(_Worker(pipe, job).run())
 
 

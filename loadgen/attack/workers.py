@@ -7,22 +7,23 @@ others are stopped, what came is kept, and the problem is said in one line.
 import asyncio
 import multiprocessing
 import signal
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from loadgen.attack.job import Job, JobEnd
 from loadgen.attack.spectator import Spectator
-from loadgen.attack.worker import Batch, Done, Failed, Go, Ready, Stop, work
+from loadgen.attack.worker import Awake, Batch, Done, Failed, Go, Ready, Stop, work
 from loadgen.records.result import Result
 
-# From the word to go until the first request: by then every worker has read it.
 HEAD_START_NS: Final = 50_000_000
+"""From the word to go until the first request: by then every worker has read it."""
+
 LAST_WORDS_TIMEOUT_S: Final = 10.0
 
 
@@ -32,6 +33,7 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     in_flight: dict[str, int] = field(default_factory=dict)
+    awake: bool = False
     ready: bool = False
     end: JobEnd | None = None
     gone: bool = False
@@ -60,23 +62,20 @@ class Workers:
         self._fault: BaseException | None = None
         self._changed = asyncio.Event()
 
-    @property
-    def process_ids(self) -> list[int | None]:
-        """The processes' ids, in the order of the workers."""
-        return [worker.process.pid for worker in self._workers]
+    async def run(self, origin_ns: Callable[[], Awaitable[int]]) -> WorkersEnd:
+        """Start all, attack, and wait for their ends.
 
-    async def run(self, on_origin: Callable[[int], None]) -> WorkersEnd:
-        """Start all, attack, and wait for their ends; `on_origin` is told the run's start.
-
-        An exception of the sink or the spectator ends the attack and is raised.
+        `origin_ns` is asked when all are ready, and gives the start by the system's monotonic
+        clock, `HEAD_START_NS` from then. An exception of it, of the sink or of the spectator ends
+        the attack and is raised.
         """
         try:
             self._start()
             await self._until(lambda: all(each.ready or each.gone for each in self._workers))
             if not self._problem and not self._stopped:
-                origin_ns = time.monotonic_ns() + HEAD_START_NS
-                on_origin(origin_ns)
-                self._tell_all(Go(origin_ns))
+                go = Go(await origin_ns())
+                if not self._problem and not self._stopped:  # meanwhile
+                    self._tell_all(go)
             await self._until(lambda: all(each.end or each.gone for each in self._workers))
         finally:
             await self._end()
@@ -86,21 +85,23 @@ class Workers:
         return WorkersEnd(ends=ends, problem=self._problem)
 
     def stop(self) -> None:
-        """Send no more, and abort what is under way. May be repeated."""
+        """Send no more, and abort what is under way. May be repeated, and come before `run`."""
         self._stopped = True
-        self._tell_all(Stop())
+        self._tell_all(Stop())  # the others are told when they have their jobs
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
+        resource_tracker.ensure_running()  # multiprocessing's own, which lets Ctrl-C through again
         loop = asyncio.get_running_loop()
         for job in self._jobs:
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=work, args=(theirs, job), name=f"loadgen worker {job.worker}", daemon=True
+                target=work, args=(theirs,), name=f"loadgen worker {job.worker}", daemon=True
             )
             worker = _Worker(job, process, ours)
             self._workers.append(worker)
-            process.start()
+            with _ctrl_c_held_back():
+                process.start()
             theirs.close()  # so that its end is seen here
             loop.add_reader(ours.fileno(), partial(self._heard, worker))
 
@@ -125,6 +126,9 @@ class Workers:
         if isinstance(word, Batch):
             self._take_batch(worker, word)
             return
+        if isinstance(word, Awake):
+            self._give_job(worker)
+            return
         if isinstance(word, Done):
             worker.end = word.end
         elif isinstance(word, Failed):
@@ -133,6 +137,13 @@ class Workers:
             assert isinstance(word, Ready), word
             worker.ready = True
         self._changed.set()
+
+    def _give_job(self, worker: _Worker) -> None:
+        with suppress(OSError):  # it is gone: its closed pipe says so in a moment
+            worker.pipe.send(worker.job)
+            worker.awake = True
+            if self._stopped:
+                worker.pipe.send(Stop())
 
     def _take_batch(self, worker: _Worker, batch: Batch) -> None:
         for result in batch.results:
@@ -164,7 +175,7 @@ class Workers:
 
     def _tell_all(self, word: Go | Stop) -> None:
         for worker in self._workers:
-            if not worker.gone and worker.end is None:
+            if worker.awake and not worker.gone and worker.end is None:
                 with suppress(OSError):  # it is gone: its closed pipe says so in a moment
                     worker.pipe.send(word)
 
@@ -180,6 +191,19 @@ class Workers:
             if worker.process.is_alive():
                 worker.process.kill()
                 await asyncio.to_thread(worker.process.join)
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Let a process begin with SIGINT blocked: while it imports, Ctrl-C would end it.
+
+    One that comes here meanwhile is heard at the end.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _cause(exit_code: int | None) -> str:

@@ -22,6 +22,11 @@ class ArrivingReply:
         self.touched = False
         self._on_chunks = on_chunks
 
+    @property
+    def broken(self) -> bool:
+        """Whether nothing that may still come can make it a complete reply."""
+        return self.stream.error is not None
+
     def body(self, data: bytes, at_ns: int) -> None:
         """Take in bytes of the body, which arrived at `at_ns`."""
         chunks = self.stream.feed(data, at_ns)

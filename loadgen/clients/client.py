@@ -6,8 +6,8 @@ Times are readings of the system's monotonic clock, in whole nanoseconds.
 from dataclasses import dataclass
 from typing import Protocol
 
+from loadgen.records.arrays import Int64s
 from loadgen.records.request import Request
-from loadgen.records.result import Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -18,14 +18,14 @@ from yarl import URL
 from loadgen.clients.arriving_reply import ARRIVING, ArrivingReply
 from loadgen.clients.client import Reply
 from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.connection_problem import CONNECT_TIMEOUT_S, PROBLEMS, connection_problem
 from loadgen.clients.error_body import error_message
 from loadgen.clients.openai_body import PATHS, body_maker
 from loadgen.clients.reply_stream import ReplyStream
 from loadgen.clients.stamped_connection import StampedConnector, StampedResponse
 from loadgen.records.request import Request
-from loadgen.records.result import ABORTED, CONNECTION, STREAM, TIMEOUT
+from loadgen.records.result import ABORTED, STREAM, TIMEOUT
 
-CONNECT_TIMEOUT_S: Final = 30.0
 ERROR_BODY_BYTES_MAX: Final = 65_536
 # Shorter than the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request that
 # met the closing would have to be sent again.
@@ -79,7 +79,7 @@ class OpenAIHttpClient:
     async def send(self, request: Request) -> Reply:
         """Send, and read the reply to its end; see `Client.send`."""
         body = self._body(request)
-        stream = ReplyStream(keep=request.keep_reply)
+        stream = ReplyStream(asked_tokens=request.output_tokens, keep=request.keep_reply)
         arriving = ArrivingReply(stream, self._on_chunks)
         error, words, resent = None, "", False
         sent_ns = self._now_ns()
@@ -87,21 +87,22 @@ class OpenAIHttpClient:
             async with asyncio.timeout(self._timeout_s):
                 try:
                     error, words = await self._exchange(self._kept, body, arriving)
-                except (aiohttp.ClientError, OSError):
+                except PROBLEMS:
                     if not self._met_a_closing(arriving, sent_ns):
                         raise
                     resent = True
                     error, words = await self._exchange(self._new_session(), body, arriving)
         except asyncio.CancelledError:  # the attack's way to abort: swallowed here, and recorded
             error, words = ABORTED, "the run was interrupted"
-        except aiohttp.ConnectionTimeoutError as failure:
-            error, words = CONNECTION, f"{type(failure).__name__}: {failure}"
+        except aiohttp.ConnectionTimeoutError as failure:  # a TimeoutError too, and not ours
+            error, words = connection_problem(failure, touched=arriving.touched)
         except TimeoutError:
             error, words = TIMEOUT, f"no complete reply within {self._timeout_s:g} s"
-        except (aiohttp.ClientError, OSError) as failure:
-            error, words = CONNECTION, f"{type(failure).__name__}: {failure}"
+        except PROBLEMS as failure:
+            error, words = connection_problem(failure, touched=arriving.touched)
+        gave_up = arriving.broken  # and closed the connection, which is no failure of its own
         stream.finish()
-        if error is None and stream.error is not None:
+        if stream.error is not None and (error is None or (gave_up and error != ABORTED)):
             error, words = STREAM, stream.error
         ended_ns = arriving.ended_ns
         return Reply(

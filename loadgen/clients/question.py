@@ -5,10 +5,14 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
+from loadgen.clients.connection_problem import PROBLEMS, connect_words
 from loadgen.clients.error_body import error_message
+from loadgen.clients.server_json import UNREADABLE
 from loadgen.errors import ServerError
 
 ANSWER_TIMEOUT_S: Final = 120.0
+ANSWER_BYTES_MAX: Final = 1 << 26
+"""64 MiB: ids of a prompt of 10^6 tokens are 8 MB of JSON, and /tokenize may add their words."""
 
 Answer = TypeVar("Answer")
 
@@ -34,7 +38,7 @@ async def ask(
             headers={} if body is None else {"Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S),
         ) as response:
-            answer = await response.read()
+            answer = await read_answer(response)
             if response.status != 200:
                 words = f"status {response.status}: {error_message(answer)}"
                 raise ServerError(url=address, reason=words + hint)
@@ -42,8 +46,20 @@ async def ask(
     except TimeoutError as error:
         reason = f"no answer within {ANSWER_TIMEOUT_S:g} s"
         raise ServerError(url=address, reason=reason) from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise ServerError(url=address, reason=f"cannot be reached: {error}{hint}") from error
-    except msgspec.MsgspecError as error:
+    except PROBLEMS as error:
+        reason = f"cannot be reached: {connect_words(error)}{hint}"
+        raise ServerError(url=address, reason=reason) from error
+    except UNREADABLE as error:
         reason = f"the answer is not the expected: {error}{hint}"
         raise ServerError(url=address, reason=reason) from error
+
+
+async def read_answer(response: aiohttp.ClientResponse) -> bytes:
+    """Read a body to its end; raises ServerError for one that is longer than any answer is."""
+    answer = bytearray()
+    async for piece in response.content.iter_any():
+        answer += piece
+        if len(answer) > ANSWER_BYTES_MAX:
+            reason = f"an answer of more than {ANSWER_BYTES_MAX:,} bytes"
+            raise ServerError(url=str(response.url), reason=reason)
+    return bytes(answer)

@@ -10,8 +10,13 @@ from typing import Final
 import msgspec
 
 from loadgen.clients.error_body import error_message
+from loadgen.clients.server_json import UNREADABLE, TokenCount, TokenId
 
 LINE_BYTES_MAX: Final = 1 << 20  # an event is a few hundred bytes; more is no event stream
+# *Assumed*: far more than what is asked for, which a server may exceed that knows no max_tokens or
+# was told another; what a reply takes of memory ends here.
+CHUNKS_BEYOND_MAX: Final = 1 << 16
+MEAN_EVENT_BYTES_MAX: Final = 1 << 12
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -26,16 +31,16 @@ class _Choice(msgspec.Struct, gc=False):
     text: str | None = None
     delta: _Delta | None = None
     finish_reason: str | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
 
 
 class _PromptDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
+    cached_tokens: TokenCount | None = None
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int
-    completion_tokens: int = 0
+    prompt_tokens: TokenCount
+    completion_tokens: TokenCount = 0
     prompt_tokens_details: _PromptDetails | None = None
 
 
@@ -56,12 +61,15 @@ class ReplyStream:
     `chunk_ns` grows by the given time for every event with generated tokens: with text, a chat's
     reasoning or tool calls, or with empty text where a token's bytes are held back; the event that
     opens a chat with the assistant's role alone is none. `complete` turns true at `[DONE]`; `error`
-    is set, and the rest ignored, at an event that cannot be read or that reports a failure. With
-    `keep` the text (reasoning before content, as it came) and token ids are kept too.
+    is set, and the rest ignored, at an event that cannot be read or that reports a failure, and at
+    a reply far longer than the `asked_tokens`. With `keep` the text (reasoning before content, as
+    it came) and token ids are kept too.
     """
 
     __slots__ = (
         "_bare_finish",
+        "_bytes_left",
+        "_chunks_max",
         "_ids",
         "_rest",
         "_texts",
@@ -73,7 +81,9 @@ class ReplyStream:
         "output_tokens",
     )
 
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self, *, asked_tokens: int, keep: bool = False) -> None:
+        self._chunks_max = asked_tokens + CHUNKS_BEYOND_MAX
+        self._bytes_left = self._chunks_max * MEAN_EVENT_BYTES_MAX
         self.chunk_ns: list[int] = []
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
@@ -97,7 +107,10 @@ class ReplyStream:
 
     def feed(self, data: bytes, at_ns: int) -> int:
         """Take in the next bytes, which arrived at `at_ns`; returns the number of new chunks."""
+        if self.error is not None:
+            return 0
         before = len(self.chunk_ns)
+        self._bytes_left -= len(data)
         if self._rest:
             data = self._rest + data
         lines = data.split(b"\n")
@@ -105,10 +118,16 @@ class ReplyStream:
         for line in lines:
             if line[:5] == b"data:":
                 self._event(line[5:], at_ns)
+        chunks = len(self.chunk_ns)
         if len(self._rest) > LINE_BYTES_MAX:
-            self.error = self.error or f"a line of more than {LINE_BYTES_MAX:,} bytes"
-            self._rest = b""
-        return len(self.chunk_ns) - before
+            self._give_up(f"a line of more than {LINE_BYTES_MAX:,} bytes")
+        elif chunks > self._chunks_max or self._bytes_left < 0:
+            self._give_up(f"far more than was asked for: {chunks:,} chunks, and no end")
+        return chunks - before
+
+    def _give_up(self, why: str) -> None:
+        self.error = self.error or why
+        self._rest = b""
 
     def _event(self, payload: bytes, at_ns: int) -> None:
         if self.complete or self.error is not None:
@@ -118,7 +137,7 @@ class ReplyStream:
             return
         try:
             chunk = _DECODE(payload)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self.error = f"an event that cannot be read: {error}"
             return
         if chunk.error is not None:

@@ -13,10 +13,15 @@ from typing import Final
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadgen.clients.connection_problem import PROBLEMS, connect_words
+from loadgen.clients.error_body import short_line
+from loadgen.clients.question import read_answer
 from loadgen.errors import ServerError
 from loadgen.records.server_reading import ServerReading
 
 METRICS_TIMEOUT_S: Final = 10.0
+BUSY_STATUSES: Final = (408, 425, 429)  # timeout, too early, too many: another time it may answer
+DILATION_MAX: Final = 1e9  # *assumed*: beyond it, up or down, no load would ever end
 
 _PREFIX: Final = "ultraserve_"
 _INFO: Final = "ultraserve_info"
@@ -49,7 +54,7 @@ def parse_metrics(text: str) -> ServerReading:
     for family in text_string_to_metric_families("\n".join(ours) + "\n"):
         for sample in family.samples:
             if sample.name == _INFO and not info:
-                info = dict(sample.labels)
+                info = {short_line(name): short_line(said) for name, said in sample.labels.items()}
             elif not math.isfinite(sample.value):  # an exporter's way to say that it does not know
                 continue
             elif sample.name in _VLLM:
@@ -78,8 +83,9 @@ async def read_server(
 ) -> ServerReading:
     """Read the server's metrics; a server without the page gives a reading with a problem.
 
-    With `must_answer` a page that is there and fails or is late is an error too: a busy server that
-    keeps a clock must not be measured as one that keeps none. Raises ServerError then, when the
+    With `must_answer` a page that fails, breaks off or is late is an error too: a busy server that
+    keeps a clock must not be measured as one that keeps none. A refusal (status 401, 403, 404 and
+    the like) is not: services that have no such page answer so. Raises ServerError then, when the
     page is there and cannot be read, and for a virtual clock: such time jumps, and what a client on
     the wall measures of it means nothing.
     """
@@ -88,21 +94,27 @@ async def read_server(
         async with session.get(
             address, timeout=aiohttp.ClientTimeout(total=METRICS_TIMEOUT_S)
         ) as response:
-            if response.status >= 500 and must_answer:
+            busy = response.status >= 500 or response.status in BUSY_STATUSES
+            if busy and must_answer:
                 raise ServerError(url=address, reason=f"status {response.status}")
             if response.status != 200:
                 return ServerReading(problem=f"status {response.status}")
-            reading = parse_metrics(await response.text())
+            reading = parse_metrics((await read_answer(response)).decode())
     except TimeoutError as error:
         problem = f"no answer within {METRICS_TIMEOUT_S:g} s"
         if must_answer:
             raise ServerError(url=address, reason=problem) from error
         return ServerReading(problem=problem)
-    except (aiohttp.ClientError, OSError) as error:
-        return ServerReading(problem=f"cannot be reached: {error}")
-    except ValueError as error:
+    except PROBLEMS as error:
+        problem = f"cannot be reached: {connect_words(error)}"
+        if must_answer:
+            raise ServerError(url=address, reason=problem) from error
+        return ServerReading(problem=problem)
+    except (ValueError, LookupError) as error:  # both are what the parser raises
         raise ServerError(url=address, reason=f"not Prometheus text: {error}") from error
     if reading.dilation is not None and not reading.dilation > 0:
         reason = "the server's time is virtual; a load over a socket needs a real or dilated clock"
         raise ServerError(url=address, reason=reason)
+    if reading.dilation is not None and not 1 / DILATION_MAX < reading.dilation < DILATION_MAX:
+        raise ServerError(url=address, reason=f"a dilation of {reading.dilation:g} is no clock's")
     return reading

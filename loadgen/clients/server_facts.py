@@ -6,13 +6,15 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from loadgen.clients.error_body import short_line
 from loadgen.clients.question import ask
+from loadgen.clients.server_json import TokenCount
 from loadgen.errors import ServerError
 
 
 class _Model(msgspec.Struct):
     id: str
-    max_model_len: int | None = None
+    max_model_len: TokenCount | None = None
 
 
 class _Models(msgspec.Struct):
@@ -38,6 +40,9 @@ async def served_model(session: aiohttp.ClientSession, url: str, wanted: str | N
         raise ServerError(url=address, reason="the server lists no model")
     found = [model for model in models.data if wanted in (None, model.id)]
     if not found:
-        names = ", ".join(model.id for model in models.data)
+        names = short_line(", ".join(model.id for model in models.data))
         raise ServerError(url=address, reason=f"no model {wanted!r}; the server has {names}")
+    if not found[0].id.isprintable():  # it goes into every request and every report
+        reason = f"the model's name {short_line(found[0].id)!r} has control characters in it"
+        raise ServerError(url=address, reason=reason)
     return ServedModel(name=found[0].id, context_tokens=found[0].max_model_len)

@@ -11,17 +11,18 @@ import aiohttp
 import msgspec
 
 from loadgen.clients.question import ask
+from loadgen.clients.server_json import TokenId
 
 QUESTIONS_AT_ONCE: Final = 16
 
-_HINT: Final = "; a tokenizer.json at hand, or words, can be had with --tokenizer"
+_HINT: Final = "; --tokenizer PATH reads a local one, --tokenizer words needs none"
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
 class _Tokens(msgspec.Struct):
-    tokens: list[int]
+    tokens: list[TokenId]
 
 
 class _Text(msgspec.Struct):

@@ -65,6 +65,17 @@ class StampedHandler(ResponseHandler):
         if content.is_eof():
             reply.ended_ns = at_ns
             self._reply = self._content = None
+        elif reply.broken:
+            self._give_up(content)
+
+    def _give_up(self, content: aiohttp.StreamReader) -> None:
+        """End the reply here: what comes is no use, and there may be no end of it.
+
+        This wakes the request's task; aiohttp closes a connection whose body was not read to its
+        end.
+        """
+        self._reply = self._content = None
+        content.set_exception(aiohttp.ClientPayloadError("given up"))
 
     def feed_data(self, data: Any, size: int = 0) -> None:
         """Queue a head and its payload, as the parser calls it; the body of a refusal is left."""

@@ -2,6 +2,9 @@
 
 from typing import Any, Final
 
+from loadgen.clients.reply_stream import CHUNKS_BEYOND_MAX
+from loadgen.clients.server_json import TOKENS_MAX
+
 _FAILED: Final = ("abort", "error")
 
 
@@ -11,10 +14,14 @@ class TokenStream:
     `chunk_ns` grows by the given time for every message with generated tokens, `token_ids` by
     those. Counts of the prompt are the server's; `output_tokens` is the number of ids that came,
     because the published servicer's own count is that of each message and not of the reply.
-    `problem` says why what came so far is no complete reply, or is empty.
+    `problem` says why what came so far is no complete reply, or is empty; `broken` whether nothing
+    more can make it one, because a count is out of its bounds or more came than was asked for by
+    far: the call should then be ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, asked_tokens: int) -> None:
+        self._tokens_max = asked_tokens + CHUNKS_BEYOND_MAX
+        self._broken_by = ""
         self.chunk_ns: list[int] = []
         self.token_ids: list[int] = []
         self.input_tokens: int | None = None
@@ -27,8 +34,15 @@ class TokenStream:
         return None if self.input_tokens is None else len(self.token_ids)
 
     @property
+    def broken(self) -> bool:
+        """Whether the rest is no use."""
+        return bool(self._broken_by)
+
+    @property
     def problem(self) -> str:
         """Empty for a complete reply."""
+        if self._broken_by:
+            return self._broken_by
         if self._finish_reason is None:
             return "the stream ended before its completion"
         if self._finish_reason in _FAILED:
@@ -44,12 +58,19 @@ class TokenStream:
             return 0
         chunk = response.chunk
         self._counts(chunk)
-        if not chunk.token_ids:
+        if self._broken_by or not chunk.token_ids:
+            return 0
+        tokens = len(self.token_ids) + len(chunk.token_ids)
+        if tokens > self._tokens_max:
+            self._broken_by = f"far more than was asked for: {tokens:,} tokens"
             return 0
         self.chunk_ns.append(at_ns)
         self.token_ids.extend(chunk.token_ids)
         return 1
 
     def _counts(self, message: Any) -> None:
+        if max(message.prompt_tokens, message.cached_tokens) > TOKENS_MAX:  # unsigned: not negative
+            self._broken_by = f"a count of more than {TOKENS_MAX:,} tokens"
+            return
         self.input_tokens = message.prompt_tokens
         self.cached_tokens = message.cached_tokens

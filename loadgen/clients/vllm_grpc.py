@@ -23,14 +23,17 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 from loadgen.clients.certificates import ca_bytes
 from loadgen.clients.client import Reply
 from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.error_body import short_line
 from loadgen.clients.token_stream import TokenStream
 from loadgen.errors import OptionError
 from loadgen.records.request import Request
 from loadgen.records.result import ABORTED, STREAM, TIMEOUT
 
+MESSAGE_BYTES_MAX: Final = 1 << 26  # 64 MiB; a step's tokens, or all of a reply, are far less
+
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),  # a long context is a long list of ids
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -85,13 +88,16 @@ class VllmGrpcClient:
     async def send(self, request: Request) -> Reply:
         """Send, and read the reply to its end; see `Client.send`. A prompt of text is refused."""
         message = self._message(request)
-        stream = TokenStream()
+        stream = TokenStream(asked_tokens=request.output_tokens)
         error: str | None
         sent_ns = self._now_ns()
         call = self._generate(message, metadata=self._metadata, timeout=self._timeout_s)
         try:
             async for response in call:
                 self._on_chunks(stream.feed(response, self._now_ns()))
+                if stream.broken:
+                    call.cancel()
+                    break
             error, words = (STREAM, stream.problem) if stream.problem else (None, "")
         except asyncio.CancelledError:  # the attack's way to abort; grpc.aio has ended the call
             error, words = ABORTED, "the run was interrupted"
@@ -155,4 +161,4 @@ def _failure(failure: grpc.aio.AioRpcError, timeout_s: float) -> tuple[str, str]
     code = failure.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TIMEOUT, f"no complete reply within {timeout_s:g} s"
-    return code.name, " ".join((failure.details() or "").split())[:200]
+    return code.name, short_line(failure.details() or "")

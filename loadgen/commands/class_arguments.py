@@ -25,8 +25,8 @@ from loadgen.commands.option_values import (
     window_s,
 )
 from loadgen.measures.slo import parse_slo
-from loadgen.records.run_record import Api
-from loadgen.runs.options import History, PromptKind
+from loadgen.records.run_record import Api, PromptKind
+from loadgen.runs.options import History
 from loadgen.workloads.output_schema import read_output_schema
 from loadgen.workloads.workload_spec import TraceFormat
 
@@ -110,7 +110,8 @@ def _add_sessions(group: argparse._ArgumentGroup) -> None:
         dest="think_s",
         type=duration_s,
         metavar="TIME",
-        help="time between a reply and the session's next request (default: 0)",
+        help="time between a reply and the session's next request, in the time that --rate is in "
+        "(default: 0)",
     )
     group.add_argument(
         "--history",
@@ -224,13 +225,14 @@ def _add_asking(group: argparse._ArgumentGroup) -> None:
         type=header,
         action="append",
         metavar="NAME:VALUE",
-        help="send this header with every request; may be given again",
+        help="send this header with every request; may be given again; NAME:@VARIABLE reads the "
+        "value from the environment, as a secret should be (a bearer token: ULTRASERVE_API_KEY)",
     )
     group.add_argument(
         "--extra-body",
         type=json_object,
         metavar="JSON",
-        help="an object whose members are laid over every request's body",
+        help="an object, or @FILE with one, whose members are laid over every request's body",
     )
     group.add_argument(
         "--slo",

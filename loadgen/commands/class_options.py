@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
+from loadgen.arrivals.make_pacer import CONCURRENCY_FORMS
 from loadgen.arrivals.rate_shape import parse_rate
 from loadgen.errors import OptionError
 from loadgen.runs.options import ClassOptions
@@ -91,10 +92,13 @@ def _arrivals(values: Mapping[str, Any]) -> ArrivalSpec:
 
 def _check_concurrency(concurrency: str, max_in_flight: int | None) -> None:
     """Refuse one that is no number or shape, and one that could never be reached."""
-    shape = parse_rate(concurrency, option="--concurrency")
-    if max_in_flight is None or ":" in concurrency:
+    if ":" in concurrency:
+        parse_rate(concurrency, option="--concurrency", forms=CONCURRENCY_FORMS)
         return
-    if float(shape.words) > max_in_flight:
+    if not (concurrency.isascii() and concurrency.isdigit()) or not int(concurrency):
+        expected = "a whole number from 1 on, ramp:FROM-TO/TIME or series:..."
+        raise OptionError(option="--concurrency", value=concurrency, expected=expected)
+    if max_in_flight is not None and int(concurrency) > max_in_flight:
         expected = f"at most --max-in-flight, {max_in_flight}"
         raise OptionError(option="--concurrency", value=concurrency, expected=expected)
 

@@ -65,24 +65,12 @@ def split_classes(words: Sequence[str]) -> tuple[list[str], list[ClassWords]]:
     return common, classes
 
 
-def class_values(
-    common: Mapping[str, Any], each: ClassWords, *, program: str, run_wide: frozenset[str]
-) -> dict[str, Any]:
+def class_values(common: Mapping[str, Any], each: ClassWords, *, program: str) -> dict[str, Any]:
     """The values of a class: its own laid over those of `common`; only those given are there.
 
-    `run_wide` are spellings of options that only the whole run can have. Raises LoadError.
+    `program` is the command whose help has the options of a class. Raises LoadError.
     """
-    parser = OneLineParser(
-        prog=f"{program} {CLASS_OPTION} {each.name}",
-        usage=argparse.SUPPRESS,
-        argument_default=argparse.SUPPRESS,
-        add_help=False,
-    )
-    add_class_arguments(parser)
-    for word in each.words:
-        if word.partition("=")[0] in run_wide:
-            raise LoadError(f"{word} is for the whole run: it goes before the first {CLASS_OPTION}")
-    own = vars(parser.parse_args(list(each.words)))
+    own = _own_values(each, program)
     values = dict(common)
     for name in own:
         for other in _REPLACES.get(name, ()):
@@ -90,3 +78,23 @@ def class_values(
     if "headers" in own:
         own["headers"] = [*values.get("headers", []), *own["headers"]]
     return {**values, **own}
+
+
+def _own_values(each: ClassWords, program: str) -> dict[str, Any]:
+    parser = OneLineParser(
+        prog=program,
+        usage=argparse.SUPPRESS,
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+    )
+    add_class_arguments(parser)
+    try:
+        own, unknown = parser.parse_known_args(list(each.words))
+        if unknown:
+            parser.error(
+                f"{unknown[0]} is no option of a class; what is for the whole run goes before the "
+                f"first {CLASS_OPTION}"
+            )
+    except LoadError as error:
+        raise LoadError(f"{CLASS_OPTION} {each.name}: {error}") from error
+    return vars(own)

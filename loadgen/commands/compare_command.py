@@ -2,18 +2,14 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from loadgen.commands import exit_codes
-from loadgen.commands.one_line_parser import OneLineParser
-from loadgen.commands.report_files import add_report_arguments, check_report_files, write_reports
+from loadgen.commands.one_line_parser import Commands, OneLineParser
+from loadgen.commands.report_files import add_report_arguments, check_report_files, hand_over
 from loadgen.measures.difference import compare
 from loadgen.records.results_file import read_results
 from loadgen.reports.comparison_report import ComparisonReport
-from loadgen.reports.terminal import print_report, report_console
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[OneLineParser]
 
 NAME: Final = "compare"
 DESCRIPTION: Final = """\
@@ -30,11 +26,10 @@ examples:
   ultraserve-loadgen compare a1.jsonl,a2.jsonl,a3.jsonl b1.jsonl,b2.jsonl,b3.jsonl --html ab.html"""
 
 
-def add(commands: "Commands") -> OneLineParser:
+def add(commands: Commands) -> OneLineParser:
     """Add the command's parser."""
     parser = commands.add_parser(
         NAME,
-        help="say which differences between runs are beyond noise",
         description=DESCRIPTION,
         epilog=METHOD,
     )
@@ -45,12 +40,10 @@ def add(commands: "Commands") -> OneLineParser:
 
 
 def handle(given: argparse.Namespace) -> int:
-    """Compare and report; returns the exit code. Raises LoadError."""
-    check_report_files(given)
+    """Compare and report; returns the exit code. Raises LoadError, ReaderGone."""
+    check_report_files(given, others=[("the input", path) for path in (*given.a, *given.b)])
     sides = [[read_results(path) for path in side] for side in (given.a, given.b)]
-    report = ComparisonReport(comparison=compare(*sides))
-    print_report(report, report_console())
-    write_reports(given, report)
+    hand_over(given, ComparisonReport(comparison=compare(*sides)))
     return exit_codes.OK
 
 

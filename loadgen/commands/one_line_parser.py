@@ -1,9 +1,14 @@
 """A parser of arguments whose refusals are one line, as are all of this tool's."""
 
 import argparse
-from typing import NoReturn
+import sys
+from typing import Final, NoReturn, TypeAlias
 
+from loadgen.commands.standard_output import printing
 from loadgen.errors import LoadError
+
+WIDTH: Final = 100
+"""Columns of the help: the formulas in it are set in as many."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -11,9 +16,22 @@ class OneLineParser(argparse.ArgumentParser):
 
     def __init__(self, **settings: object) -> None:
         settings.setdefault("allow_abbrev", False)
-        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        settings.setdefault("formatter_class", _formatter)
         super().__init__(**settings)  # type: ignore[arg-type]  # as argparse's own
+
+    def print_help(self, file: object = None) -> None:  # noqa: ARG002 - as argparse's own
+        """Print it on standard output; raises as `printing`."""
+        with printing():
+            sys.stdout.write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         """Refuse, naming where to read more."""
         raise LoadError(f"{message} ({self.prog} --help says more)")
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[OneLineParser]"
+"""What a command's parser is added to."""
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, width=WIDTH)

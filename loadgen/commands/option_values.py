@@ -6,12 +6,20 @@ room reads by itself (a rate, lengths, an SLO) is read there, and refused there.
 
 import argparse
 import json
-import math
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from loadgen.commands.secret_names import secret_member
 from loadgen.durations import parse_duration_s
+from loadgen.records.plain_number import plain_number
+
+COUNT_MAX: Final = 10**9
+"""More of anything than can be planned or sent: a slip of the hand."""
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def count(text: str) -> int:
@@ -22,6 +30,11 @@ def count(text: str) -> int:
 def count_or_zero(text: str) -> int:
     """A whole number from 0 on."""
     return _whole(text, least=0)
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 on, of up to 63 bits."""
+    return _whole(text, least=0, most=2**63 - 1)
 
 
 def above_zero(text: str) -> float:
@@ -35,12 +48,10 @@ def above_zero(text: str) -> float:
 def not_negative(text: str) -> float:
     """A number from 0 on, not infinite."""
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0, not {text!r}")
-    return value
+        return plain_number(text)
+    except ValueError as error:
+        expected = f"expected a number of at least 0, not {text!r}"
+        raise argparse.ArgumentTypeError(expected) from error
 
 
 def share(text: str) -> float:
@@ -98,21 +109,39 @@ def long_context(text: str) -> tuple[float, int]:
 
 
 def header(text: str) -> tuple[str, str]:
-    """`NAME:VALUE`, spaces around both taken off."""
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip() or any(character in text for character in "\r\n"):
-        raise argparse.ArgumentTypeError(f"expected NAME:VALUE, not {text!r}")
-    return name.strip(), value.strip()
+    """`NAME:VALUE`, spaces around both taken off; `NAME:@VARIABLE` reads it from the environment.
+
+    What was typed is not repeated: it may be a secret.
+    """
+    name, colon, value = (part.strip() for part in text.partition(":"))
+    if value.startswith("@") and _VARIABLE.fullmatch(value[1:]):
+        if value[1:] not in os.environ:
+            raise argparse.ArgumentTypeError(f"the environment has no variable {value[1:]}")
+        value = os.environ[value[1:]].strip()
+    if not colon or not name or any(character in name + value for character in "\r\n\0"):
+        raise argparse.ArgumentTypeError("expected NAME:VALUE or NAME:@VARIABLE")
+    return name, value
 
 
 def json_object(text: str) -> Mapping[str, Any]:
-    """A JSON object."""
+    """A JSON object, or `@FILE` that holds one.
+
+    One with a secret in it is read from a file alone: the command line is in every report.
+    """
+    in_file = text.startswith("@")
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(Path(text[1:]).read_bytes() if in_file else text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text[1:]}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"expected a JSON object ({error})") from None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, not {text!r}")
+        raise argparse.ArgumentTypeError("expected a JSON object or @FILE with one")
+    if not in_file and (name := secret_member(value)) is not None:
+        raise argparse.ArgumentTypeError(
+            f"{name} looks like a secret, and the command is in every report: put the object into "
+            "a file and give @FILE"
+        )
     return value
 
 
@@ -121,6 +150,13 @@ def target(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise argparse.ArgumentTypeError(f"expected HOST:PORT, not {text!r}")
+    return text
+
+
+def readable(text: str) -> str:
+    """Text that can be written into a file and shown: UTF-8 without control characters."""
+    if not text.isprintable():
+        raise argparse.ArgumentTypeError(f"expected printable text, not {text!r}")
     return text
 
 
@@ -137,7 +173,9 @@ def _count_x_count(text: str) -> tuple[int, int]:
     return count(first), count(second) if times else 1
 
 
-def _whole(text: str, *, least: int) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < least:
+def _whole(text: str, *, least: int, most: int = COUNT_MAX) -> int:
+    if not (text.isascii() and text.isdigit()) or float(text) < least:
         raise argparse.ArgumentTypeError(f"expected a whole number from {least} on, not {text!r}")
+    if float(text) > most:
+        raise argparse.ArgumentTypeError(f"expected at most {most:,}, not {text!r}")
     return int(text)

@@ -2,15 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from loadgen.commands import exit_codes
-from loadgen.commands.one_line_parser import OneLineParser
+from loadgen.commands.one_line_parser import Commands, OneLineParser
 from loadgen.commands.report_files import (
     add_report_arguments,
+    asked_files,
     check_report_files,
-    write_reports,
-    write_requests,
+    hand_over,
 )
 from loadgen.errors import LoadError
 from loadgen.measures.definitions import help_text
@@ -20,10 +20,6 @@ from loadgen.records.sweep_file import NAME as SWEEP_NAME
 from loadgen.records.sweep_file import read_sweep
 from loadgen.reports.run_report import RunReport
 from loadgen.reports.sweep_report import SweepReport
-from loadgen.reports.terminal import print_report, report_console
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[OneLineParser]
 
 NAME: Final = "report"
 EXAMPLES: Final = """\
@@ -33,11 +29,10 @@ examples:
   ultraserve-loadgen report sweep-20260101-120000 --png sweep.png"""
 
 
-def add(commands: "Commands") -> OneLineParser:
+def add(commands: Commands) -> OneLineParser:
     """Add the command's parser."""
     parser = commands.add_parser(
         NAME,
-        help="print and write reports of what was measured before",
         description="Report runs from the files that `run --results` wrote, and sweeps from their "
         "folders.\nSeveral are printed one after another; a file can be written of one.",
         epilog="\n\n".join([EXAMPLES, help_text()]),
@@ -50,24 +45,17 @@ def add(commands: "Commands") -> OneLineParser:
 
 
 def handle(given: argparse.Namespace) -> int:
-    """Print and write the reports; returns the exit code. Raises LoadError."""
-    check_report_files(given)
-    written = (given.json, given.csv, given.markdown, given.html, given.png, given.csv_requests)
-    if len(given.files) > 1 and any(path is not None for path in written):
-        raise LoadError(f"a file can be written of one run, not of {len(given.files)}")
-    console = report_console()
-    for path in given.files:
-        sweep_path = path / SWEEP_NAME if path.is_dir() else path
-        if sweep_path.name == SWEEP_NAME:
+    """Write and print the reports; returns the exit code. Raises LoadError, ReaderGone."""
+    paths = [path / SWEEP_NAME if path.is_dir() else path for path in given.files]
+    check_report_files(given, others=[("the input", path) for path in paths])
+    if len(paths) > 1 and asked_files(given):
+        raise LoadError(f"a file can be written of one run, not of {len(paths)}")
+    for path in paths:
+        if path.name == SWEEP_NAME:
             if given.csv_requests is not None:
                 raise LoadError("--csv-requests: expected the results of one run, not a sweep")
-            sweep = SweepReport(sweep=read_sweep(sweep_path))
-            print_report(sweep, console)
-            write_reports(given, sweep)
+            hand_over(given, SweepReport(sweep=read_sweep(path)))
             continue
         record = read_results(path)
-        report = RunReport(record=record, measures=measure_run(record))
-        print_report(report, console)
-        write_reports(given, report)
-        write_requests(given, record)
+        hand_over(given, RunReport(record=record, measures=measure_run(record)), record)
     return exit_codes.OK

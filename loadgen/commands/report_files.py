@@ -1,31 +1,45 @@
 """The forms that a report can be written in, and the writing of them.
 
 Every file is tried before there is anything to write: a run of an hour is not lost to a folder that
-cannot be written.
+cannot be written. Files are written before anything is printed: nobody may read to the end.
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from loadgen.commands.option_values import new_file
-from loadgen.errors import OptionError
+from loadgen.commands.standard_output import printing
+from loadgen.errors import LoadError, OptionError
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.csv_form import to_csv
 from loadgen.reports.document import Report
-from loadgen.reports.html import to_html
 from loadgen.reports.json_form import to_json
 from loadgen.reports.markdown import to_markdown
-from loadgen.reports.png import to_png
 from loadgen.reports.requests_csv import request_lines
+from loadgen.reports.terminal import print_report, report_console
+
+
+def _html(report: Report) -> str:
+    from loadgen.reports.html import to_html  # noqa: PLC0415 - Altair alone takes half a second
+
+    return to_html(report)
+
+
+def _png(report: Report) -> bytes:
+    from loadgen.reports.png import to_png  # noqa: PLC0415 - likewise
+
+    return to_png(report)
+
 
 _FORMS: Final[Mapping[str, tuple[str, Callable[[Report], str | bytes]]]] = {
     "json": ("the report as JSON", to_json),
     "csv": ("a row per figure", to_csv),
     "markdown": ("the report as Markdown", to_markdown),
-    "html": ("the report with charts, in one file that needs no server and no network", to_html),
-    "png": ("the charts as a picture", to_png),
+    "html": ("the report with charts, in one file that needs no server and no network", _html),
+    "png": ("the charts as a picture", _png),
 }
 """By the name of the option."""
 
@@ -49,9 +63,27 @@ def add_report_arguments(parser: argparse.ArgumentParser, *, requests: bool) -> 
         )
 
 
-def check_report_files(given: argparse.Namespace) -> None:
-    """Raise OptionError for a file that cannot be written; none that was not there stays behind."""
-    for option, path in _files(given):
+def asked_files(given: argparse.Namespace) -> list[tuple[str, Path]]:
+    """The files that are to be written, and the option that names each."""
+    names = [*_FORMS, _REQUESTS]
+    found = [(f"--{name.replace('_', '-')}", getattr(given, name, None)) for name in names]
+    return [(option, path) for option, path in found if path is not None]
+
+
+def check_report_files(
+    given: argparse.Namespace, *, others: Iterable[tuple[str, Path | None]] = ()
+) -> None:
+    """Raise LoadError for a file that cannot be written, or that is one of another use.
+
+    `others` are the files that are read, and the other ones that are written, with what names each.
+    A file that was not there does not stay behind.
+    """
+    used = {path.resolve(): what for what, path in others if path is not None}
+    for option, path in asked_files(given):
+        whole = path.resolve()
+        if whole in used and (path.is_file() or not path.exists()):  # /dev/null takes all
+            raise LoadError(f"{used[whole]} and {option} are the same file, {path}")
+        used[whole] = option
         there = path.exists()
         try:
             path.open("ab").close()
@@ -61,7 +93,19 @@ def check_report_files(given: argparse.Namespace) -> None:
             path.unlink()
 
 
-def write_reports(given: argparse.Namespace, report: Report) -> None:
+def hand_over(given: argparse.Namespace, report: Report, record: RunRecord | None = None) -> None:
+    """Write every file that was asked for, then print the report; raises LoadError, ReaderGone."""
+    _write_reports(given, report)
+    if record is not None:
+        _write_requests(given, record)
+    console = report_console()
+    with printing():
+        with console.capture() as captured:  # rich itself would end the process if nobody reads
+            print_report(report, console)
+        sys.stdout.write(captured.get())
+
+
+def _write_reports(given: argparse.Namespace, report: Report) -> None:
     """Write every form that was asked for; raises OptionError."""
     for form, (_, made) in _FORMS.items():
         path: Path | None = getattr(given, form)
@@ -70,17 +114,11 @@ def write_reports(given: argparse.Namespace, report: Report) -> None:
             _write(f"--{form}", path, [text])
 
 
-def write_requests(given: argparse.Namespace, record: RunRecord) -> None:
+def _write_requests(given: argparse.Namespace, record: RunRecord) -> None:
     """Write the file with a row per request, if it was asked for; raises OptionError."""
     path: Path | None = getattr(given, _REQUESTS)
     if path is not None:
         _write("--csv-requests", path, request_lines(record))
-
-
-def _files(given: argparse.Namespace) -> list[tuple[str, Path]]:
-    names = [*_FORMS, _REQUESTS]
-    found = [(f"--{name.replace('_', '-')}", getattr(given, name, None)) for name in names]
-    return [(option, path) for option, path in found if path is not None]
 
 
 def _write(option: str, path: Path, parts: Iterable[str | bytes]) -> None:

@@ -8,19 +8,21 @@ from typing import Any, Final
 from loadgen.commands.class_options import class_options
 from loadgen.commands.class_words import ClassWords, class_values
 from loadgen.commands.option_values import (
-    above_zero,
     count,
     count_or_zero,
     duration_s,
+    readable,
+    seed,
+    some_duration_s,
     target,
 )
-from loadgen.runs.options import RunOptions, ServerOptions
+from loadgen.durations import duration_words
+from loadgen.runs.options import DEFAULT_TIMEOUT_S, RunOptions, ServerOptions
 
 KEY_VARIABLE: Final = "ULTRASERVE_API_KEY"
 """Where the key is read from: a command line can be seen by other users, and is in the report."""
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
-DEFAULT_TIMEOUT_S: Final = 1_800.0  # wall: a dilated server takes its time
 TOKENIZERS: Final = ("server", "words")
 
 
@@ -58,15 +60,16 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
         default="server",
         metavar="WHICH",
         help="what prompts are counted with: the server's /tokenize (server), a tokenizer.json or "
-        "its folder (a path), or a word for a token (words) (default: server)",
+        "its folder (a path), or a word for a token (words) (default: %(default)s)",
     )
     group.add_argument(
         "--timeout",
         dest="timeout_s",
-        type=above_zero,
+        type=some_duration_s,
         default=DEFAULT_TIMEOUT_S,
-        metavar="SECONDS",
-        help="wall seconds for a whole reply; beyond it a request has failed (default: 1800)",
+        metavar="TIME",
+        help="wall time for a whole reply; beyond it a request has failed (default: "
+        f"{duration_words(DEFAULT_TIMEOUT_S)})",
     )
 
 
@@ -75,10 +78,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument(
         "--seed",
-        type=count_or_zero,
+        type=seed,
         default=0,
         metavar="N",
-        help="of lengths, prompts and arrivals; the same seed sends the same (default: 0)",
+        help="of lengths, prompts and arrivals; the same seed sends the same, which a server that "
+        "was sent it before may have in its prefix cache (default: %(default)s)",
     )
     group.add_argument(
         "--workers",
@@ -86,14 +90,15 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="processes that send, for more than one core; what is sent does not depend on it "
-        "(default: 1)",
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--warmup",
         type=count_or_zero,
         default=1,
         metavar="N",
-        help="short requests sent before the measured window, one after another (default: 1)",
+        help="short requests sent before the measured window, one after another "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--skip",
@@ -101,7 +106,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         type=duration_s,
         default=0.0,
         metavar="TIME",
-        help="send for so long before measuring (default: 0)",
+        help="send for so long before measuring (default: %(default)g)",
     )
     group.add_argument(
         "--recount",
@@ -109,9 +114,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default=32,
         metavar="N",
         help="replies of each class that are tokenised again and held against the server's usage "
-        "(default: 32)",
+        "(default: %(default)s)",
     )
-    group.add_argument("--label", default="", metavar="NAME", help="a name for this run in reports")
+    group.add_argument(
+        "--label", type=readable, default="", metavar="NAME", help="a name for this run in reports"
+    )
 
 
 def run_options(
@@ -123,11 +130,8 @@ def run_options(
     """
     values = vars(given)
     if classes:
-        program, run_wide = parser.prog, _spellings(parser)
         made = tuple(
-            class_options(
-                class_values(values, each, program=program, run_wide=run_wide), name=each.name
-            )
+            class_options(class_values(values, each, program=parser.prog), name=each.name)
             for each in classes
         )
     else:
@@ -141,6 +145,12 @@ def run_options(
     )
 
 
+def files_read(options: RunOptions) -> list[tuple[str, Path | None]]:
+    """What a run reads, with the option that names it."""
+    traces = [("--trace", each.workload.trace) for each in options.classes]
+    return [("--ca", options.server.ca), ("--tokenizer", options.server.tokenizer), *traces]
+
+
 def _server(values: Mapping[str, Any]) -> ServerOptions:
     tokenizer = values["tokenizer"]
     return ServerOptions(
@@ -151,14 +161,4 @@ def _server(values: Mapping[str, Any]) -> ServerOptions:
         tokenizer=None if tokenizer in TOKENIZERS else Path(tokenizer),
         count_words=tokenizer == "words",
         timeout_s=values["timeout_s"],
-    )
-
-
-def _spellings(parser: argparse.ArgumentParser) -> frozenset[str]:
-    """Spellings of options that have a default, which is to say: that no class has of its own."""
-    return frozenset(
-        spelling
-        for action in parser._actions  # argparse offers no other way to ask
-        for spelling in action.option_strings
-        if action.default is not argparse.SUPPRESS
     )

@@ -1,9 +1,9 @@
 """`ultraserve-loadgen run`: send a workload, measure, report."""
 
 import argparse
+import os
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Console
 
@@ -11,27 +11,29 @@ from loadgen.attack.event_loop import run_to_end
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.class_words import CLASS_HELP, ClassWords
-from loadgen.commands.one_line_parser import OneLineParser
+from loadgen.commands.kept_command import kept_command
+from loadgen.commands.one_line_parser import Commands, OneLineParser
 from loadgen.commands.option_values import new_file
 from loadgen.commands.report_files import (
     add_report_arguments,
     check_report_files,
-    write_reports,
-    write_requests,
+    hand_over,
 )
-from loadgen.commands.run_arguments import add_run_arguments, add_server_arguments, run_options
+from loadgen.commands.run_arguments import (
+    KEY_VARIABLE,
+    add_run_arguments,
+    add_server_arguments,
+    files_read,
+    run_options,
+)
 from loadgen.live.live_counts import LiveCounts
 from loadgen.live.live_view import live_view
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.run_report import RunReport
-from loadgen.reports.terminal import print_report, report_console
 from loadgen.runs.options import RunOptions
 from loadgen.runs.run import run
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[OneLineParser]
 
 NAME: Final = "run"
 EXAMPLES: Final = """\
@@ -48,11 +50,10 @@ examples:
       --class batch --concurrency 8 --output 512"""
 
 
-def add(commands: "Commands") -> OneLineParser:
+def add(commands: Commands) -> OneLineParser:
     """Add the command's parser."""
     parser = commands.add_parser(
         NAME,
-        help="send a workload, measure, print a report",
         description="Send a workload, streaming, and report what came back.",
         usage="ultraserve-loadgen run [OPTION ...] [--class NAME [OPTION ...]] ...",
         epilog="\n\n".join([CLASS_HELP, EXAMPLES, help_text(), exit_codes.WORDS]),
@@ -67,7 +68,7 @@ def add(commands: "Commands") -> OneLineParser:
         default=None,
         metavar="FILE",
         help="write the run as JSON lines, each request as it ends: what `report` and `compare` "
-        "read",
+        "read; a file that is not there yet, or empty",
     )
     add_report_arguments(parser, requests=True)
     parser.add_argument("--quiet", action="store_true", default=False, help="show no progress")
@@ -79,18 +80,15 @@ def handle(
     classes: Sequence[ClassWords],
     *,
     parser: OneLineParser,
-    command: str,
-    key: str,
+    words: Sequence[str],
 ) -> int:
-    """Do the run and report it; returns the exit code. Raises LoadError."""
-    options = replace(run_options(given, classes, parser=parser), results=given.results)
-    check_report_files(given)
+    """Do the run of `words` and report it; returns the exit code. Raises LoadError, ReaderGone."""
+    options = run_options(given, classes, parser=parser)
+    check_report_files(given, others=[("--results", options.results), *files_read(options)])
+    command, key = kept_command(words), os.environ.get(KEY_VARIABLE, "")
     record = run_to_end(_watched(options, command=command, key=key, quiet=given.quiet))
     measures = measure_run(record)
-    report = RunReport(record=record, measures=measures)
-    print_report(report, report_console())
-    write_reports(given, report)
-    write_requests(given, record)
+    hand_over(given, RunReport(record=record, measures=measures), record)
     return exit_codes.of_run(record, measures)
 
 

@@ -1,12 +1,13 @@
 """`ultraserve-loadgen sweep`: runs over rising loads, the knee, and the highest load of an SLO."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Console
 
@@ -14,11 +15,18 @@ from loadgen.attack.event_loop import run_to_end
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.class_words import CLASS_HELP, ClassWords
-from loadgen.commands.one_line_parser import OneLineParser
-from loadgen.commands.option_values import above_zero, count
-from loadgen.commands.report_files import add_report_arguments, check_report_files, write_reports
-from loadgen.commands.run_arguments import add_run_arguments, add_server_arguments, run_options
-from loadgen.errors import OptionError
+from loadgen.commands.kept_command import kept_command, kept_command_of_point
+from loadgen.commands.one_line_parser import Commands, OneLineParser
+from loadgen.commands.option_values import above_zero, count, share
+from loadgen.commands.report_files import add_report_arguments, check_report_files, hand_over
+from loadgen.commands.run_arguments import (
+    KEY_VARIABLE,
+    add_run_arguments,
+    add_server_arguments,
+    files_read,
+    run_options,
+)
+from loadgen.errors import LoadError, OptionError
 from loadgen.live.live_counts import LiveCounts
 from loadgen.live.live_view import live_view
 from loadgen.measures.definitions import help_text
@@ -27,15 +35,11 @@ from loadgen.records.sweep_file import NAME as SWEEP_NAME
 from loadgen.records.sweep_file import write_sweep
 from loadgen.records.sweep_record import Axis, SweepRecord
 from loadgen.reports.sweep_report import SweepReport
-from loadgen.reports.terminal import print_report, report_console
 from loadgen.runs.options import RunOptions
 from loadgen.runs.run import run
-from loadgen.sweeps.load_grid import FORMS, loads_up_to, parse_loads
+from loadgen.sweeps.load_grid import FORMS, load_words, loads_up_to, parse_loads
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.sweep import run_sweep
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[OneLineParser]
 
 NAME: Final = "sweep"
 DEFAULT_SESSIONS: Final = 500
@@ -62,11 +66,10 @@ examples:
   ultraserve-loadgen sweep --max-rate 64 --slo ttft=200ms,tpot=20ms@p99 --requests 1000"""
 
 
-def add(commands: "Commands") -> OneLineParser:
+def add(commands: Commands) -> OneLineParser:
     """Add the command's parser."""
     parser = commands.add_parser(
         NAME,
-        help="find the knee, and the highest load that keeps an SLO",
         description="Run the same workload at rising loads, and report what they have in common.",
         usage="ultraserve-loadgen sweep (--rates R,... | --concurrencies N,... | --max-rate R)\n"
         "                                [OPTION ...] [--class NAME [OPTION ...]] ...",
@@ -103,10 +106,10 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--precision",
-        type=above_zero,
+        type=share,
         default=DEFAULT_PRECISION,
         metavar="SHARE",
-        help="with --slo: how close the highest load is searched (default: 0.05)",
+        help="with --slo: how close the highest load is searched, as in 5%% (default: %(default)s)",
     )
     group.add_argument(
         "--repeats",
@@ -114,7 +117,7 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         default=DEFAULT_REPEATS,
         metavar="N",
         help="with --slo: most runs at one load, each but the first with twice as many requests "
-        "(default: 4)",
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--dir",
@@ -131,26 +134,26 @@ def handle(
     classes: Sequence[ClassWords],
     *,
     parser: OneLineParser,
-    command: str,
-    key: str,
+    words: Sequence[str],
 ) -> int:
-    """Do the sweep and report it; returns the exit code. Raises LoadError."""
-    check_report_files(given)
-    options = _options(given, classes, parser)
+    """Do the sweep of `words`, report it, return the exit code. Raises LoadError, ReaderGone."""
+    options = sweep_options(given, classes, parser=parser)
+    record_path = options.folder / SWEEP_NAME
+    check_report_files(given, others=[("the sweep's", record_path), *files_read(options.run)])
     _make_folder(options.folder)
-    sweep = run_to_end(_watched(options, command=command, key=key, quiet=given.quiet))
-    write_sweep(options.folder / SWEEP_NAME, sweep)
-    report = SweepReport(sweep=sweep)
-    print_report(report, report_console())
-    write_reports(given, report)
+    key = os.environ.get(KEY_VARIABLE, "")
+    sweep = run_to_end(_watched(options, words=words, key=key, quiet=given.quiet))
+    write_sweep(record_path, sweep)
+    hand_over(given, SweepReport(sweep=sweep))
     if sweep.interrupted:
         return exit_codes.INTERRUPTED
     return exit_codes.REQUESTS_FAILED if sweep.problem else exit_codes.OK
 
 
-def _options(
-    given: argparse.Namespace, classes: Sequence[ClassWords], parser: OneLineParser
+def sweep_options(
+    given: argparse.Namespace, classes: Sequence[ClassWords], *, parser: OneLineParser
 ) -> SweepOptions:
+    """Make the options of a sweep of what was typed; raises LoadError."""
     axis: Axis = "rate" if given.concurrencies is None else "concurrency"
     if given.rates is not None:
         loads = parse_loads(given.rates, axis=axis, option="--rates")
@@ -161,9 +164,9 @@ def _options(
     vary = given.vary or (classes[0].name if len(classes) == 1 else None)
     if vary is None and len(classes) > 1:
         expected = f"one of the classes {', '.join(each.name for each in classes)}"
-        raise OptionError(option="--vary", value=None, expected=expected)
+        raise LoadError(f"with several classes a sweep needs --vary: {expected}")
     # The varied class needs a load to be checked with; each run replaces it.
-    load = ("--rate" if axis == "rate" else "--concurrency", f"{loads[0]:g}")
+    load = ("--rate" if axis == "rate" else "--concurrency", load_words(loads[0]))
     values = vars(given)
     if not classes:
         values["rate" if axis == "rate" else "concurrency"] = load[1]
@@ -185,27 +188,30 @@ def _options(
 
 
 def _make_folder(folder: Path) -> None:
-    if (folder / SWEEP_NAME).exists():
-        raise OptionError(option="--dir", value=folder, expected="a folder without a sweep in it")
     try:
+        if folder.is_dir() and any(folder.iterdir()):
+            expected = "a folder that is not there yet, or empty: nothing is written over"
+            raise OptionError(option="--dir", value=folder, expected=expected)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         expected = f"a folder that can be made ({error.strerror})"
         raise OptionError(option="--dir", value=folder, expected=expected) from error
 
 
-async def _watched(options: SweepOptions, *, command: str, key: str, quiet: bool) -> SweepRecord:
+async def _watched(
+    options: SweepOptions, *, words: Sequence[str], key: str, quiet: bool
+) -> SweepRecord:
     """Sweep with each run's live view on stderr."""
 
-    async def run_at(asked: RunOptions, words: str) -> RunRecord:
+    async def run_at(asked: RunOptions, load: str) -> RunRecord:
         live = LiveCounts()
-        if not quiet:
-            print(f"-- {words}", file=sys.stderr)
+        say(f"-- {load}")
+        command = kept_command_of_point(words, asked, vary=options.vary)
         async with live_view(live, console=Console(stderr=True), quiet=quiet):
-            return await run(asked, command=f"{command} ({words})", key=key, live=live)
+            return await run(asked, command=command, key=key, live=live)
 
     def say(line: str) -> None:
         if not quiet:
             print(line, file=sys.stderr, flush=True)
 
-    return await run_sweep(options, run_at, command=command, say=say)
+    return await run_sweep(options, run_at, command=kept_command(words), say=say)

@@ -3,7 +3,7 @@
 import math
 
 
-def duration_words(seconds: float | None) -> str:
+def clock_words(seconds: float | None) -> str:
     """Minutes and seconds, rounded up: `0:12`, `1:02:03`; `-` for what is unknown."""
     if seconds is None:
         return "-"

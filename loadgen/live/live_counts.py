@@ -43,6 +43,11 @@ class ClassCounts:
         return sum(self.errors.values()) - self.errors[ABORTED]
 
     @property
+    def completed(self) -> int:
+        """Requests that ended well."""
+        return self.ended - sum(self.errors.values())
+
+    @property
     def tokens(self) -> float:
         """Output tokens so far: chunks, times the tokens a chunk had in the complete replies.
 

@@ -1,6 +1,6 @@
 """A moment of the run in a line, for logs and pipes."""
 
-from loadgen.live.figure_words import count_words, duration_words, ms_words, rate_words
+from loadgen.live.figure_words import clock_words, ms_words, rate_words
 from loadgen.live.snapshot import ClassSnapshot, Snapshot, errors_in_words
 
 
@@ -8,7 +8,7 @@ def plain_line(seen: Snapshot) -> str:
     """Say it in a line: what is done, rates and latencies with their time, and what is left."""
     several = len(seen.classes) > 1
     parts = [
-        duration_words(seen.elapsed_wall_s),
+        clock_words(seen.elapsed_wall_s),
         *([f"{seen.phase}..."] if seen.phase else []),
         *(_class_words(each, named=several) for each in seen.classes),
         f"{rate_words(seen.tokens_per_s)} tokens/s",
@@ -16,7 +16,7 @@ def plain_line(seen: Snapshot) -> str:
         f"errors {seen.total.failed}"
         + (f" ({errors_in_words(seen.errors)})" if seen.total.failed else ""),
         *([f"loop lag {ms_words(seen.loop_lag_ms)} ms"] if seen.loop_lag_ms is not None else []),
-        f"ETA {duration_words(seen.left_wall_s)}",
+        f"ETA {clock_words(seen.left_wall_s)}",
     ]
     return "  ".join(parts)
 
@@ -25,10 +25,17 @@ def _class_words(seen: ClassSnapshot, *, named: bool) -> str:
     name = f"{seen.name}: " if named else ""
     return "  ".join(
         [
-            f"{name}{count_words(seen.ended, seen.requests)} done",
+            f"{name}{_ended_words(seen)}",
             f"{seen.in_flight:,} in flight",
             f"{rate_words(seen.sent_per_s)}/s",
             f"TTFT p50 {ms_words(seen.ttft.p50_ms)} p99 {ms_words(seen.ttft.p99_ms)} ms",
             f"TPOT p50 {ms_words(seen.tpot.p50_ms)} p99 {ms_words(seen.tpot.p99_ms)} ms",
         ]
     )
+
+
+def _ended_words(seen: ClassSnapshot) -> str:
+    """`68 completed, 32 failed of 100`: what failed is done with, and not done."""
+    failed = f", {seen.failed:,} failed" if seen.failed else ""
+    whole = "" if seen.requests is None else f" of {seen.requests:,}"
+    return f"{seen.completed:,} completed{failed}{whole}"

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.live.figure_words import count_words, duration_words, ms_words, rate_words
+from loadgen.live.figure_words import clock_words, count_words, ms_words, rate_words
 from loadgen.live.snapshot import ClassSnapshot, Snapshot, errors_in_words
 
 WIDE: Final = 130
@@ -44,8 +44,8 @@ def _headline(seen: Snapshot, width: int) -> Table:
     line.add_row(
         ProgressBar(total=1.0, completed=seen.share or 0.0, width=max(10, width - 36)),
         Text(done, style="bold"),
-        Text(f"{duration_words(seen.elapsed_wall_s)} gone"),
-        Text(f"{seen.phase}..." if seen.phase else f"ETA {duration_words(seen.left_wall_s)}"),
+        Text(f"{clock_words(seen.elapsed_wall_s)} gone"),
+        Text(f"{seen.phase}..." if seen.phase else f"ETA {clock_words(seen.left_wall_s)}"),
     )
     return line
 
@@ -58,7 +58,7 @@ def _classes(seen: Snapshot, *, wide: bool) -> Table:
     if wide:
         table.add_column("asked", style="dim", min_width=10)
     table.add_column("done", justify="right", no_wrap=True)
-    for name in ("in\nflight", "sent\n/s", "done\n/s"):
+    for name in ("in\nflight", "sent\n/s", "ends\n/s"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     for name in ("TTFT\np50 ms", "\np99 ms", "TPOT\np50 ms", "\np99 ms"):
         table.add_column(name, justify="right", no_wrap=True, style="cyan")
@@ -74,7 +74,7 @@ def _cells(seen: ClassSnapshot, *, wide: bool, whole: bool) -> Iterable[Text]:
     yield Text(f" {seen.name}", overflow="ellipsis", no_wrap=True)
     if wide:
         yield Text("" if whole else seen.asked, overflow="ellipsis", no_wrap=True)
-    yield Text(count_words(seen.ended, seen.requests))
+    yield Text(count_words(seen.completed, seen.requests))
     yield Text(f"{seen.in_flight:,}")
     for per_s in (seen.sent_per_s, seen.ended_per_s):
         yield Text(rate_words(per_s))

@@ -36,6 +36,7 @@ class ClassSnapshot:
     asked: str
     requests: int | None
     ended: int
+    completed: int
     in_flight: int
     failed: int
     sent_per_s: float | None
@@ -140,12 +141,14 @@ def _class_snapshot(
     sent_per_s: float | None,
     ended_per_s: float | None,
 ) -> ClassSnapshot:
-    timed = any(one.header.ends_s is not None for one in each)
+    planned = [one.header.requests for one in each]
+    known = [count for count in planned if count is not None]
     return ClassSnapshot(
         name=name,
         asked=", ".join(one.header.arrivals.words for one in each),
-        requests=None if timed else sum(one.header.requests for one in each),
+        requests=sum(known) if len(known) == len(planned) else None,
         ended=sum(one.ended for one in each),
+        completed=sum(one.completed for one in each),
         in_flight=sum(one.in_flight for one in each),
         failed=sum(one.failed for one in each),
         sent_per_s=sent_per_s,
@@ -179,17 +182,19 @@ def _progress(
 
 
 def _share(counts: ClassCounts, dilation: float, elapsed_wall_s: float) -> float:
-    """How much of a class is done: by time, where that is what limits it; else by tokens.
+    """How much of a class is done: by its time and by its plan, whichever ends it first.
 
-    By tokens, for long replies overlap and then end all at once; by requests where those are
-    further on, as they are where replies fail or are short.
+    A plan's tokens count, for long replies overlap and then end all at once; its requests where
+    those are further on, as they are where replies fail or are short.
     """
     header = counts.header
+    share = 0.0
     if header.ends_s is not None:
         wall_per_s = 1.0 if header.arrivals.time == "wall" else dilation
         ends_wall_s = header.ends_s * wall_per_s
-        return min(1.0, elapsed_wall_s / ends_wall_s) if ends_wall_s > 0 else 1.0
-    share = counts.ended / header.requests if header.requests else 1.0
+        share = elapsed_wall_s / ends_wall_s if ends_wall_s > 0 else 1.0
+    if header.requests is not None:
+        share = max(share, counts.ended / header.requests if header.requests else 1.0)
     if header.output_tokens:
         share = max(share, counts.tokens / header.output_tokens)
     return min(1.0, share)

@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 from loadgen.measures.intervals import BLOCKS
-from loadgen.measures.samples import Float64s, Samples
+from loadgen.measures.samples import Samples
+from loadgen.records.arrays import Float64s
 
 REPLICATES: Final = 400
 """Other runs. The standard error of a standard error is then 1 / sqrt(2 x 400), 3.5 %."""

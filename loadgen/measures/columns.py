@@ -8,7 +8,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.records.result import ABORTED, Int64s, Result
+from loadgen.records.arrays import Int64s
+from loadgen.records.result import ABORTED, Result
 
 Bools = NDArray[np.bool_]
 UNKNOWN = -1  # a count that the server did not give

@@ -66,6 +66,16 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     @property
+    def judged(self) -> tuple[Difference, ...]:
+        """Those that there is enough to judge by: the only ones that a count may be out of."""
+        return tuple(each for each in self.differences if each.verdict != "unknown")
+
+    @property
+    def unknown(self) -> tuple[Difference, ...]:
+        """Those that there is not."""
+        return tuple(each for each in self.differences if each.verdict == "unknown")
+
+    @property
     def beyond_noise(self) -> tuple[Difference, ...]:
         """Those that chance does not explain."""
         return tuple(each for each in self.differences if each.beyond_noise)

@@ -180,7 +180,7 @@ ENERGY: Final = (
         name="joules_per_output_token",
         label="energy per output token",
         unit="J",
-        formula="facility joules / output tokens within the window",
+        formula="average facility watts x window / output tokens within it",
         better="lower",
     ),
     Definition(

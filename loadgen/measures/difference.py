@@ -7,7 +7,8 @@ requests themselves bring falls out.
 
 Many figures are looked at, so some would differ by chance: the false discovery rate is held at 5 %
 (Benjamini and Hochberg 1995). Of equal sides no figure at all is then called different in 95 of
-100 comparisons, as far as what is assumed of the noise holds.
+100 comparisons, as far as what is assumed of the noise holds. Blocks of a short run show too little
+of it: of single runs of 300 requests a figure is called different in 12 of 100, and a note says so.
 """
 
 import math
@@ -74,7 +75,7 @@ def compare(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Comparison:
         time="emulated" if times == {True} else "wall",
         a=_words(figures_a),
         b=_words(figures_b),
-        differences=_judged(differences),
+        differences=judged(differences),
         method=_method(len(a), len(b), paired=paired),
         apart=apart_settings(a, b),
         notes=tuple(
@@ -193,8 +194,8 @@ def _difference(
     if mean_a <= 0:
         return made
     low, high = change.change - half, change.change + half
-    if change.linear:
-        return replace(made, low=low / mean_a, high=high / mean_a)
+    if change.linear:  # and still no figure is less than nothing
+        return replace(made, low=max(-1.0, low / mean_a), high=high / mean_a)
     return replace(made, low=math.expm1(low), high=math.expm1(high))
 
 
@@ -204,8 +205,11 @@ def _p_value(change: float, error: float, freedom: float) -> float:
     return float(2 * stdtr(freedom, -abs(change) / error))
 
 
-def _judged(differences: Sequence[Difference]) -> tuple[Difference, ...]:
-    """Give each its verdict, so that the false discovery rate is held over all of them."""
+def judged(differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Give each its verdict, so that the false discovery rate is held over all of them.
+
+    That of `scipy.stats.false_discovery_control`, which takes a second to import.
+    """
     p_values = sorted(each.p_value for each in differences if each.p_value is not None)
     allowed = [
         p_value

@@ -1,5 +1,7 @@
 """Figures from the server's own meters: power, energy for a token, tokens for a megawatt."""
 
+from dataclasses import replace
+
 from loadgen.measures.run_measures import EnergyMeasures
 from loadgen.records.run_record import RunRecord
 from loadgen.records.server_reading import ServerReading, ServerWindow
@@ -15,28 +17,24 @@ def metered_window(record: RunRecord) -> ServerWindow:
     end = ServerReading(problem="the run has no end") if record.end is None else record.end.end
     if record.header.skip_s > 0:
         at_skip = ServerReading() if record.skipped is None else record.skipped
-        start = ServerReading(
+        start = replace(
+            at_skip,
             dilation=start.dilation,
-            emulated_s=at_skip.emulated_s,
-            lag_s=at_skip.lag_s,
-            chip_joules=at_skip.chip_joules,
-            facility_joules=at_skip.facility_joules,
             provisioned_watts=start.provisioned_watts,
             chips=start.chips,
-            queue_s=at_skip.queue_s,
-            queued_requests=at_skip.queued_requests,
-            prefix_queries=at_skip.prefix_queries,
-            prefix_hits=at_skip.prefix_hits,
             info=start.info,
             problem=start.problem,
         )
     return ServerWindow(start=start, end=end)
 
 
-def energy_of(
-    server: ServerWindow, *, output_tokens: float, output_tokens_per_s: float | None
-) -> EnergyMeasures:
-    """Compute what the meters allow; tokens are those that came within the window."""
+def energy_of(server: ServerWindow, *, output_tokens_per_s: float | None) -> EnergyMeasures:
+    """Compute what the meters allow; tokens are those that came within the measured window.
+
+    The readings lie around the window and not on its ends, and a meter may move in steps: what the
+    meters ran for is more than the window, sometimes by far. So the average power over the
+    readings stands for that of the window, and no joule outside it is put on a token.
+    """
     watts = _ratio(server.facility_joules, server.emulated_s)
     queue_ms = None if server.queue_s is None else 1e3 * server.queue_s
     return EnergyMeasures(
@@ -44,7 +42,7 @@ def energy_of(
         average_watts=watts,
         chip_average_watts=_ratio(server.chip_joules, server.emulated_s),
         provisioned_watts=server.provisioned_watts,
-        joules_per_output_token=_ratio(server.facility_joules, output_tokens),
+        joules_per_output_token=_ratio(watts, output_tokens_per_s),
         output_tokens_per_s_per_mw=_per_megawatt(output_tokens_per_s, watts),
         output_tokens_per_s_per_provisioned_mw=_per_megawatt(
             output_tokens_per_s, server.provisioned_watts

@@ -1,21 +1,23 @@
 """Which requests kept their service level, and whether the class did."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from loadgen.measures.columns import Bools, Columns
 from loadgen.measures.intervals import share_estimate
-from loadgen.measures.run_measures import BoundKept, Estimate
-from loadgen.measures.samples import Float64s, Samples, token_gaps
+from loadgen.measures.run_measures import BoundKept
+from loadgen.measures.samples import Samples, token_gaps, values_ms
 from loadgen.measures.slo import Bound, ServiceLevel
+from loadgen.records.arrays import Float64s
+from loadgen.records.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judgement:
     """`good` says which requests kept every limit, [requests]; `bounds` and `attainment` are of
-    those that are measured and were not aborted.
+    those that are measured and were not aborted. Classes together have no bounds in common.
     """
 
     good: Bools
@@ -33,13 +35,16 @@ def judge(columns: Columns, level: ServiceLevel, *, dilation: float, measured: B
     good = columns.streamed.copy()
     for bound in level.bounds:
         good &= _within(columns, bound, dilation)
-    judged = measured & ~columns.aborted
-    rows = columns.where(judged)
-    return Judgement(
-        good=good,
-        bounds=tuple(_kept(rows, bound, dilation) for bound in level.bounds),
-        attainment=_attainment(rows, good[judged]),
-    )
+    rows = columns.where(measured & ~columns.aborted)
+    bounds = tuple(_kept(rows, bound, dilation) for bound in level.bounds)
+    return replace(judged(columns, good, measured=measured), bounds=bounds)
+
+
+def judged(columns: Columns, good: Bools, *, measured: Bools) -> Judgement:
+    """Sum up who kept what was asked of them, [requests] each; without bounds."""
+    counted = measured & ~columns.aborted
+    attainment = _attainment(columns.where(counted), good[counted])
+    return Judgement(good=good, bounds=(), attainment=attainment)
 
 
 def _attainment(rows: Columns, good: Bools) -> Estimate | None:
@@ -63,22 +68,6 @@ def _within(columns: Columns, bound: Bound, dilation: float) -> Bools:
         kept[columns.spread] = values_ms(columns, bound.measure, dilation) <= bound.limit
         return kept
     return values_ms(columns, bound.measure, dilation) <= bound.limit
-
-
-def values_ms(columns: Columns, measure: str, dilation: float) -> Float64s:
-    """Values of `columns` in ms, [requests]; TPOT of those with a time between tokens only."""
-    ns_per_ms = 1e6 * dilation
-    e2e_ms = (columns.last_ns - columns.intended_ns) / ns_per_ms
-    if measure == "ttft_ms":
-        return np.asarray((columns.first_ns - columns.intended_ns) / ns_per_ms)
-    if measure == "ntpot_ms":
-        return np.asarray(e2e_ms / np.maximum(columns.output_tokens, 1))
-    if measure == "tpot_ms":
-        rows = columns.where(columns.spread)
-        inner_ms = (rows.last_ns - rows.first_ns) / ns_per_ms
-        return np.asarray(inner_ms / (rows.output_tokens - 1))
-    assert measure == "e2e_ms", measure
-    return np.asarray(e2e_ms)
 
 
 def _kept(rows: Columns, bound: Bound, dilation: float) -> BoundKept:

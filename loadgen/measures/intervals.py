@@ -5,7 +5,8 @@ thousand independent ones. How much less is measured: time is cut into cells, an
 over overlapping blocks of cells gives the variance of a mean (overlapping batch means, Meketon and
 Schmeiser 1984: with b blocks' length of time as many degrees of freedom as 1.5 b independent ones).
 
-* A mean and a rate: that variance, and Student's t.
+* A mean and a rate: that variance, and Student's t; in the logarithm for what is never negative,
+  so that no bound is. Of nothing at all there is no interval: it says nothing of how rare it is.
 * A share (of failed requests, of those that kept an SLO): Wilson's interval for as many
   independent samples as would have that variance.
 * A percentile: the share of samples at or below it is binomial; its exact interval for the
@@ -23,12 +24,17 @@ import numpy as np
 from scipy import special  # type: ignore[import-untyped]  # special alone: stats takes a second
 
 from loadgen.measures.columns import Bools
-from loadgen.measures.run_measures import Estimate
-from loadgen.measures.samples import Float64s, Samples
+from loadgen.measures.samples import Samples
+from loadgen.records.arrays import Float64s
+from loadgen.records.estimate import Estimate
 
 BLOCKS: Final = 10
 """A block is this part of the cells: a compromise between dependence that it can cover and how
 surely its spread is known."""
+
+EVENTS_MIN: Final = 10
+"""With n independent events a standard error is 1 / sqrt(n) of the rate, and known to 1 / sqrt(2 n)
+of itself: 22 % for 10, in fewer blocks than that even less well."""
 
 TAIL: Final = 0.025  # on either side of a 95 % interval
 
@@ -37,13 +43,20 @@ def mean_estimate(samples: Samples) -> Estimate:
     """Estimate the mean of at least one sample."""
     mean = float(samples.values.mean())
     sums = _sums(samples, samples.values - mean)
-    return _by_student(mean, sums, len(samples))
+    return _by_student(mean, sums, len(samples), signed=bool(samples.values.min() < 0))
 
 
-def rate_estimate(amounts: Float64s, window_s: float) -> Estimate:
-    """Estimate a rate from what came in each of equally long cells of the window, [cells]."""
+def rate_estimate(amounts: Float64s, window_s: float, *, events: float) -> Estimate:
+    """Estimate a rate from what came, never negative, in equally long cells of the window.
+
+    `events` is how many independent things brought it, requests and not their tokens; of fewer than
+    EVENTS_MIN the cells show too little of the spread for an interval.
+    """
+    value = float(amounts.sum() / window_s)
+    if events < EVENTS_MIN:
+        return Estimate(value=value)
     sums = amounts - amounts.mean()
-    return _by_student(float(amounts.sum() / window_s), sums, window_s)
+    return _by_student(value, sums, window_s, signed=False)
 
 
 def share_estimate(kept: Samples, *, like: Samples | None = None) -> Estimate:
@@ -59,11 +72,20 @@ def share_estimate(kept: Samples, *, like: Samples | None = None) -> Estimate:
     if like is not None and min(share, 1 - share) * len(kept) < BLOCKS:
         slow = like.values <= np.median(like.values)
         count = min(count, _independent(like, slow, 0.5) or count)
-    z2 = float(special.ndtri(1 - TAIL)) ** 2
+    low, high = wilson(share, count, tail=TAIL)
+    return Estimate(value=share, low=low, high=high)
+
+
+def wilson(share: float, count: float, *, tail: float) -> tuple[float, float]:
+    """Wilson's interval of a share seen in `count` independent samples (above 0).
+
+    `tail` is the chance that the true share lies beyond it, on either side.
+    """
+    z2 = float(special.ndtri(1 - tail)) ** 2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count) / (1 + z2 / count)
-    # Rounding must not put the bound of a share of 0 or 1 beside it.
-    return Estimate(value=share, low=min(share, middle - half), high=max(share, middle + half))
+    # Rounding must leave neither the share itself outside nor what a share can be.
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def percentile_estimate(samples: Samples, ordered: Float64s, percentile: float) -> Estimate:
@@ -106,13 +128,16 @@ def spread_of_sum(sums: Float64s) -> tuple[float, float] | None:
     return variance, freedom
 
 
-def _by_student(value: float, sums: Float64s, divisor: float) -> Estimate:
+def _by_student(value: float, sums: Float64s, divisor: float, *, signed: bool) -> Estimate:
     found = spread_of_sum(sums)
-    if found is None:
+    if found is None or (value <= 0 and not signed):
         return Estimate(value=value)
     variance, freedom = found
     half = _student(freedom) * math.sqrt(variance) / divisor
-    return Estimate(value=value, low=value - half, high=value + half)
+    if signed:
+        return Estimate(value=value, low=value - half, high=value + half)
+    factor = math.exp(half / value)  # the deviation of a logarithm is the relative one
+    return Estimate(value=value, low=value / factor, high=value * factor)
 
 
 def _independent(samples: Samples, held: Float64s | Bools, share: float) -> float | None:

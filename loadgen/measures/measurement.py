@@ -7,73 +7,71 @@ Only requests that completed have latencies; the others are counted by kind.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from loadgen.measures.arrivals_kept import arrivals_kept
+from loadgen.measures.client_doubts import is_busy, is_late
 from loadgen.measures.columns import UNKNOWN, Bools, Columns
 from loadgen.measures.distributions import distributions_of
-from loadgen.measures.doubts import doubts, is_saturated
+from loadgen.measures.doubts import doubts
 from loadgen.measures.energy import energy_of, metered_window
-from loadgen.measures.goodput import Judgement, judge
+from loadgen.measures.goodput import Judgement, judge, judged
 from loadgen.measures.intervals import share_estimate
 from loadgen.measures.rates import amounts_of, rates_of
-from loadgen.measures.run_measures import ClassMeasures, Estimate, RunMeasures, SloKept
-from loadgen.measures.samples import Float64s, Samples, samples_of
+from loadgen.measures.run_measures import ClassMeasures, RunMeasures, SloKept
+from loadgen.measures.samples import Samples, samples_of
 from loadgen.measures.slo import ServiceLevel, parse_slo
 from loadgen.measures.window import Window
+from loadgen.records.arrays import Float64s
+from loadgen.records.arrival_process import arrival_process
+from loadgen.records.estimate import Estimate
 from loadgen.records.result import Result
-from loadgen.records.run_record import RunHeader, RunRecord
+from loadgen.records.run_record import LoopLag, RunHeader, RunRecord
+
+ALL: Final = "all"
+"""The name of all classes together."""
+
+PROBES_MIN: Final = 100
+"""Of an event loop's lag: of fewer the 99th percentile lies beyond the last but one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredClass:
-    """All requests of a class (or of all), and what is needed to measure them.
+    """All requests of a class (or of all), and what its figures are made of.
 
-    `columns` has the skipped part too, requests due before `skip_ns`. `window` is the whole run's.
+    `columns` has the skipped part too, requests due before `skip_ns`; `measured`, [requests], says
+    which are after it, and `rows` are those. `window` is the whole run's. `samples` are the
+    latencies of `rows`, see `samples_of`; `amounts` what came in each cell of the window, see
+    `amounts_of`, empty without a window; `judgement` who kept the SLO, None without one.
     """
 
     name: str
     results: Sequence[Result]
-    columns: Columns
     skip_ns: int
     window: Window | None
     dilation: float
     wall_per_s: float
     level: ServiceLevel | None
-
-    @property
-    def measured(self) -> Bools:
-        """Those after the skipped part, [requests]."""
-        return self.columns.intended_ns >= self.skip_ns
-
-    @property
-    def rows(self) -> Columns:
-        """Those that are measured."""
-        return self.columns.where(self.measured)
-
-    def samples(self) -> Mapping[str, Samples]:
-        """Latencies of those that are measured, see `samples_of`."""
-        return samples_of(self.rows, self.dilation)
-
-    def judgement(self) -> Judgement | None:
-        """Who kept the SLO; None without one."""
-        if self.level is None:
-            return None
-        return judge(self.columns, self.level, dilation=self.dilation, measured=self.measured)
-
-    def amounts(self, judgement: Judgement | None) -> Mapping[str, Float64s]:
-        """What came in each cell of the window, see `amounts_of`; empty without a window."""
-        if self.window is None:
-            return {}
-        return amounts_of(self.columns, self.window, None if judgement is None else judgement.good)
+    columns: Columns
+    measured: Bools
+    rows: Columns
+    samples: Mapping[str, Samples]
+    judgement: Judgement | None
+    amounts: Mapping[str, Float64s]
 
 
 def measure_run(record: RunRecord) -> RunMeasures:
     """Compute every figure of a run, also of one without an end."""
-    total, classes = measured_classes(record)
+    return measures_of(record, *measured_classes(record))
+
+
+def measures_of(
+    record: RunRecord, total: MeasuredClass, classes: Sequence[MeasuredClass]
+) -> RunMeasures:
+    """Compute every figure of a run from its `measured_classes`."""
     found = {each.name: _class_measures(each) for each in classes}
-    if len(found) == 1:  # its SLO and the time of its arrivals are the whole's too
+    if len(found) == 1:
         whole = replace(next(iter(found.values())), name=total.name)
     else:
         whole = _class_measures(total)
@@ -90,51 +88,58 @@ def measure_run(record: RunRecord) -> RunMeasures:
         lag_s=server.lag_s,
         total=whole,
         classes=found,
-        energy=energy_of(
-            server,
-            output_tokens=0.0 if rate is None or window_s is None else rate.value * window_s,
-            output_tokens_per_s=None if rate is None else rate.value,
-        ),
-        loop_lag_p99_ms=max((lag.p99_ms for lag in lags), default=None),
+        energy=energy_of(server, output_tokens_per_s=None if rate is None else rate.value),
+        loop_lag_p99_ms=max((lag.p99_ms for lag in lags if _enough(lag)), default=None),
         cpu_share=max((lag.cpu_share for lag in lags), default=None),
-        saturated=False,
+        busy=False,
+        late=False,
     )
-    measures = replace(measures, saturated=is_saturated(measures))
+    measures = replace(measures, busy=is_busy(measures), late=is_late(measures))
     return replace(measures, warnings=tuple(doubts(record, measures)))
 
 
 def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredClass, ...]]:
-    """Return all requests together, and each class of the header by itself."""
+    """Return all requests together, and each class of the header by itself.
+
+    The whole of a single class is that class: its SLO and the time of its arrivals are the whole's.
+    """
     header = record.header
-    dilation = header.start.dilation or 1.0
-    skip_ns = int(header.skip_s * dilation * 1e9)
     by_class: dict[str, list[Result]] = {each.name: [] for each in header.classes}
     for result in record.results:
         by_class.setdefault(result.traffic_class, []).append(result)
     columns = Columns.of(record.results)
+    skip_ns = int(header.skip_s * (header.start.dilation or 1.0) * 1e9)
     window = Window.of(columns, skip_ns=skip_ns)
+    if len(by_class) == 1:
+        (name,) = by_class
+        only = _measured(name, record.results, columns, window=window, header=header)
+        return replace(only, name=ALL), (only,)
     classes = tuple(
-        _measured(
-            name,
-            results,
-            columns if len(by_class) == 1 else Columns.of(results),
-            skip_ns=skip_ns,
-            window=window,
-            header=header,
-        )
+        _measured(name, results, Columns.of(results), window=window, header=header)
         for name, results in by_class.items()
     )
-    total = MeasuredClass(
-        name="all",
-        results=record.results,
-        columns=columns,
-        skip_ns=skip_ns,
-        window=window,
-        dilation=dilation,
-        wall_per_s=dilation,
-        level=None,
-    )
+    total = _measured(ALL, record.results, columns, window=window, header=header)
+    judgement = _judged_together(record.results, total, classes)
+    if judgement is not None:
+        amounts = {} if window is None else amounts_of(columns, window, judgement.good)
+        total = replace(total, judgement=judgement, amounts=amounts)
     return total, classes
+
+
+def _judged_together(
+    results: Sequence[Result], total: MeasuredClass, classes: Sequence[MeasuredClass]
+) -> Judgement | None:
+    """Put the classes' judgements together; None unless each class that sent has one."""
+    judgements = {each.name: each.judgement for each in classes if each.results}
+    if not judgements or None in judgements.values():
+        return None
+    names = np.array([result.traffic_class for result in results])
+    names = names[np.argsort([result.intended_ns for result in results], kind="stable")]
+    good = np.zeros(len(total.columns), dtype=np.bool_)  # [requests]
+    for name, judgement in judgements.items():
+        assert judgement is not None
+        good[names == name] = judgement.good  # both in the order in which they were due
+    return judged(total.columns, good, measured=total.measured)
 
 
 def _measured(
@@ -142,22 +147,36 @@ def _measured(
     results: Sequence[Result],
     columns: Columns,
     *,
-    skip_ns: int,
     window: Window | None,
     header: RunHeader,
 ) -> MeasuredClass:
-    known = next((each for each in header.classes if each.name == name), None)
+    known = next((each for each in header.classes if each.name == name and name != ALL), None)
+    level = parse_slo(known.slo) if known is not None and known.slo else None
     dilation = header.start.dilation or 1.0
     in_wall_time = known is not None and known.arrivals.time == "wall"
+    skip_ns = int(header.skip_s * dilation * 1e9)
+    measured = columns.intended_ns >= skip_ns
+    rows = columns.where(measured)
+    judgement = None
+    if level is not None:
+        judgement = judge(columns, level, dilation=dilation, measured=measured)
+    amounts: Mapping[str, Float64s] = {}
+    if window is not None:
+        amounts = amounts_of(columns, window, None if judgement is None else judgement.good)
     return MeasuredClass(
         name=name,
         results=results,
-        columns=columns,
         skip_ns=skip_ns,
         window=window,
         dilation=dilation,
         wall_per_s=1.0 if in_wall_time else dilation,
-        level=parse_slo(known.slo) if known is not None and known.slo else None,
+        level=level,
+        columns=columns,
+        measured=measured,
+        rows=rows,
+        samples=samples_of(rows, dilation),
+        judgement=judgement,
+        amounts=amounts,
     )
 
 
@@ -165,17 +184,14 @@ def _class_measures(measured: MeasuredClass) -> ClassMeasures:
     rows = measured.rows
     begun_ns = rows.sent_ns[rows.turn == 0]  # [sessions]
     done = rows.where(rows.done)
-    judgement = measured.judgement()
+    judgement = measured.judgement
     rates: dict[str, Estimate] = {}
     if measured.window is not None:
-        amounts = measured.amounts(judgement)
-        rates.update(rates_of(amounts, measured.window, measured.dilation))
+        rates.update(rates_of(measured.amounts, measured.window, measured.dilation))
     answered = rows.where(~rows.aborted)
     if len(answered):
-        rates["failed_share"] = share_estimate(
-            Samples.in_order((~answered.done).astype(np.float64)),
-            like=Samples.in_order((answered.ended_ns - answered.intended_ns).astype(np.float64)),
-        )
+        failed = (~answered.done).astype(np.float64)
+        rates["failed_share"] = share_estimate(Samples.in_order(failed))
     if judgement is not None and judgement.attainment is not None:
         rates["attainment"] = judgement.attainment
     cached = done.cached_tokens[done.cached_tokens != UNKNOWN]
@@ -193,31 +209,44 @@ def _class_measures(measured: MeasuredClass) -> ClassMeasures:
         output_tokens=int(done.output_tokens.sum()),
         chunks=int(done.chunks.sum()),
         uncounted_replies=int((~done.counted).sum()),
-        short_replies=int((done.output_tokens != done.asked_output_tokens).sum()),
+        short_replies=int((done.output_tokens < done.asked_output_tokens).sum()),
+        long_replies=int((done.output_tokens > done.asked_output_tokens).sum()),
+        overfull_replies=int((done.chunks > done.output_tokens).sum()),
         resized_prompts=int((done.input_tokens != done.asked_input_tokens).sum()),
-        distributions=distributions_of(measured.samples()),
+        distributions=distributions_of(measured.samples),
         rates=rates,
-        arrivals=arrivals_kept(begun_ns, wall_per_s=measured.wall_per_s),
+        arrivals=arrival_process(begun_ns, ns_per_s=1e9 * measured.wall_per_s),
         slo=_slo_kept(measured, judgement, rates),
+        resent=sum(
+            result.resent for result in measured.results if result.intended_ns >= measured.skip_ns
+        ),
     )
 
 
+def _enough(lag: LoopLag) -> bool:
+    """Whether it was probed often enough for a p99 to be more than its greatest."""
+    return lag.probes is None or lag.probes >= PROBES_MIN
+
+
 def _errors(measured: MeasuredClass) -> tuple[Mapping[str, int], Mapping[str, str]]:
-    """Count errors by kind, and give the first message of each; of the measured part."""
+    """Count errors by kind, and give the most frequent message of each; of the measured part."""
     wrong = [
         result
         for result in measured.results
         if result.error is not None and result.intended_ns >= measured.skip_ns
     ]
     counts = Counter(result.error for result in wrong if result.error is not None)
-    examples = {result.error: result.message for result in reversed(wrong) if result.error}
+    said = Counter((result.error, result.message) for result in wrong if result.error is not None)
+    examples = dict(
+        reversed([pair for pair, _ in said.most_common()])
+    )  # the first has the last word
     return dict(sorted(counts.items())), dict(sorted(examples.items()))
 
 
 def _slo_kept(
     measured: MeasuredClass, judgement: Judgement | None, rates: Mapping[str, Estimate]
 ) -> SloKept | None:
-    if measured.level is None or judgement is None:
+    if measured.level is None or judgement is None or judgement.attainment is None:
         return None
     goodput, tokens = rates.get("goodput_per_s"), rates.get("goodput_tokens_per_s")
     return SloKept(

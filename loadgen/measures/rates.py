@@ -6,9 +6,9 @@ import numpy as np
 
 from loadgen.measures.columns import Bools, Columns
 from loadgen.measures.intervals import rate_estimate
-from loadgen.measures.run_measures import Estimate
-from loadgen.measures.samples import Float64s
 from loadgen.measures.window import Window
+from loadgen.records.arrays import Float64s
+from loadgen.records.estimate import Estimate
 
 
 def amounts_of(columns: Columns, window: Window, good: Bools | None) -> Mapping[str, Float64s]:
@@ -39,8 +39,14 @@ def rates_of(
 ) -> Mapping[str, Estimate]:
     """Estimate the rates of `amounts_of`, per second of the run's time."""
     window_s = window.wall_s / dilation
+    requests = float(amounts["requests_per_s"].sum())
+    good = float(amounts["goodput_per_s"].sum()) if "goodput_per_s" in amounts else 0.0
     return {
-        # The mean number in flight has no time in it: wall ns of requests per wall ns.
-        name: rate_estimate(cells, window.wall_s * 1e9 if name == "in_flight" else window_s)
+        name: rate_estimate(
+            cells,
+            # The mean number in flight has no time in it: wall ns of requests per wall ns.
+            window.wall_s * 1e9 if name == "in_flight" else window_s,
+            events=good if name.startswith("goodput") else requests,
+        )
         for name, cells in amounts.items()
     }

@@ -13,9 +13,10 @@ from loadgen.measures.block_bootstrap import (
     replicated_percentiles,
     variance_factor,
 )
-from loadgen.measures.measurement import MeasuredClass, measure_run, measured_classes
+from loadgen.measures.measurement import MeasuredClass, measured_classes, measures_of
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
-from loadgen.measures.samples import CELLS, Float64s, Samples
+from loadgen.measures.samples import CELLS, Samples
+from loadgen.records.arrays import Float64s
 from loadgen.records.run_record import RunRecord
 
 Key = tuple[str, str, str]
@@ -54,11 +55,10 @@ class RunFigures:
     @classmethod
     def of(cls, record: RunRecord, *, seed: int | None) -> "RunFigures":
         """Compute them; `seed` draws the replicas, None leaves them out."""
-        measures = measure_run(record)
         total, classes = measured_classes(record)
+        measures = measures_of(record, total, classes)
         figures: dict[Key, Figure] = {}
-        # The whole of a single class has that class's SLO.
-        parts = [("", classes[0] if len(classes) == 1 else total, measures.total)]
+        parts = [("", total, measures.total)]
         if len(classes) > 1:
             parts += [(each.name, each, measures.classes[each.name]) for each in classes]
         for name, measured, found in parts:
@@ -89,7 +89,7 @@ def _latencies(
     name: str, measured: MeasuredClass, found: ClassMeasures, seed: int | None
 ) -> Mapping[Key, Figure]:
     """Mean and percentiles of each distribution."""
-    samples = {} if seed is None else measured.samples()
+    samples = {} if seed is None else measured.samples
     figures: dict[Key, Figure] = {}
     for figure, distribution in found.distributions.items():
         values = {"mean": distribution.mean.value}
@@ -121,10 +121,10 @@ def _rates(
 ) -> Mapping[Key, Figure]:
     """Figures with one value."""
     replicas: dict[str, tuple[Float64s, int]] = {}
-    judgement = measured.judgement()
+    judgement = measured.judgement
     if seed is not None:
         weights = block_weights(CELLS, seed=seed)
-        for figure, cells in measured.amounts(judgement).items():
+        for figure, cells in measured.amounts.items():
             value = found.rates[figure].value
             # As many cells as the run has, of the same length: the window stays as it is.
             share = weights @ cells / cells.sum() if cells.sum() else np.zeros(len(weights))

@@ -3,18 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from loadgen.records.arrival_process import ArrivalProcess
+from loadgen.records.estimate import Estimate
+
 PERCENTILES: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0, 99.9)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A figure and its 95 % confidence interval; `low` and `high` are None where there are too few
-    samples to say.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +22,6 @@ class Distribution:
     least: float
     most: float
     percentiles: Mapping[float, Estimate]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrivalsKept:
-    """How requests really went out, in the time that was asked for; None where too few went.
-
-    `rate_per_s` sessions begun per second; `gap_cv` the coefficient of variation of the gaps
-    between them; `dispersion` the index of dispersion of counts (variance / mean) in `bins` equal
-    bins.
-    """
-
-    rate_per_s: float | None
-    gap_cv: float | None
-    dispersion: float | None
-    bins: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +63,11 @@ class ClassMeasures:
     """The figures of one traffic class, or of all of them together.
 
     `distributions` has the names of `definitions.DISTRIBUTIONS` that had a sample, `rates` those of
-    `definitions.RATES` that could be known. `requests` = completed + failed + aborted.
+    `definitions.RATES` that could be known. `requests` = completed + failed + aborted. `arrivals`
+    says how sessions really began, in the time that was asked for. `short_replies` and
+    `long_replies` have fewer and more tokens than were asked for, `overfull_replies` more chunks
+    than tokens; `resent` requests went a second time, because a kept connection was closed under
+    them.
     """
 
     name: str
@@ -102,11 +83,14 @@ class ClassMeasures:
     chunks: int
     uncounted_replies: int
     short_replies: int
+    long_replies: int
+    overfull_replies: int
     resized_prompts: int
     distributions: Mapping[str, Distribution]
     rates: Mapping[str, Estimate]
-    arrivals: ArrivalsKept
+    arrivals: ArrivalProcess
     slo: SloKept | None = None
+    resent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +119,8 @@ class RunMeasures:
     `time` is "emulated" or "wall": what every duration here is in, unless its name says wall.
     `classes` has the traffic classes by name; `total` all of them. `window_s` and `wall_s` are the
     measured window in the run's time and in wall time; `lag_s` the emulation's own lateness.
+    `busy` says that a process of the load generator had too little of a core left, `late` that its
+    event loop came too late for its times to be right, for whatever reason; `saturated` is either.
     `warnings` are sentences on whatever makes a figure mean less than it seems to, with the cure.
     """
 
@@ -148,5 +134,11 @@ class RunMeasures:
     energy: EnergyMeasures
     loop_lag_p99_ms: float | None
     cpu_share: float | None
-    saturated: bool
+    busy: bool
+    late: bool
     warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the load generator itself was too slow for its figures to be the server's."""
+        return self.busy or self.late

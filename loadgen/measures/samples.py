@@ -9,15 +9,22 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.measures.columns import Columns
-from loadgen.records.result import Int64s
-
-Float64s = NDArray[np.float64]
+from loadgen.records.arrays import Float64s, Int64s
 
 CELLS: Final = 120
 """Pieces that time is cut into; 12 of them are a block of `intervals.BLOCKS`."""
+
+OF_A_REPLY: Final = (
+    "ttft_ms",
+    "ttft_from_send_ms",
+    "tpot_ms",
+    "e2e_ms",
+    "e2e_from_send_ms",
+    "ntpot_ms",
+)
+"""Latencies that each reply has one of, if it has it at all."""
 
 EDGE_SAMPLES: Final = 200_000  # places of so many samples say where the cells' edges lie
 
@@ -60,30 +67,42 @@ def samples_of(columns: Columns, dilation: float) -> Mapping[str, Samples]:
     Of requests that completed; `queueing_ms` of all that were sent. Durations are in ms of the
     run's time, a wall second of which is 1 / `dilation`.
     """
-    ns_per_ms = 1e6 * dilation
     rows = columns.where(columns.streamed)
-    spread = rows.spread
-    tokens = np.maximum(rows.output_tokens, 1)  # [requests]
-    e2e_ms = (rows.last_ns - rows.intended_ns) / ns_per_ms
-    inner_ms = (rows.last_ns - rows.first_ns)[spread] / ns_per_ms
-    tpot_ms = inner_ms / (tokens[spread] - 1)
-    paced = tpot_ms > 0  # all chunks in one nanosecond would be an endless speed
-    late = e2e_ms > 0
-    ordered = {
-        "ttft_ms": (rows.first_ns - rows.intended_ns) / ns_per_ms,
-        "ttft_from_send_ms": (rows.first_ns - rows.sent_ns) / ns_per_ms,
-        "tpot_ms": tpot_ms,
-        "e2e_ms": e2e_ms,
-        "e2e_from_send_ms": (rows.last_ns - rows.sent_ns) / ns_per_ms,
-        "ntpot_ms": e2e_ms / tokens,
-        "interactivity": 1e3 / tpot_ms[paced],
-        "interactivity_e2e": 1e3 * tokens[late] / e2e_ms[late],
-        "queueing_ms": (columns.sent_ns - columns.intended_ns) / ns_per_ms,
-    }
-    found = {name: Samples.in_order(values) for name, values in ordered.items()}
+    found = {name: values_ms(rows, name, dilation) for name in OF_A_REPLY}
+    tpot_ms, ntpot_ms = found["tpot_ms"], found["ntpot_ms"]
+    # All chunks in one nanosecond would be an endless speed.
+    found["interactivity"] = 1e3 / tpot_ms[tpot_ms > 0]
+    found["interactivity_e2e"] = 1e3 / ntpot_ms[ntpot_ms > 0]
+    found["queueing_ms"] = values_ms(columns, "queueing_ms", dilation)
+    samples = {name: Samples.in_order(values) for name, values in found.items()}
     gaps_ms, at_ns, _ = token_gaps(rows, dilation)
-    found["itl_ms"] = Samples.at(gaps_ms, at_ns)
-    return {name: samples for name, samples in found.items() if len(samples)}
+    samples["itl_ms"] = Samples.at(gaps_ms, at_ns)
+    return {name: each for name, each in samples.items() if len(each)}
+
+
+def values_ms(columns: Columns, name: str, dilation: float) -> Float64s:
+    """Return a latency of each of `columns` in ms of the run's time, [requests].
+
+    `name` is one of `definitions.DISTRIBUTIONS` that has a value per request and ends in `_ms`.
+    TPOT is that of requests with a time between tokens alone. Of a request without a reply the
+    value means nothing, but for its queueing.
+    """
+    rows = columns.where(columns.spread) if name == "tpot_ms" else columns
+    from_ns, to_ns = {
+        "ttft_ms": (rows.intended_ns, rows.first_ns),
+        "ttft_from_send_ms": (rows.sent_ns, rows.first_ns),
+        "tpot_ms": (rows.first_ns, rows.last_ns),
+        "e2e_ms": (rows.intended_ns, rows.last_ns),
+        "e2e_from_send_ms": (rows.sent_ns, rows.last_ns),
+        "ntpot_ms": (rows.intended_ns, rows.last_ns),
+        "queueing_ms": (rows.intended_ns, rows.sent_ns),
+    }[name]
+    found_ms: Float64s = (to_ns - from_ns) / (1e6 * dilation)
+    if name == "tpot_ms":
+        found_ms /= rows.output_tokens - 1
+    if name == "ntpot_ms":
+        found_ms /= np.maximum(rows.output_tokens, 1)
+    return found_ms
 
 
 def token_gaps(columns: Columns, dilation: float) -> tuple[Float64s, Int64s, Int64s]:
@@ -95,8 +114,9 @@ def token_gaps(columns: Columns, dilation: float) -> tuple[Float64s, Int64s, Int
     kept = columns.where(columns.spread)
     if not rows.size:
         return np.empty(0), np.empty(0, dtype=np.int64), rows
-    # A chunk's tokens share its gap evenly: n - 1 steps in c - 1 gaps.
-    share = (kept.chunks - 1) / (kept.output_tokens - 1)  # [requests]
+    # A chunk's tokens share its gap evenly: n - 1 steps in c - 1 gaps. More chunks than tokens
+    # leave every gap what it was: it did pass between two of them.
+    share = np.minimum(1.0, (kept.chunks - 1) / (kept.output_tokens - 1))  # [requests]
     within = np.ones(kept.chunk_ns.size - 1, dtype=np.bool_)  # [chunks - 1]
     within[np.cumsum(kept.chunks)[:-1] - 1] = False  # from one request to the next is no gap
     gaps_ns = np.diff(kept.chunk_ns)[within]  # [gaps]

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from loadgen.durations import parse_duration_s
 from loadgen.errors import OptionError
 
 PERCENTILE: Final = 99.0
@@ -19,11 +20,8 @@ MEASURES: Final = {
 }
 """What can be bounded, as it is typed, and its name in `definitions.DISTRIBUTIONS`."""
 
-MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3}
-
 _TERM: Final = re.compile(
-    r"(?P<measure>[a-z0-9]+)=(?P<limit>\d+(?:\.\d*)?|\.\d+)(?P<unit>us|ms|s)"
-    r"(?:@p(?P<percentile>\d+(?:\.\d+)?))?",
+    r"(?P<measure>[a-z0-9]+)=(?P<limit>[0-9.a-z]+[a-z])(?:@p(?P<percentile>\d+(?:\.\d+)?))?",
     re.ASCII,
 )
 
@@ -57,7 +55,7 @@ class ServiceLevel:
 
 
 def parse_slo(text: str, *, option: str = "--slo") -> ServiceLevel:
-    """Read `MEASURE=TIME[@pN],...`: ttft, tpot, itl, ntpot or e2e, with a time in us, ms or s.
+    """Read `MEASURE=TIME[@pN],...`: ttft, tpot, itl, ntpot or e2e, with a time in us to h.
 
     A percentile holds for its own term and for those before it that have none; without any it is
     p99. Raises OptionError for anything else, and for a measure that is bounded twice at one
@@ -75,7 +73,8 @@ def parse_slo(text: str, *, option: str = "--slo") -> ServiceLevel:
         try:
             bound = Bound(
                 measure=MEASURES[found["measure"]],
-                limit=float(found["limit"]) * MS[found["unit"]],
+                # 1,729us are 1.729 ms, not a rounding error below it.
+                limit=round(parse_duration_s(found["limit"]) * 1e3, 9),
                 percentile=PERCENTILE if percentile is None else percentile,
             )
         except ValueError as error:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loadgen.measures.columns import Columns
-from loadgen.measures.samples import CELLS, Float64s
-from loadgen.records.result import Int64s
+from loadgen.measures.samples import CELLS
+from loadgen.records.arrays import Float64s, Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ number of requests, but for recorded texts.
 """
 
 from itertools import accumulate
-from typing import Final, Literal, cast
+from typing import Final, cast
 from zlib import crc32
 
 import numpy as np
@@ -21,11 +21,9 @@ from loadgen.prompts.template_cost import Roles, TemplateCost, chat_cost, comple
 from loadgen.prompts.token_run import token_run, word_run
 from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.prompts.wording import IdWording, TextWording, Wording
-from loadgen.records.run_record import Api
+from loadgen.records.run_record import Api, PromptKind
 from loadgen.records.tokenizer import Tokenizer
 from loadgen.workloads.session_plan import WorkloadPlan
-
-PromptKind = Literal["token-ids", "text"]
 
 POOL_TOKENS_MIN: Final = 1 << 16  # prompts of usual lengths repeat nothing
 POOL_TOKENS_MAX: Final = 1 << 20  # a longer prompt repeats its middle

@@ -18,14 +18,13 @@ from loadgen.records.tokenizer import Tokenizer
 async def recount(results: Sequence[Result], tokenizer: Tokenizer, *, limit: int) -> Recount:
     """Count the tokens of the first `limit` complete replies of each class that were kept.
 
-    A tokenizer that cannot is a `problem` in the answer and raises nothing: the run is over.
+    Over gRPC nothing is apart by ids: their number is the count itself. A tokenizer that cannot
+    count is a `problem` in the answer and raises nothing: the run is over.
     """
     kept = _kept(results, limit)
-    by_ids = [result for result in kept if result.streamed_ids is not None]
+    counted = [(result, result.streamed_ids) for result in kept if result.streamed_ids is not None]
     by_text = [result for result in kept if result.streamed_ids is None]
-    problem = "" if kept else "no complete reply was kept that has a usage"
-    counts = [(result.output_tokens or 0, result.streamed_ids or 0) for result in by_ids]
-    apart_by_ids = sum(usage != counted for usage, counted in counts)
+    problem = ""
     if by_text and isinstance(tokenizer, WordTokenizer):
         problem = "the server sends no token ids, and --tokenizer words counts no tokens"
     elif by_text:
@@ -34,17 +33,31 @@ async def recount(results: Sequence[Result], tokenizer: Tokenizer, *, limit: int
         except LoadError as error:
             problem = str(error)
         else:
-            usages = [result.output_tokens or 0 for result in by_text]
-            counts += zip(usages, map(len, split), strict=True)
+            counted += zip(by_text, map(len, split), strict=True)
+    return _compared(counted, problem)
+
+
+def _compared(counted: Sequence[tuple[Result, int]], problem: str) -> Recount:
+    """Hold counts against the usage, and against the chunks of replies that came without it."""
+    known = [(result, tokens) for result, tokens in counted if result.output_tokens is not None]
+    other = [(result, tokens) for result, tokens in counted if result.output_tokens is None]
+    by_ids = [(result, tokens) for result, tokens in known if result.streamed_ids is not None]
     return Recount(
-        replies=len(counts),
-        apart=sum(usage != counted for usage, counted in counts),
-        usage_tokens=sum(usage for usage, _ in counts),
-        counted_tokens=sum(counted for _, counted in counts),
+        replies=len(known),
+        apart=_apart(known),
+        usage_tokens=sum(result.output_tokens or 0 for result, _ in known),
+        counted_tokens=sum(tokens for _, tokens in known),
         by_ids=len(by_ids),
-        apart_by_ids=apart_by_ids,
+        apart_by_ids=_apart(by_ids),
+        without_usage=len(other),
+        without_usage_chunks=sum(result.chunk_ns.size for result, _ in other),
+        without_usage_tokens=sum(tokens for _, tokens in other),
         problem=problem,
     )
+
+
+def _apart(counted: Sequence[tuple[Result, int]]) -> int:
+    return sum(result.output_tokens != tokens for result, tokens in counted)
 
 
 def _kept(results: Sequence[Result], limit: int) -> list[Result]:
@@ -52,7 +65,7 @@ def _kept(results: Sequence[Result], limit: int) -> list[Result]:
     complete = [
         result
         for result in results
-        if result.text is not None and result.error is None and result.output_tokens is not None
+        if result.error is None and (result.text is not None or result.streamed_ids is not None)
     ]
     taken: Counter[str] = Counter()
     kept = []

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.records.result import Int64s
+from loadgen.records.arrays import Int64s
 
 # The index of dispersion is a variance over a mean, so it needs bins that hold several arrivals,
 # and several such bins. With b bins a Poisson process shows 1 with a standard error of
@@ -17,6 +17,8 @@ from loadgen.records.result import Int64s
 ARRIVALS_PER_BIN: Final = 10
 BINS_MIN: Final = 10
 BINS_MAX: Final = 1_000
+# Times are whole nanoseconds: the gaps of an even schedule differ by that rounding alone.
+GRAIN_NS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +26,11 @@ class ArrivalProcess:
     """Figures of a list of times; None where there are too few of them, or all are the same.
 
     `rate_per_s` is (n - 1) / (last - first). `gap_cv` is the coefficient of variation of the gaps:
-    0 for even ones, 1 for a Poisson process. `dispersion` is the index of dispersion of counts
-    (variance / mean) in `bins` equal bins from the first to the last: 0 for even gaps, 1 for a
-    Poisson process, more for bursts and for a rate that changes. There are as many bins as give
-    10 arrivals each on average, at most 1,000; fewer than 10 (100 arrivals) say nothing.
+    0 for even ones (to the nanosecond), 1 for a Poisson process. `dispersion` is the index of
+    dispersion of counts (variance / mean) in `bins` equal bins from the first to the last: 0 for
+    even gaps, 1 for a Poisson process, more for bursts and for a rate that changes. There are as
+    many bins as give 10 arrivals each on average, at most 1,000; fewer than 10 (100 arrivals) say
+    nothing.
     """
 
     rate_per_s: float | None
@@ -50,7 +53,12 @@ def arrival_process(times_ns: Int64s, *, ns_per_s: float = 1e9) -> ArrivalProces
         dispersion = float(counts.var() / counts.mean())
     return ArrivalProcess(
         rate_per_s=gaps.size / (span_ns / ns_per_s),
-        gap_cv=float(gaps.std() / gaps.mean()) if gaps.size > 1 else None,
+        gap_cv=_gap_cv(gaps) if gaps.size > 1 else None,
         dispersion=dispersion,
         bins=bins if dispersion is not None else 0,
     )
+
+
+def _gap_cv(gaps_ns: Int64s) -> float:
+    spread_ns = float(gaps_ns.std())
+    return 0.0 if spread_ns < GRAIN_NS else spread_ns / float(gaps_ns.mean())

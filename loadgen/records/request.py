@@ -72,7 +72,7 @@ class Request:
 class Call:
     """A request of a session, and what it waits for.
 
-    It is due `think_ns` (of the run's time) after the last of the calls at the positions `after`
+    It is due `think_ns` (of its class's time) after the last of the calls at the positions `after`
     has ended; with none of them, when the session is due.
     """
 

@@ -6,13 +6,11 @@ All times are wall nanoseconds since the run's start, as the system's monotonic 
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-Int64s = NDArray[np.int64]
+from loadgen.records.arrays import Int64s
 
 # Kinds of error, beside "status 503" (HTTP) and "UNAVAILABLE" (gRPC's code) and the like.
-CONNECTION: Final = "connection"  # refused, reset, or closed within the reply
+CONNECT: Final = "connect"  # no connection could be opened: refused, unreachable, not trusted
+CUT_OFF: Final = "cut off"  # the connection ended before the reply was complete
 TIMEOUT: Final = "timeout"  # not complete within the run's --timeout
 STREAM: Final = "stream"  # a reply that says it failed, cannot be read, or is not complete
 ABORTED: Final = "aborted"  # cancelled by us, because the run was interrupted
@@ -26,7 +24,8 @@ class Result:
     `chunk_ns` are the arrivals of its chunks, int64[chunks]. Token counts are the server's own,
     None where it gave none; `cached_tokens` those of the prompt that came from its prefix cache.
     `text` is the reply, if it was kept, and `streamed_ids` how many token ids came beside it, None
-    where the server sent none. Raises ValueError for times out of order.
+    where the server sent none. `resent` is true if it went a second time, because a kept connection
+    was closed under it: times count from the first. Raises ValueError for times out of order.
     """
 
     request_id: int
@@ -47,6 +46,7 @@ class Result:
     message: str = ""
     text: str | None = None
     streamed_ids: int | None = None
+    resent: bool = False
 
     def __post_init__(self) -> None:
         if self.sent_ns < self.intended_ns:

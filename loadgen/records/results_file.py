@@ -3,7 +3,8 @@
 First `{"format": ..., "run": {...}}`, then a line for each result as it ends, among them
 `{"skipped": {...}}` when the skipped part is over, last `{"end": {...}}`. The fields are those of
 `records.run_record` and `records.result`. A run that was killed has no end, and perhaps a last line
-that was cut: that one is dropped. Everything measured can be computed from the file again.
+that was cut: that one is dropped, and the record says so. Everything measured can be computed from
+the file again.
 """
 
 import re
@@ -14,25 +15,15 @@ from typing import BinaryIO, Final, Self
 import msgspec
 import numpy as np
 
-from loadgen.errors import LoadError, OptionError
-from loadgen.records.result import Int64s, Result
+from loadgen.errors import FileError, OptionError
+from loadgen.records.arrays import Int64s
+from loadgen.records.result import Result
 from loadgen.records.run_record import RunEnd, RunHeader, RunRecord
 from loadgen.records.server_reading import ServerReading
 
 FORMAT: Final = "ultraserve-loadgen/1"
 
 _MARK: Final = re.compile(rb'\s*\{\s*"(format|skipped|end)"\s*:')
-
-
-class ResultsError(LoadError):
-    """A results file cannot be used; names the file, the line (from 1) if there is one, and why."""
-
-    def __init__(self, *, path: Path, line: int | None, reason: str) -> None:
-        where = f"{path}" if line is None else f"{path}:{line}"
-        super().__init__(f"{where}: {reason}")
-        self.path = path
-        self.line = line
-        self.reason = reason
 
 
 class _Format(msgspec.Struct):
@@ -55,16 +46,16 @@ class _EndLine(msgspec.Struct):
 class ResultsWriter:
     """Writes a run's lines to a file, each at once. A context that closes the file.
 
-    Raises OptionError for a file that cannot be written, at first or any more (a full disk).
+    Nothing is touched before the header is written, and what a file held stays: one that is not
+    empty is refused. Raises OptionError for that, and for a file that cannot be written, at first
+    or any more (a full disk).
     """
 
     def __init__(self, path: Path, *, option: str = "--results") -> None:
         self._path = path
         self._option = option
-        try:
-            self._file: BinaryIO = path.open("wb", buffering=0)  # a line is whole, or was killed
-        except OSError as error:
-            raise self._refused(error) from error
+        self._file: BinaryIO | None = None
+        self._check()
         self._encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
     def __enter__(self) -> Self:
@@ -76,10 +67,17 @@ class ResultsWriter:
         fault: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def header(self, header: RunHeader) -> None:
         """Write what is known before the first request."""
+        self._check()  # preparing took a while
+        try:
+            # Unbuffered: a line is whole, or was killed.
+            self._file = self._path.open("ab", buffering=0)
+        except OSError as error:
+            raise self._refused(error) from error
         self._line(_FirstLine(format=FORMAT, run=header))
 
     def result(self, result: Result) -> None:
@@ -94,7 +92,22 @@ class ResultsWriter:
         """Write what is known after the last reply."""
         self._line(_EndLine(end=end))
 
+    def _check(self) -> None:
+        """Try the file, and leave it as it was."""
+        try:
+            there = self._path.exists()
+            if there and self._path.is_file() and self._path.stat().st_size:
+                expected = "a file that is not there yet, or empty: this one would be lost"
+                raise OptionError(option=self._option, value=self._path, expected=expected)
+            if not self._path.is_fifo():  # its reader would take it for the end
+                self._path.open("ab").close()
+            if not there:
+                self._path.unlink()
+        except OSError as error:
+            raise self._refused(error) from error
+
     def _line(self, value: object) -> None:
+        assert self._file is not None  # the header comes first
         left = memoryview(self._encode(value) + b"\n")
         try:
             while left:
@@ -107,22 +120,11 @@ class ResultsWriter:
         return OptionError(option=self._option, value=self._path, expected=expected)
 
 
-def write_results(path: Path, record: RunRecord) -> None:
-    """Write a whole record; raises OptionError if the file cannot be written."""
-    with ResultsWriter(path) as writer:
-        writer.header(record.header)
-        for result in record.results:
-            writer.result(result)
-        if record.skipped is not None:
-            writer.skipped(record.skipped)
-        if record.end is not None:
-            writer.end(record.end)
-
-
 def read_results(path: Path) -> RunRecord:
-    """Read a run back. A last line without its end of line that cannot be read was cut: dropped.
+    """Read a run back. A last line without its end of line that cannot be read was cut: it is
+    dropped, and the record is `cut`.
 
-    Raises ResultsError, with file, line and reason, for a file that cannot be read, is of another
+    Raises FileError, with file, line and reason, for a file that cannot be read, is of another
     format, or has a line that is none of ours, a second header, or anything after its end.
     """
     return _Reader(path).record()
@@ -137,6 +139,7 @@ class _Reader:
         self._results: list[Result] = []
         self._skipped: ServerReading | None = None
         self._end: RunEnd | None = None
+        self._cut = False
         self._result_of = msgspec.json.Decoder(Result, dec_hook=_array).decode
         self._format_of = msgspec.json.Decoder(_Format).decode
         self._first_of = msgspec.json.Decoder(_FirstLine).decode
@@ -153,7 +156,11 @@ class _Reader:
         if self._header is None:
             raise self._refused(None, "is empty")
         return RunRecord(
-            header=self._header, results=self._results, end=self._end, skipped=self._skipped
+            header=self._header,
+            results=self._results,
+            end=self._end,
+            skipped=self._skipped,
+            cut=self._cut,
         )
 
     def _line(self, number: int, line: bytes) -> None:
@@ -165,6 +172,7 @@ class _Reader:
             raise self._refused(number, str(error)) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if number > 1 and not line.endswith(b"\n"):
+                self._cut = True
                 return
             raise self._refused(number, f"is not JSON: {error}") from error
 
@@ -186,8 +194,8 @@ class _Reader:
         else:
             self._results.append(self._result_of(line))
 
-    def _refused(self, line: int | None, reason: str) -> ResultsError:
-        return ResultsError(path=self._path, line=line, reason=reason)
+    def _refused(self, line: int | None, reason: str) -> FileError:
+        return FileError(path=self._path, line=line, reason=reason)
 
 
 def _plain(value: object) -> object:

@@ -11,15 +11,18 @@ from loadgen.records.result import Result
 from loadgen.records.server_reading import ServerReading
 
 Api = Literal["completions", "chat", "grpc"]
+PromptKind = Literal["token-ids", "text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedArrivals:
     """What arrivals were asked for, in words and, where they are numbers, in numbers.
 
-    `rate_per_s` is the mean that the whole schedule asks for, in seconds of `time` ("emulated" or
-    "wall"); `gap_cv` and `dispersion` are those of the schedule itself, as drawn. None for a closed
-    loop. `concurrency` is None for an open one.
+    `rate_per_s` (in seconds of `time`, "emulated" or "wall"), `gap_cv` and `dispersion` are those
+    of the whole schedule as it was drawn; None for a closed loop. `asked_rate_per_s` and
+    `asked_gap_cv` are what it was drawn to have: the rate as typed, or the mean of one that changes
+    over the schedule's length, and the variation of its gaps, None where the rate changes; both
+    None for recorded times and for a closed loop. `concurrency` is None for an open one.
     """
 
     words: str
@@ -28,6 +31,8 @@ class AskedArrivals:
     gap_cv: float | None = None
     dispersion: float | None = None
     concurrency: int | None = None
+    asked_rate_per_s: float | None = None
+    asked_gap_cv: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,12 @@ class ClassHeader:
     """A traffic class: what was sent, in words and numbers. `slo` is as typed, or empty.
 
     `output_tokens` is what all its requests together ask for. `ends_s` is when its last session may
-    begin, in seconds of its arrivals' time, None where its sessions are all that limits it.
+    begin, in seconds of its arrivals' time, None where its sessions are all that limits it; then
+    again `sessions` and `requests` are None where that time is. Where both are given both limit.
+    `input_tokens` is what all prompts that were planned come to, `reused_tokens` what of that
+    stands at the beginning of an earlier prompt too, so that a prefix cache may have it; None if
+    unknown.
+    With `free_length` a reply may end before the length that is asked for.
     """
 
     name: str
@@ -43,12 +53,15 @@ class ClassHeader:
     workload: str
     prompts: str
     arrivals: AskedArrivals
-    sessions: int
-    requests: int
+    sessions: int | None
+    requests: int | None
     slo: str = ""
     notes: tuple[str, ...] = ()
     output_tokens: int | None = None
     ends_s: float | None = None
+    input_tokens: int | None = None
+    reused_tokens: int | None = None
+    free_length: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +107,7 @@ class LoopLag:
     """How late a worker's event loop was, in wall ms, and how busy its process.
 
     Measured by a timer of its own while the worker attacked; `cpu_share` is CPU seconds per wall
-    second of the worker's process.
+    second of the worker's process. `probes` is how often the timer rang, None in older files.
     """
 
     worker: int
@@ -102,6 +115,7 @@ class LoopLag:
     p99_ms: float
     max_ms: float
     cpu_share: float
+    probes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +125,9 @@ class Recount:
     `replies` were looked at: `by_ids` of them by the token ids that the server sent, which are
     exact, the others by tokenising their text again. `apart` differ from the usage, `apart_by_ids`
     of those that were counted by ids; `usage_tokens` and `counted_tokens` are sums over all that
-    were looked at. `problem` says why none was, or is empty.
+    were looked at. Beside those are `without_usage` replies for which the server gave no count:
+    they came in `without_usage_chunks`, each taken for a token, and have `without_usage_tokens`.
+    `problem` says why replies were not counted that had no ids, or is empty.
     """
 
     replies: int = 0
@@ -120,6 +136,9 @@ class Recount:
     counted_tokens: int = 0
     by_ids: int = 0
     apart_by_ids: int = 0
+    without_usage: int = 0
+    without_usage_chunks: int = 0
+    without_usage_tokens: int = 0
     problem: str = ""
 
 
@@ -148,9 +167,11 @@ class RunRecord:
     """One run. `end` is None when its file has none: the process was killed.
 
     `skipped` is the reading of the server's meters when the skipped part was over, if there is one.
+    `cut` is True when the file's last line was cut off and left out: a result or a reading is lost.
     """
 
     header: RunHeader
     results: Sequence[Result]
     end: RunEnd | None
     skipped: ServerReading | None = None
+    cut: bool = False

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from loadgen.errors import OptionError, TraceError
+from loadgen.errors import FileError, OptionError
 from loadgen.records.sweep_record import SweepRecord
 
 FORMAT: Final = "ultraserve-loadgen-sweep/1"
@@ -26,7 +26,7 @@ def write_sweep(path: Path, sweep: SweepRecord) -> None:
 
 
 def read_sweep(path: Path) -> SweepRecord:
-    """Read what `write_sweep` wrote; raises TraceError, naming the file and what is wrong."""
+    """Read what `write_sweep` wrote; raises FileError, naming the file and what is wrong."""
     try:
         written = json.loads(path.read_bytes())
         found = written.pop("format", None) if isinstance(written, dict) else None
@@ -34,6 +34,6 @@ def read_sweep(path: Path) -> SweepRecord:
             raise ValueError(f"not a sweep of the format {FORMAT}")
         return msgspec.convert(written, SweepRecord)
     except OSError as error:
-        raise TraceError(path=path, line=None, reason=error.strerror or str(error)) from error
+        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
     except ValueError as error:  # msgspec's and json's own are such
-        raise TraceError(path=path, line=None, reason=str(error)) from error
+        raise FileError(path=path, line=None, reason=str(error)) from error

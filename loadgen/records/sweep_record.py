@@ -6,17 +6,10 @@ Reports of a sweep are made from this and nothing else; each point names the fil
 from dataclasses import dataclass
 from typing import Literal
 
+from loadgen.records.estimate import Estimate
+
 Axis = Literal["rate", "concurrency"]
 Verdict = Literal["kept", "missed", "undecided"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A figure of a point and its 95 % confidence interval, None where there is none."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,21 +18,22 @@ class PointFigures:
 
     Times and rates are in the sweep's `time`. `requests_per_s` and `output_tokens_per_s` were
     completed, `sent_per_s` is the rate at which sessions began; `interactivity_p50` is in tokens
-    per second and user. `failed_share` is of all requests.
+    per second and user. `failed_share` is of the
+    requests that ended by themselves: none was aborted.
     """
 
-    requests_per_s: Measured | None = None
+    requests_per_s: Estimate | None = None
     sent_per_s: float | None = None
-    output_tokens_per_s: Measured | None = None
-    goodput_per_s: Measured | None = None
-    ttft_p50_ms: Measured | None = None
-    ttft_p99_ms: Measured | None = None
-    tpot_p50_ms: Measured | None = None
-    tpot_p99_ms: Measured | None = None
-    e2e_mean_ms: Measured | None = None
-    e2e_p50_ms: Measured | None = None
-    e2e_p99_ms: Measured | None = None
-    interactivity_p50: Measured | None = None
+    output_tokens_per_s: Estimate | None = None
+    goodput_per_s: Estimate | None = None
+    ttft_p50_ms: Estimate | None = None
+    ttft_p99_ms: Estimate | None = None
+    tpot_p50_ms: Estimate | None = None
+    tpot_p99_ms: Estimate | None = None
+    e2e_mean_ms: Estimate | None = None
+    e2e_p50_ms: Estimate | None = None
+    e2e_p99_ms: Estimate | None = None
+    interactivity_p50: Estimate | None = None
     tokens_per_s_per_mw: float | None = None
     tokens_per_s_per_chip: float | None = None
     average_watts: float | None = None
@@ -156,7 +150,7 @@ class SweepRecord:
     stopped: str
     knee: Knee | None = None
     best: BestLoad | None = None
-    highest_requests_per_s: Measured | None = None
+    highest_requests_per_s: Estimate | None = None
     pareto_per_mw: tuple[int, ...] = ()
     pareto_per_chip: tuple[int, ...] = ()
     interrupted: bool = False

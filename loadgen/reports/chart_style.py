@@ -6,16 +6,18 @@ from math import ceil, floor, log10
 from typing import Any, Final
 
 import altair as alt
-import numpy as np
-from numpy.typing import NDArray
 
-Float64s = NDArray[np.float64]
+from loadgen.records.arrays import Float64s
 
 WIDTH: Final = 860
 HEIGHT: Final = 230
+LEGEND_ROOM: Final = 18
+"""Between a legend and its chart: a line of words."""
 GREY: Final = "#868e96"
 INK: Final = "#495057"
 BLUE: Final = "#1c7ed6"
+LIGHT_BLUE: Final = "#74c0fc"
+NAVY: Final = "#0b3866"
 ORANGE: Final = "#e8590c"
 GREEN: Final = "#2b8a3e"
 PURPLE: Final = "#862e9c"
@@ -55,26 +57,44 @@ def logarithmic(low: float, high: float) -> dict[str, Any]:
 
 
 def colour(
-    field: str, names: Sequence[str], colours: Sequence[str] = COLOURS, *, symbol: str = "stroke"
+    field: str,
+    names: Sequence[str],
+    colours: Sequence[str] = COLOURS,
+    *,
+    symbol: str = "stroke",
+    room: int = LEGEND_ROOM,
 ) -> alt.Color:
-    """One colour for each name, in their order, with a legend above the chart."""
+    """One colour for each name, in their order, with a legend `room` points above the chart."""
     chosen = [colours[place % len(colours)] for place in range(len(names))]
     return alt.Color(
         f"{field}:N",
         scale=alt.Scale(domain=list(names), range=chosen),
         legend=alt.Legend(
-            orient="top", title=None, symbolType=symbol, symbolStrokeWidth=3, symbolOpacity=1
+            orient="top",
+            title=None,
+            symbolType=symbol,
+            symbolStrokeWidth=3,
+            symbolOpacity=1,
+            offset=room,
         ),
     )
 
 
-def dashes(field: str, names: Sequence[str]) -> alt.StrokeDash:
+def dashes(field: str, names: Sequence[str], *, room: int = LEGEND_ROOM) -> alt.StrokeDash:
     """A whole line for the first name, and dashes for the others."""
     patterns = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
     return alt.StrokeDash(
         f"{field}:N",
         scale=alt.Scale(domain=list(names), range=patterns[: len(names)]),
-        legend=alt.Legend(orient="top", title=None, symbolStrokeColor=INK),
+        legend=alt.Legend(orient="top", title=None, symbolStrokeColor=INK, offset=room),
+    )
+
+
+def shapes(field: str, names: Sequence[str]) -> alt.Shape:
+    """A disc for the first name, and other shapes for the others, which do not hide it."""
+    marks = ["circle", "diamond", "square", "triangle-up"]
+    return alt.Shape(
+        f"{field}:N", scale=alt.Scale(domain=list(names), range=marks[: len(names)]), legend=None
     )
 
 

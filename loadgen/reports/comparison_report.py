@@ -6,6 +6,7 @@ from typing import Final
 
 from loadgen.measures.comparison import Comparison, Difference, Side
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
+from loadgen.records.counted import counted
 from loadgen.reports.document import NOTHING, Cell, Column, Document, Facts, FigureRow, Grid, Tone
 from loadgen.reports.figure_text import number
 
@@ -17,6 +18,9 @@ _TONES: Final[Mapping[str, Tone]] = {
     "within noise": "dim",
     "unknown": "dim",
 }
+
+_TRAFFIC: Final = ("api", "workload", "prompts", "arrivals", "requests")
+"""Settings of `Comparison.apart` that make the traffic; a class's name and `: ` may be before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,7 +35,8 @@ class ComparisonReport:
         classes = dict.fromkeys(each.traffic_class for each in found.differences)
         return Document(
             title=f"UltraServe comparison: {sides_words(found)}",
-            subtitle=f"{found.time} time · {verdict_words(found)}",
+            subtitle=f"{found.time} time",
+            verdict=verdict_words(found),
             sections=(
                 Facts(title="sides", rows=tuple(_sides(found))),
                 *(_grid(found, name) for name in classes),
@@ -87,19 +92,20 @@ def sides_words(found: Comparison) -> str:
 
 
 def verdict_words(found: Comparison) -> str:
-    """All of it in a few words."""
+    """All of it in a few words; first of all whether both sides had the same to do."""
+    apart = dict.fromkeys(name.rpartition(": ")[2] for name in found.apart)
+    traffic = [name for name in apart if name in _TRAFFIC]
+    warned = f"not the same traffic ({', '.join(traffic)} differ): " if traffic else ""
     verdicts = [each.verdict for each in found.differences]
+    unknown, known = len(found.unknown), len(found.judged)
+    if not known:
+        return f"{warned}{unknown} unknown, no figure can be compared"
     if not found.beyond_noise:
-        return f"none of {len(verdicts)} figures differs beyond noise"
-    counted = (
-        (verdicts.count("better"), "better"),
-        (verdicts.count("worse"), "worse"),
-        (verdicts.count("different"), "different"),
-        (verdicts.count("within noise"), "within noise"),
-        (verdicts.count("unknown"), "unknown"),
-    )
-    said = ", ".join(f"{count} {word}" for count, word in counted if count)
-    return f"of {len(verdicts)} figures {said}"
+        left = f"; {unknown} unknown" if unknown else ""
+        return f"{warned}none of {counted(known, 'figure')} differs beyond noise{left}"
+    names = ("better", "worse", "different", "within noise", "unknown")
+    said = ", ".join(f"{verdicts.count(name)} {name}" for name in names if name in verdicts)
+    return f"{warned}of {counted(len(verdicts), 'figure')} {said}"
 
 
 def figure_words(difference: Difference) -> str:
@@ -125,8 +131,8 @@ def _sides(found: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _side(side: Side) -> str:
-    runs = "1 run" if side.runs == 1 else f"{side.runs:,} runs"
-    return f"{runs}, {side.completed:,} requests completed, {side.failed:,} failed"
+    completed = counted(side.completed, "request")
+    return f"{counted(side.runs, 'run')}, {completed} completed, {side.failed:,} failed"
 
 
 def _grid(found: Comparison, traffic_class: str) -> Grid:

@@ -4,6 +4,7 @@ import csv
 import io
 from typing import Final
 
+from loadgen.reports.csv_cell import text_cell
 from loadgen.reports.document import Report
 
 COLUMNS: Final = (
@@ -25,10 +26,10 @@ def to_csv(report: Report) -> str:
     for row in rows:
         writer.writerow(
             (
-                *(row.traffic_class, row.figure, row.statistic, row.unit),
+                *map(text_cell, (row.traffic_class, row.figure, row.statistic, row.unit)),
                 *("" if x is None else repr(x) for x in (row.value, row.low, row.high)),
                 "" if row.samples is None else row.samples,
-                *(row.extra.get(name, "") for name in extra),
+                *(text_cell(row.extra.get(name, "")) for name in extra),
             )
         )
     return file.getvalue()

@@ -8,15 +8,16 @@ import numpy as np
 from loadgen.measures.columns import Columns
 from loadgen.measures.run_measures import RunMeasures
 from loadgen.measures.samples import samples_of
+from loadgen.records.arrays import Float64s
 from loadgen.reports.chart_style import (
     BLUE,
     GREEN,
     HEIGHT,
     INK,
+    LIGHT_BLUE,
     PURPLE,
     WIDTH,
     Chart,
-    Float64s,
     Row,
     TitledChart,
     colour,
@@ -24,11 +25,12 @@ from loadgen.reports.chart_style import (
     logarithmic,
     rounded,
 )
+from loadgen.reports.figure_text import number
 from loadgen.reports.run_series import bars, cumulative
 
 _CURVES: Final = {
     "ttft_ms": ("TTFT", BLUE),
-    "ttft_from_send_ms": ("TTFT, from send", "#74c0fc"),
+    "ttft_from_send_ms": ("TTFT, from send", LIGHT_BLUE),
     "tpot_ms": ("TPOT", GREEN),
     "e2e_ms": ("E2E", PURPLE),
     "e2e_from_send_ms": ("E2E, from send", "#da77f2"),
@@ -67,15 +69,15 @@ def latency_distributions(
         {
             "ms": bound.limit,
             "measure": labels[bound.measure],
-            "words": f"{labels[bound.measure]} limit",
+            "words": f"{labels[bound.measure]} limit {number(bound.limit)}",
         }
         for bound in (slo.bounds if slo else ())
         if bound.measure in labels and low <= bound.limit <= high
     ]
     if bounds:
         rules = alt.Chart(data_of(bounds)).encode(x="ms:Q", color="measure:N")
-        words = rules.mark_text(align="left", dx=4, dy=-8, y=HEIGHT + 50).encode(text="words:N")
-        curves = alt.layer(curves, rules.mark_rule(strokeDash=[4, 3], strokeWidth=1.5), words)
+        words = rules.mark_text(y=-8, fontWeight="bold").encode(text="words:N")  # above the chart
+        curves = alt.layer(rules.mark_rule(strokeDash=[4, 3], strokeWidth=1.5), curves, words)
     return TitledChart(
         title=f"Distribution of latencies{whose}",
         about="The share of requests that took at most so long."

@@ -24,8 +24,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column. Where there is too little room, those of the largest `rank` are left out first;
-    rank 0 always stays. Numbers stand on the right.
+    """A column. Where there is too little room, those of the largest `rank` are left out first,
+    all of them together; rank 0 always stays. Numbers stand on the right.
     """
 
     title: str
@@ -57,11 +57,12 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole report. `time` says which time its durations are in; `command` repeats the run."""
+    """A whole report. `verdict` is what it comes to, in a line; `command` does it all again."""
 
     title: str
     subtitle: str
     sections: tuple[Facts | Grid, ...]
+    verdict: str = ""
     notes: tuple[str, ...] = ()
     command: str = ""
 

@@ -1,6 +1,8 @@
 """Numbers as people read them: as many digits as tell something, thousands set apart."""
 
-from loadgen.measures.run_measures import Estimate
+from collections.abc import Callable
+
+from loadgen.records.estimate import Estimate
 from loadgen.reports.document import NOTHING
 
 
@@ -17,17 +19,22 @@ def number(value: float | None, unknown: str = NOTHING) -> str:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """The 95 % interval, `12.3 .. 14.1`; `-` where there are too few samples."""
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return NOTHING
-    return f"{number(estimate.low)} .. {number(estimate.high)}"
+    """The 95 % interval, `12.3 .. 14.1`; `>= 12.3` where nothing bounds it above; `-` for none."""
+    return _between(estimate, number)
 
 
 def share_interval(estimate: Estimate | None) -> str:
     """The 95 % interval of a share, in per cent."""
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return NOTHING
-    return f"{percent(estimate.low)} .. {percent(estimate.high)}"
+    return _between(estimate, percent)
+
+
+def _between(estimate: Estimate | None, words: Callable[[float], str]) -> str:
+    low, high = (None, None) if estimate is None else (estimate.low, estimate.high)
+    if low is not None and high is not None:
+        return f"{words(low)} .. {words(high)}"
+    if low is not None:
+        return f">= {words(low)}"
+    return NOTHING if high is None else f"<= {words(high)}"
 
 
 def value_of(estimate: Estimate | None) -> str:

@@ -24,7 +24,10 @@ def _page(document: Document, charts: tuple[TitledChart, ...]) -> Iterator[str]:
     yield f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>{escape(document.title)}</title><style>{STYLE}</style></head><body><main>"
-    yield f"<header><h1>{escape(document.title)}</h1><p>{escape(document.subtitle)}</p></header>"
+    yield f"<header><h1>{escape(document.title)}</h1><p>{escape(document.subtitle)}</p>"
+    if document.verdict:
+        yield f"<p><strong>{escape(document.verdict)}</strong></p>"
+    yield "</header>"
     if document.notes:
         yield '<section class="notes"><h2>notes</h2><ul>'
         yield from (f"<li>{escape(note)}</li>" for note in document.notes)

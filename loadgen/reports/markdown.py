@@ -15,6 +15,8 @@ def _lines(document: Document) -> Iterator[str]:
     yield f"# {_escaped(document.title)}"
     if document.subtitle:
         yield from ("", _escaped(document.subtitle))
+    if document.verdict:
+        yield from ("", f"**{_escaped(document.verdict)}**")
     for section in document.sections:
         yield from ("", f"## {_escaped(section.title)}", "")
         yield from _facts(section) if isinstance(section, Facts) else _grid(section)

@@ -3,56 +3,77 @@
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from math import isnan
+from operator import attrgetter
 from typing import Final
 
+import numpy as np
+
+from loadgen.measures.columns import Columns
+from loadgen.measures.samples import values_ms
+from loadgen.records.arrays import Float64s
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
+from loadgen.reports.csv_cell import text_cell
 
 COLUMNS: Final = (
     *("class", "request_id", "session_id", "turn", "worker"),
     *("due_s", "sent_s", "ended_s", "queueing_ms", "ttft_ms", "ttft_from_send_ms"),
     *("tpot_ms", "e2e_ms", "chunks", "asked_input_tokens", "input_tokens", "cached_tokens"),
-    *("asked_output_tokens", "output_tokens", "error", "message"),
+    *("asked_output_tokens", "output_tokens", "resent", "error", "message"),
 )
+_OF_REPLIES: Final = ("ttft_ms", "ttft_from_send_ms", "tpot_ms", "e2e_ms")
 
 
 def request_lines(record: RunRecord) -> Iterator[str]:
-    """Yield the header and a line for each request, in the order in which they ended.
+    """Yield the header and a line for each request, in the order in which they were due.
 
     Times are seconds since the run's start, and latencies milliseconds, of the run's time: emulated
-    if the server keeps it. What is not known is empty.
+    if the server keeps it; they are `measures.samples`', those of replies that broke off included.
+    What is not known is empty.
     """
-    dilation = record.header.start.dilation or 1.0
     yield _line(COLUMNS)
-    for result in record.results:
-        yield _line(_row(result, dilation))
+    if not record.results:
+        return
+    dilation = record.header.start.dilation or 1.0
+    columns = Columns.of(record.results)
+    results = sorted(record.results, key=attrgetter("intended_ns"))  # the order of `columns`
+    ns_per_s = 1e9 * dilation
+    rows = zip(
+        results,
+        *(at_ns / ns_per_s for at_ns in (columns.intended_ns, columns.sent_ns, columns.ended_ns)),
+        values_ms(columns, "queueing_ms", dilation),
+        *(_known(columns, name, dilation) for name in _OF_REPLIES),
+        strict=True,
+    )
+    for result, *values in rows:
+        numbers = ("" if isnan(value) else float(value) for value in values)
+        yield _line((*_place(result), *numbers, *_counts(result)))
 
 
-def _row(result: Result, dilation: float) -> Sequence[object]:
-    def ms(start_ns: int, end_ns: int) -> float:
-        return (end_ns - start_ns) / (1e6 * dilation)
+def _known(columns: Columns, name: str, dilation: float) -> Float64s:
+    """A latency of each request, [requests]; NaN where it has none."""
+    has = columns.spread if name == "tpot_ms" else columns.chunks > 0
+    found = np.full(len(columns), np.nan)
+    found[has] = values_ms(columns.where(has), name, dilation)
+    return found
 
-    def seconds(at_ns: int) -> float:
-        return at_ns / (1e9 * dilation)
 
-    chunk_ns, tokens = result.chunk_ns, result.counted_output_tokens
-    first_ns = int(chunk_ns[0]) if chunk_ns.size else None
-    last_ns = int(chunk_ns[-1]) if chunk_ns.size else None
-    spread = first_ns is not None and last_ns is not None and chunk_ns.size > 1 and tokens > 1
-    due_ns, sent_ns = result.intended_ns, result.sent_ns
+def _place(result: Result) -> Sequence[object]:
+    return result.traffic_class, result.request_id, result.session_id, result.turn, result.worker
+
+
+def _counts(result: Result) -> Sequence[object]:
     return (
-        *(result.traffic_class, result.request_id, result.session_id, result.turn, result.worker),
-        *(seconds(due_ns), seconds(sent_ns), seconds(result.ended_ns), ms(due_ns, sent_ns)),
-        None if first_ns is None else ms(due_ns, first_ns),
-        None if first_ns is None else ms(sent_ns, first_ns),
-        ms(first_ns, last_ns) / (tokens - 1) if spread else None,  # type: ignore[arg-type]
-        None if last_ns is None else ms(due_ns, last_ns),
-        *(chunk_ns.size, result.asked_input_tokens, result.input_tokens, result.cached_tokens),
-        *(result.asked_output_tokens, result.output_tokens, result.error, result.message),
+        *(result.chunk_ns.size, result.asked_input_tokens, result.input_tokens),
+        *(result.cached_tokens, result.asked_output_tokens, result.output_tokens, result.resent),
+        *(result.error, result.message),
     )
 
 
 def _line(cells: Sequence[object]) -> str:
     file = io.StringIO(newline="")
-    csv.writer(file).writerow(cells)
+    csv.writer(file).writerow(
+        [text_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+    )
     return file.getvalue()

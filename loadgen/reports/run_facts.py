@@ -1,13 +1,17 @@
 """What was run, against what, and how it went: facts of a run in words."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
+from loadgen.records.counted import counted
 from loadgen.records.run_record import ClassHeader, RunRecord
 from loadgen.reports.document import UNKNOWN, Facts
 from loadgen.reports.figure_text import number, percent
+from loadgen.reports.run_verdict import held_back
 
-_INFO = ("system", "time_model", "weights", "routing")
+SERVER_LABELS: Final = ("system", "time_model", "weights", "routing")
+"""What an emulated server says of itself, beside its clock."""
 
 
 def server_facts(record: RunRecord, measures: RunMeasures) -> Facts:
@@ -18,8 +22,8 @@ def server_facts(record: RunRecord, measures: RunMeasures) -> Facts:
 def _server(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, str]]:
     start = record.header.start
     yield "server", f"{record.header.url}, model {record.header.model}"
-    if any(label in start.info for label in _INFO):
-        for label in _INFO:
+    if any(label in start.info for label in SERVER_LABELS):
+        for label in SERVER_LABELS:
             yield label.replace("_", " "), start.info.get(label, UNKNOWN)
     if start.chips is not None:
         yield "chips", number(start.chips)
@@ -45,7 +49,7 @@ def class_facts(header: ClassHeader, *, several: bool) -> Facts:
     """What a class sent, and when."""
     rows = [
         ("workload", header.workload),
-        ("", f"{header.requests:,} requests in {header.sessions:,} sessions, by {header.api}"),
+        ("", f"{_limit(header)}, by {header.api}"),
         ("prompts", header.prompts),
         ("arrivals", header.arrivals.words),
     ]
@@ -53,6 +57,18 @@ def class_facts(header: ClassHeader, *, several: bool) -> Facts:
         rows.append(("SLO", header.slo))
     rows.extend(("note", note) for note in header.notes)
     return Facts(title=f"traffic class {header.name}" if several else "traffic", rows=tuple(rows))
+
+
+def _limit(header: ClassHeader) -> str:
+    """What ends the class: its plan, its time, of which nobody knows how many fit, or both."""
+    within = ""
+    if header.ends_s is not None:
+        within = f"as many sessions as begin within {header.ends_s:g} {header.arrivals.time} s"
+    if header.requests is None or header.sessions is None:
+        return within or "requests as they come"
+    requests = counted(header.requests, "request")
+    planned = f"{requests} in {counted(header.sessions, 'session')}"
+    return f"{within}, at most {planned}" if within else planned
 
 
 def request_facts(record: RunRecord, measures: RunMeasures) -> Facts:
@@ -92,7 +108,6 @@ def client_facts(record: RunRecord, measures: RunMeasures) -> Facts:
         )
     if measures.cpu_share is not None:
         rows.append(("CPU", f"{percent(measures.cpu_share)} of a core, the busiest worker"))
-    rows.append(
-        ("saturated", "yes: figures tell of the client, too" if measures.saturated else "no")
-    )
+    tells = ": figures tell of the client, too" if measures.saturated else ""
+    rows.append(("verdict", f"{held_back(measures)}{tells}"))
     return Facts(title="load generator", rows=tuple(rows))

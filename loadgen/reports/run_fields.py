@@ -4,17 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
-from loadgen.measures.run_measures import (
-    PERCENTILES,
-    ClassMeasures,
-    Distribution,
-    Estimate,
-    RunMeasures,
-)
+from loadgen.measures.run_measures import PERCENTILES, ClassMeasures, Distribution, RunMeasures
+from loadgen.records.estimate import Estimate
 from loadgen.records.run_record import ClassHeader, RunRecord
 from loadgen.reports.figure_text import percentile_name
-
-_INFO = ("system", "time_model", "weights", "routing", "clock")
+from loadgen.reports.run_facts import SERVER_LABELS
 
 
 def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]:
@@ -44,7 +38,7 @@ def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]
         "metered_s": energy.metered_s,
         "lag_s": measures.lag_s,
         "chips": header.start.chips,
-        **{label: header.start.info.get(label) for label in _INFO},
+        **{label: header.start.info.get(label) for label in (*SERVER_LABELS, "clock")},
         "classes": {
             each.name: {
                 **_asked(each),
@@ -61,6 +55,8 @@ def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]
             "loop_lag_p99_wall_ms": measures.loop_lag_p99_ms,
             "cpu_share": measures.cpu_share,
             "saturated": measures.saturated,
+            "busy": measures.busy,
+            "late": measures.late,
         },
         "recount": None if end is None else asdict(end.recount),
         "interrupted": None if end is None else end.interrupted,
@@ -128,8 +124,8 @@ def _distribution(found: Distribution | None) -> dict[str, object]:
     }
 
 
-def _interval(estimate: Estimate) -> list[float] | None:
-    """The 95 % interval, or None."""
-    if estimate.low is None or estimate.high is None:
+def _interval(estimate: Estimate) -> list[float | None] | None:
+    """The 95 % interval, None for a bound that too few samples leave open; None without any."""
+    if estimate.low is None and estimate.high is None:
         return None
     return [estimate.low, estimate.high]

@@ -1,9 +1,11 @@
 """The figures of a run in rows: one for each statistic of each figure of each class."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
-from loadgen.measures.run_measures import ClassMeasures, Estimate, RunMeasures
+from loadgen.measures.run_measures import ClassMeasures, RunMeasures
+from loadgen.records.estimate import Estimate
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.document import FigureRow
 from loadgen.reports.figure_text import percentile_name
@@ -27,21 +29,7 @@ def run_figures(record: RunRecord, measures: RunMeasures) -> tuple[FigureRow, ..
         )
         for each in ENERGY
     )
-    return tuple(_with(row, extra) for row in rows)
-
-
-def _with(row: FigureRow, extra: dict[str, str]) -> FigureRow:
-    return FigureRow(
-        traffic_class=row.traffic_class,
-        figure=row.figure,
-        statistic=row.statistic,
-        unit=row.unit,
-        value=row.value,
-        low=row.low,
-        high=row.high,
-        samples=row.samples,
-        extra=extra,
-    )
+    return tuple(replace(row, extra=extra) for row in rows)
 
 
 def _class_rows(measures: ClassMeasures) -> Iterator[FigureRow]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from loadgen.measures.run_measures import RunMeasures
 from loadgen.records.run_record import RunRecord
-from loadgen.records.server_reading import ServerWindow
-from loadgen.reports.document import Document, FigureRow
+from loadgen.reports.document import Document, Facts, FigureRow, Grid
 from loadgen.reports.run_facts import class_facts, client_facts, request_facts, server_facts
 from loadgen.reports.run_fields import run_fields
 from loadgen.reports.run_figures import run_figures
@@ -21,6 +20,7 @@ from loadgen.reports.run_tables import (
     throughput_grid,
     user_grid,
 )
+from loadgen.reports.run_verdict import run_verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +38,7 @@ class RunReport:
         return Document(
             title=f"UltraServe load report{label}",
             subtitle=f"{header.model} at {header.url} · {header.started_at} · {_time(self)}",
-            sections=(
+            sections=_told(
                 server_facts(record, measures),
                 *(class_facts(each, several=len(header.classes) > 1) for each in header.classes),
                 request_facts(record, measures),
@@ -50,6 +50,7 @@ class RunReport:
                 energy_section(measures),
                 client_facts(record, measures),
             ),
+            verdict=run_verdict(record, measures),
             notes=measures.warnings,
             command=header.command,
         )
@@ -63,17 +64,13 @@ class RunReport:
         return run_figures(self.record, self.measures)
 
 
-def server_window(record: RunRecord) -> ServerWindow:
-    """The two readings around what was measured; the start's twice where there is no end."""
-    start = record.header.start
-    return ServerWindow(
-        start=start if record.skipped is None else record.skipped,
-        end=start if record.end is None else record.end.end,
-    )
-
-
 def _time(report: RunReport) -> str:
     measures = report.measures
     if measures.time == "emulated":
         return f"emulated time, 1 s is {measures.dilation:g} wall s"
     return "wall time"
+
+
+def _told(*sections: Facts | Grid) -> tuple[Facts | Grid, ...]:
+    """Without tables that have no row: nothing completed that they could be of."""
+    return tuple(section for section in sections if section.rows)

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.measures.columns import Columns
-from loadgen.records.result import Int64s
-
-Float64s = NDArray[np.float64]
+from loadgen.records.arrays import Float64s, Int64s
 
 BINS_MAX: Final = 120
 BINS_MIN: Final = 10

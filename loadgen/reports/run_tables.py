@@ -11,8 +11,8 @@ from loadgen.measures.run_measures import (
     RunMeasures,
     SloKept,
 )
-from loadgen.records.run_record import RunRecord
-from loadgen.reports.document import UNKNOWN, Cell, Column, Facts, Grid
+from loadgen.records.run_record import AskedArrivals, RunRecord
+from loadgen.reports.document import NOTHING, UNKNOWN, Cell, Column, Facts, Grid
 from loadgen.reports.figure_text import (
     interval,
     number,
@@ -23,7 +23,8 @@ from loadgen.reports.figure_text import (
 )
 
 INTERVAL: Final = "95 % interval"
-_WITH_INTERVAL: Final = (50.0, 99.0)
+_WITH_INTERVAL: Final = {50.0: 3, 90.0: 5, 99.0: 3}
+"""The rank of each column of intervals, by its percentile."""
 _SHARES: Final = ("failed_share", "attainment", "prefix_hit_share")
 _BY_NAME: Final = {each.name: each for each in DISTRIBUTIONS}
 
@@ -36,44 +37,58 @@ def shown_classes(measures: RunMeasures) -> tuple[ClassMeasures, ...]:
 
 
 def arrivals_grid(record: RunRecord, measures: RunMeasures) -> Grid:
-    """What was asked of arrivals beside what was kept."""
+    """What was asked of arrivals, the schedule that was drawn for it, and what was kept."""
     times = sorted({header.arrivals.time for header in record.header.classes})
+    several = len(record.header.classes) > 1
+    rows = [
+        ((header.name if place == 0 else ""), *row) if several else row
+        for header in record.header.classes
+        for place, row in enumerate(_arrivals(header.arrivals, measures.classes.get(header.name)))
+    ]
     return Grid(
-        title=f"arrivals: sessions per {' or '.join(times)} s, and how unevenly they came",
+        title=f"arrivals: sessions per {' or '.join(times)} s, and how unevenly they come",
         columns=(
-            Column(title="class", words=True),
-            Column(title="rate asked"),
-            Column(title="kept"),
-            Column(title="gap CV asked"),
-            Column(title="kept"),
-            Column(title="dispersion asked"),
+            *([Column(title="class", words=True)] if several else []),
+            Column(title="", words=True),
+            Column(title="asked"),
+            Column(title="drawn"),
             Column(title="kept"),
         ),
-        rows=tuple(_arrivals(record, measures)),
-        foot="gap CV: deviation / mean of the gaps, 1 for Poisson; dispersion: variance / mean of "
-        "counts, 1 for Poisson",
+        rows=tuple(rows),
+        foot="drawn: by the schedule, from the seed. gap CV: deviation / mean of the gaps, 1 for "
+        "Poisson; dispersion: variance / mean of counts, 1 for Poisson",
     )
 
 
-def _arrivals(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, ...]]:
-    for header in record.header.classes:
-        asked = header.arrivals
-        kept = measures.classes[header.name].arrivals if header.name in measures.classes else None
-        closed = asked.concurrency is not None
-        yield (
-            header.name,
-            f"{asked.concurrency:,} at once" if closed else number(asked.rate_per_s),
-            number(kept.rate_per_s if kept else None),
-            number(asked.gap_cv),
-            number(kept.gap_cv if kept else None),
-            number(asked.dispersion),
-            number(kept.dispersion if kept else None),
-        )
+def _arrivals(asked: AskedArrivals, found: ClassMeasures | None) -> Iterator[tuple[str, ...]]:
+    kept = None if found is None else found.arrivals
+    if asked.concurrency is not None:
+        yield "sessions at once, at most", f"{asked.concurrency:,}", NOTHING, NOTHING
+    yield (
+        "rate, 1/s",
+        number(asked.asked_rate_per_s),
+        number(asked.rate_per_s),
+        number(kept.rate_per_s if kept else None),
+    )
+    yield (
+        "gap CV",
+        number(asked.asked_gap_cv),
+        number(asked.gap_cv),
+        number(kept.gap_cv if kept else None),
+    )
+    yield (
+        "dispersion",
+        NOTHING,
+        number(asked.dispersion),
+        number(kept.dispersion if kept else None),
+    )
 
 
 def latency_grids(measures: RunMeasures) -> Iterator[Grid]:
-    """A table of latencies for each class, and for all."""
+    """A table of latencies for each class, and for all; the first says from when they count."""
     several = len(measures.classes) > 1
+    foot = "TTFT, E2E and NTPOT count from when a request was due, whenever it was sent"
+    said = False
     for each in shown_classes(measures):
         whose = f" of {each.name}" if several else ""
         rows = [
@@ -86,8 +101,9 @@ def latency_grids(measures: RunMeasures) -> Iterator[Grid]:
                 title=f"latency{whose}, {measures.time} ms",
                 columns=_latency_columns(),
                 rows=tuple(rows),
-                foot="TTFT, E2E and NTPOT count from when a request was due, whenever it was sent",
+                foot="" if said else foot,
             )
+            said = True
 
 
 def _latency_columns() -> tuple[Column, ...]:
@@ -98,8 +114,8 @@ def _latency_columns() -> tuple[Column, ...]:
             Column(title=percentile_name(percentile), rank=ranks.get(percentile, 0)),
         )
         if percentile in _WITH_INTERVAL:
-            columns.append(Column(title=INTERVAL, rank=3))
-    return (*columns, Column(title="max", rank=1), Column(title="samples", rank=5))
+            columns.append(Column(title=INTERVAL, rank=_WITH_INTERVAL[percentile]))
+    return (*columns, Column(title="max", rank=1), Column(title="samples", rank=6))
 
 
 def _latency(definition: Definition, found: Distribution) -> tuple[str | Cell, ...]:

@@ -5,7 +5,8 @@ from typing import Final
 
 import altair as alt
 
-from loadgen.records.sweep_record import Measured, SweepRecord
+from loadgen.records.estimate import Estimate
+from loadgen.records.sweep_record import SweepRecord
 from loadgen.reports.chart_style import (
     BLUE,
     GREEN,
@@ -21,9 +22,10 @@ from loadgen.reports.chart_style import (
     dashes,
     data_of,
     logarithmic,
+    shapes,
 )
 from loadgen.reports.figure_text import number
-from loadgen.reports.sweep_words import LOAD_WORDS, load_words
+from loadgen.reports.sweep_words import LOAD_WORDS, load_and_unit
 
 _LATENCIES: Final = (
     ("TTFT", "p50", "ttft_p50_ms"),
@@ -35,6 +37,7 @@ _LATENCIES: Final = (
 )
 _BEST: Final = "beaten by no other"
 _BEATEN: Final = "beaten by another"
+_ROOM: Final = 34  # for the words of two marks between legend and chart
 _SHADES: Final = {"TTFT": BLUE, "TPOT": GREEN, "E2E": PURPLE}
 
 
@@ -63,21 +66,25 @@ def _load_x(sweep: SweepRecord) -> alt.X:
     return alt.X("load:Q", title=title, **logarithmic(min(loads), max(loads)))
 
 
-def _marks(sweep: SweepRecord) -> list[alt.Chart]:
-    """Upright lines at the knee and at the highest load that keeps the SLO."""
+def _marks(sweep: SweepRecord) -> tuple[list[alt.Chart], list[alt.Chart]]:
+    """Upright lines at the knee and at the highest load that keeps the SLO, and their words.
+
+    The lines go below what is drawn, the words above the chart, where no line strikes them out.
+    """
     rows: list[Row] = []
     if sweep.knee is not None:
-        rows.append({"load": sweep.knee.load, "words": f"knee {number(sweep.knee.load)}", "y": 10})
+        rows.append({"load": sweep.knee.load, "words": f"knee {number(sweep.knee.load)}", "y": -8})
     if sweep.best is not None and sweep.best.load is not None:
         words = f"SLO kept to {number(sweep.best.load)}"
-        rows.append({"load": sweep.best.load, "words": words, "y": 24})
+        y = -8 if not rows else -22
+        rows.append({"load": sweep.best.load, "words": words, "y": y})
     if not rows:
-        return []
+        return [], []
     base = alt.Chart(data_of(rows)).encode(x="load:Q")
-    words = base.mark_text(align="right", dx=-5, color=INK, fontWeight="bold").encode(
+    words = base.mark_text(color=INK, fontWeight="bold").encode(
         text="words:N", y=alt.Y("y:Q", scale=None)
     )
-    return [base.mark_rule(color=INK, strokeDash=[5, 4]), words]
+    return [base.mark_rule(color=GREY, strokeDash=[5, 4])], [words]
 
 
 def _throughput_rows(sweep: SweepRecord) -> list[Row]:
@@ -85,7 +92,7 @@ def _throughput_rows(sweep: SweepRecord) -> list[Row]:
     rows: list[Row] = []
     for what, name in kinds:
         for point in sweep.points:
-            found: Measured | None = getattr(point.figures, name)
+            found: Estimate | None = getattr(point.figures, name)
             if found is not None:
                 rows.append(
                     {
@@ -104,18 +111,23 @@ def _throughput(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
     title = f"requests per {sweep.time} s"
     drawn = alt.Chart(data_of(rows)).encode(
         x=_load_x(sweep),
-        color=colour("what", names, (BLUE, GREEN)),
+        color=colour("what", names, (BLUE, GREEN), room=_ROOM),
         tooltip=["load:Q", "per_s:Q", "low:Q", "high:Q", "what:N"],
     )
     spans = drawn.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
     means = drawn.mark_line(strokeWidth=2, opacity=0.8).encode(
-        y=alt.Y("mean(per_s):Q", title=title), tooltip=[]
+        y=alt.Y("mean(per_s):Q", title=title),
+        strokeDash=dashes("what", names, room=_ROOM),
+        tooltip=[],
     )
-    dots = drawn.mark_circle(size=45, opacity=1).encode(y=alt.Y("per_s:Q", title=title))
+    dots = drawn.mark_point(size=45, opacity=1, filled=True).encode(
+        y=alt.Y("per_s:Q", title=title), shape=shapes("what", names)
+    )
+    rules, words = _marks(sweep)
     return TitledChart(
         title="Throughput against load",
         about="Each point with its 95 % interval; the line goes through the mean of each load.",
-        chart=alt.layer(means, spans, dots, *_marks(sweep)).properties(width=WIDTH, height=HEIGHT),
+        chart=alt.layer(*rules, means, spans, dots, *words).properties(width=WIDTH, height=HEIGHT),
     )
 
 
@@ -123,7 +135,7 @@ def _latency_rows(sweep: SweepRecord) -> list[Row]:
     rows: list[Row] = []
     for measure, percentile, name in _LATENCIES:
         for point in sweep.points:
-            found: Measured | None = getattr(point.figures, name)
+            found: Estimate | None = getattr(point.figures, name)
             if found is not None and found.value > 0:
                 rows.append(
                     {
@@ -145,22 +157,23 @@ def _latency(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
     title = f"{sweep.time} ms"
     drawn = alt.Chart(data_of(rows)).encode(
         x=_load_x(sweep),
-        color=colour("measure", shown, [_SHADES[name] for name in shown]),
+        color=colour("measure", shown, [_SHADES[name] for name in shown], room=_ROOM),
         tooltip=["load:Q", "ms:Q", "low:Q", "high:Q", "measure:N", "percentile:N"],
     )
     lines = drawn.mark_line(strokeWidth=2, opacity=0.8).encode(
         y=alt.Y("mean(ms):Q", title=title, **axis),
-        strokeDash=dashes("percentile", ("p50", "p99")),
+        strokeDash=dashes("percentile", ("p50", "p99"), room=_ROOM),
         tooltip=[],
     )
     spans = drawn.mark_rule(strokeWidth=1.2, opacity=0.7).encode(
         y=alt.Y("low:Q", title=title, **axis), y2="high:Q"
     )
     dots = drawn.mark_circle(size=40, opacity=1).encode(y=alt.Y("ms:Q", title=title, **axis))
+    rules, words = _marks(sweep)
     return TitledChart(
         title="Latency against load",
         about="Each point with its 95 % interval. Latencies count from when requests were due.",
-        chart=alt.layer(lines, spans, dots, *_marks(sweep)).properties(
+        chart=alt.layer(*rules, lines, spans, dots, *words).properties(
             width=WIDTH, height=HEIGHT + 70
         ),
     )
@@ -175,7 +188,7 @@ def _pareto_rows(sweep: SweepRecord, name: str, places: tuple[int, ...]) -> list
                 {
                     "user": user.value,
                     "value": value,
-                    "load": load_words(sweep, point.load),
+                    "load": load_and_unit(sweep, point.load),
                     "number": number(point.load),
                     "best": _BEST if place in places else _BEATEN,
                 }
@@ -209,7 +222,7 @@ def _pareto(sweep: SweepRecord, rows: Sequence[Row], title: str) -> TitledChart:
     words = alt.Chart(data_of(best)).mark_text(dy=-12, color=INK).encode(x=x, y=y, text="number:N")
     return TitledChart(
         title=f"Output {title} against interactivity",
-        about=f"Numbers at the points are the load, in {LOAD_WORDS[sweep.axis]}. "
+        about=f"Numbers at the points are the load: {LOAD_WORDS[sweep.axis]}. "
         "Further up and to the right is better.",
         chart=alt.layer(line, dots, words).properties(width=WIDTH, height=HEIGHT + 90),
     )

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from loadgen.records.sweep_record import Measured, PointFigures, SweepPoint, SweepRecord
+from loadgen.records.estimate import Estimate
+from loadgen.records.sweep_record import PointFigures, SweepPoint, SweepRecord
 from loadgen.reports.document import Document, Facts, FigureRow, Grid
-from loadgen.reports.figure_text import number
 from loadgen.reports.sweep_tables import bounds_grid, pareto_grid, points_grid
-from loadgen.reports.sweep_words import LOAD_WORDS, findings, sweep_facts
+from loadgen.reports.sweep_words import LOAD_WORDS, findings, point_notes, sweep_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,16 +33,11 @@ class SweepReport:
             if places:
                 sections.append(pareto_grid(sweep, title, places, name))
         sections.append(sweep_facts(sweep))
-        warnings = dict.fromkeys(
-            f"{LOAD_WORDS[sweep.axis]} {number(point.load)}: {warning}"
-            for point in sweep.points
-            for warning in point.warnings
-        )
         return Document(
             title=f"UltraServe sweep over {axis}",
             subtitle=f"{sweep.model} at {sweep.url} · {sweep.started_at} · {sweep.time} time",
             sections=tuple(sections),
-            notes=(*sweep.notes, *warnings),
+            notes=(*sweep.notes, *point_notes(sweep)),
             command=sweep.command,
         )
 
@@ -65,10 +60,10 @@ def _rows(sweep: SweepRecord, point: SweepPoint) -> Iterator[FigureRow]:
         "verdict": point.verdict or "",
     }
     for each in fields(PointFigures):
-        found: Measured | float | None = getattr(point.figures, each.name)
+        found: Estimate | float | None = getattr(point.figures, each.name)
         if found is None:
             continue
-        measured = found if isinstance(found, Measured) else Measured(value=found)
+        measured = found if isinstance(found, Estimate) else Estimate(value=found)
         yield FigureRow(
             traffic_class="all",
             figure=each.name,

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from loadgen.records.sweep_record import BoundShare, Measured, SweepPoint, SweepRecord, Verdict
+from loadgen.records.estimate import Estimate
+from loadgen.records.sweep_record import BoundShare, SweepPoint, SweepRecord, Verdict
 from loadgen.reports.document import NOTHING, Cell, Column, Grid
 from loadgen.reports.figure_text import number, percent
 from loadgen.reports.sweep_words import LOAD_WORDS
@@ -24,11 +25,11 @@ def points_grid(sweep: SweepRecord) -> Grid:
         Column(title="requests/s"),
         Column(title="tokens/s"),
         Column(title="TTFT p50"),
-        Column(title="p99"),
+        Column(title="TTFT p99"),
         Column(title="TPOT p50", rank=2),
-        Column(title="p99", rank=2),
+        Column(title="TPOT p99", rank=2),
         Column(title="E2E p50", rank=4),
-        Column(title="p99", rank=4),
+        Column(title="E2E p99", rank=4),
         Column(title="tokens/s/user", rank=5),
         Column(title="tokens/s/MW", rank=1),
         Column(title="tokens/s/chip", rank=3),
@@ -125,5 +126,5 @@ def pareto_grid(sweep: SweepRecord, title: str, places: tuple[int, ...], name: s
     )
 
 
-def _value(measured: Measured | float | None) -> str:
-    return number(measured.value if isinstance(measured, Measured) else measured)
+def _value(measured: Estimate | float | None) -> str:
+    return number(measured.value if isinstance(measured, Estimate) else measured)

@@ -1,5 +1,6 @@
 """What a sweep found, in words."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -7,10 +8,11 @@ from loadgen.records.sweep_record import BestLoad, Knee, SweepRecord
 from loadgen.reports.document import Facts
 from loadgen.reports.figure_text import number
 
+_NUMBERS: Final = re.compile(r"\d[\d.,]*(?<![.,])")
 LOAD_WORDS: Final = {"rate": "sessions/s", "concurrency": "in flight"}
 
 
-def load_words(sweep: SweepRecord, load: float) -> str:
+def load_and_unit(sweep: SweepRecord, load: float) -> str:
     """`8 sessions/s`, `16 in flight`."""
     return f"{number(load)} {LOAD_WORDS[sweep.axis]}"
 
@@ -22,7 +24,7 @@ def knee_words(sweep: SweepRecord, knee: Knee) -> str:
     if knee.low < knee.high:
         between = f" (not told apart from {number(knee.low)} .. {number(knee.high)})"
     return (
-        f"{load_words(sweep, knee.load)}{between}: {number(knee.requests_per_s)} requests/s at "
+        f"{load_and_unit(sweep, knee.load)}{between}: {number(knee.requests_per_s)} requests/s at "
         f"{number(knee.e2e_mean_ms)} ms mean E2E{edge}"
     )
 
@@ -30,12 +32,9 @@ def knee_words(sweep: SweepRecord, knee: Knee) -> str:
 def best_words(sweep: SweepRecord, best: BestLoad) -> str:
     """The highest load that keeps the SLO, with what is known above it."""
     sure = f"with {100 * best.confidence:g} % confidence"
-    if best.load is None:
-        return f"no load that was tried keeps {best.slo} {sure}; {best.words}"
-    above = "none above was tried that does not"
-    if best.above is not None:
-        above = f"{number(best.above)} does not"
-    return f"{load_words(sweep, best.load)} keeps {best.slo} {sure}, {above}; {best.words}"
+    kept = "no load that was tried" if best.load is None else load_and_unit(sweep, best.load)
+    ends = f"; {best.words}" if best.words else ""
+    return f"{kept} keeps {best.slo} {sure}{ends}"
 
 
 def findings(sweep: SweepRecord) -> Facts:
@@ -71,3 +70,18 @@ def _facts(sweep: SweepRecord) -> Iterator[tuple[str, str]]:
         f"{len(sweep.points)}, {sum(point.requests for point in sweep.points):,} requests",
     )
     yield "rates", f"per {sweep.time} s; latencies in {sweep.time} ms"
+
+
+def point_notes(sweep: SweepRecord) -> Iterator[str]:
+    """The warnings of all points, each once: `sessions/s 1, 2, 8: ...`.
+
+    Those that differ in nothing but their numbers are one, told with those of the highest load.
+    """
+    found: dict[str, dict[float, str]] = {}
+    for point in sorted(sweep.points, key=lambda each: each.load):
+        for warning in point.warnings:
+            found.setdefault(_NUMBERS.sub("#", warning), {})[point.load] = warning
+    for warnings in found.values():
+        loads, last = ", ".join(map(number, warnings)), list(warnings.values())[-1]
+        numbers = f" (at {number(max(warnings))})" if len(set(warnings.values())) > 1 else ""
+        yield f"{LOAD_WORDS[sweep.axis]} {loads}: {last}{numbers}"

@@ -1,5 +1,6 @@
 """A report as a person reads it in a terminal."""
 
+import re
 from typing import Final
 
 from rich import box
@@ -8,10 +9,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.reports.document import Cell, Document, Facts, Grid, Report
+from loadgen.reports.document import Cell, Facts, Grid, Report
 
 PLAIN_WIDTH: Final = 110
 """Columns of a report that goes to a file."""
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # all but the end of a line
 _STYLES: Final = {"plain": "", "good": "green", "bad": "bold red", "dim": "dim"}
 
 
@@ -23,17 +25,15 @@ def report_console() -> Console:
 
 def print_report(report: Report, console: Console) -> None:
     """Print the whole report; tables leave out columns that the console is too narrow for."""
-    print_document(report.document(), console)
-
-
-def print_document(document: Document, console: Console) -> None:
-    """Print it."""
-    console.print(Rule(Text(document.title, style="bold"), align="left", style="dim"))
+    document = report.document()
+    console.print(Rule(_shown(document.title, "bold"), align="left", style="dim"))
     if document.subtitle:
-        console.print(Text(document.subtitle, style="dim"))
+        console.print(_shown(document.subtitle, "dim"))
+    if document.verdict:
+        console.print(_shown(document.verdict, "bold"))
     for section in document.sections:
         console.print()
-        console.print(Text(section.title, style="bold cyan"))
+        console.print(_shown(section.title, "bold cyan"))
         if isinstance(section, Facts):
             console.print(_facts(section))
         else:
@@ -44,7 +44,7 @@ def print_document(document: Document, console: Console) -> None:
         console.print(_notes(document.notes))
     if document.command:  # not folded: it is there to be copied
         console.print()
-        console.print(Text(f"repeat: {document.command}", style="dim"), soft_wrap=True)
+        console.print(_shown(f"repeat: {document.command}", "dim"), soft_wrap=True)
 
 
 def _facts(facts: Facts) -> Table:
@@ -52,7 +52,7 @@ def _facts(facts: Facts) -> Table:
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, value in facts.rows:
-        table.add_row(Text(name), Text(value))  # as it is: a server's words may look like markup
+        table.add_row(_shown(name), _shown(value))
     return table
 
 
@@ -61,7 +61,7 @@ def _notes(notes: tuple[str, ...]) -> Table:
     table.add_column(no_wrap=True, style="yellow")
     table.add_column(overflow="fold")
     for note in notes:
-        table.add_row("!", Text(note))
+        table.add_row("!", _shown(note))
     return table
 
 
@@ -75,11 +75,11 @@ def _print_grid(grid: Grid, console: Console) -> None:
         ranks = [grid.columns[place].rank for place in shown]
         if not any(ranks):
             break
-        shown.pop(ranks.index(max(ranks)))
+        shown = [place for place in shown if grid.columns[place].rank != max(ranks)]
         table = _table(grid, shown)
     console.print(table)
     if grid.foot:
-        console.print(Text(grid.foot, style="dim"))
+        console.print(_shown(grid.foot, "dim"))
 
 
 def _table(grid: Grid, shown: list[int]) -> Table:
@@ -97,4 +97,12 @@ def _table(grid: Grid, shown: list[int]) -> Table:
 
 
 def _text(cell: str | Cell) -> Text:
-    return Text(cell) if isinstance(cell, str) else Text(cell.words, style=_STYLES[cell.tone])
+    return _shown(cell) if isinstance(cell, str) else _shown(cell.words, _STYLES[cell.tone])
+
+
+def _shown(words: str, style: str = "") -> Text:
+    """The words as they are: a server's, or a file's, are neither markup nor orders to a terminal.
+
+    Control characters, which could move the cursor or rewrite lines above, are shown as `\ufffd`.
+    """
+    return Text(_CONTROL.sub("\ufffd", words), style=style)

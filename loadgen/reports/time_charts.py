@@ -14,6 +14,8 @@ from loadgen.reports.chart_style import (
     GREEN,
     GREY,
     HEIGHT,
+    LIGHT_BLUE,
+    NAVY,
     ORANGE,
     RED,
     WIDTH,
@@ -63,26 +65,25 @@ def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> Ti
         .mark_circle(size=12, opacity=0.35, color=GREY)
         .encode(x=x, y=y, tooltip=["at_s:Q", "ms:Q"])
     )
-    drawn = (
-        alt.Chart(data_of(lines))
-        .mark_line(interpolate="linear")
+    # The one from the send is thin and goes on top: where both are the same, both are seen.
+    of_each = [
+        alt.Chart(data_of([line for line in lines if line["counted"] == words]))
+        .mark_line(interpolate="linear", strokeWidth=width, opacity=1)
         .encode(
             x=x,
             y=y,
-            color=colour("counted", (DUE, SENT), (BLUE, ORANGE)),
+            color=colour("counted", (DUE, SENT), (LIGHT_BLUE, NAVY)),
             strokeDash=dashes("line", ("p50", "p99")),
-            strokeWidth=alt.StrokeWidth(
-                "counted:N", scale=alt.Scale(domain=[DUE, SENT], range=[3.2, 1.4]), legend=None
-            ),
             tooltip=["at_s:Q", "ms:Q", "counted:N", "line:N"],
         )
-    )
+        for words, width in ((DUE, 4.5), (SENT, 1.4))
+    ]
     some = "" if len(points) == len(kept) else f" ({len(points):,} of {len(kept):,})"
     return TitledChart(
         title=f"Time to first token{whose} over time",
         about=f"Dots: requests{some}, at the time when they were due. Where the lines part, "
         "requests were sent late: what is counted from the send alone does not show it.",
-        chart=alt.layer(dots, drawn).properties(width=WIDTH, height=HEIGHT),
+        chart=alt.layer(dots, *of_each).properties(width=WIDTH, height=HEIGHT),
     )
 
 

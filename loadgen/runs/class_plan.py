@@ -13,22 +13,18 @@ from loadgen.attack.traffic import Traffic
 from loadgen.errors import OptionError
 from loadgen.prompts.contents import make_workload
 from loadgen.prompts.prompted_workload import PromptedWorkload
+from loadgen.records.counted import counted
 from loadgen.records.run_record import ClassHeader
 from loadgen.records.tokenizer import Tokenizer
+from loadgen.runs.class_draft import ClassDraft
 from loadgen.runs.options import ClassOptions
 from loadgen.workloads.plan import plan_workload
+from loadgen.workloads.prefix_reuse import prefix_reuse
 from loadgen.workloads.session_plan import LengthCuts, WorkloadPlan
 from loadgen.workloads.sharegpt import Conversations
-from loadgen.workloads.trace_file import read_trace
 
 IN_FLIGHT_MAX: Final = 512
 """Requests of a class under way at once, if nothing else was asked for."""
-
-# How many sessions to make for a closed loop that only time ends. Assumed: none takes less than a
-# quarter of a second. If they do, the workload is sent again, which the report says.
-SESSION_S_MIN: Final = 0.25
-SESSIONS_MIN: Final = 1_000
-SESSIONS_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,25 +67,33 @@ class ClassPlan:
     def header(self, *, emulated: bool, context_tokens: int | None) -> ClassHeader:
         """What reports say of it. `context_tokens` is the model's longest context, if known."""
         options, ends_ns = self.options, self.pacer.ends_ns
+        pool = self.pacer.sessions is None  # time alone says how many
         time = "emulated" if emulated and not options.arrivals.wall_time else "wall"
+        reuse = prefix_reuse(self.plan.sessions[: self.sessions])
         return ClassHeader(
             name=options.name,
             api=options.api,
             workload=self.plan.words,
             prompts=self.workload.words,
             arrivals=asked(options.arrivals, self.pacer, time=time),
-            sessions=self.sessions,
-            requests=self.requests,
-            output_tokens=sum(
+            sessions=None if pool else self.sessions,
+            requests=None if pool else self.requests,
+            output_tokens=None
+            if pool
+            else sum(
                 call.output_tokens
                 for calls in self.plan.sessions[: self.sessions]
                 for call in calls
             ),
             ends_s=None if ends_ns is None else options.arrivals.start_s + ends_ns / 1e9,
+            input_tokens=reuse.input_tokens,
+            reused_tokens=reuse.reused_tokens,
+            free_length=not options.ignore_eos or options.workload.output_schema is not None,
             slo=options.slo.words if options.slo is not None else "",
             notes=(
                 *self.plan.notes,
                 *_cut_words(self.plan.cuts),
+                *self._unpaced_words(),
                 *self.workload.notes,
                 *self._long_words(context_tokens),
             ),
@@ -104,6 +108,15 @@ class ClassPlan:
         at_once = int(max(self.pacer.concurrency.rates_per_s)) * (fan_out[0] if fan_out else 1)
         return max(IN_FLIGHT_MAX, at_once)
 
+    def _unpaced_words(self) -> Iterator[str]:
+        """A rate that falls to 0 has no times for the sessions that are left."""
+        planned = len(self.plan.sessions)
+        if self.options.arrivals.duration_s is None and self.sessions < planned:
+            yield (
+                f"the rate falls to 0 after {self.sessions:,} of {planned:,} sessions: "
+                "the others are not sent"
+            )
+
     def _long_words(self, context_tokens: int | None) -> Iterator[str]:
         if context_tokens is None:
             return
@@ -114,8 +127,8 @@ class ClassPlan:
         )
         if long:
             yield (
-                f"{long:,} requests are longer than the model's context of {context_tokens:,} "
-                "tokens and will be refused; --max-input-tokens cuts them"
+                f"longer than the model's context of {context_tokens:,} tokens, and so refused: "
+                f"{counted(long, 'request')}; --max-input-tokens cuts them"
             )
 
 
@@ -128,62 +141,49 @@ def class_seeds(seed: int, count: int) -> list[int]:
     return [seed, *(int(each.generate_state(1)[0]) for each in others)]
 
 
-async def plan_class(
-    options: ClassOptions, *, tokenizer: Tokenizer, seed: int, recount: int
-) -> ClassPlan:
-    """Plan the sessions, their times and their words, all from `seed`.
+async def plan_class(draft: ClassDraft, *, tokenizer: Tokenizer, recount: int) -> ClassPlan:
+    """Plan the sessions, their times and their words, all from the draft's seed.
 
     The first `recount` requests keep their replies. Raises LoadError for what cannot be used.
     """
-    plan, pacer = await _plan_and_pacer(options, tokenizer, seed)
+    options = draft.options
+    plan, pacer = await _plan_and_pacer(draft, tokenizer)
     workload = await make_workload(
         plan,
         tokenizer=tokenizer,
         name=options.name,
         kind=options.prompts,
         api=options.api,
-        seed=seed,
+        seed=draft.seed,
         keep_replies=recount,
         served_history=options.history == "served",
     )
     return ClassPlan(options=options, pacer=pacer, plan=plan, workload=workload)
 
 
-async def _plan_and_pacer(
-    options: ClassOptions, tokenizer: Tokenizer, seed: int
-) -> tuple[WorkloadPlan, Pacer]:
-    """Let the one of the two that knows how many sessions there are tell the other."""
-    spec, arrivals = options.workload, options.arrivals
-    timed = arrivals.rate is not None or arrivals.concurrency is not None
-    sessions = spec.sessions
-    pacer: Pacer | None = None
-    if timed and sessions is None and (spec.trace is None or arrivals.duration_s is not None):
-        pacer = make_pacer(arrivals, sessions=None, recorded_ns=None, seed=seed)
-        sessions = pacer.sessions
-        if isinstance(pacer, ClosedLoop):
-            sessions = _closed_loop_sessions(pacer)
-    if sessions == 0:
-        raise OptionError(option="--duration", value=arrivals.duration_s, expected="time for one")
-    trace = read_trace(spec, sessions=sessions)
+async def _plan_and_pacer(draft: ClassDraft, tokenizer: Tokenizer) -> tuple[WorkloadPlan, Pacer]:
+    spec, trace, pacer = draft.options.workload, draft.trace, draft.pacer
     if isinstance(trace, Conversations):
         trace = trace.counted([len(ids) for ids in await tokenizer.encode(trace.texts)])
-    plan = plan_workload(spec, sessions=sessions, seed=seed, trace=trace)
-    if pacer is None:
-        if not timed and trace is not None and plan.arrivals_ns is None and sessions is not None:
-            rows = len(trace)
-            if sessions > rows:
-                expected = f"at most {rows:,}, the rows of {spec.trace}, or a --rate"
-                raise OptionError(option="--requests", value=sessions, expected=expected)
-        pacer = make_pacer(
-            arrivals, sessions=len(plan.sessions), recorded_ns=plan.arrivals_ns, seed=seed
-        )
+    plan = plan_workload(
+        spec,
+        sessions=draft.sessions,
+        seed=draft.seed,
+        trace=trace,
+        pool=pacer is not None and pacer.sessions is None,
+    )
+    if pacer is not None:
+        return plan, pacer
+    arrivals = draft.options.arrivals
+    timed = arrivals.rate is not None or arrivals.concurrency is not None
+    if not timed and trace is not None and plan.arrivals_ns is None and draft.sessions is not None:
+        expected = f"at most {len(trace):,}, the rows of {spec.trace}, or a --rate"
+        if draft.sessions > len(trace):
+            raise OptionError(option="--requests", value=draft.sessions, expected=expected)
+    pacer = make_pacer(
+        arrivals, sessions=len(plan.sessions), recorded_ns=plan.arrivals_ns, seed=draft.seed
+    )
     return plan, pacer
-
-
-def _closed_loop_sessions(pacer: ClosedLoop) -> int:
-    assert pacer.ends_ns is not None, "a closed loop ends by a number or by a time"
-    most = float(np.max(pacer.concurrency.rates_per_s)) * pacer.ends_ns / 1e9 / SESSION_S_MIN
-    return int(min(SESSIONS_MAX, max(SESSIONS_MIN, most)))
 
 
 def _cut_words(cuts: LengthCuts) -> Iterator[str]:
@@ -192,4 +192,6 @@ def _cut_words(cuts: LengthCuts) -> Iterator[str]:
         ("--max-output-tokens", cuts.output_cut_requests, cuts.output_tokens_cut),
     ):
         if requests:
-            yield f"{option} cut {requests:,} requests by {tokens:,} tokens in all"
+            yield (
+                f"{option} cut {counted(requests, 'request')} by {counted(tokens, 'token')} in all"
+            )

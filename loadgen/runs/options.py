@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
-from loadgen.errors import OptionError
+from loadgen.errors import LoadError, OptionError
 from loadgen.measures.slo import ServiceLevel
-from loadgen.records.run_record import Api
+from loadgen.records.run_record import Api, PromptKind
 from loadgen.workloads.workload_spec import WorkloadSpec
 
-PromptKind = Literal["token-ids", "text"]
+DEFAULT_TIMEOUT_S: Final = 1_800.0
+"""Of wall time: a dilated server takes its time."""
+
 History = Literal["planned", "served"]
 
 
@@ -52,7 +54,8 @@ class ServerOptions:
     """Who is asked. `grpc_target` is host:port of `vllm.grpc.engine.VllmEngine`, needed by a class
     whose api is grpc; `ca` a file of certificates to trust; `tokenizer` a local tokenizer.json (or
     its folder), None for the server's own; with `count_words` nobody is asked, and a word counts as
-    a token. Raises OptionError for a URL of another form.
+    a token. Raises OptionError for a URL of another form: it is in every report, so that a name and
+    a password in it are refused, and not repeated.
     """
 
     url: str
@@ -61,11 +64,14 @@ class ServerOptions:
     ca: Path | None = None
     tokenizer: Path | None = None
     count_words: bool = False
-    timeout_s: float = 1_800.0
+    timeout_s: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if "@" in self.url or parts.query:
+            expected = "http://HOST[:PORT] alone, without a name, a password or a query"
+            raise OptionError(option="--url", value="...", expected=expected)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
             raise OptionError(option="--url", value=self.url, expected="http://HOST[:PORT]")
 
 
@@ -90,4 +96,4 @@ class RunOptions:
         if len(set(names)) != len(names):
             raise OptionError(option="--class", value=names, expected="names that differ")
         if any(each.api == "grpc" for each in self.classes) and not self.server.grpc_target:
-            raise OptionError(option="--grpc", value=None, expected="HOST:PORT beside --api grpc")
+            raise LoadError("--api grpc needs --grpc HOST:PORT")

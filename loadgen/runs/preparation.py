@@ -3,10 +3,14 @@
 Whatever can stop a run stops it here, before anything is measured.
 """
 
+import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import Final
 
 import aiohttp
 
@@ -16,26 +20,33 @@ from loadgen.clients.open_client import open_client
 from loadgen.clients.server_clock import read_server
 from loadgen.clients.server_facts import served_model
 from loadgen.clients.server_tokenizer import ServerTokenizer
-from loadgen.errors import OptionError, ServerError
+from loadgen.errors import OptionError
 from loadgen.live.live_counts import LiveCounts
 from loadgen.prompts.local_tokenizer import LocalTokenizer
 from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.records.run_record import RunHeader
 from loadgen.records.tokenizer import Tokenizer
+from loadgen.runs.class_draft import ClassDraft, draft_class
 from loadgen.runs.class_plan import ClassPlan, class_seeds, plan_class
 from loadgen.runs.open_files import allow_connections
 from loadgen.runs.options import ClassOptions, RunOptions, ServerOptions
+
+STEP_TIMEOUT_S: Final = 10.0
+"""A server that takes longer for two tokens is no server to wait for: the run will show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
     """A server that has been asked everything and is warm, and what to send it.
 
-    `header.start` is the reading of its meters at the start of the run.
+    `header.start` is a reading of its clock and meters, which run on until the run begins. `jobs`
+    are those of the workers. `step` has the server work once, so that meters which count the time
+    since its last work only then have done so: nothing idle is in what they add from there on.
     """
 
     header: RunHeader
-    job: Job
+    jobs: Sequence[Job]
+    step: Callable[[], Awaitable[None]]
     tokenizer: Tokenizer
 
 
@@ -47,20 +58,24 @@ async def prepare(
     key: str,
     live: LiveCounts,
 ) -> Prepared:
-    """Ask the server its model, tokens and clock, plan every class, and warm up.
+    """Read what the options name, ask the server its model, tokens and clock, and warm up.
 
     Raises LoadError for a trace, an option or a server that cannot be used.
     """
+    seeds = class_seeds(options.seed, len(options.classes))
+    drafts = [
+        draft_class(each, seed=seed) for each, seed in zip(options.classes, seeds, strict=True)
+    ]
+    local = _local_tokenizer(options.server)
     live.say("asking the server")
     url = options.server.url
     model = await served_model(session, url, options.server.model)
-    tokenizer = _tokenizer(session, options.server, model.name)
+    tokenizer = local or ServerTokenizer(session, url=url, model=model.name)
     live.say("making prompts")
-    plans = await _plans(options, tokenizer)
+    plans = await _plans(options, drafts, tokenizer)
     specs = [_client_spec(each, options.server, model.name, key) for each in options.classes]
     live.say("warming up")
     notes = await _warm_up(list(zip(plans, specs, strict=True)), options.warmup)
-    # After the warm-up: the meters of an idle server may stand at its last step's end.
     start = await read_server(session, url, must_answer=True)
     dilation = start.dilation or 1.0
     headers = tuple(
@@ -84,35 +99,30 @@ async def prepare(
             label=options.label,
             notes=tuple(notes),
         ),
-        job=Job(
-            traffics=traffics,
-            dilation=dilation,
-        ),
+        jobs=Job(traffics=traffics).split(options.workers),
+        step=partial(_step, plans[0], specs[0], index=options.warmup),
         tokenizer=tokenizer,
     )
 
 
-def _tokenizer(session: aiohttp.ClientSession, server: ServerOptions, model: str) -> Tokenizer:
+def _local_tokenizer(server: ServerOptions) -> Tokenizer | None:
     if server.count_words:
         return WordTokenizer()
     if server.tokenizer is not None:
         return LocalTokenizer(server.tokenizer)
-    return ServerTokenizer(session, url=server.url, model=model)
+    return None
 
 
-async def _plans(options: RunOptions, tokenizer: Tokenizer) -> list[ClassPlan]:
-    seeds = class_seeds(options.seed, len(options.classes))
+async def _plans(
+    options: RunOptions, drafts: Sequence[ClassDraft], tokenizer: Tokenizer
+) -> list[ClassPlan]:
     # Millions of small objects are made, and none of them is garbage: the collector would double
     # the time by going through them again and again.
     gc.disable()
     try:
         plans = [
-            await plan_class(each, tokenizer=tokenizer, seed=seed, recount=options.recount)
-            for each, seed in zip(options.classes, seeds, strict=True)
+            await plan_class(each, tokenizer=tokenizer, recount=options.recount) for each in drafts
         ]
-    except ServerError as error:
-        reason = f"{error.reason}; --tokenizer PATH reads a local one, --tokenizer words needs none"
-        raise ServerError(url=error.url, reason=reason) from error
     finally:
         gc.enable()
     for plan in plans:
@@ -151,3 +161,11 @@ async def _warm_up(classes: Sequence[tuple[ClassPlan, ClientSpec]], warmups: int
         if problem:
             problems.append(f"a warm-up request of {plan.options.name} failed ({problem})")
     return problems
+
+
+async def _step(plan: ClassPlan, spec: ClientSpec, *, index: int) -> None:
+    """Send one more warm-up request; if it fails, the run's own will say so."""
+    async with open_client(spec, on_chunks=lambda _: None) as client:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STEP_TIMEOUT_S):
+                await client.send(plan.workload.warmup_request(index))

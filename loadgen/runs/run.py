@@ -7,12 +7,15 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import aiohttp
 
 from loadgen.attack.job import do_job
+from loadgen.attack.workers import HEAD_START_NS as WORKERS_HEAD_START_NS
 from loadgen.attack.workers import Workers, WorkersEnd
 from loadgen.clients.server_clock import read_server
 from loadgen.clients.server_session import open_session
@@ -33,9 +36,15 @@ from loadgen.records.server_reading import ServerReading
 from loadgen.runs.interruption import stopped_by_signals
 from loadgen.runs.options import RunOptions
 from loadgen.runs.preparation import Prepared, prepare
+from loadgen.runs.unreachable import UnreachableWatch
 
 HEAD_START_NS: Final = 10_000_000
-"""From here to the first request: by then the attack waits for it, as for any other."""
+"""From the start in this process to the first request: by then the attack waits for it."""
+
+STEPPED: Final = (
+    "one request was sent before the run for all of --warmup 0: the server counts idle time, and "
+    "its energy, when it works again"
+)
 
 FREEZE_EVERY: Final = 1_000
 """Results that are kept are taken out of the collector's sight in such lots: of 300,000 that it
@@ -75,6 +84,7 @@ class _Run:
     ) -> None:
         self._options = options
         self._prepared = prepared
+        self._header = prepared.header
         self._session = session
         self._live = live
         self._writer = writer
@@ -83,18 +93,25 @@ class _Run:
         self._skipping: asyncio.Task[None] | None = None
         self._stop: Callable[[], None] | None = None
         self._stopped = False
+        self._watch = UnreachableWatch()
+        self._problem = ""
         self._began_ns: int | None = None
 
     async def run(self) -> RunRecord:
-        header = self._prepared.header
-        if self._writer is not None:
-            self._writer.header(header)
         with stopped_by_signals(self._interrupt):
             done = await self._attack()
-            end = await self._end(done, self._wall_s())
+            wall_s = self._wall_s()
+            if self._began_ns is None:  # interrupted before it began
+                self._write_header()
+            await self._end_skipping()
+            end = await self._end(done, wall_s)
         if self._writer is not None:
             self._writer.end(end)
-        return RunRecord(header=header, results=self._results, end=end, skipped=self._skipped)
+        return RunRecord(header=self._header, results=self._results, end=end, skipped=self._skipped)
+
+    def _write_header(self) -> None:
+        if self._writer is not None:
+            self._writer.header(self._header)
 
     def _wall_s(self) -> float:
         """How long the attack has lasted; 0 if it was interrupted before it began."""
@@ -104,23 +121,24 @@ class _Run:
 
     async def _attack(self) -> WorkersEnd:
         """Send everything, in this process or in workers."""
-        job, workers = self._prepared.job, self._options.workers
+        jobs = self._prepared.jobs
         # What is there by now stays: without this the collector would go through all of it again
         # and again, for milliseconds each time, while latencies are measured.
+        gc.collect()  # what is garbage would stay, too
         gc.freeze()
         try:
-            if workers == 1:
+            if len(jobs) == 1:
                 end = await do_job(
-                    job,
-                    origin_ns=self._begin_here,
+                    jobs[0],
+                    origin_ns=partial(self._begin, HEAD_START_NS),
                     sink=self._keep,
                     spectator=self._live,
                     on_attack=lambda attack: self._stop_by(attack.stop),
                 )
                 return WorkersEnd(ends=[end])
-            pool = Workers(job.split(workers), sink=self._keep, spectator=self._live)
+            pool = Workers(jobs, sink=self._keep, spectator=self._live)
             self._stop_by(pool.stop)
-            return await pool.run(self._begin)
+            return await pool.run(partial(self._begin, WORKERS_HEAD_START_NS))
         except BaseExceptionGroup as group:
             refusals, faults = group.split(LoadError)
             if faults is not None or refusals is None:
@@ -128,23 +146,42 @@ class _Run:
             raise refusals.exceptions[0] from group  # a results file on a disk that is full
         finally:
             gc.unfreeze()
-            if self._skipping is not None:
-                self._skipping.cancel()
 
-    async def _begin_here(self) -> int:
-        origin_ns = time.monotonic_ns() + HEAD_START_NS
-        self._begin(origin_ns)
-        return origin_ns
+    async def _begin(self, head_start_ns: int) -> int:
+        """Read the server's meters and begin at once: all is ready. Returns the start.
 
-    def _begin(self, origin_ns: int) -> None:
-        self._began_ns = origin_ns
-        self._live.begin(self._prepared.header, origin_ns)
+        A server that meters energy and has idled until now is sent one request before that.
+        """
+        before = self._header.start
+        idled = self._options.warmup == 0 or len(self._prepared.jobs) > 1  # while workers began
+        if before.facility_joules is not None and idled:
+            await self._prepared.step()
+            if self._options.warmup == 0:
+                self._header = replace(self._header, notes=(*self._header.notes, STEPPED))
+        start = await read_server(self._session, self._options.server.url, must_answer=True)
+        if start.dilation != before.dilation:
+            reason = f"its clock's dilation changed from {before.dilation} to {start.dilation}"
+            raise ServerError(
+                url=self._options.server.url, reason=f"{reason} while the run was prepared"
+            )
+        self._header = replace(self._header, start=start)
+        self._write_header()
+        self._began_ns = origin_ns = time.monotonic_ns() + head_start_ns
+        self._live.begin(self._header, origin_ns)
         if self._options.skip_s > 0:
             self._skipping = asyncio.create_task(self._read_after_skip(origin_ns))
+        return origin_ns
+
+    async def _end_skipping(self) -> None:
+        """End the wait for the end of the skipped part; raises what it could not write."""
+        if self._skipping is not None:
+            self._skipping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._skipping
 
     async def _read_after_skip(self, origin_ns: int) -> None:
         """Read the server's meters when what is measured begins."""
-        skip_ns = self._options.skip_s * 1e9 * (self._prepared.header.start.dilation or 1.0)
+        skip_ns = self._options.skip_s * 1e9 * (self._header.start.dilation or 1.0)
         await asyncio.sleep((origin_ns + skip_ns - time.monotonic_ns()) / 1e9)
         self._skipped = await self._reading()
         if self._writer is not None:
@@ -153,10 +190,16 @@ class _Run:
     def _keep(self, result: Result) -> None:
         self._results.append(result)
         if len(self._results) % FREEZE_EVERY == 0:
+            gc.collect(1)  # garbage would be frozen with them, and stay
             gc.freeze()
         if self._writer is not None:
             self._writer.result(result)
         self._live.add_result(result)
+        if not self._problem:
+            chunks = sum(counts.chunks for counts in self._live.classes.values())
+            self._problem = self._watch.gone(result, chunks=chunks)
+            if self._problem:
+                self._interrupt()
 
     def _stop_by(self, stop: Callable[[], None]) -> None:
         self._stop = stop
@@ -175,10 +218,10 @@ class _Run:
         return RunEnd(
             end=reading,
             wall_s=wall_s,
-            sending=_sending(self._prepared.header, done, self._results),
+            sending=_sending(self._header, done, self._results),
             lags=tuple(end.lag for end in done.ends),
             recount=await self._recounted(),
-            problem=done.problem,
+            problem=done.problem or self._problem,
         )
 
     async def _reading(self) -> ServerReading:
@@ -190,7 +233,7 @@ class _Run:
 
     async def _recounted(self) -> Recount:
         if self._options.recount == 0:
-            return Recount(problem="it was not asked for")
+            return Recount()
         try:
             return await recount(
                 self._results, self._prepared.tokenizer, limit=self._options.recount
@@ -211,7 +254,7 @@ def _class_sending(header: ClassHeader, done: WorkersEnd, results: Sequence[Resu
     unsent = sum(part.unsent for part in parts)
     if done.problem:  # nobody knows what a worker that died has sent: what is missing counts
         kept = sum(result.traffic_class == header.name for result in results)
-        unsent = max(0, header.requests - kept)
+        unsent = 0 if header.requests is None else max(0, header.requests - kept)
     return SendSummary(
         held_back=sum(part.held_back for part in parts),
         unsent=unsent,

@@ -22,10 +22,10 @@ from scipy import special  # type: ignore[import-untyped]  # special alone: stat
 
 from loadgen.durations import duration_words
 from loadgen.measures.columns import Bools, Columns
-from loadgen.measures.goodput import values_ms
-from loadgen.measures.intervals import spread_of_sum
-from loadgen.measures.samples import Float64s, Samples, token_gaps
+from loadgen.measures.intervals import spread_of_sum, wilson
+from loadgen.measures.samples import Samples, token_gaps, values_ms
 from loadgen.measures.slo import MEASURES, Bound, ServiceLevel
+from loadgen.records.arrays import Float64s
 from loadgen.records.run_record import RunRecord
 from loadgen.records.sweep_record import BoundShare, Verdict
 
@@ -100,15 +100,6 @@ def verdict_of(bounds: Sequence[BoundShare]) -> Verdict:
     if "missed" in verdicts:
         return "missed"
     return "undecided" if "undecided" in verdicts else "kept"
-
-
-def wilson(share: float, count: float, *, tail: float) -> tuple[float, float]:
-    """Wilson's interval of a share seen in `count` independent samples (above 0)."""
-    z2 = float(special.ndtri(1 - tail)) ** 2
-    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count) / (1 + z2 / count)
-    # Rounding must not leave the share itself outside.
-    return min(share, middle - half), max(share, middle + half)
 
 
 def samples_needed(level: ServiceLevel, *, tail: float) -> int:

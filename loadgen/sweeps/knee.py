@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from loadgen.records.sweep_record import Knee, Measured, SweepPoint
+from loadgen.records.estimate import Estimate
+from loadgen.records.sweep_record import Knee, SweepPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class _Power:
     load: float
     throughput_per_s: float
     latency_ms: float
-    power: Measured
+    power: Estimate
 
 
 def find_knee(points: Iterable[SweepPoint]) -> Knee | None:
@@ -77,21 +78,21 @@ def _power(load: float, runs: Sequence[SweepPoint]) -> _Power | None:
     )
 
 
-def _mean(values: Sequence[Measured]) -> Measured:
+def _mean(values: Sequence[Estimate]) -> Estimate:
     """Mean of independent runs; its interval is as much narrower as there are more of them."""
     count = len(values)
     value = sum(each.value for each in values) / count
     lows = [each.value - each.low for each in values if each.low is not None]
     highs = [each.high - each.value for each in values if each.high is not None]
     if len(lows) < count or len(highs) < count:
-        return Measured(value=value)
+        return Estimate(value=value)
     # Independent half-widths add as squares.
     low = value - sum(low**2 for low in lows) ** 0.5 / count
     high = value + sum(high**2 for high in highs) ** 0.5 / count
-    return Measured(value=value, low=low, high=high)
+    return Estimate(value=value, low=low, high=high)
 
 
-def _quotient(rate: Measured, latency_ms: Measured) -> Measured:
+def _quotient(rate: Estimate, latency_ms: Estimate) -> Estimate:
     """Throughput per second of latency.
 
     The interval is the latency's alone: given a load, a run's throughput is that load or the
@@ -99,8 +100,8 @@ def _quotient(rate: Measured, latency_ms: Measured) -> Measured:
     """
     value = rate.value / latency_ms.value * 1e3
     if latency_ms.low is None or latency_ms.high is None or latency_ms.low <= 0:
-        return Measured(value=value)
-    return Measured(
+        return Estimate(value=value)
+    return Estimate(
         value=value,
         low=rate.value / latency_ms.high * 1e3,
         high=rate.value / latency_ms.low * 1e3,

@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 from loadgen.errors import OptionError
+from loadgen.records.plain_number import plain_number
 from loadgen.records.sweep_record import Axis
 
 LOADS_MAX: Final = 100
@@ -60,7 +61,7 @@ def _range(text: str) -> tuple[float, ...]:
 
 
 def _number(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
+    value = plain_number(text)
+    if not value:
         raise ValueError(text)
     return value

@@ -24,8 +24,8 @@ import numpy as np
 from loadgen.measures.columns import Columns
 from loadgen.measures.intervals import share_estimate
 from loadgen.measures.samples import Samples
+from loadgen.records.arrays import Int64s
 from loadgen.records.arrival_process import arrival_process
-from loadgen.records.result import Int64s
 from loadgen.records.run_record import RunRecord
 from loadgen.records.sweep_record import SaturationFound, SweepPoint
 
@@ -48,9 +48,13 @@ GAIN: Final = 0.1
 
 
 def saturation(record: RunRecord, *, closed: bool) -> SaturationFound:
-    """Judge one run; `closed` if the class that is varied is a closed loop."""
+    """Judge one run; `closed` if the class that is varied is a closed loop.
+
+    What was aborted, and what was due in the part that is skipped, is left out.
+    """
     columns = Columns.of(record.results)
-    columns = columns.where(~columns.aborted)
+    skip_ns = record.header.skip_s * (record.header.start.dilation or 1.0) * 1e9
+    columns = columns.where(~columns.aborted & (columns.intended_ns >= skip_ns))
     refused = _refused(columns)
     if refused is not None:
         return refused

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
+from loadgen.records.counted import counted
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.trace_lines import (
     TraceRow,
@@ -29,12 +30,12 @@ HEADERS: Final = (
 
 
 def read_burstgpt(path: Path) -> Recording:
-    """Read every row of the file, in its order; raises TraceError for the first that is wrong."""
+    """Read every row of the file, in its order; raises FileError for the first that is wrong."""
     lines = read_lines(path)
     if not lines or lines[0] not in HEADERS:
         found = lines[0].strip()[:80] if lines else ""
         reason = f"expected the header {HEADERS[0]}, found {found!r}"
-        raise TraceError(path=path, line=1, reason=reason)
+        raise FileError(path=path, line=1, reason=reason)
     columns = lines[0].split(",")
     request, response = columns.index("Request tokens"), columns.index("Response tokens")
     failed = 0
@@ -54,5 +55,6 @@ def read_burstgpt(path: Path) -> Recording:
     recording = Recording.of_rows("burstgpt", rows)
     if not failed:
         return recording
-    note = f"{failed:,} rows of {path.name} are requests that failed when recorded, left out"
+    left_out = counted(failed, "row")
+    note = f"of {path.name} {left_out} without a length, which failed when recorded, left out"
     return replace(recording, notes=(note,))

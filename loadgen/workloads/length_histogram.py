@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
+from loadgen.records.arrays import Float64s, Int64s
+from loadgen.records.plain_number import plain_number
 from loadgen.workloads.trace_lines import csv_fields, read_lines, read_tokens
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 _RANGE = re.compile(r"([^-]*)-([^-]*)")
 
@@ -60,7 +58,7 @@ class LengthHistogram:
 
 
 def read_histogram(path: Path) -> LengthHistogram:
-    """Read the file; raises TraceError with the line of the first row that is wrong."""
+    """Read the file; raises FileError with the line of the first row that is wrong."""
     lines = read_lines(path)
     headed = bool(lines) and not any(character.isdigit() for character in lines[0])
     bins: list[tuple[int, int, float]] = []
@@ -68,9 +66,9 @@ def read_histogram(path: Path) -> LengthHistogram:
         try:
             bins.append(_bin(line))
         except ValueError as error:
-            raise TraceError(path=path, line=number, reason=str(error)) from error
+            raise FileError(path=path, line=number, reason=str(error)) from error
     if not any(weight for _, _, weight in bins):
-        raise TraceError(path=path, line=None, reason="has no length with a weight above 0")
+        raise FileError(path=path, line=None, reason="has no length with a weight above 0")
     least, most, weights = zip(*bins, strict=True)
     return LengthHistogram(words=f"histogram:{path}", least=least, most=most, weights=weights)
 
@@ -79,17 +77,14 @@ def _bin(line: str) -> tuple[int, int, float]:
     length, weight = csv_fields(line, 2)
     ends = _RANGE.fullmatch(length.strip())
     least, most = (ends[1], ends[2]) if ends else (length.strip(), length.strip())
+    if ends and not (ends[1].strip().isdigit() and ends[2].strip().isdigit()):
+        raise ValueError(
+            f"the length {length.strip()[:40]!r} is neither a whole number nor FROM-TO"
+        )
     first, last = read_tokens("the length", least), read_tokens("the length", most)
     if first > last:
         raise ValueError(f"the lengths {length.strip()} go down")
-    return first, last, _weight(weight.strip())
-
-
-def _weight(text: str) -> float:
     try:
-        weight = float(text)
+        return first, last, plain_number(weight.strip())
     except ValueError as error:
-        raise ValueError(f"the weight {text[:40]!r} is not a number") from error
-    if not 0.0 <= weight < math.inf:
-        raise ValueError(f"the weight {text[:40]} is not a number from 0 on")
-    return weight
+        raise ValueError(f"the weight {error}") from error

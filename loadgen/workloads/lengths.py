@@ -17,16 +17,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri  # type: ignore[import-untyped]
 
 from loadgen.errors import OptionError
+from loadgen.records.arrays import Float64s, Int64s
 from loadgen.workloads.length_histogram import read_histogram
 from loadgen.workloads.trace_lines import TOKENS_MAX
 from loadgen.workloads.workload_spec import Lengths
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 FORMS: Final = "512, uniform:64-1024, lognormal:MEAN,STD[,MIN-MAX] or histogram:FILE.csv"
 
@@ -101,7 +98,7 @@ class Lognormal:
 def parse_lengths(text: str, *, option: str = "lengths") -> Lengths:
     """Read a distribution as it is written above.
 
-    Raises OptionError, which names `option`, for another form; TraceError for a histogram's file
+    Raises OptionError, which names `option`, for another form; FileError for a histogram's file
     that cannot be used.
     """
     kind, colon, rest = text.strip().partition(":")

@@ -20,7 +20,7 @@ _TIMESTAMP_MS_MAX: Final = 9 * 10**12  # three centuries: a slip of a unit, not 
 
 
 def read_mooncake(path: Path) -> Recording:
-    """Read every row of the file, in its order; raises TraceError for the first that is wrong.
+    """Read every row of the file, in its order; raises FileError for the first that is wrong.
 
     A row may lack hash_ids: its prompt is then one of its own.
     """

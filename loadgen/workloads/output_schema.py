@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
 from loadgen.workloads.trace_lines import read_text
 
 
 def read_output_schema(path: Path) -> Mapping[str, Any]:
-    """Read the schema; raises TraceError, with the line, for a file that is no JSON object.
+    """Read the schema; raises FileError, with the line, for a file that is no JSON object.
 
     Whether the object is a schema that it knows is the server's to say.
     """
@@ -18,9 +18,9 @@ def read_output_schema(path: Path) -> Mapping[str, Any]:
         schema = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         reason = f"is not JSON: {error.msg}"
-        raise TraceError(path=path, line=error.lineno, reason=reason) from error
+        raise FileError(path=path, line=error.lineno, reason=reason) from error
     except RecursionError as error:
-        raise TraceError(path=path, line=None, reason="is nested too deep") from error
+        raise FileError(path=path, line=None, reason="is nested too deep") from error
     if not isinstance(schema, dict):
-        raise TraceError(path=path, line=1, reason="expected a JSON object, a schema")
+        raise FileError(path=path, line=1, reason="expected a JSON object, a schema")
     return schema

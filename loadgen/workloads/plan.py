@@ -27,14 +27,21 @@ Calls = tuple[CallPlan, ...]
 
 
 def plan_workload(
-    spec: WorkloadSpec, *, sessions: int | None, seed: int, trace: Trace | None = None
+    spec: WorkloadSpec,
+    *,
+    sessions: int | None,
+    seed: int,
+    trace: Trace | None = None,
+    pool: bool = False,
 ) -> WorkloadPlan:
     """Plan `sessions` sessions; None: as many as `spec` says, or as the trace has rows.
+
+    With `pool` they are there to be taken as time allows, and their number says nothing.
 
     `trace` is what `read_trace` gave for the same spec; it is read here if it is not given. Texts
     of a trace of conversations have been counted by then (`Conversations.counted`), or ValueError.
     A trace that has fewer rows begins anew, with other words where it has none of its own; there
-    are then no recorded arrivals. Raises TraceError for a file, and OptionError for options, that
+    are then no recorded arrivals. Raises FileError for a file, and OptionError for options, that
     cannot be used.
     """
     if trace is None:
@@ -59,7 +66,7 @@ def plan_workload(
         sessions=made,
         arrivals_ns=arrivals_ns,
         keys=writer.keys,
-        words=plan_words(spec, trace, made),
+        words=plan_words(spec, trace, made, pool=pool),
         cuts=writer.cuts(),
         notes=tuple(_notes(spec, trace, sessions, writer.left_out_calls)),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from loadgen.records.counted import counted
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.sample_trace import BUNDLED_TRACE
 from loadgen.workloads.session_plan import CallPlan
@@ -10,10 +11,17 @@ from loadgen.workloads.workload_spec import WorkloadSpec
 
 
 def plan_words(
-    spec: WorkloadSpec, trace: Trace | None, sessions: Sequence[tuple[CallPlan, ...]]
+    spec: WorkloadSpec,
+    trace: Trace | None,
+    sessions: Sequence[tuple[CallPlan, ...]],
+    *,
+    pool: bool,
 ) -> str:
-    """Say all of it in one line. `sessions` are those that were planned, at least one."""
-    return "; ".join([_source(spec, trace), _amount(sessions), *_laid_over(spec)])
+    """Say all of it in one line. `sessions` are those that were planned, at least one.
+
+    Of a `pool` as many are sent as time allows, and their number is not said.
+    """
+    return "; ".join([_source(spec, trace), _amount(sessions, pool=pool), *_laid_over(spec)])
 
 
 def _source(spec: WorkloadSpec, trace: Trace | None) -> str:
@@ -33,12 +41,14 @@ def _source(spec: WorkloadSpec, trace: Trace | None) -> str:
     return source
 
 
-def _amount(sessions: Sequence[tuple[CallPlan, ...]]) -> str:
+def _amount(sessions: Sequence[tuple[CallPlan, ...]], *, pool: bool) -> str:
     inputs = [call.input_tokens for calls in sessions for call in calls]
     outputs = [call.output_tokens for calls in sessions for call in calls]
-    requests = f"{len(inputs):,} requests"
-    if len(inputs) > len(sessions):
-        requests += f" in {len(sessions):,} sessions"
+    requests = counted(len(inputs), "request")
+    if pool:
+        requests = "as many requests as time allows"
+    elif len(inputs) > len(sessions):
+        requests += f" in {counted(len(sessions), 'session')}"
     return f"{requests}, prompts of {_spread(inputs)} and replies of {_spread(outputs)} tokens"
 
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.records.arrays import Int64s
 from loadgen.workloads.trace_lines import TraceRow
-
-Int64s = NDArray[np.int64]
 
 NS_PER_S = 1_000_000_000
 

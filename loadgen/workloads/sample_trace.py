@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.records.arrays import Float64s
 from loadgen.workloads.azure2023 import HEADER
 from loadgen.workloads.lengths import Lognormal
-
-Float64s = NDArray[np.float64]
 
 BUNDLED_TRACE: Final = Path(__file__).parents[1] / "data" / "azure2023_synthetic.csv"
 ROWS: Final = 2_000

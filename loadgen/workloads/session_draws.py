@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import OptionError
+from loadgen.records.arrays import Int64s
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.workload_spec import WorkloadSpec
-
-Int64s = NDArray[np.int64]
 
 # A plan keeps every call: ten million are some 10 GB, and more is a slip of the hand.
 CALLS_MAX: Final = 10_000_000

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
+from loadgen.records.counted import counted
 from loadgen.workloads.trace_lines import read_text
 
 # Who speaks, by the names that the published files use.
@@ -66,16 +67,17 @@ def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
     """Read the first `limit` conversations that have a question and a reply, or all of them.
 
     A conversation is kept from its first question up to its first message out of turn, or without
-    words; one that has no reply then is left out, and counted. Raises TraceError, with the line
+    words; one that has no reply then is left out, and counted. Raises FileError, with the line
     that an entry begins at, for the first that has another form.
     """
     items: list[Conversation] = []
     without = 0
-    for line, entry in _entries(path, read_text(path)):
+    for number, (line, entry) in enumerate(_entries(path, read_text(path)), start=1):
         try:
             conversation = _conversation(entry)
         except ValueError as error:
-            raise TraceError(path=path, line=line, reason=str(error)) from error
+            reason = f"{_name(number, entry)}: {error}"
+            raise FileError(path=path, line=line, reason=reason) from error
         if conversation is None:
             without += 1
         else:
@@ -83,10 +85,11 @@ def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
         if limit is not None and len(items) >= limit:
             break
     if not items:
-        raise TraceError(
+        raise FileError(
             path=path, line=None, reason="has no conversation of a question and a reply"
         )
-    notes = (f"{without:,} entries of {path.name} hold no question with a reply, left out",)
+    left_out = counted(without, "entry", "entries")
+    notes = (f"of {path.name} {left_out} without a question and its reply left out",)
     return Conversations(items=tuple(items), notes=notes if without else ())
 
 
@@ -102,22 +105,29 @@ def _entries(path: Path, text: str) -> Iterator[tuple[int, Any]]:
             entry, place = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
             reason = f"is not JSON: {error.msg}"
-            raise TraceError(path=path, line=error.lineno, reason=reason) from error
+            raise FileError(path=path, line=error.lineno, reason=reason) from error
         except RecursionError as error:
-            raise TraceError(path=path, line=line, reason="is nested too deep") from error
+            raise FileError(path=path, line=line, reason="is nested too deep") from error
         yield line, entry
         place = _after_space(text, place)
         if listed and text.startswith(",", place):
             place = _after_space(text, place + 1)
         elif listed and not text.startswith("]", place):
             line += text.count("\n", seen, place)
-            raise TraceError(path=path, line=line, reason="expected , or ] behind an entry")
+            raise FileError(path=path, line=line, reason="expected , or ] behind an entry")
 
 
 def _after_space(text: str, place: int) -> int:
     matched = _SPACE.match(text, place)
     assert matched is not None  # it matches nothing at all, too
     return matched.end()
+
+
+def _name(number: int, entry: object) -> str:
+    """Name an entry: a file may be one long line. It is `number`, from 1, and may have an id."""
+    name = entry.get("id") if isinstance(entry, dict) else None
+    known = isinstance(name, str | int) and str(name).isprintable()
+    return f"conversation {number} ({str(name)[:40]!r})" if known else f"conversation {number}"
 
 
 def _conversation(entry: object) -> Conversation | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from loadgen.errors import OptionError, TraceError
+from loadgen.errors import FileError, OptionError
 from loadgen.workloads import azure2023, burstgpt
 from loadgen.workloads.azure2023 import read_azure2023
 from loadgen.workloads.burstgpt import read_burstgpt
@@ -26,7 +26,7 @@ _HEAD_BYTES: Final = 65_536  # an entry of a conversation file names its fields 
 def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | None:
     """Read the trace that the workload names, and keep what arrived in its window; None for none.
 
-    Of conversations only the first `sessions` are read. Raises TraceError for a file that cannot
+    Of conversations only the first `sessions` are read. Raises FileError for a file that cannot
     be used, OptionError for a window on a file without times.
     """
     if spec.trace is None:
@@ -45,17 +45,17 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
     if kept is None:
         last_s = recording.arrivals_ns[-1] / 1e9
         reason = "no row arrived in the window {:g}-{:g} s; the last is at {:g} s"
-        raise TraceError(path=spec.trace, line=None, reason=reason.format(*spec.window_s, last_s))
+        raise FileError(path=spec.trace, line=None, reason=reason.format(*spec.window_s, last_s))
     return kept
 
 
 def trace_format(path: Path) -> TraceFormat:
-    """Tell the format by the file's beginning; raises TraceError for one that is none of them."""
+    """Tell the format by the file's beginning; raises FileError for one that is none of them."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
     except OSError as error:
-        raise TraceError(path=path, line=None, reason=error.strerror or str(error)) from error
+        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
     first = head.lstrip()[:1]
     if first == "[" or (first == "{" and '"conversations"' in head):
         return "sharegpt"
@@ -71,4 +71,4 @@ def trace_format(path: Path) -> TraceFormat:
         f"{found}: expected the header {azure2023.HEADER} (Azure 2023) or {burstgpt.HEADERS[0]}"
         " (BurstGPT), JSON lines (Mooncake), or a JSON list of conversations (ShareGPT)"
     )
-    raise TraceError(path=path, line=1, reason=reason)
+    raise FileError(path=path, line=1, reason=reason)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
 
 TOKENS_MAX: Final = 10_000_000  # longer than any context that exists: a slip of a column, not a row
 
@@ -27,17 +27,17 @@ class TraceRow(NamedTuple):
 
 
 def read_text(path: Path) -> str:
-    """Read the file; raises TraceError if it cannot be read or is not text."""
+    """Read the file; raises FileError if it cannot be read or is not text."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TraceError(path=path, line=None, reason="is not UTF-8 text") from error
+        raise FileError(path=path, line=None, reason="is not UTF-8 text") from error
     except OSError as error:
-        raise TraceError(path=path, line=None, reason=error.strerror or str(error)) from error
+        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines as an editor numbers them, without their ends; raises TraceError."""
+    """Read the lines as an editor numbers them, without their ends; raises FileError."""
     lines = read_text(path).split("\n")  # not splitlines, which knows more ends than an editor
     if lines[-1] == "":
         lines.pop()
@@ -49,7 +49,7 @@ def read_rows(
 ) -> Iterator[TraceRow]:
     """Read each line by `read`: None is a row to leave out, a ValueError one that is wrong.
 
-    Raises TraceError for the first wrong row, for a time before that of the row above, and if no
+    Raises FileError for the first wrong row, for a time before that of the row above, and if no
     row is left.
     """
     previous_ns, none = 0, True
@@ -61,11 +61,11 @@ def read_rows(
             if row.at_ns < previous_ns:
                 raise ValueError("its timestamp is before that of the row above")
         except ValueError as error:
-            raise TraceError(path=path, line=number, reason=str(error)) from error
+            raise FileError(path=path, line=number, reason=str(error)) from error
         previous_ns, none = row.at_ns, False
         yield row
     if none:
-        raise TraceError(path=path, line=None, reason="has no row")
+        raise FileError(path=path, line=None, reason="has no row")
 
 
 def csv_fields(line: str, count: int) -> list[str]:

@@ -4,12 +4,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import OptionError
+
+# Sessions are planned before any is sent, in some hundred bytes each, and no context is longer:
+# more is a slip of the hand, not a run.
+COUNT_MAX: Final = 10_000_000
 
 TraceFormat = Literal["auto", "azure2023", "mooncake", "sharegpt", "burstgpt"]
 
@@ -41,7 +45,7 @@ class WorkloadSpec:
     - `shared_prefix_tokens` of system prompt come before each session's first words, one of
       `shared_prefix_groups` different ones, drawn at random.
     - `turns` is how many calls a session has, each with all before it as its history; of a trace of
-      conversations, how many at most. `think_s` of the run's time lies between them.
+      conversations, how many at most. `think_s` of its arrivals' time lies between them.
     - `fan_out` is (width, depth): a call, then `depth` times `width` calls at once that begin with
       all before, and one that joins their replies.
     - `long_share` of the sessions, drawn at random, begin with `long_tokens`.
@@ -73,8 +77,9 @@ class WorkloadSpec:
             ("--max-input-tokens", self.max_input_tokens),
             ("--max-output-tokens", self.max_output_tokens),
         ):
-            if count is not None and count < 1:
-                raise OptionError(option=option, value=count, expected="a number from 1 on")
+            if count is not None and not 1 <= count <= COUNT_MAX:
+                expected = f"a number from 1 to {COUNT_MAX:,}"
+                raise OptionError(option=option, value=count, expected=expected)
         self._check_window()
         self._check_shape()
         self._check_prefix()

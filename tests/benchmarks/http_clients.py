@@ -86,7 +86,7 @@ async def with_aiohttp(stack: AsyncExitStack, url: str) -> Send:
     )
 
     async def send() -> tuple[list[int], str]:
-        stream = ReplyStream(keep=True)
+        stream = ReplyStream(asked_tokens=4, keep=True)
         async with session.post(f"{url}/v1/completions", data=BODY, headers=JSON_TYPE) as response:
             while data := await response.content.readany():
                 stream.feed(data, time.monotonic_ns())
@@ -112,7 +112,7 @@ async def with_httpx(stack: AsyncExitStack, url: str) -> Send:
     session = await stack.enter_async_context(httpx.AsyncClient(limits=limits, timeout=60))
 
     async def send() -> tuple[list[int], str]:
-        stream = ReplyStream(keep=True)
+        stream = ReplyStream(asked_tokens=4, keep=True)
         address = f"{url}/v1/completions"
         async with session.stream("POST", address, content=BODY, headers=JSON_TYPE) as response:
             async for data in response.aiter_raw():
@@ -130,7 +130,7 @@ async def with_pyreqwest(stack: AsyncExitStack, url: str) -> Send:
     client = await stack.enter_async_context(ClientBuilder().max_connections(1_000).build())
 
     async def send() -> tuple[list[int], str]:
-        stream = ReplyStream(keep=True)
+        stream = ReplyStream(asked_tokens=4, keep=True)
         request = (
             client.post(f"{url}/v1/completions")
             .headers(JSON_TYPE)

@@ -67,7 +67,7 @@ class RawHttp:
             _, connection = await loop.create_connection(
                 lambda: RawConnection(self._arrivals), self._host, self._port
             )
-        stream = ReplyStream(keep=True)
+        stream = ReplyStream(asked_tokens=4, keep=True)
         await connection.begin(self._message, stream)
         self._idle.append(connection)
         return stream

@@ -15,13 +15,18 @@ from loadgen.durations import duration_words, parse_duration_s
         ("3", 3),
         ("50us", 5e-5),
         (".5", 0.5),
+        ("1h2m3s4ms5us", 3_723.004005),
+        ("1s500ms", 1.5),
     ],
 )
 def test_a_time_is_read_in_its_unit(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1 h", "1d", "1e3", "nan", "inf", "1.2.3s", "٣s"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "s", "-1s", "1 h", "1d", "1e3", "nan", "inf", "1.2.3s", "٣s", "1m2", "1s1s", "1s1m"],
+)
 def test_anything_else_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(ValueError, match=r"a time such as 200ms, 1\.5s, 2m or 1h"):
         parse_duration_s(text)

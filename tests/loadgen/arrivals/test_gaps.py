@@ -28,6 +28,27 @@ def test_gamma_gaps_are_the_gamma_distribution_of_scipy(burstiness: float) -> No
     assert abs(gaps.mean() - 1) < 4 / np.sqrt(burstiness * gaps.size)
 
 
+@pytest.mark.parametrize(
+    ("gaps", "burstiness"), [("poisson", 1.0), ("gamma", 0.25), ("gamma", 4.0)]
+)
+def test_a_time_holds_as_many_arrivals_as_it_has_units_on_average(
+    gaps: Gaps, burstiness: float
+) -> None:
+    units = 4.0
+    counts = np.array([renewal(gaps, seed, burstiness).until(units).size for seed in range(6_000)])
+
+    # 1 more where the first is at 0. A mean of 6,000 counts, 4 standard errors wide.
+    assert abs(counts.mean() - units) < 4 * counts.std() / np.sqrt(counts.size) < 0.25
+
+
+def test_constant_gaps_begin_at_once_and_the_others_in_the_midst_of_one() -> None:
+    assert renewal("constant").next(1).tolist() == [0.0]
+    firsts = [renewal("gamma", seed, 0.25).next(1)[0] for seed in range(2_000)]
+
+    # Forward recurrence: mean (1 + cv^2) / 2 = 2.5 for a cv of 2.
+    assert np.mean(firsts) == pytest.approx(2.5, rel=0.15)
+
+
 def test_poisson_gaps_are_the_exponential_distribution_of_scipy() -> None:
     gaps = np.diff(renewal("poisson").next(20_001))
 

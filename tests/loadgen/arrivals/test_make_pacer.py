@@ -95,7 +95,8 @@ def test_what_was_asked_is_said_in_the_numbers_of_the_schedule_itself() -> None:
     found = asked(even, pacer, time="wall")
 
     assert found.rate_per_s == pytest.approx(4.0)
-    assert (found.gap_cv, found.dispersion) == pytest.approx((0.0, 0.0), abs=0.02)
+    assert (found.gap_cv, found.dispersion) == (0.0, pytest.approx(0.0, abs=0.02))
+    assert (found.asked_rate_per_s, found.asked_gap_cv) == (4.0, 0.0)
     assert (found.time, found.concurrency) == ("wall", None)
 
 
@@ -105,9 +106,53 @@ def test_burstiness_is_seen_in_the_spread_that_was_asked_for() -> None:
     found = asked(BURSTY, pacer, time="wall")
 
     assert found.rate_per_s == pytest.approx(4.0, rel=0.05)
-    assert found.gap_cv == pytest.approx(2.0, rel=0.05)  # 1 / sqrt(0.25)
+    assert found.gap_cv == pytest.approx(2.0, rel=0.05)
+    assert (found.asked_rate_per_s, found.asked_gap_cv) == (4.0, 2.0)  # 1 / sqrt(0.25)
     assert found.dispersion is not None
     assert found.dispersion > 2.5  # towards cv^2 = 4 as the bins grow
+
+
+def test_the_rate_that_was_asked_for_is_told_apart_from_the_few_sessions_that_were_drawn() -> None:
+    spec = ArrivalSpec(rate="60")
+    pacer = make_pacer(spec, sessions=3, recorded_ns=None, seed=1)
+
+    found = asked(spec, pacer, time="wall")
+
+    assert isinstance(pacer, Schedule)
+    assert (found.asked_rate_per_s, found.asked_gap_cv) == (60.0, 1.0)
+    assert found.rate_per_s == pytest.approx(2e9 / (pacer.due_ns[2] - pacer.due_ns[0]))
+    assert found.rate_per_s != pytest.approx(60.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rate", "mean_per_s"),
+    [
+        # up to 20 a second within the 10 s: 10 on average
+        ("ramp:0-20/10s", 10.0),
+        ("series:0s=2,10s=2,10s=6,20s=6", 4.0),
+        ("sine:5,5,20s", 5.0),
+    ],
+)
+def test_of_a_rate_that_changes_the_mean_was_asked_for_and_no_spread_of_gaps(
+    rate: str, mean_per_s: float
+) -> None:
+    duration_s = 10.0 if rate.startswith("ramp") else 20.0
+    spec = ArrivalSpec(rate=rate, gaps="constant", duration_s=duration_s)
+    pacer = make_pacer(spec, sessions=None, recorded_ns=None, seed=1)
+
+    found = asked(spec, pacer, time="wall")
+
+    assert found.asked_rate_per_s == pytest.approx(mean_per_s, rel=0.02)
+    assert found.asked_gap_cv is None
+
+
+def test_recorded_times_ask_for_themselves() -> None:
+    pacer = make_pacer(ArrivalSpec(), sessions=3, recorded_ns=[0, S, 3 * S], seed=1)
+
+    found = asked(ArrivalSpec(), pacer, time="wall")
+
+    assert (found.asked_rate_per_s, found.asked_gap_cv) == (None, None)
+    assert found.rate_per_s == pytest.approx(2 / 3)
 
 
 def test_a_closed_loop_has_a_concurrency_and_no_rate() -> None:

@@ -13,6 +13,7 @@ from loadgen.arrivals.piecewise_linear import PiecewiseLinear
 from loadgen.arrivals.rate_shape import RateShape, parse_rate
 from loadgen.arrivals.sine import Sine
 from loadgen.errors import LoadError
+from tests.loadgen.arrivals.rate_at import rate_at
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_rate_is_read_and_summed_as_by_hand(
 ) -> None:
     shape = parse_rate(text)
 
-    assert shape.at(np.array([time_s])) == pytest.approx([rate_per_s])
+    assert rate_at(shape, np.array([time_s])) == pytest.approx([rate_per_s])
     assert shape.cumulative(np.array([time_s])) == pytest.approx([arrivals])
     assert shape.inverse(np.array([arrivals])) == pytest.approx([time_s])
     assert shape.words == text
@@ -83,14 +84,14 @@ def test_a_file_of_rates_is_the_same_as_the_points_written_out(tmp_path: Path) -
     ("rows", "where", "reason"),
     [
         ("seconds,rate\n0,2\n60\n", ":3", "1 columns"),
-        ("0,2\n60,ten\n", ":2", "'ten' is no number"),
-        ("0,2\n60,nan\n", ":2", "not finite"),
+        ("0,2\n60,ten\n", ":2", "'ten' is not a number from 0 on"),
+        ("0,2\n60,nan\n", ":2", "'nan' is not a number from 0 on"),
         ("0,2\n60,3\n30,4\n", ":3", "earlier than the row before"),
-        ("0,2\n60,-1\n", ":2", "below 0"),
+        ("0,2\n60,-1\n", ":2", "'-1' is not a number from 0 on"),
         ("10,2\n", ":1", "not at 0 s"),
         ("0,0\n10,0\n", "", "no row with a rate above 0"),
         ("", "", "no row"),
-        ("seconds,rate\nsix,rate\n", ":2", "'six' is no number"),
+        ("seconds,rate\nsix,rate\n", ":2", "'six' is not a number from 0 on"),
     ],
 )
 def test_a_malformed_row_is_refused_with_file_line_and_reason(
@@ -168,7 +169,7 @@ def test_the_sum_is_what_numerical_integration_of_the_rate_finds(
     if isinstance(shape, Sine) and end_s / shape.period_s > 20:
         return  # quadrature over many periods is the less exact of the two
     found = sum(
-        quad(lambda t: float(shape.at(np.array(t))), low, high, limit=200)[0]
+        quad(lambda t: float(rate_at(shape, np.array(t))), low, high, limit=200)[0]
         for low, high in pairwise(edges)
     )
 

@@ -10,6 +10,7 @@ from loadgen.arrivals.arrival_spec import Gaps
 from loadgen.arrivals.gaps import RenewalArrivals
 from loadgen.arrivals.rate_shape import parse_rate
 from loadgen.arrivals.schedule import Schedule, by_rate, recorded
+from tests.loadgen.arrivals.rate_at import rate_at
 
 S = 1_000_000_000
 
@@ -97,7 +98,7 @@ def test_a_poisson_process_of_a_changing_rate_counts_like_one_made_by_thinning()
     chance = np.random.default_rng(8)
     shape = parse_rate("sine:40,30,50s")
     tried = np.cumsum(chance.exponential(1 / 70, size=100_000))
-    kept = tried[chance.uniform(size=tried.size) < shape.at(tried) / 70]
+    kept = tried[chance.uniform(size=tried.size) < rate_at(shape, tried) / 70]
 
     found = schedule("sine:40,30,50s", "poisson", duration_s=1_000.0).due_ns / 1e9
     counts, thinned = (

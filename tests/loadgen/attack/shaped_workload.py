@@ -30,7 +30,14 @@ TALK = (Shape(), Shape(after=(0,), think_ms=50), Shape(after=(1,), think_ms=20))
 class ShapedWorkload:
     """Sessions of the given shapes; a call carries the planned replies of those it waits for."""
 
-    def __init__(self, sessions: Sequence[Sequence[Shape]], name: str = "default") -> None:
+    def __init__(
+        self,
+        sessions: Sequence[Sequence[Shape]],
+        name: str = "default",
+        *,
+        keep_reply: bool = False,
+    ) -> None:
+        self._keep_reply = keep_reply
         self._sessions = sessions
         self._name = name
         self._first_id = np.cumsum([0, *(len(calls) for calls in sessions)])
@@ -60,6 +67,7 @@ class ShapedWorkload:
                 messages=(Message(role="user", content=f"ask {index}"), *earlier),
                 input_tokens=4,
                 output_tokens=2,
+                keep_reply=self._keep_reply,
             )
             calls.append(Call(request=request, after=shape.after, think_ns=shape.think_ms * MS))
         return Session(session_id=index, calls=tuple(calls))

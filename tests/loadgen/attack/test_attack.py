@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,12 +11,23 @@ from hypothesis import strategies as st
 from loadgen.arrivals.schedule import Schedule
 from loadgen.attack.alarm import LoopAlarm
 from loadgen.attack.attack import Attack
+from loadgen.attack.session_source import SessionSource
 from loadgen.attack.traffic import Traffic
 from loadgen.clients.client import Reply
+from loadgen.errors import OptionError
 from loadgen.records.request import Request
 from loadgen.records.result import ABORTED, STREAM, Result
 from loadgen.records.run_record import SendSummary
-from tests.loadgen.attack.shaped_workload import MS, ONE, TALK, Shape, closed, even, traffic
+from tests.loadgen.attack.shaped_workload import (
+    MS,
+    ONE,
+    TALK,
+    Shape,
+    ShapedWorkload,
+    closed,
+    even,
+    traffic,
+)
 from tests.loadgen.attack.virtual_loop import VirtualLoop, run_virtually
 
 LATE_NS = 20_000  # turns of the virtual loop; a due time is met to within this
@@ -23,7 +35,10 @@ NOTHING_SAID = np.array([], dtype=np.int64)
 
 
 class FakeClient:
-    """Answers each request after `service_ms` of the loop's time, and counts how many overlap."""
+    """Answers each request after `service_ms` of the loop's time, and counts how many overlap.
+
+    Every third request, from the second on, says that it went twice.
+    """
 
     def __init__(
         self,
@@ -60,6 +75,7 @@ class FakeClient:
             output_tokens=3,
             error=error,
             text=None if error or self._silent else f" said {request.request_id}",
+            resent=request.request_id % 3 == 1,
         )
 
 
@@ -72,7 +88,6 @@ class Outcome:
         service_ms: Callable[[Request], float] = lambda _: 5.0,
         failing: Callable[[Request], bool] = lambda _: False,
         stop_at_ms: float | None = None,
-        dilation: float = 1.0,
         silent: bool = False,
     ) -> None:
         loop = VirtualLoop()
@@ -81,7 +96,6 @@ class Outcome:
         attack = Attack(
             [(each, self.client) for each in traffics],
             sink=self.results.append,
-            dilation=dilation,
             now_ns=loop.now_ns,
             alarm=partial(LoopAlarm, now_ns=loop.now_ns),
         )
@@ -89,6 +103,7 @@ class Outcome:
             loop.call_at(stop_at_ms / 1e3, attack.stop)
             loop.call_at(stop_at_ms / 1e3 + 0.001, attack.stop)  # pressed twice
         self.summaries: Mapping[str, SendSummary] = run_virtually(loop, attack.run())
+        self.lasted_ms = loop.now_ns() / MS
 
     @property
     def summary(self) -> SendSummary:
@@ -118,6 +133,12 @@ def test_emulated_due_times_are_stretched_by_the_dilation() -> None:
     outcome = Outcome(traffic(even(3), sessions=[ONE] * 3, wall_per_pace=4.0))
 
     assert outcome.intended_ms() == {0: 0, 1: 40, 2: 80}
+
+
+def test_a_request_that_went_twice_is_a_result_that_says_so() -> None:
+    outcome = Outcome(traffic(closed((0, 1)), sessions=[ONE] * 4))
+
+    assert [each.resent for each in outcome.results] == [False, True, False, False]
 
 
 def test_a_class_begins_at_its_start() -> None:
@@ -152,6 +173,35 @@ def test_a_closed_loop_with_an_end_takes_its_workload_up_again_under_new_numbers
     assert sorted(result.session_id for result in outcome.results) == [0, 1, 2, 3, 4]
     assert outcome.client.requests[4].messages == outcome.client.requests[0].messages
     assert outcome.summary == SendSummary(held_back=0, unsent=0, interrupted=False, repeated=3)
+
+
+def test_a_ramp_that_ends_before_it_has_risen_ends_with_its_time() -> None:
+    # Replies take 100 ms; the second would begin at 1 s, and the end is at 0.25 s.
+    outcomes = [
+        Outcome(traffic(pacer, sessions=[ONE] * 9, start_ms=50), service_ms=lambda _: 100.0)
+        for pacer in (closed((0, 1), (1, 2), ends_ms=250), closed((0, 1), ends_ms=250))
+    ]
+
+    assert [outcome.sent_ms() for outcome in outcomes] == [{0: 50, 1: 150, 2: 250}] * 2
+    assert max(outcome.lasted_ms for outcome in outcomes) < 351
+
+
+def test_a_worker_without_work_until_the_end_is_over_at_the_end() -> None:
+    # The second of two workers has a share from 1 s on; the class ends at 0.25 s.
+    ramp = traffic(closed((0, 1), (1, 2), ends_ms=250), sessions=[ONE] * 9)
+    outcome = Outcome(ramp.part(1, 2))
+
+    assert outcome.results == []
+    assert 250 <= outcome.lasted_ms < 251
+
+
+def test_a_session_sent_again_keeps_no_reply() -> None:
+    workload = ShapedWorkload([ONE, TALK], keep_reply=True)
+    pair = traffic(closed((0, 1), ends_ms=9), sessions=[ONE, TALK])
+    source = SessionSource(replace(pair, workload=workload))
+
+    kept = [[call.request.keep_reply for call in source.session(at).calls] for at in range(4)]
+    assert kept == [[True], [True] * 3, [False], [False] * 3]
 
 
 def test_a_request_that_finds_no_room_is_sent_late_and_still_counts_from_when_it_was_due() -> None:
@@ -212,16 +262,23 @@ def test_sessions_without_a_time_are_not_sent() -> None:
     assert outcome.summary.unsent == 0
 
 
-@pytest.mark.parametrize(("whole", "shares"), [(7, [3, 2, 2]), (2, [1, 1, 1]), (9, [3, 3, 3])])
+@pytest.mark.parametrize(("whole", "shares"), [(7, [3, 2, 2]), (3, [1, 1, 1]), (9, [3, 3, 3])])
 def test_workers_share_what_may_be_under_way_at_once(whole: int, shares: list[int]) -> None:
     bounded = traffic(even(9), sessions=[ONE] * 9, max_in_flight=whole)
 
     assert [bounded.part(worker, 3).max_in_flight for worker in range(3)] == shares
 
 
+def test_more_workers_than_may_be_under_way_at_once_are_refused() -> None:
+    bounded = traffic(even(9), sessions=[ONE] * 9, max_in_flight=2)
+
+    with pytest.raises(OptionError, match="--workers=3: expected at most 2, the --max-in-flight"):
+        bounded.part(0, 3)
+
+
 def test_a_turn_is_due_when_the_one_before_has_ended_and_was_thought_about() -> None:
-    # Replies take 5 ms; think times of 50 and 20 ms, at a dilation of 2: 100 and 40 ms of wall.
-    outcome = Outcome(traffic(even(1), sessions=[TALK]), dilation=2.0)
+    # Replies take 5 ms; think times of 50 and 20 ms, in a time half as fast: 100 and 40 ms of wall.
+    outcome = Outcome(traffic(even(1), sessions=[TALK], wall_per_pace=2.0))
 
     assert outcome.intended_ms() == pytest.approx({0: 0, 1: 105, 2: 150}, abs=0.05)
     assert all(r.sent_ns - r.intended_ns < LATE_NS for r in outcome.results)

@@ -1,16 +1,18 @@
 """Worker processes, real ones, against a server with known delays."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from loadgen.attack.job import Job
-from loadgen.attack.workers import Workers, WorkersEnd
+from loadgen.attack.workers import HEAD_START_NS, Workers, WorkersEnd
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.records.result import ABORTED, Result
 from tests.loadgen.attack.shaped_workload import ONE, TALK, closed, even, traffic
@@ -48,7 +50,20 @@ class Watcher:
 
 def job(url: str, *traffics) -> Job:
     spec = ClientSpec(api="completions", url=url, model=MODEL, timeout_s=30)
-    return Job(traffics=[(each, spec) for each in traffics], dilation=1.0)
+    return Job(traffics=[(each, spec) for each in traffics])
+
+
+def noting(origins: list[int]) -> Callable[[], Awaitable[int]]:
+    async def origin_ns() -> int:
+        origins.append(time.monotonic_ns() + HEAD_START_NS)
+        return origins[-1]
+
+    return origin_ns
+
+
+def process_ids() -> list[int]:
+    children = sorted(multiprocessing.active_children(), key=lambda child: child.name)
+    return [child.pid for child in children if child.pid is not None]
 
 
 def attack(
@@ -60,7 +75,7 @@ def attack(
         pool = Workers(job.split(workers), sink=watcher.keep, spectator=watcher)
         if meanwhile is not None:
             watcher.on_result = lambda: meanwhile(pool)
-        return await pool.run(origins.append)
+        return await pool.run(noting(origins))
 
     return asyncio.run(main()), origins
 
@@ -96,10 +111,10 @@ def test_two_workers_send_the_whole_of_both_classes_once_from_one_start() -> Non
 def test_a_worker_that_is_killed_ends_the_run_in_a_line_and_what_came_is_kept() -> None:
     killed: list[int] = []
 
-    def kill(pool: Workers) -> None:
+    def kill(_: Workers) -> None:
         if not killed:
             killed.append(1)
-            os.kill(pool.process_ids[1], signal.SIGKILL)
+            os.kill(process_ids()[1], signal.SIGKILL)
 
     watcher = Watcher()
     with KnownServer().serving() as server:
@@ -126,10 +141,10 @@ def test_stopping_stops_every_worker_and_what_was_under_way_is_aborted() -> None
 
 
 def test_a_fault_of_the_sink_is_raised_and_no_process_is_left() -> None:
-    pools: list[Workers] = []
+    ids: list[int] = []
 
-    def fault(pool: Workers) -> None:
-        pools.append(pool)
+    def fault(_: Workers) -> None:
+        ids[:] = process_ids()
         raise ZeroDivisionError("the sink")
 
     with KnownServer().serving() as server:
@@ -137,20 +152,25 @@ def test_a_fault_of_the_sink_is_raised_and_no_process_is_left() -> None:
         with pytest.raises(ZeroDivisionError):
             attack(job(server.url, many), 2, Watcher(), fault)
 
-    for process_id in pools[0].process_ids:
+    assert len(ids) == 2
+    for process_id in ids:
         with pytest.raises(ProcessLookupError):
             os.kill(process_id, 0)
 
 
-def test_stopping_before_the_start_sends_nothing() -> None:
+@pytest.mark.parametrize("after_s", [None, 0.0, 0.05, 0.6])
+def test_stopping_before_the_start_sends_nothing(after_s: float | None) -> None:
     watcher = Watcher()
     with KnownServer().serving() as server:
         some = traffic(even(9), sessions=[ONE] * 9)
 
         async def main() -> WorkersEnd:
             pool = Workers(job(server.url, some).split(2), sink=watcher.keep, spectator=watcher)
-            asyncio.get_running_loop().call_later(0.05, pool.stop)
-            return await pool.run(lambda _: pytest.fail("it has begun"))
+            if after_s is None:
+                pool.stop()
+            else:
+                asyncio.get_running_loop().call_later(after_s, pool.stop)
+            return await pool.run(long_before_it_begins)
 
         end = asyncio.run(main())
 
@@ -159,13 +179,48 @@ def test_stopping_before_the_start_sends_nothing() -> None:
     assert server.bodies == []
 
 
-def test_ctrl_c_in_a_terminal_is_the_parent_s_matter() -> None:
-    pressed: list[int | None] = []
+async def long_before_it_begins() -> int:
+    await asyncio.sleep(1.5)  # the server is asked for its meters
+    return time.monotonic_ns() + HEAD_START_NS
 
-    def press(pool: Workers) -> None:
+
+def test_ctrl_c_while_the_workers_start_ends_none_of_them() -> None:
+    """The worst moment: from the birth of each process on, until all are ready."""
+    pressed: Counter[int] = Counter()
+
+    async def press() -> None:
+        while True:
+            for process_id in process_ids():
+                os.kill(process_id, signal.SIGINT)
+                pressed[process_id] += 1
+            await asyncio.sleep(0.001)
+
+    watcher = Watcher()
+    with KnownServer().serving() as server:
+        some = traffic(even(6), sessions=[ONE] * 6)
+
+        async def main() -> WorkersEnd:
+            pool = Workers(job(server.url, some).split(2), sink=watcher.keep, spectator=watcher)
+            pressing = asyncio.create_task(press())
+            try:
+                return await pool.run(noting([]))
+            finally:
+                pressing.cancel()
+
+        end = asyncio.run(main())
+
+    assert len(pressed) == 2
+    assert min(pressed.values()) > 20
+    assert (end.problem, len(watcher.results)) == ("", 6)
+
+
+def test_ctrl_c_in_a_terminal_is_the_parent_s_matter() -> None:
+    pressed: list[int] = []
+
+    def press(_: Workers) -> None:
         if not pressed:
-            pressed.extend(pool.process_ids)
-            for process_id in pool.process_ids:
+            pressed.extend(process_ids())
+            for process_id in pressed:
                 os.kill(process_id, signal.SIGINT)
 
     watcher = Watcher()
@@ -181,7 +236,7 @@ def test_a_worker_s_own_failure_is_said_in_a_line(tmp_path: Path) -> None:
     some = traffic(even(4), sessions=[ONE] * 4)
     url = "https://127.0.0.1:9"
     spec = ClientSpec(api="completions", url=url, model=MODEL, timeout_s=3, ca=tmp_path / "none")
-    end, origins = attack(Job(traffics=[(some, spec)], dilation=1.0), 2, Watcher())
+    end, origins = attack(Job(traffics=[(some, spec)]), 2, Watcher())
 
     assert end.problem.startswith("worker ")
     assert "failed: OptionError: --ca=" in end.problem

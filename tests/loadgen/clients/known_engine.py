@@ -14,7 +14,7 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 
 @dataclass(kw_only=True)
 class KnownEngine(pb_grpc.VllmEngineServicer):  # type: ignore[misc]
-    """Answers with the prompt's ids again and again, a token a message.
+    """Answers with the prompt's ids again and again, `at_once` tokens a message.
 
     As of the published servicer, `completion_tokens` counts those of the message.
 
@@ -26,6 +26,8 @@ class KnownEngine(pb_grpc.VllmEngineServicer):  # type: ignore[misc]
     finish_reason: str = "length"
     completes: bool = True
     endless: bool = False
+    cached_tokens: int = 2
+    at_once: int = 1
     step_s: float = 0.0
     requests: list[Any] = field(default_factory=list)
     metadata: list[dict[str, Any]] = field(default_factory=list)
@@ -37,15 +39,15 @@ class KnownEngine(pb_grpc.VllmEngineServicer):  # type: ignore[misc]
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata() or ()))
         if self.code is not None:
-            await context.abort(self.code, "no\nroom")
+            await context.abort(self.code, "no\n\x1b[2Jroom")
         ids = list(request.tokenized.input_ids)
         tokens = request.sampling_params.max_tokens
-        counts = {"prompt_tokens": len(ids), "cached_tokens": 2}
+        counts = {"prompt_tokens": len(ids), "cached_tokens": self.cached_tokens}
         try:
             for at in range(tokens):
                 await asyncio.sleep(self.step_s)
                 chunk = pb.GenerateStreamChunk(
-                    token_ids=[ids[at % len(ids)]], completion_tokens=1, **counts
+                    token_ids=[ids[at % len(ids)]] * self.at_once, completion_tokens=1, **counts
                 )
                 yield pb.GenerateResponse(chunk=chunk)
                 if self.endless:

@@ -14,7 +14,7 @@ from loadgen.clients.open_client import open_client
 from loadgen.clients.server_facts import served_model
 from loadgen.clients.server_session import open_session
 from loadgen.errors import OptionError, ServerError
-from loadgen.records.result import CONNECTION
+from loadgen.records.result import CONNECT
 from tests.loadgen.clients.test_openai_http import EVENT, LAST, REQUEST
 
 
@@ -68,7 +68,7 @@ def test_https_is_checked_by_the_given_certificates(authority: tuple[trustme.CA,
     believed, not_believed = asyncio.run(ask())
 
     assert (believed.error, len(believed.chunk_ns)) == (None, 3)
-    assert not_believed.error == CONNECTION
+    assert not_believed.error == CONNECT
     assert "certificate" in not_believed.message
 
 

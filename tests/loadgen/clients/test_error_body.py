@@ -13,6 +13,10 @@ from loadgen.clients.error_body import error_message
         (b"\xff" * 3, "\ufffd" * 3),
         (b"x" * 1000, "x" * 200),
         (b"", ""),
+        (b"[" * 100_000, "[" * 200),  # deeper than any parser goes
+        (b'{"error": "\xff"}', '{"error": "\ufffd"}'),
+        (b'{"error": "\\u001b[2Jgone"}', "[2Jgone"),
+        (b"\x1b]0;title\x07", "]0;title"),
     ],
 )
 def test_an_error_body_of_any_form_becomes_one_short_line(body: bytes, words: str) -> None:

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.clients.reply_stream import LINE_BYTES_MAX, ReplyStream
+from loadgen.clients.reply_stream import (
+    CHUNKS_BEYOND_MAX,
+    LINE_BYTES_MAX,
+    MEAN_EVENT_BYTES_MAX,
+    ReplyStream,
+)
 
 
 def chunk(text: str, finish_reason: str | None = None) -> str:
@@ -29,7 +34,7 @@ REPLY = events(chunk("Über"), chunk("data: \n\n"), chunk("", "length"), usage(7
 
 def read(*pieces: bytes) -> ReplyStream:
     """Feed piece i at time i, and finish."""
-    stream = ReplyStream()
+    stream = ReplyStream(asked_tokens=8)
     for at_ns, piece in enumerate(pieces):
         stream.feed(piece, at_ns)
     stream.finish()
@@ -117,6 +122,12 @@ def test_an_empty_last_event_is_a_token_only_if_the_server_counts_it(
         (events('{"choices": 3}', "[DONE]"), "cannot be read"),
         (events(chunk("a"), '{"error": {"message": "engine died", "code": 500}}'), "engine died"),
         (b"data: " + b"x" * LINE_BYTES_MAX, "a line of more than"),
+        (b'data: {"choices": [{"text": "\xff"}]}\n\n', "cannot be read"),
+        (b'data: {"x": ' + b"[" * 100_000 + b"\n\n", "cannot be read"),
+        (b'data: {"error": ' + b"[" * 100_000 + b"\n\n", "cannot be read"),
+        (events(usage(10**30, 1), "[DONE]"), "cannot be read"),
+        (events(usage(1, -5), "[DONE]"), "cannot be read"),
+        (events('{"choices": [{"text": "a", "token_ids": [-1]}]}'), "cannot be read"),
     ],
 )
 def test_a_reply_that_fails_says_how(data: bytes, error: str) -> None:
@@ -124,6 +135,29 @@ def test_a_reply_that_fails_says_how(data: bytes, error: str) -> None:
 
     assert stream.error is not None
     assert re.search(error, stream.error)
+
+
+def test_a_reply_may_be_longer_than_asked_but_not_by_far() -> None:
+    stream = ReplyStream(asked_tokens=3)
+    one = events(chunk("a"))
+
+    assert stream.feed(one * (CHUNKS_BEYOND_MAX + 3), 0) == CHUNKS_BEYOND_MAX + 3
+    assert stream.error is None
+    assert stream.feed(one, 1) == 1
+    assert "far more than was asked for" in str(stream.error)
+    assert stream.feed(one, 2) == 0
+
+
+def test_a_reply_of_comments_that_never_ends_is_given_up() -> None:
+    stream = ReplyStream(asked_tokens=0)
+    comment = b": " + b"x" * (LINE_BYTES_MAX // 2) + b"\n"
+    pieces = CHUNKS_BEYOND_MAX * MEAN_EVENT_BYTES_MAX // len(comment)
+    for _ in range(pieces):
+        stream.feed(comment, 0)
+    assert stream.error is None
+    stream.feed(comment, 0)
+
+    assert "far more than was asked for" in str(stream.error)
 
 
 def test_what_follows_an_error_or_the_end_is_ignored() -> None:
@@ -139,7 +173,7 @@ def delta(finish_reason: str | None = None, **said: object) -> str:
 
 
 def test_a_chat_begins_with_its_first_token_and_not_with_its_role() -> None:
-    stream = ReplyStream(keep=True)
+    stream = ReplyStream(asked_tokens=8, keep=True)
     for at_ns, payload in enumerate(
         (
             delta(role="assistant", content=""),
@@ -168,7 +202,7 @@ def test_a_chat_begins_with_its_first_token_and_not_with_its_role() -> None:
     ],
 )
 def test_everything_that_a_chat_generates_is_a_chunk(said: dict[str, object], chunks: int) -> None:
-    stream = ReplyStream()
+    stream = ReplyStream(asked_tokens=8)
 
     assert stream.feed(events(delta(**said)), 5) == chunks
     assert stream.chunk_ns == [5] * chunks
@@ -178,7 +212,7 @@ def test_what_is_kept_is_the_text_and_the_ids_and_else_nothing() -> None:
     first = {"choices": [{"index": 0, "text": "a", "token_ids": [5, 6]}]}
     second = {"choices": [{"index": 0, "text": "b", "token_ids": [7]}]}
     data = events(json.dumps(first), json.dumps(second))
-    kept, other = ReplyStream(keep=True), ReplyStream()
+    kept, other = ReplyStream(asked_tokens=8, keep=True), ReplyStream(asked_tokens=8)
     kept.feed(data, 0)
     other.feed(data, 0)
 

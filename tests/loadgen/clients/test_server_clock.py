@@ -1,8 +1,11 @@
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from loadgen.clients import question
 from loadgen.clients.server_clock import parse_metrics, read_server
 from loadgen.clients.server_session import open_session
 from loadgen.errors import ServerError
@@ -117,6 +120,79 @@ def test_a_server_without_metrics_is_an_answer_and_says_why() -> None:
     with KnownServer().serving() as server:
         assert read(server.url) == ServerReading(problem="status 404")
     assert read(server.url).problem.startswith("cannot be reached")
+
+
+def test_labels_are_what_a_terminal_only_shows() -> None:
+    page = 'ultraserve_info{system="a\x1b[2Jtray"} 1.0\n'
+
+    assert parse_metrics(page).info == {"system": "a[2Jtray"}
+
+
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[str]:
+    """A server that answers everything with these bytes, and closes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def read_of(answer: bytes, *, must_answer: bool) -> ServerReading:
+    async def ask() -> ServerReading:
+        async with answering(answer) as url, open_session() as session:
+            return await read_server(session, url, must_answer=must_answer)
+
+    return asyncio.run(ask())
+
+
+def ok(page: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page)
+
+
+NOTHING = b"Content-Length: 0\r\n\r\n"
+CUT_OFF = b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nultraserve_clock_dilation 4\n"
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", CUT_OFF, b"HTTP/1.1 429 Busy\r\n" + NOTHING, b"HTTP/1.1 502 Bad\r\n" + NOTHING]
+)
+def test_a_page_that_fails_is_an_error_where_it_must_answer(answer: bytes) -> None:
+    assert read_of(answer, must_answer=False).problem
+    with pytest.raises(ServerError, match="/metrics: "):
+        read_of(answer, must_answer=True)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+def test_a_server_that_has_no_such_page_is_measured_in_wall_time(status: int) -> None:
+    answer = b"HTTP/1.1 %d No\r\n" % status + NOTHING
+
+    assert read_of(answer, must_answer=True) == ServerReading(problem=f"status {status}")
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (b"ultraserve_chips \xff\n", "not Prometheus text"),
+        (b"ultraserve_chips\n", "not Prometheus text"),
+        (b'ultraserve_chips{, ="1"} 3\n', "not Prometheus text"),  # an IndexError of the parser
+        (b"ultraserve_clock_dilation 1e-300\n", "no clock's"),
+        (b"ultraserve_clock_dilation 1e300\n", "no clock's"),
+    ],
+)
+def test_a_page_that_cannot_be_used_is_refused_in_one_line(page: bytes, words: str) -> None:
+    with pytest.raises(ServerError, match=words):
+        read_of(ok(page), must_answer=False)
+
+
+def test_a_page_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(question, "ANSWER_BYTES_MAX", 10)
+    assert read_of(ok(b"# " + b"x" * 7 + b"\n"), must_answer=True) == ServerReading()
+    with pytest.raises(ServerError, match="more than 10 bytes"):
+        read_of(ok(b"# " + b"x" * 8 + b"\n"), must_answer=True)
 
 
 def test_a_virtual_clock_is_refused() -> None:

@@ -6,6 +6,7 @@ import aiohttp
 import aiohttp.web
 import pytest
 
+from loadgen.clients import question
 from loadgen.clients.server_facts import ServedModel, served_model
 from loadgen.clients.server_session import open_session
 from loadgen.clients.server_tokenizer import QUESTIONS_AT_ONCE, ServerTokenizer
@@ -79,15 +80,17 @@ def test_the_model_is_the_first_or_the_one_that_is_wanted() -> None:
 def test_a_server_that_is_not_there_is_one_line() -> None:
     with KnownServer().serving() as server:
         pass
-    with pytest.raises(ServerError, match=r"/v1/models: cannot be reached"):
+    with pytest.raises(ServerError, match=r"/v1/models: cannot be reached: Connection refused$"):
         model_of(server, None)
 
 
-def test_an_answer_of_another_form_is_one_line() -> None:
-    async def other(_: aiohttp.web.Request) -> aiohttp.web.Response:
-        return aiohttp.web.json_response({"models": []})
+def model_by(answer: bytes) -> ServedModel:
+    """What a server has whose every answer is these bytes."""
 
-    async def ask() -> None:
+    async def other(_: aiohttp.web.Request) -> aiohttp.web.Response:
+        return aiohttp.web.Response(body=answer)
+
+    async def ask() -> ServedModel:
         app = aiohttp.web.Application()
         app.router.add_get("/v1/models", other)
         runner = aiohttp.web.AppRunner(app)
@@ -95,9 +98,38 @@ def test_an_answer_of_another_form_is_one_line() -> None:
         await aiohttp.web.TCPSite(runner, "127.0.0.1", 0).start()
         try:
             async with open_session() as session:
-                await served_model(session, f"http://127.0.0.1:{runner.addresses[0][1]}", None)
+                url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+                return await served_model(session, url, None)
         finally:
             await runner.cleanup()
 
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"models": []}',
+        b'{"data": [{"id": "\xff"}]}',
+        b'{"x": ' + b"[" * 100_000,
+        b'{"data": [{"id": "a", "max_model_len": -1}]}',
+        b'{"data": [{"id": "a", "max_model_len": 1000000000000000000000000000000}]}',
+    ],
+)
+def test_an_answer_of_another_form_is_one_line(answer: bytes) -> None:
     with pytest.raises(ServerError, match="the answer is not the expected"):
-        asyncio.run(ask())
+        model_by(answer)
+
+
+def test_a_model_whose_name_would_steer_a_terminal_is_refused() -> None:
+    with pytest.raises(ServerError, match="control characters") as caught:
+        model_by(b'{"data": [{"id": "a\\u001b[2J"}]}')
+    assert str(caught.value).isprintable()
+
+
+def test_an_answer_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = b'{"data": [{"id": "a"}]}'
+    monkeypatch.setattr(question, "ANSWER_BYTES_MAX", len(answer))
+    assert model_by(answer).name == "a"
+    with pytest.raises(ServerError, match="an answer of more than"):
+        model_by(answer + b" ")

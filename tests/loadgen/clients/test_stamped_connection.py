@@ -80,7 +80,7 @@ def test_what_waits_when_its_connection_is_lost_is_not_lost_with_it() -> None:
         loop = asyncio.get_running_loop()
         handler = StampedHandler(loop, ArrivalQueue(loop, lambda: 7))
         handler.set_response_params(read_until_eof=True)
-        reply = ArrivingReply(ReplyStream(), on_chunks=lambda _: None)
+        reply = ArrivingReply(ReplyStream(asked_tokens=8), on_chunks=lambda _: None)
         handler.begin(reply)
         handler.data_received(HEAD + framed(EVENT))
         handler.connection_lost(None)

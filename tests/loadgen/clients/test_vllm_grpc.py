@@ -11,6 +11,8 @@ import trustme
 from loadgen.clients.client import Reply
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.open_client import open_client
+from loadgen.clients.reply_stream import CHUNKS_BEYOND_MAX
+from loadgen.clients.server_json import TOKENS_MAX
 from loadgen.errors import OptionError
 from loadgen.records.request import Message, Request
 from loadgen.records.result import ABORTED, STREAM, TIMEOUT
@@ -106,7 +108,7 @@ def test_the_request_on_the_wire_says_what_http_would() -> None:
 def test_a_refusal_is_an_error_of_its_code_in_one_line() -> None:
     (reply,) = send(KnownEngine(code=grpc.StatusCode.RESOURCE_EXHAUSTED))
 
-    assert (reply.error, reply.message) == ("RESOURCE_EXHAUSTED", "no room")
+    assert (reply.error, reply.message) == ("RESOURCE_EXHAUSTED", "no [2Jroom")
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:
@@ -135,6 +137,24 @@ def test_a_reply_that_is_not_complete_is_an_error_and_keeps_what_came(
 
     assert (reply.error, len(reply.chunk_ns)) == (STREAM, 4)
     assert words in reply.message
+
+
+@pytest.mark.parametrize(
+    ("engine", "chunks", "words"),
+    [
+        (KnownEngine(endless=True, cached_tokens=TOKENS_MAX + 1), 0, "a count of more than"),
+        (KnownEngine(endless=True, at_once=CHUNKS_BEYOND_MAX + 5), 0, "far more than was asked"),
+        (KnownEngine(at_once=CHUNKS_BEYOND_MAX // 4), 4, ""),
+    ],
+)
+def test_a_reply_out_of_its_bounds_is_an_error_and_its_call_is_ended(
+    engine: KnownEngine, chunks: int, words: str
+) -> None:
+    (reply,) = send(engine, cancel_after_s=20 if words else None)
+
+    assert (reply.error, len(reply.chunk_ns)) == (STREAM if words else None, chunks)
+    assert words in reply.message
+    assert engine.cancelled == bool(words)
 
 
 def test_a_reply_that_does_not_end_in_time_is_a_timeout() -> None:

@@ -44,7 +44,7 @@ def test_the_report_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> Non
     assert done.returncode == 0
     assert "UltraServe load report" in done.stdout
     assert "repeat: ultraserve-loadgen run --url" in done.stdout
-    assert re.search(r"5/5 done .*errors 0", done.stderr)
+    assert re.search(r"5 completed of 5 .*errors 0", done.stderr)
     assert "Traceback" not in done.stderr
     assert json.loads((tmp_path / "r.json").read_text())["completed_requests"] == 5
 
@@ -111,6 +111,12 @@ def test_a_request_that_failed_makes_the_exit_code_1(capsys: pytest.CaptureFixtu
         assert main(words) == 1
 
     assert "status 503" in capsys.readouterr().out
+
+
+def test_a_run_that_measured_nothing_is_no_success() -> None:
+    with KnownServer(**QUICK).serving() as server:
+        words = ["run", "--url", server.url, "--requests", "4", "--concurrency", "2", *SHORT]
+        assert main([*words, "--skip", "1h", "--duration", "2s"]) == 1
 
 
 def test_ctrl_c_aborts_what_is_under_way_and_still_reports(tmp_path: Path) -> None:
@@ -229,3 +235,81 @@ def test_the_key_goes_with_every_request_and_into_no_report(
         assert server.keys == sent
     shown = capsys.readouterr()
     assert "a-key-of-one-s-own" not in f"{path.read_text()}{shown.out}{shown.err}"
+
+
+def test_a_results_file_that_holds_a_run_is_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = recorded(tmp_path, "r.jsonl")
+    held = path.read_bytes()
+    with KnownServer(**QUICK).serving() as server:
+        words = ["run", "--url", server.url, "--requests", "3", "--concurrency", "3", *SHORT]
+        assert main([*words, "--results", str(path)]) == 2
+        assert server.bodies == []
+
+    assert path.read_bytes() == held
+    assert f"--results={path}: expected a file that is not there yet" in capsys.readouterr().err
+
+
+def test_a_results_file_is_not_there_before_there_is_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+
+    assert main(["run", "--url", "http://127.0.0.1:9", "--results", str(path), "--quiet"]) == 2
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--json", "a", "--csv", "./a"], "--json and --csv are the same file, a"),
+        (["run", "--results", "a", "--png", "a"], "--results and --png are the same file, a"),
+        (["run", "--trace", "t.csv", "--csv", "t.csv"], "--trace and --csv are the same file"),
+        (["report", "t.csv", "--json", "x/../t.csv"], "the input and --json are the same file"),
+        (["report", "x", "--json", "x/sweep.json"], "the input and --json are the same file"),
+        (["compare", "t.csv", "u", "--json", "t.csv"], "the input and --json are the same file"),
+        (
+            ["sweep", "--rates", "1", "--dir", "x", "--json", "x/sweep.json"],
+            "the sweep's and --json are the same file",
+        ),
+    ],
+)
+def test_a_file_is_of_one_use(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "t.csv").write_text("kept")
+
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert (tmp_path / "t.csv").read_text() == "kept"
+
+
+def test_a_header_of_the_environment_goes_out_and_into_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINE", "Bearer hush-1")
+    for value in ("@MINE", "Bearer hush-1"):
+        path = tmp_path / f"{len(value)}.jsonl"
+        with KnownServer(**QUICK).serving() as server:
+            words = ["run", "--url", server.url, "--requests", "2", "--concurrency", "2", *SHORT]
+            words += ["--results", str(path), "--json", str(tmp_path / "r.json")]
+            assert main([*words, "--header", f"Authorization:{value}"]) == 0
+        assert "Bearer hush-1" in server.keys
+        shown = capsys.readouterr()
+        assert "repeat: " in shown.out
+        for text in (shown.out, shown.err, path.read_text(), (tmp_path / "r.json").read_text()):
+            assert "hush" not in text
+
+
+def test_words_that_are_no_utf_8_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--json", "a\udcff.json"]) == 2
+
+    err = capsys.readouterr().err
+    assert err == (
+        "ultraserve-loadgen: 'a\\udcff.json': expected UTF-8: the command is in every report\n"
+    )

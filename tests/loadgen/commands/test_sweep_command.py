@@ -1,6 +1,7 @@
 """The command `sweep` against a known server; its decisions are tested in virtual time."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,9 @@ def test_a_sweep_leaves_its_runs_its_record_and_its_report(
     assert main(["report", str(folder)]) == 0
     assert capsys.readouterr().out == then.out
     assert main(["report", str(folder / names[0])]) == 0
-    assert "closed loop" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "closed loop" in shown
+    assert re.search(r"repeat: .* run .*--seed 0 --requests 30 --concurrency 1\n", shown)
 
 
 def test_one_class_is_varied_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
@@ -66,7 +69,10 @@ def test_one_class_is_varied_and_the_others_stay_as_they_are(tmp_path: Path) -> 
         (["--rates", "1", "--rate", "2"], "unrecognized arguments: --rate 2"),
         (["--concurrencies", "1.5"], "--concurrencies=1.5: expected whole numbers"),
         (["--rates", "1", "--vary", "other"], "--vary=other: expected default"),
-        (["--rates", "1", "--class", "a", "--class", "b", "--rate", "1"], "--vary=None: expected"),
+        (
+            ["--rates", "1", "--class", "a", "--class", "b", "--rate", "1"],
+            "with several classes a sweep needs --vary: one of the classes a, b",
+        ),
         (
             ["--rates", "1", "--dir", "/proc/self/sweep"],
             "--dir=/proc/self/sweep: expected a folder",
@@ -92,4 +98,4 @@ def test_a_folder_with_a_sweep_in_it_is_not_written_over(
     (tmp_path / "sweep.json").write_text("{}")
 
     assert swept(tmp_path, "--rates", "9", "--requests", "3") == 2
-    assert "expected a folder without a sweep in it" in capsys.readouterr().err
+    assert "expected a folder that is not there yet, or empty" in capsys.readouterr().err

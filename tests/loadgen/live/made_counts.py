@@ -13,7 +13,7 @@ MS = 1_000_000
 def class_header(
     name: str = "chat",
     *,
-    requests: int = 10,
+    requests: int | None = 10,
     output_tokens: int | None = 200,
     ends_s: float | None = None,
     time: str = "emulated",

@@ -5,7 +5,7 @@ import time
 import pytest
 from rich.console import Console
 
-from loadgen.live.figure_words import count_words, duration_words, ms_words
+from loadgen.live.figure_words import clock_words, count_words, ms_words
 from loadgen.live.live_counts import LiveCounts
 from loadgen.live.live_view import live_view
 from loadgen.live.screen import screen
@@ -46,7 +46,7 @@ def test_a_pipe_gets_plain_lines_even_from_a_short_run() -> None:
     lines = shown(terminal=False).splitlines()
 
     assert lines[0] == "making prompts..."
-    assert "2/10 done  3 in flight" in lines[1]
+    assert "1 completed, 1 failed of 10  3 in flight" in lines[1]
     assert "(emulated time)" in lines[1]
     assert "\x1b" not in "".join(lines)
 
@@ -95,12 +95,12 @@ def test_the_picture_fits_and_keeps_every_figure(width: int) -> None:
     (chat,) = [line for line in lines if line.strip().startswith("chat ")]
     # 2 wall s are 0.5 emulated s: 5 sent, 2 ended; 100 and 40 wall ms are 25 and 10.
     cells = chat.split()[-9:]
-    assert cells == ["2/10", "3", "10.0", "4.00", "25.0", "25.0", "10.0", "10.0", "1"]
+    assert cells == ["1/10", "3", "10.0", "4.00", "25.0", "25.0", "10.0", "10.0", "1"]
     for words in ("emulated time (1 s is 4 wall s)", "loop lag 0.31 ms", "2 failed: 2 timeout"):
         assert words in text
     assert text.count("Poisson, 4 sessions per emulated s") == 2
     (whole,) = [line for line in lines if line.strip().startswith("all ")]
-    assert "4/20" in whole
+    assert "2/20" in whole
 
 
 def test_one_class_has_no_row_for_all() -> None:
@@ -108,7 +108,7 @@ def test_one_class_has_no_row_for_all() -> None:
 
 
 def test_words_keep_their_width() -> None:
-    assert [duration_words(each) for each in (None, 0.2, 71, 3_723)] == [
+    assert [clock_words(each) for each in (None, 0.2, 71, 3_723)] == [
         "-",
         "0:01",
         "1:11",

@@ -28,7 +28,8 @@ def test_a_moment_gives_rates_in_the_run_s_time_and_the_time_left_in_wall_time()
     assert (seen.share, seen.left_wall_s) == (0.4, pytest.approx(12))
     assert (seen.time, seen.total.requests, seen.total.failed) == ("emulated", 10, 1)
     assert plain_line(seen) == (
-        "0:08  3/10 done  2 in flight  2.50/s  TTFT p50 50.0 p99 74.5 ms  TPOT p50 - p99 - ms  "
+        "0:08  2 completed, 1 failed of 10  2 in flight  2.50/s  TTFT p50 50.0 p99 74.5 ms  "
+        "TPOT p50 - p99 - ms  "
         "40.0 tokens/s  (emulated time)  errors 1 (1 timeout)  ETA 0:12"
     )
 
@@ -62,12 +63,31 @@ def test_before_the_first_reply_the_time_left_is_unknown() -> None:
 
 @pytest.mark.parametrize(("time", "left_wall_s"), [("emulated", 30.0), ("wall", 0.0)])
 def test_a_class_that_ends_by_time_is_done_by_time(time: str, left_wall_s: float) -> None:
-    counts = begun(class_header(requests=1_000_000, ends_s=10.0, time=time))
+    counts = begun(class_header(requests=None, output_tokens=None, ends_s=10.0, time=time))
     counts.add_result(result())
     seen = Snapshots(counts).take(10.0)
 
     assert seen.total.requests is None
     assert seen.left_wall_s == left_wall_s
+
+
+def test_a_class_that_ends_by_time_or_by_its_plan_is_done_by_what_comes_first() -> None:
+    planned = class_header(requests=4, output_tokens=None, ends_s=100.0)
+    counts = begun(planned, dilation=None)
+    counts.add_result(result())
+    counts.add_result(result(error="timeout"))
+    seen = Snapshots(counts).take(10.0)
+
+    assert (seen.share, seen.total.requests) == (0.5, 4)
+    assert "1 completed, 1 failed of 4" in plain_line(seen)
+
+
+def test_requests_of_all_are_unknown_where_those_of_one_class_are() -> None:
+    counts = begun(class_header("a"), class_header("b", requests=None, ends_s=10.0))
+    seen = Snapshots(counts).take(1.0)
+
+    assert [each.requests for each in (*seen.classes, seen.total)] == [10, None, None]
+    assert "b: 0 completed  0 in flight" in plain_line(seen)
 
 
 def test_the_class_with_the_longest_way_to_go_says_when_all_is_over() -> None:
@@ -82,7 +102,7 @@ def test_the_class_with_the_longest_way_to_go_says_when_all_is_over() -> None:
     assert seen.left_wall_s == pytest.approx(90)
     assert [each.ended for each in seen.classes] == [10, 1]
     assert (seen.total.ended, seen.total.requests) == (11, 20)
-    assert plain_line(seen).startswith("0:10  fast: 10/10 done  0 in flight  1.00/s")
+    assert plain_line(seen).startswith("0:10  fast: 10 completed of 10  0 in flight  1.00/s")
 
 
 def test_the_largest_lag_of_all_workers_is_told() -> None:

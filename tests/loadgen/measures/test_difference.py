@@ -2,10 +2,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from loadgen.errors import LoadError
 from loadgen.measures.comparison import Comparison, Difference
-from loadgen.measures.difference import compare
+from loadgen.measures.difference import FALSE_DISCOVERIES, compare, judged
 from tests.loadgen.measures.made_run import (
     EMULATED_END,
     EMULATED_START,
@@ -117,6 +120,63 @@ def test_an_slo_s_attainment_is_compared() -> None:
 
     assert figure(found, "attainment").verdict == "worse"
     assert figure(found, "goodput_per_s").verdict == "worse"
+
+
+def test_a_figure_that_may_have_been_nothing_has_not_become_less_than_that() -> None:
+    # Goodput comes in one burst: in some replicas there is none of it.
+    runs = [
+        made_run(
+            [result(at, at, at + (5 if at < least else 50)) for at in range(0, 1_000, 20)],
+            slo="ttft=10ms",
+            seed=seed,
+        )
+        for seed, least in enumerate((200, 60))
+    ]
+    found = figure(compare([runs[0]], [runs[1]]), "goodput_per_s")
+
+    assert found.low == -1.0
+    assert all(
+        each.low is None or each.low >= -1 for each in compare(*([run] for run in runs)).differences
+    )
+
+
+def test_what_can_and_what_cannot_be_judged_is_told_apart() -> None:
+    found = compare([served(0)], [served(1, slower=3, run_seed=1)])
+
+    assert len(found.judged) + len(found.unknown) == len(found.differences)
+    assert ("ttft_ms", "p99") in {(each.figure, each.statistic) for each in found.unknown}
+    assert set(found.beyond_noise) <= set(found.judged)
+
+
+def test_short_single_runs_are_said_to_be_noisier_than_they_show() -> None:
+    def notes(requests: int, runs: int) -> str:
+        sides = [[served(seed + at, requests=requests) for seed in range(runs)] for at in (0, 10)]
+        return " ".join(compare(*sides).notes)
+
+    assert "a run of 300 requests" in notes(300, 1)
+    assert "requests shows too little" not in notes(1_000, 1)
+    assert notes(300, 3) == ""
+
+
+def test_three_runs_a_side_are_judged_as_scipy_s_welch_test_of_logarithms_of_like_size() -> None:
+    # With little spread the logarithm's deviation is the relative one.
+    firsts = ([100.0, 101.0, 102.5], [103.0, 103.2, 105.0])
+    sides = [[made_run([result(0, 0, at, at + 10)]) for at in side] for side in firsts]
+    found = figure(compare(*sides), "ttft_ms", "p50")
+    theirs = stats.ttest_ind(np.log(firsts[0]), np.log(firsts[1]), equal_var=False)
+
+    assert found.p_value == pytest.approx(theirs.pvalue, rel=0.02)
+
+
+@given(p_values=st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_the_false_discovery_rate_is_held_as_scipy_holds_it(p_values: list[float]) -> None:
+    differences = [
+        Difference(figure="in_flight", statistic="", traffic_class="", a=1.0, b=2.0, p_value=each)
+        for each in p_values
+    ]
+    theirs = stats.false_discovery_control(p_values) <= FALSE_DISCOVERIES
+
+    assert [each.beyond_noise for each in judged(differences)] == theirs.tolist()
 
 
 def test_classes_are_compared_one_by_one_too() -> None:

@@ -13,9 +13,12 @@ from loadgen.measures.intervals import (
     rate_estimate,
     share_estimate,
     spread_of_sum,
+    wilson,
 )
-from loadgen.measures.run_measures import PERCENTILES, Estimate
-from loadgen.measures.samples import CELLS, Float64s, Samples
+from loadgen.measures.run_measures import PERCENTILES
+from loadgen.measures.samples import CELLS, Samples
+from loadgen.records.arrays import Float64s
+from loadgen.records.estimate import Estimate
 
 RUNS = 300
 # Of 300 runs at a true coverage of 95 % fewer than 272 (90.7 %) hit in 1 of 1,000 experiments; of
@@ -133,9 +136,14 @@ def test_a_share_of_all_says_no_more_than_the_latencies_that_it_was_judged_by() 
     assert like.low < 0.98 < alone.low
 
 
+def poisson_rate(chance: np.random.Generator) -> Estimate:
+    counts = chance.poisson(10, CELLS).astype(np.float64)
+    return rate_estimate(counts, 60.0, events=counts.sum())
+
+
 def test_a_rate_of_a_poisson_process_is_as_sure_as_its_count() -> None:
     chance = np.random.default_rng(4)
-    found = [rate_estimate(chance.poisson(10, CELLS).astype(np.float64), 60.0) for _ in range(RUNS)]
+    found = [poisson_rate(chance) for _ in range(RUNS)]
 
     widths = [each.high - each.value for each in found if each.high is not None]
     # 1,200 in 60 s: 20 per s, standard error sqrt(1,200) / 60 = 0.577, Student's t(14) 2.145.
@@ -144,7 +152,7 @@ def test_a_rate_of_a_poisson_process_is_as_sure_as_its_count() -> None:
 
 
 def test_an_even_rate_has_no_width() -> None:
-    found = rate_estimate(np.full(CELLS, 5.0), 60.0)
+    found = rate_estimate(np.full(CELLS, 5.0), 60.0, events=600)
 
     assert (found.low, found.value, found.high) == (10.0, 10.0, 10.0)
 
@@ -160,6 +168,33 @@ def test_the_spread_of_independent_cells_is_the_sum_of_their_variances() -> None
 
     assert np.mean(spreads) == pytest.approx(CELLS, rel=0.06)
     assert spread_of_sum(np.zeros(1)) is None
+
+
+def test_what_is_never_negative_has_no_bound_that_is() -> None:
+    burst = np.zeros(CELLS)
+    burst[:3] = 4.0
+    found = rate_estimate(burst, 60.0, events=12)
+    mean = mean_estimate(Samples.in_order(np.array([0.0, 0.1, 50.0, 0.2])))
+
+    for each in (found, mean):
+        assert each.low is not None
+        assert each.high is not None
+        assert 0 < each.low < each.value < each.high
+        # The interval is of the logarithm: as far up as down.
+        assert each.value / each.low == pytest.approx(each.high / each.value)
+
+
+def test_a_rate_of_nothing_has_no_interval() -> None:
+    assert rate_estimate(np.zeros(CELLS), 60.0, events=0) == Estimate(value=0.0)
+
+
+def test_wilson_s_interval_is_scipy_s_and_never_beyond_a_share() -> None:
+    for kept, count in ((0, 3), (3, 3), (0, 300), (41, 97)):
+        low, high = wilson(kept / count, count, tail=0.025)
+        theirs = stats.binomtest(kept, count).proportion_ci(method="wilson")
+        assert (low, high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
+        assert 0.0 <= low <= high <= 1.0
+        assert not np.signbit(low)
 
 
 @given(

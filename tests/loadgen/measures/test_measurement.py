@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from loadgen.measures.definitions import DISTRIBUTIONS, RATES
 from loadgen.measures.measurement import measure_run
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
+from loadgen.records.estimate import Estimate
 from loadgen.records.result import Result
 from loadgen.records.run_record import AskedArrivals, LoopLag, RunRecord
 from tests.loadgen.measures.made_run import EMULATED_END, EMULATED_START, made_run, result
@@ -101,20 +103,24 @@ def test_failed_and_aborted_requests_are_counted_and_not_measured() -> None:
                 result(0, 5, 20, 30),
                 result(0, 0, error="status 503", message="no room"),
                 result(0, 0, error="status 503", message="still none"),
-                result(0, 2, 9_000, error="connection"),
+                result(0, 0, error="stream", message="unreadable"),
+                result(0, 0, error="stream", message="too long"),
+                result(0, 0, error="stream", message="too long"),
+                result(0, 2, 9_000, error="cut off"),
                 result(0, 3, 8_000, error="aborted"),
             ]
         )
     )
     total = measures.total
 
-    assert (total.requests, total.completed, total.failed, total.aborted) == (5, 1, 3, 1)
-    assert total.errors == {"aborted": 1, "connection": 1, "status 503": 2}
+    assert (total.requests, total.completed, total.failed, total.aborted) == (8, 1, 6, 1)
+    assert total.errors == {"aborted": 1, "cut off": 1, "status 503": 2, "stream": 3}
     assert total.example_errors["status 503"] == "no room"
+    assert total.example_errors["stream"] == "too long"  # what most of them said
     assert total.output_tokens == 2
     assert p50(total, "e2e_ms") == 30
     assert measures.wall_s == 0.03  # from the first send of all to the last token that counts
-    assert rate(measures, "failed_share") == 0.75
+    assert rate(measures, "failed_share") == 6 / 7
 
 
 def test_counts_that_are_not_as_asked_are_noticed() -> None:
@@ -124,7 +130,8 @@ def test_counts_that_are_not_as_asked_are_noticed() -> None:
         )
     ).total
 
-    assert (found.short_replies, found.uncounted_replies, found.resized_prompts) == (1, 1, 0)
+    assert (found.short_replies, found.long_replies) == (1, 0)
+    assert (found.uncounted_replies, found.resized_prompts) == (1, 0)
     assert found.output_tokens == 5  # two chunks that were not counted are two tokens
 
 
@@ -135,8 +142,8 @@ def test_a_run_without_a_completed_request_has_no_figures_and_no_error() -> None
         assert measures.window_s is None
         assert set(measures.total.rates) <= {"failed_share", "attainment"}
         assert set(measures.total.distributions) <= {"queueing_ms"}
-        assert measures.total.slo is not None
-        assert not measures.total.slo.kept
+        assert (measures.total.slo is None) == (not results)  # of nothing there is no verdict
+        assert measures.total.slo is None or not measures.total.slo.kept
 
 
 def test_what_is_skipped_is_sent_and_not_measured_but_its_tokens_come_in_the_window() -> None:
@@ -168,6 +175,71 @@ def test_energy_after_a_skipped_part_is_metered_from_its_end_on() -> None:
     assert measures.energy.provisioned_watts == 2000
     assert (without.energy.average_watts, without.energy.provisioned_watts) == (None, 2000)
     assert any("skipped part" in warning for warning in without.warnings)
+
+
+def test_joules_are_the_average_power_over_the_window_however_long_the_meters_ran() -> None:
+    # 15 s of idling at 100 W were metered with the 0.2 s of the run, which took 200 J: 1,700 J in
+    # 15.2 s are 111.8 W. The window's 0.2 s and 8 tokens: 40 tokens/s, 2.8 J each and not 212.5.
+    end = replace(EMULATED_END, emulated_s=25.2, facility_joules=1_800.0)
+    run = made_run([result(0, 0, *range(50, 450, 50))], start=EMULATED_START, end=end)
+    measures = measure_run(run)
+    energy = measures.energy
+
+    assert energy.average_watts == pytest.approx(1_700 / 15.2)
+    assert energy.joules_per_output_token == pytest.approx(1_700 / 15.2 * 0.2 / 8)
+    assert energy.output_tokens_per_s_per_mw == pytest.approx(1e6 / energy.joules_per_output_token)
+    assert any("time without load is in them" in warning for warning in measures.warnings)
+
+
+def test_requests_of_all_classes_that_kept_their_own_slo_are_good_together() -> None:
+    # Both bound TTFT at 30 ms. Of a, due at 0 and 20 ms, the second is late; b's, between them, is
+    # not: 2 of 3 in a window of 80 ms.
+    results = [
+        result(20, 20, 60, 80, traffic_class="a"),
+        result(10, 10, 30, 50, traffic_class="b"),
+        result(0, 0, 10, 20, traffic_class="a"),
+    ]
+    run = made_run(results, classes=("a", "b"), slo="ttft=30ms")
+    total = measure_run(run).total
+    free = replace(run.header.classes[1], slo="")
+    half = replace(run, header=replace(run.header, classes=(run.header.classes[0], free)))
+
+    assert total.rates["attainment"].value == pytest.approx(2 / 3)
+    assert total.rates["goodput_per_s"].value == pytest.approx(2 / 0.08)
+    assert total.rates["goodput_tokens_per_s"].value == pytest.approx(4 / 0.08)
+    assert total.slo is None
+    assert not {"attainment", "goodput_per_s"} & set(measure_run(half).total.rates)
+
+
+def test_more_chunks_than_tokens_leave_the_gaps_what_they_were() -> None:
+    total = measure_run(made_run([result(0, 0, 100, 200, 300, 400, 500, tokens=3)])).total
+
+    assert (total.distributions["itl_ms"].least, total.distributions["itl_ms"].most) == (100, 100)
+    assert (p50(total, "tpot_ms"), total.overfull_replies) == (200, 1)
+
+
+def test_no_failure_in_300_requests_is_as_sure_as_300_independent_ones_whatever_they_took() -> None:
+    # Latencies that rise all the time depend on each other, and say nothing of errors.
+    results = [result(at, at, at + 5 + at / 10) for at in range(300)]
+    failed = measure_run(made_run(results)).total.rates["failed_share"]
+
+    assert (failed.value, failed.low) == (0.0, 0.0)
+    assert failed.high == pytest.approx(stats.binomtest(0, 300).proportion_ci(method="wilson").high)
+
+
+def test_few_requests_have_rates_without_intervals_and_more_have_none_below_0() -> None:
+    def rates(count: int) -> list[Estimate]:
+        results = [result(at**3, at**3, at**3 + 5, at**3 + 9) for at in range(count)]
+        return [
+            each
+            for name, each in measure_run(made_run(results)).total.rates.items()
+            if name.endswith("per_s")
+        ]
+
+    assert {each.low for each in rates(9)} == {None}
+    for each in rates(12):
+        assert each.low is not None
+        assert 0 < each.low < each.value
 
 
 def test_classes_share_a_window_and_add_up() -> None:

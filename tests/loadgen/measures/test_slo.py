@@ -41,7 +41,7 @@ def test_a_term_may_have_a_percentile_of_its_own_and_p99_is_meant_without_one() 
         "ttft=200ms@p0",
         "ttft=200ms@99",
         "speed=1ms",
-        "ttft=1h",
+        "ttft=1d",
         "ttft=200ms,ttft=100ms",
         "ttft=٢ms",
         "ttft=" + "9" * 400 + "s",
@@ -84,5 +84,12 @@ def test_what_is_written_in_full_is_read_as_it_stands(
 
     in_ms = {"us": 1e-3, "ms": 1.0, "s": 1e3}
     assert [(each.measure, each.limit, each.percentile) for each in parse_slo(text).bounds] == [
-        (MEASURES[name], limit * in_ms[unit], at) for name, limit, unit, at in terms
+        (MEASURES[name], pytest.approx(limit * in_ms[unit], rel=1e-12), at)
+        for name, limit, unit, at in terms
     ]
+
+
+def test_a_bound_is_a_time_as_all_others_are_written() -> None:
+    bounds = parse_slo("ttft=1m30s,e2e=1h@p50").bounds
+
+    assert [bound.limit for bound in bounds] == [90e3, 3_600e3]

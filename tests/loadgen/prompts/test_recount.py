@@ -41,6 +41,7 @@ def result(
     traffic_class: str = "c",
     streamed_ids: int | None = None,
     error: str | None = None,
+    chunks: int = 0,
 ) -> Result:
     return Result(
         request_id=request_id,
@@ -51,7 +52,7 @@ def result(
         intended_ns=0,
         sent_ns=0,
         ended_ns=1,
-        chunk_ns=np.array([], dtype=np.int64),
+        chunk_ns=np.zeros(chunks, dtype=np.int64),
         asked_input_tokens=1,
         asked_output_tokens=1,
         input_tokens=1,
@@ -87,12 +88,32 @@ def test_token_ids_that_the_server_sent_count_before_any_text() -> None:
     )
 
 
-def test_replies_without_a_text_a_usage_or_an_end_are_left_out() -> None:
+def test_replies_that_were_not_kept_or_have_no_end_are_left_out_and_that_is_no_problem() -> None:
+    assert counted(result(0, None, 3), result(2, "a b", 9, error="stream")) == Recount()
+    assert counted(result(0, "a", 9, error="connect"), tokenizer=WordTokenizer()) == Recount()
+
+
+def test_replies_without_usage_are_counted_beside_their_chunks() -> None:
     found = counted(
-        result(0, None, 3), result(1, "a", None), result(2, "a b", 9, error="stream"), limit=9
+        result(0, "a b c", None, chunks=2),
+        result(1, "a", None, streamed_ids=5, chunks=4),
+        result(2, "a b", 2, chunks=1),
     )
 
-    assert found == Recount(problem="no complete reply was kept that has a usage")
+    assert found == Recount(
+        replies=1,
+        usage_tokens=2,
+        counted_tokens=2,
+        without_usage=2,
+        without_usage_chunks=6,
+        without_usage_tokens=8,
+    )
+
+
+def test_ids_without_a_text_as_over_grpc_are_counted() -> None:
+    found = counted(result(0, None, 4, streamed_ids=4), tokenizer=WordTokenizer())
+
+    assert found == Recount(replies=1, by_ids=1, usage_tokens=4, counted_tokens=4)
 
 
 def test_the_first_of_each_class_are_looked_at_whatever_the_order_of_their_ends() -> None:

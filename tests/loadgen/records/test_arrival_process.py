@@ -37,6 +37,12 @@ def test_even_gaps_have_no_spread_and_a_poisson_process_has_one_of_one() -> None
     assert poisson.bins == 1_000
 
 
+def test_a_schedule_that_is_even_but_for_the_rounding_of_its_times_has_no_spread_at_all() -> None:
+    thirds = arrival_process(np.rint(np.arange(1_000) * S / 60).astype(np.int64))
+
+    assert thirds.gap_cv == 0.0
+
+
 @pytest.mark.parametrize("times", [[], [5], [5, 5, 5]])
 def test_too_few_times_say_nothing(times: list[int]) -> None:
     found = arrival_process(np.array(times, dtype=np.int64))

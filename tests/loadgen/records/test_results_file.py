@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.errors import OptionError
+from loadgen.errors import FileError, OptionError
 from loadgen.records.result import ABORTED, Result
-from loadgen.records.results_file import ResultsError, read_results, write_results
+from loadgen.records.results_file import ResultsWriter, read_results
 from loadgen.records.run_record import (
     AskedArrivals,
     ClassHeader,
@@ -79,6 +79,17 @@ def same(one: Result, other: Result) -> bool:
     ] and (one.chunk_ns.tolist() == other.chunk_ns.tolist())
 
 
+def write_results(path: Path, record: RunRecord) -> None:
+    with ResultsWriter(path) as writer:
+        writer.header(record.header)
+        for each in record.results:
+            writer.result(each)
+        assert record.skipped is not None
+        assert record.end is not None
+        writer.skipped(record.skipped)
+        writer.end(record.end)
+
+
 RECORD = RunRecord(
     header=HEADER,
     results=[
@@ -127,15 +138,16 @@ def test_wherever_a_killed_process_left_off_what_was_whole_is_read(
 
     lines = [line for line in kept.split(b"\n")[1:] if line]
     assert back.header == HEADER
-    assert (
-        0
-        <= len(lines) - (len(back.results) + (back.skipped is not None) + (back.end is not None))
-        <= (not kept.endswith(b"\n"))
+    left_out = len(lines) - (
+        len(back.results) + (back.skipped is not None) + (back.end is not None)
     )
+    assert 0 <= left_out <= (not kept.endswith(b"\n"))
+    assert back.cut == bool(left_out)
 
 
 def edited(tmp_path: Path, line: int, text: str) -> Path:
-    path = tmp_path / "r.jsonl"
+    path = tmp_path / "edited.jsonl"
+    path.unlink(missing_ok=True)
     write_results(path, RECORD)
     lines = path.read_text().splitlines()
     lines[line - 1] = text
@@ -159,7 +171,7 @@ def test_a_malformed_line_is_refused_with_file_line_and_reason(
     tmp_path: Path, line: int, text: str, reason: str | None
 ) -> None:
     path = edited(tmp_path, line, text)
-    with pytest.raises(ResultsError) as caught:
+    with pytest.raises(FileError) as caught:
         read_results(path)
 
     message = str(caught.value)
@@ -179,19 +191,19 @@ def test_times_out_of_order_and_chunks_that_are_no_numbers_are_refused(tmp_path:
         (good.replace("[6,9]", "[6,9.5]"), "chunk_ns is a list of whole numbers"),
     ):
         assert bad != good
-        with pytest.raises(ResultsError, match=reason):
+        with pytest.raises(FileError, match=reason):
             read_results(edited(tmp_path, 2, bad))
 
 
 def test_another_format_an_empty_file_and_none_are_refused(tmp_path: Path) -> None:
     newer = edited(tmp_path, 1, '{"format": "ultraserve-loadgen/9", "run": null}')
-    with pytest.raises(ResultsError, match="is of format ultraserve-loadgen/9, not"):
+    with pytest.raises(FileError, match="is of format ultraserve-loadgen/9, not"):
         read_results(newer)
     empty = tmp_path / "empty"
     empty.touch()
-    with pytest.raises(ResultsError, match="empty: is empty"):
+    with pytest.raises(FileError, match="empty: is empty"):
         read_results(empty)
-    with pytest.raises(ResultsError, match="No such file"):
+    with pytest.raises(FileError, match="No such file"):
         read_results(tmp_path / "none")
     with pytest.raises(OptionError, match="--results"):
         write_results(tmp_path, RECORD)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import OptionError, TraceError
+from loadgen.errors import FileError, OptionError
+from loadgen.records.estimate import Estimate
 from loadgen.records.sweep_file import read_sweep, write_sweep
 from loadgen.records.sweep_record import (
     BestLoad,
     BoundShare,
     Knee,
-    Measured,
     PointFigures,
     SaturationFound,
     SweepPoint,
@@ -25,7 +25,7 @@ POINT = SweepPoint(
     seed=3,
     requests=100,
     figures=PointFigures(
-        requests_per_s=Measured(value=4.1, low=3.9, high=4.3), tokens_per_s_per_chip=12.5
+        requests_per_s=Estimate(value=4.1, low=3.9, high=4.3), tokens_per_s_per_chip=12.5
     ),
     saturation=SaturationFound(over=False, words="steady", growth_share=0.01, deviations=0.2),
     bounds=(
@@ -82,7 +82,7 @@ def test_another_file_is_refused_with_its_name_and_why(
     path = tmp_path / "sweep.json"
     path.write_text(text)
 
-    with pytest.raises(TraceError, match=reason) as caught:
+    with pytest.raises(FileError, match=reason) as caught:
         read_sweep(path)
     assert str(path) in str(caught.value)
 
@@ -94,14 +94,14 @@ def test_a_value_of_another_kind_is_refused_where_it_stands(tmp_path: Path) -> N
     fields["points"][0]["load"] = "four"
     path.write_text(json.dumps(fields))
 
-    with pytest.raises(TraceError, match=r"points\[0\]\.load|points\[...\]\.load"):
+    with pytest.raises(FileError, match=r"points\[0\]\.load|points\[...\]\.load"):
         read_sweep(path)
 
 
 def test_a_file_that_is_not_there_and_a_folder_that_cannot_be_written_are_refused(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(TraceError, match="No such file"):
+    with pytest.raises(FileError, match="No such file"):
         read_sweep(tmp_path / "sweep.json")
     with pytest.raises(OptionError, match="--dir="):
         write_sweep(tmp_path / "nowhere" / "sweep.json", SWEEP)

@@ -47,6 +47,8 @@ def class_header(
         rate_per_s=20.0,
         gap_cv=1.01,
         dispersion=0.97,
+        asked_rate_per_s=19.5,
+        asked_gap_cv=1.0,
     )
     closed = AskedArrivals(
         words=f"closed loop, {concurrency} at once", time="emulated", concurrency=concurrency

@@ -1,10 +1,10 @@
 """Sweeps made up for the reports' tests: a server that can do about 40 requests a second."""
 
+from loadgen.records.estimate import Estimate
 from loadgen.records.sweep_record import (
     BestLoad,
     BoundShare,
     Knee,
-    Measured,
     PointFigures,
     SaturationFound,
     SweepPoint,
@@ -14,9 +14,9 @@ from loadgen.records.sweep_record import (
 CAPACITY_PER_S = 40.0
 
 
-def measured(value: float, *, share: float = 0.05) -> Measured:
+def measured(value: float, *, share: float = 0.05) -> Estimate:
     """A figure with an interval of that share on both sides."""
-    return Measured(value=value, low=value * (1 - share), high=value * (1 + share))
+    return Estimate(value=value, low=value * (1 - share), high=value * (1 + share))
 
 
 def point(load: float) -> SweepPoint:
@@ -92,7 +92,7 @@ def made_sweep(loads: tuple[float, ...] = (2, 4, 8, 16, 24, 32, 36, 48)) -> Swee
             above=32.0,
             slo="ttft=200ms@p99",
             confidence=0.95,
-            words="the two are as near as was asked",
+            words="32 missed it",
         ),
         highest_requests_per_s=measured(CAPACITY_PER_S),
         pareto_per_mw=tuple(range(len(loads) - 1)),

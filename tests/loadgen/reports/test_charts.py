@@ -76,6 +76,19 @@ def test_coordinated_omission_shows_as_two_lines_that_part(charts: dict[str, Tit
     assert {len(values) for values in by_time.values()} == {1}
 
 
+def test_where_both_latencies_are_the_same_both_lines_are_seen(
+    charts: dict[str, TitledChart],
+) -> None:
+    drawn_chart = charts["Time to first token of chat over time"].chart.to_dict()
+    _, due, sent = drawn_chart["layer"]
+
+    def counted(layer: dict[str, Any]) -> set[str]:
+        return {row["counted"] for row in drawn_chart["datasets"][layer["data"]["name"]]}
+
+    assert (counted(due), counted(sent)) == ({"from when due"}, {"from send"})
+    assert due["mark"]["strokeWidth"] > 2 * sent["mark"]["strokeWidth"]
+
+
 def test_the_stall_shows_in_what_was_due_and_not_sent(charts: dict[str, TitledChart]) -> None:
     rows = drawn(charts["Requests in flight over time"])
     waiting = {row["at_s"]: row["most"] for row in rows if row["what"] == "due, not yet sent"}
@@ -109,7 +122,10 @@ def test_the_limits_of_the_slo_are_drawn_among_the_curves(charts: dict[str, Titl
     rows = drawn(charts["Distribution of latencies of chat"])
 
     limits = {row["words"]: row["ms"] for row in rows if "words" in row}
-    assert limits == {"TTFT limit": 300.0, "TPOT limit": 20.0}
+    assert limits == {"TTFT limit 300": 300.0, "TPOT limit 20": 20.0}
+    first, *_, words = charts["Distribution of latencies of chat"].chart.to_dict()["layer"]
+    assert first["mark"]["type"] == "rule"  # below the curves,
+    assert words["mark"]["y"] < 0  # and its words where no curve runs
 
 
 def test_every_chart_can_be_drawn_and_names_its_time(charts: dict[str, TitledChart]) -> None:

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -117,7 +118,23 @@ def test_equal_sides_are_said_to_be_equal_and_labels_that_are_alike_are_left_out
     text = printed(report(SAME, labels=("x", "x")))
 
     assert "UltraServe comparison: b against a" in text
-    assert "none of 1 figures differs beyond noise" in text
+    assert "none of 1 figure differs beyond noise" in text
+
+
+def test_what_is_unknown_is_not_counted_among_what_does_not_differ() -> None:
+    assert "none of 2 figures differs beyond noise; 1 unknown" in printed(
+        report(SAME, SAME, UNKNOWN)
+    )
+    assert "1 unknown, no figure can be compared" in printed(report(UNKNOWN))
+
+
+def test_sides_that_had_other_traffic_are_told_so_before_any_verdict() -> None:
+    apart = {"seed": ("1", "2"), "chat: workload": ("512 in", "64 in"), "arrivals": ("4/s", "8/s")}
+    made = replace(report(OF_CHAT).comparison, apart=apart)
+    head = printed(ComparisonReport(comparison=made)).splitlines()[2]
+
+    assert head.startswith("not the same traffic (workload, arrivals differ): of 1 figure 1 better")
+    assert "not the same traffic" not in printed(report(OF_CHAT))
 
 
 def test_json_and_csv_have_both_values_the_interval_and_the_verdict() -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.measures.run_measures import Estimate
+from loadgen.records.estimate import Estimate
 from loadgen.reports.figure_text import interval, number, percent, share_interval
 
 
@@ -39,8 +39,10 @@ def test_less_than_all_is_never_told_as_all(share: float, words: str) -> None:
     assert percent(share) == words
 
 
-def test_an_interval_is_told_with_both_ends_or_not_at_all() -> None:
+def test_an_interval_is_told_with_the_ends_that_are_known() -> None:
     assert interval(Estimate(value=2.0, low=1.5, high=2.5)) == "1.500 .. 2.500"
     assert share_interval(Estimate(value=0.2, low=0.15, high=0.25)) == "15.0 % .. 25.0 %"
+    assert interval(Estimate(value=80.0, low=79.5)) == ">= 79.50"
+    assert share_interval(Estimate(value=0.2, high=0.25)) == "<= 25.0 %"
     for unknown in (None, Estimate(value=2.0)):
         assert interval(unknown) == share_interval(unknown) == "-"

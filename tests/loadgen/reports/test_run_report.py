@@ -10,7 +10,10 @@ from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
 from loadgen.records.server_reading import ServerReading
 from loadgen.reports.document import Report
+from loadgen.reports.figure_text import number
+from loadgen.reports.html import to_html
 from loadgen.reports.json_form import to_json
+from loadgen.reports.markdown import to_markdown
 from loadgen.reports.run_report import RunReport
 from loadgen.reports.terminal import print_report
 from tests.loadgen.reports.made_runs import EMULATED, FOREIGN, MS, class_header, made_run
@@ -139,6 +142,9 @@ def test_a_run_in_which_nothing_completed_is_still_told_in_full(results: tuple[R
     ttft = json.loads(text)["ttft_ms"]
     assert (ttft["samples"], ttft["p50"], ttft["p99"]) == (0, None, None)
     assert f"0 completed, {len(results)} failed" in words(printed(made))
+    for section in made.document().sections:
+        assert section.rows, section.title
+    assert "interactivity" not in printed(made)
 
 
 def test_the_printed_report_says_which_time_which_models_and_which_clock() -> None:
@@ -184,17 +190,127 @@ def test_latency_is_given_from_when_due_and_from_the_send() -> None:
     assert p50("queueing at the client") == "15"
 
 
-def test_what_was_asked_of_arrivals_stands_beside_what_was_kept() -> None:
+def test_arrivals_are_told_as_asked_as_drawn_and_as_kept() -> None:
     made = report(made_run())
-    (line,) = [line for line in printed(made).splitlines() if line.startswith(" chat ")]
     kept = made.measures.classes["chat"].arrivals
+    text = words(printed(made))
 
     assert kept.rate_per_s is not None
     assert kept.gap_cv is not None
-    cells = line.split()
-    assert cells[1:3] == ["20", f"{kept.rate_per_s:.2f}"]
-    assert cells[3:5] == ["1.010", f"{kept.gap_cv:.3f}"]
-    assert cells[5] == "0.970"
+    assert kept.dispersion is not None
+    assert "asked drawn kept" in text
+    assert f"rate, 1/s 19.50 20 {kept.rate_per_s:.2f}" in text
+    assert f"gap CV 1 1.010 {kept.gap_cv:.3f}" in text
+    assert f"dispersion - 0.970 {kept.dispersion:.3f}" in text
+
+
+def test_a_file_that_does_not_say_what_was_asked_shows_a_dash_there() -> None:
+    made = made_run()
+    old = replace(
+        made.header.classes[0],
+        arrivals=replace(made.header.classes[0].arrivals, asked_rate_per_s=None, asked_gap_cv=None),
+    )
+    text = words(printed(report(replace(made, header=replace(made.header, classes=(old,))))))
+
+    assert "rate, 1/s - 20 " in text
+    assert "gap CV - 1.010 " in text
+
+
+def test_the_arrivals_of_several_classes_stand_under_their_names() -> None:
+    lines = printed(report(made_run(names=("chat", "batch")))).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("arrivals: "))
+
+    names = [line.split()[0] for line in lines[start + 3 : start + 9]]
+    assert names == ["chat", "gap", "dispersion", "batch", "gap", "dispersion"]
+
+
+def test_the_plan_is_told_only_where_it_is_what_ends_the_class() -> None:
+    made = made_run()
+    closed = replace(class_header(concurrency=16), ends_s=60.0, sessions=None, requests=None)
+    timed = words(printed(report(replace(made, header=replace(made.header, classes=(closed,))))))
+
+    assert "as many sessions as begin within 60 emulated s, by completions" in timed
+    assert "400 requests in 400 sessions" not in timed
+    assert "400 requests in 400 sessions, by completions" in printed(report(made))
+    both = replace(class_header(concurrency=16), ends_s=60.0)
+    assert "within 60 emulated s, at most 400 requests in 400 sessions" in words(
+        printed(report(replace(made, header=replace(made.header, classes=(both,)))))
+    )
+
+
+def test_a_line_under_the_title_says_what_the_run_comes_to() -> None:
+    made = made_run(slo="ttft=50ms@p90,tpot=500ms@p90")
+    lines = printed(report(made)).splitlines()
+    failed = sum(each.error is not None for each in made.results)
+
+    assert lines[2].startswith(f"SLO missed: TTFT p90; {failed} of 400 requests failed; load ")
+    kept = made_run(slo="ttft=500s", failing=0.0)
+    assert printed(report(kept)).splitlines()[2].startswith("SLO kept; no request failed; load ")
+    assert f"**SLO missed: TTFT p90; {failed} of" in to_markdown(report(made))
+    assert f"<strong>SLO missed: TTFT p90; {failed} of" in to_html(report(made))
+
+
+def test_a_run_that_did_not_end_as_it_was_to_says_so_first() -> None:
+    made = made_run()
+    assert made.end is not None
+    sending = {name: replace(each, interrupted=True) for name, each in made.end.sending.items()}
+    ends = {
+        "killed before its end; ": None,
+        "ended before its time; ": replace(made.end, problem="worker 1 died"),
+        "interrupted; ": replace(made.end, sending=sending),
+    }
+
+    for said, end in ends.items():
+        verdict = report(replace(made, end=end)).document().verdict
+        assert verdict.startswith(said)
+    assert not report(made).document().verdict.startswith(tuple(ends))
+
+
+@pytest.mark.parametrize(
+    ("busy", "late", "said"),
+    [
+        (True, True, "load generator saturated (no CPU left): figures tell"),
+        (False, True, "load generator late (its event loop, with CPU to spare): figures tell"),
+        (False, False, "load generator not saturated"),
+    ],
+)
+def test_a_load_generator_that_is_busy_is_told_from_one_that_is_late(
+    busy: bool, late: bool, said: str
+) -> None:
+    made = report(made_run())
+    made = replace(made, measures=replace(made.measures, busy=busy, late=late))
+    client = json.loads(to_json(made))["client"]
+
+    assert words(printed(made)).count(said) == 2  # under the title, and where it is explained
+    assert (client["busy"], client["late"], client["saturated"]) == (busy, late, busy or late)
+
+
+def test_from_when_latencies_count_is_said_once() -> None:
+    text = words(printed(report(made_run(names=("chat", "batch")))))
+
+    assert text.count("latency of ") == 3
+    assert text.count("count from when a request was due") == 1
+
+
+def test_intervals_open_above_are_told_and_p90_has_its_own() -> None:
+    made = made_run(requests=30)
+    text = printed(report(made), width=220)
+    p99 = report(made).measures.total.distributions["ttft_ms"].percentiles[99.0]
+
+    assert p99.low is not None
+    assert p99.high is None
+    assert f">= {number(p99.low)}" in text
+    (head,) = [line for line in text.splitlines() if "p50" in line and "p90" in line]
+    assert head.count("95 % interval") == 3
+    assert json.loads(to_json(report(made)))["ttft_ms"]["intervals"]["p99"] == [p99.low, None]
+
+
+def test_words_from_elsewhere_give_a_terminal_no_orders() -> None:
+    failed = result(error="status 503", message="a\x1b[2Jb\x07\x9bc\rd")
+    text = printed(report(record(result(), failed)))
+
+    assert not set("\x1b\x07\x9b\r") & set(text)
+    assert "a\ufffd[2Jb\ufffd\ufffdc\ufffdd" in text
 
 
 def test_a_closed_loop_is_named_as_what_was_asked() -> None:

@@ -31,7 +31,7 @@ def test_the_findings_come_first_with_how_sure_they_are() -> None:
     text = words(printed(made_sweep()))
 
     assert "knee 24 sessions/s (not told apart from 16 .. 32): 24 requests/s at 1,853 ms" in text
-    assert "24 sessions/s keeps ttft=200ms@p99 with 95 % confidence, 32 does not" in text
+    assert "24 sessions/s keeps ttft=200ms@p99 with 95 % confidence; 32 missed it" in text
     assert "at most 40 (38 .. 42) requests/s were completed" in text
     assert "ended 48 sessions/s are more than the server can do" in text
 
@@ -55,6 +55,8 @@ def test_a_narrow_terminal_keeps_throughput_latency_and_verdicts(width: int) -> 
 
     assert max(len(line) for line in lines if not line.startswith("repeat:")) <= width
     assert "requests/s" in head
+    assert ("TPOT p50" in head) is ("TPOT p99" in head)
+    assert " ".join(head.split()).count(" p99") == head.count("TTFT p99") + head.count("TPOT p99")
     assert "SLO" in head
 
 
@@ -93,6 +95,21 @@ def test_without_an_slo_a_knee_or_meters_nothing_is_said_of_them() -> None:
     assert json.loads(to_json(SweepReport(sweep=sweep)))["knee"] is None
 
 
+def test_what_all_points_have_to_say_is_said_once() -> None:
+    sweep = made_sweep(loads=(2, 4, 8))
+    warnings = {2: ("no /metrics", "1 reply is short"), 4: ("1,207 replies are late",)}
+    warnings[8] = ("no /metrics", "16 replies are late", "no /metrics of 2.5 s")
+    points = [replace(each, warnings=warnings[int(each.load)]) for each in sweep.points]
+    report = SweepReport(sweep=replace(sweep, points=tuple(reversed(points))))
+
+    assert report.document().notes == (
+        "sessions/s 2, 8: no /metrics",
+        "sessions/s 2: 1 reply is short",
+        "sessions/s 4, 8: 16 replies are late (at 8)",
+        "sessions/s 8: no /metrics of 2.5 s",
+    )
+
+
 def test_csv_and_json_have_every_figure_of_every_point() -> None:
     report = SweepReport(sweep=made_sweep())
     rows = list(csv.DictReader(io.StringIO(to_csv(report), newline="")))
@@ -124,6 +141,15 @@ def test_the_charts_show_the_knee_and_the_points_that_no_other_beats() -> None:
         drawn = json.dumps(charts[title])
         assert '"words": "knee 24"' in drawn
         assert '"words": "SLO kept to 24"' in drawn
+        rows = [row for rows in charts[title]["datasets"].values() for row in rows]
+        heights = [row["y"] for row in rows if "words" in row]
+        assert len(set(heights)) == 2  # neither word on the other,
+        assert max(heights) < 0  # and none where a line of the chart could strike it out
+        assert charts[title]["layer"][0]["mark"]["type"] == "rule"  # below every error bar
+    of_goodput = json.dumps(charts["Throughput against load"]["layer"][1]["encoding"])
+    assert '"strokeDash"' in of_goodput  # where nothing misses the SLO both lines are one
+    about = {each.title: each.about for each in drawn_charts}
+    assert "the load: sessions/s." in about["Output tokens/s per MW against interactivity"]
     datasets = charts["Output tokens/s per MW against interactivity"]["datasets"].values()
     points = max(datasets, key=len)
     assert len(points) == 8
@@ -133,5 +159,5 @@ def test_the_charts_show_the_knee_and_the_points_that_no_other_beats() -> None:
 def test_the_markdown_has_a_table_of_points() -> None:
     text = to_markdown(SweepReport(sweep=made_sweep()))
 
-    assert "| sessions/s | requests/s | tokens/s | TTFT p50 | p99 |" in text
+    assert "| sessions/s | requests/s | tokens/s | TTFT p50 | TTFT p99 |" in text
     assert "| 24 knee | 24 | 3,072 | 75 | 175 |" in text

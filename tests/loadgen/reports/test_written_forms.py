@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 
 from loadgen.measures.measurement import measure_run
 from loadgen.records.run_record import RunRecord
+from loadgen.reports.csv_cell import text_cell
 from loadgen.reports.csv_form import to_csv
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.requests_csv import COLUMNS, request_lines
@@ -48,9 +49,49 @@ def test_every_request_is_a_row_whose_latencies_make_the_report_s_percentiles() 
         values = [float(row[column]) for row in rows if row["error"] == ""]
         p50 = measures.distributions[column].percentiles[50.0].value
         assert np.percentile(values, 50, method="inverted_cdf") == pytest.approx(p50, rel=0.02)
+    due = [float(row["due_s"]) for row in rows]
+    assert due == sorted(due)
+    of_id = {each.request_id: each for each in made.results}
+    for row in rows:
+        assert float(row["sent_s"]) == of_id[int(row["request_id"])].sent_ns / 2e9
     (failed, *_) = [row for row in rows if row["error"]]
     assert (failed["error"], failed["message"]) == ("status 503", "no room [bold]")
     assert failed["ttft_ms"] == failed["tpot_ms"] == ""
+
+
+def test_a_request_that_went_twice_is_marked_in_its_row() -> None:
+    made = made_run()
+    made = replace(made, results=[replace(made.results[0], resent=True), *made.results[1:3]])
+    rows = list(csv.DictReader(io.StringIO("".join(request_lines(made)), newline="")))
+
+    assert [row["resent"] for row in rows] == ["True", "False", "False"]
+
+
+def test_a_reply_that_broke_off_keeps_what_was_seen_of_it_and_no_requests_are_no_rows() -> None:
+    made = made_run(failing=0.0)
+    cut = replace(made.results[0], error="cut off", output_tokens=None)
+    (row,) = csv.DictReader(io.StringIO("".join(request_lines(replace(made, results=[cut])))))
+    ttft_ms = (cut.chunk_ns[0] - cut.intended_ns) / 2e6
+
+    assert float(row["ttft_ms"]) == pytest.approx(ttft_ms)
+    assert (row["tpot_ms"], row["output_tokens"], row["error"]) == ("", "", "cut off")
+    assert len(list(request_lines(replace(made, results=[])))) == 1
+
+
+def test_no_cell_is_a_formula_and_negative_numbers_are_still_numbers() -> None:
+    made = made_run()
+    evil = "=HYPERLINK(1)"
+    results = [replace(each, message=evil) if each.error else each for each in made.results]
+    header = replace(made.header, label="@SUM(A1)")
+    made = replace(made, header=header, results=results)
+    rows = list(csv.DictReader(io.StringIO("".join(request_lines(made)), newline="")))
+    figures = list(csv.DictReader(io.StringIO(to_csv(report(made)), newline="")))
+
+    assert {row["message"] for row in rows} == {"", f"'{evil}"}
+    assert {row["label"] for row in figures} == {"'@SUM(A1)"}
+    assert [text_cell(words) for words in ("-1.5", "+a", "-", "\tx", "a=b", "")] == [
+        *("-1.5", "'+a", "'-", "'\tx", "a=b", ""),
+    ]
 
 
 def test_the_markdown_s_tables_are_tables_whatever_the_server_said() -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
-from loadgen.errors import OptionError, TraceError
+from loadgen.errors import FileError, OptionError
 from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.records.request import Session
+from loadgen.runs.class_draft import draft_class
 from loadgen.runs.class_plan import ClassPlan, class_seeds, plan_class
 from loadgen.runs.options import ClassOptions
 from loadgen.workloads.lengths import parse_lengths
@@ -29,7 +30,8 @@ def planned(workload: WorkloadSpec, *, seed: int = 1, **arrivals: object) -> Cla
         arrivals=ArrivalSpec(**arrivals),  # type: ignore[arg-type]
         prompts="text",
     )
-    return asyncio.run(plan_class(options, tokenizer=WordTokenizer(), seed=seed, recount=2))
+    draft = draft_class(options, seed=seed)
+    return asyncio.run(plan_class(draft, tokenizer=WordTokenizer(), recount=2))
 
 
 def all_sessions(plan: ClassPlan) -> list[Session]:
@@ -41,6 +43,22 @@ def test_a_rate_and_a_time_make_as_many_sessions_as_come_in_it() -> None:
 
     assert plan.sessions == plan.requests == 100
     assert plan.header(emulated=True, context_tokens=None).arrivals.time == "emulated"
+
+
+def test_a_header_says_what_the_workload_itself_shares_and_whether_replies_may_end_early() -> None:
+    alone = planned(synthetic(10), rate="50").header(emulated=False, context_tokens=None)
+    shared = planned(synthetic(10, shared_prefix_tokens=32), rate="50")
+    schema = planned(synthetic(10, output_schema={"type": "object"}), rate="50")
+    found = shared.header(emulated=False, context_tokens=None)
+
+    assert alone.input_tokens == sum(
+        call.request.input_tokens
+        for session in all_sessions(planned(synthetic(10), rate="50"))
+        for call in session.calls
+    )
+    assert (alone.reused_tokens, found.reused_tokens) == (0, 9 * 32)
+    assert not alone.free_length
+    assert schema.header(emulated=False, context_tokens=None).free_length
 
 
 def test_a_number_of_sessions_gets_that_many_times() -> None:
@@ -76,6 +94,16 @@ def test_a_closed_loop_with_a_time_gets_sessions_enough_for_it() -> None:
 
     assert plan.sessions == 8 * 1_000 * 4
     assert plan.header(emulated=True, context_tokens=None).ends_s == 1_000.0
+
+
+def test_sessions_for_which_a_rate_that_falls_to_0_has_no_time_are_told() -> None:
+    plan = planned(synthetic(100), rate="ramp:10-0/2s", gaps="constant")
+
+    assert plan.sessions == 10
+    told = "the rate falls to 0 after 10 of 100 sessions: the others are not sent"
+    assert told in plan.header(emulated=False, context_tokens=None).notes
+    enough = planned(synthetic(10), rate="ramp:10-0/2s", gaps="constant")
+    assert enough.header(emulated=False, context_tokens=None).notes == ()
 
 
 @pytest.mark.parametrize("arrivals", [{"rate": "4"}, {"concurrency": "4"}, {}])
@@ -132,5 +160,5 @@ def test_cut_lengths_and_requests_longer_than_the_context_are_noted() -> None:
 
 
 def test_a_trace_that_is_not_there_is_a_line(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"none\.csv: No such file"):
+    with pytest.raises(FileError, match=r"none\.csv: No such file"):
         planned(WorkloadSpec(trace=tmp_path / "none.csv"))

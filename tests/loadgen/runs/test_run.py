@@ -16,16 +16,19 @@ import numpy as np
 import pytest
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
-from loadgen.errors import LoadError, OptionError
+from loadgen.errors import FileError, LoadError, OptionError
 from loadgen.live.live_counts import LiveCounts
-from loadgen.records.result import ABORTED, Result
-from loadgen.records.results_file import read_results
+from loadgen.records.result import ABORTED, CONNECT, CUT_OFF, Result
+from loadgen.records.results_file import ResultsWriter, read_results
 from loadgen.records.run_record import RunRecord
+from loadgen.records.server_reading import ServerReading
+from loadgen.runs import unreachable
 from loadgen.runs.options import ClassOptions, RunOptions, ServerOptions
 from loadgen.runs.run import run
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.workload_spec import WorkloadSpec
 from tests.loadgen.known_server import MODEL, KnownServer
+from tests.loadgen.truth_process import truth_process
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -238,7 +241,7 @@ def test_failures_are_results_of_their_kind() -> None:
     for server, kind in (
         (KnownServer(fail_status=503), "status 503"),
         (KnownServer(fail_in_stream=True), "stream"),
-        (KnownServer(fail_by_closing=True), "connection"),
+        (KnownServer(fail_by_closing=True), CUT_OFF),
     ):
         with server.serving():
             record = recorded(server, a_class(sessions=4, concurrency="2"))
@@ -311,6 +314,111 @@ def test_a_worker_that_dies_ends_the_run_with_what_was_received() -> None:
     assert record.end.interrupted
 
 
+class Ender(LiveCounts):
+    """Ends the server's process when the first result has come."""
+
+    def __init__(self, process_id: int) -> None:
+        super().__init__()
+        self._process_id = process_id
+
+    def add_result(self, result: Result) -> None:
+        super().add_result(result)
+        if self.classes["default"].ended == 1:
+            os.kill(self._process_id, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_that_goes_away_ends_the_run_with_what_was_done(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unreachable, "UNREACHABLE_S", 0.3)
+    with truth_process() as server:
+        options = RunOptions(
+            server=ServerOptions(url=server.url, count_words=True),
+            classes=(a_class(sessions=3_000, rate="100", prompts="text"),),
+            workers=workers,
+        )
+        record = asyncio.run(run(options, command="", live=Ender(server.pid)))
+
+    assert record.end is not None
+    assert record.end.problem.startswith("the server could not be reached for 0.")
+    errors = [each.error for each in record.results if each.error != ABORTED]
+    assert (errors[0], errors[-1]) == (None, CONNECT)
+    assert record.end.sending["default"].unsent == 3_000 - len(record.results)
+    assert record.end.wall_s < 15  # of 30
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_meters_are_read_when_all_is_ready_to_begin(workers: int, tmp_path: Path) -> None:
+    """Else the start of the workers, which takes seconds, is metered as if it were load."""
+    path = tmp_path / "r.jsonl"
+    with KnownServer(dilation=1.0).serving() as server:
+        record = recorded(server, a_class(rate="100"), workers=workers, results=path)
+
+    assert record.end is not None
+    start_s, end_s = record.header.start.emulated_s, record.end.end.emulated_s
+    assert start_s is not None
+    assert end_s is not None
+    assert end_s - start_s < record.end.wall_s + 0.3
+    assert read_results(path).header == record.header
+
+
+@pytest.mark.parametrize(("warmup", "workers", "sent"), [(0, 1, 1), (2, 1, 2), (2, 2, 3)])
+def test_an_emulated_server_makes_a_step_right_before_its_meters_are_read(
+    warmup: int, workers: int, sent: int
+) -> None:
+    with KnownServer(dilation=1.0).serving() as server:
+        record = recorded(server, a_class(sessions=3, rate="100"), workers=workers, warmup=warmup)
+
+    assert len(server.bodies) == 3 + sent
+    assert any("--warmup 0" in note for note in record.header.notes) == (warmup == 0)
+
+
+def test_a_closed_loop_ends_by_its_number_or_by_its_time_whichever_is_first() -> None:
+    with KnownServer().serving() as server:
+        few = recorded(server, a_class(sessions=5, concurrency="2", duration_s=30.0))
+        short = recorded(server, a_class(sessions=5_000, concurrency="2", duration_s=0.2))
+
+    assert len(few.results) == 5
+    assert few.end is not None
+    assert few.end.sending["default"].repeated == 0
+    assert (few.header.classes[0].requests, few.header.classes[0].ends_s) == (5, 30.0)
+    assert 0 < len(short.results) < 5_000
+
+
+def test_of_a_class_that_time_alone_ends_no_number_is_said() -> None:
+    with KnownServer().serving() as server:
+        record = recorded(server, a_class(sessions=None, concurrency="2", duration_s=0.2))
+
+    (header,) = record.header.classes
+    assert (header.sessions, header.requests, header.output_tokens) == (None, None, None)
+    assert "as many requests as time allows" in header.workload
+    assert record.end is not None
+    assert record.end.sending["default"].unsent == 0
+
+
+def test_what_could_not_be_written_after_the_skipped_part_is_no_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(_: ResultsWriter, reading: ServerReading) -> None:
+        raise OptionError(option="--results", value="r.jsonl", expected="room")
+
+    monkeypatch.setattr(ResultsWriter, "skipped", full)
+    with KnownServer().serving() as server, pytest.raises(OptionError, match="expected room"):
+        recorded(server, a_class(rate="100"), skip_s=0.05, results=tmp_path / "r.jsonl")
+
+
+def test_files_are_read_before_the_server_is_asked(tmp_path: Path) -> None:
+    missing = WorkloadSpec(trace=tmp_path / "none.csv")
+    options = RunOptions(
+        server=ServerOptions(url="http://127.0.0.1:9"),
+        classes=(ClassOptions(workload=missing, arrivals=ArrivalSpec(rate="1")),),
+    )
+
+    with pytest.raises(FileError, match=r"none\.csv: No such file"):
+        asyncio.run(run(options, command=""))
+
+
 class FullDisk(LiveCounts):
     """Fails as a results file does on a disk that has become full."""
 
@@ -352,7 +460,7 @@ def test_later_turns_carry_what_the_server_said_if_that_was_asked_for() -> None:
     ("change", "message"),
     [
         (lambda url: {"server": ServerOptions(url=url, model="x")}, r"no model 'x'"),
-        (lambda url: {"server": ServerOptions(url=url[:-1] + "1")}, r"/v1/models: "),
+        (lambda _: {"server": ServerOptions(url="http://127.0.0.1:9")}, r"/v1/models: "),
         (lambda _: {"results": Path("/proc/self/none")}, r"--results=/proc/self/none: "),
         (lambda _: {"workers": 3}, r"--workers=3: expected at most 2"),
     ],
@@ -372,12 +480,13 @@ def test_what_cannot_be_run_is_one_line_and_nothing_is_sent(
 
 def test_a_server_without_a_tokenizer_is_driven_with_counted_words() -> None:
     with KnownServer(with_tokenizer=False).serving() as server:
-        with pytest.raises(LoadError, match="--tokenizer words needs none"):
+        with pytest.raises(LoadError, match="--tokenizer words needs none") as caught:
             recorded(server, a_class(rate="9"))
         counted = a_class(sessions=3, rate="90", prompts="text")
         record = recorded(server, counted, count_words=True)
         prompts = [body["prompt"] for body in server.bodies[1:]]
 
+    assert str(caught.value).count("--tokenizer") == 2  # a path, or words: said once
     assert sorted(len(prompt.split()) for prompt in prompts) == sorted(
         each.asked_input_tokens for each in record.results
     )

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from loadgen.measures.intervals import wilson
 from loadgen.measures.slo import Bound, parse_slo
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
-from loadgen.sweeps.bound_shares import Held, bound_share, held, samples_needed, verdict_of, wilson
+from loadgen.sweeps.bound_shares import Held, bound_share, held, samples_needed, verdict_of
 from tests.loadgen.sweeps.queue_run import QueueRun, exponential, queue_options, record
 
 TTFT = Bound(measure="ttft_ms", limit=200.0, percentile=99.0)

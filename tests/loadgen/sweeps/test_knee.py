@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from loadgen.records.sweep_record import Measured, PointFigures, SaturationFound, SweepPoint
+from loadgen.records.estimate import Estimate
+from loadgen.records.sweep_record import PointFigures, SaturationFound, SweepPoint
 from loadgen.sweeps.knee import find_knee
 
 
@@ -15,7 +16,7 @@ def point(load: float, rate: float, e2e_ms: float, half_ms: float | None = None)
         seed=0,
         requests=100,
         figures=PointFigures(
-            requests_per_s=Measured(value=rate), e2e_mean_ms=Measured(value=e2e_ms, **ends)
+            requests_per_s=Estimate(value=rate), e2e_mean_ms=Estimate(value=e2e_ms, **ends)
         ),
         saturation=SaturationFound(over=False, words=""),
     )

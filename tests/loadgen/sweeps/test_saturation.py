@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loadgen.records.estimate import Estimate
 from loadgen.records.run_record import RunRecord
-from loadgen.records.sweep_record import Measured, PointFigures, SaturationFound, SweepPoint
+from loadgen.records.sweep_record import PointFigures, SaturationFound, SweepPoint
 from loadgen.sweeps.saturation import no_more_throughput, saturation
 from tests.loadgen.sweeps.queue_run import QueueRun, exponential, fixed, queue_options, record
 
@@ -56,6 +57,22 @@ def test_twice_the_capacity_is_seen_in_a_short_run_and_a_quarter_more_in_a_long_
         assert found.growth_share == pytest.approx(1 - 100 / rate, abs=0.12)
 
 
+def test_what_is_skipped_is_not_judged() -> None:
+    # All fail in the first two seconds, which are skipped, and none after.
+    run = queue_run(QueueRun(service=fixed(0.001), even_arrivals=True), rate=100, requests=400)
+    results = [
+        replace(each, error="status 503", chunk_ns=each.chunk_ns[:0])
+        if each.intended_ns < 2e9
+        else each
+        for each in run.results
+    ]
+    run = replace(run, results=results)
+
+    assert saturation(run, closed=False).over is True
+    skipping = replace(run, header=replace(run.header, skip_s=2.0))
+    assert saturation(skipping, closed=False).over is False
+
+
 def test_a_pipeline_that_fills_is_no_backlog() -> None:
     # Replies take 3 s more than their service, and 10 a second come for 40 s.
     slow = QueueRun(service=exponential(0.01), latency_floor_s=3.0)
@@ -99,7 +116,7 @@ def test_in_a_closed_loop_the_backlog_says_nothing() -> None:
 
 
 def wide(load: float, rate: float | None) -> SweepPoint:
-    figures = PointFigures(requests_per_s=None if rate is None else Measured(value=rate))
+    figures = PointFigures(requests_per_s=None if rate is None else Estimate(value=rate))
     found = SaturationFound(over=False, words="")
     return SweepPoint(
         load=load,

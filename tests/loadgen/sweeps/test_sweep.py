@@ -181,7 +181,11 @@ class Breaking:
             raise ServerError(url="http://queue", reason="is gone")
         if self.how == "cancel":
             raise asyncio.CancelledError
-        due_s = np.arange(10.0)
+        if self.how == "dead":
+            run = await MM1(options, words)
+            assert run.end is not None
+            return replace(run, end=replace(run.end, problem="the server is dead"))
+        due_s = np.arange(10.0) / 1e3
         run = record(options, due_s, due_s + 0.01, np.zeros(10, dtype=np.bool_))
         assert run.end is not None
         (name,) = run.end.sending
@@ -200,6 +204,39 @@ def test_an_interrupted_sweep_says_what_it_has(how: str, points: int, stopped: s
     assert len(swept.points) == points
     assert swept.best is not None
     assert swept.best.load == 40
+    # The run that was cut short had ten requests, at 500 a second or so: no figure is its.
+    assert swept.knee is not None
+    assert swept.knee.high <= 40
+    assert swept.highest_requests_per_s is not None
+    assert swept.highest_requests_per_s.value < 45
+
+
+def test_a_run_whose_figures_are_in_another_time_ends_the_sweep() -> None:
+    async def emulated_from_60(options: RunOptions, words: str) -> RunRecord:
+        run = await MM1(options, words)
+        assert run.end is not None
+        if options.classes[0].arrivals.rate != "60":
+            return run
+        start = replace(run.header.start, dilation=1.0, emulated_s=0.0)
+        return replace(run, header=replace(run.header, start=start))
+
+    swept = sweep(emulated_from_60)
+
+    assert [point.load for point in swept.points] == [20, 40]
+    assert "in emulated time and those of the runs before in wall time" in swept.problem
+
+
+def test_a_run_that_ended_before_its_time_ends_the_sweep() -> None:
+    swept = sweep(Breaking(2, "dead"), slo="ttft=900ms@p50")
+
+    assert (len(swept.points), swept.interrupted) == (3, False)
+    assert swept.problem == "the server is dead"
+    assert swept.stopped == "the run at 60 was cut short: the server is dead"
+    assert swept.best is not None
+    assert (swept.best.load, swept.best.words) == (
+        40,
+        "none above was tried: more may do so too; the search was cut short",
+    )
 
 
 def test_a_run_that_cannot_be_done_ends_the_sweep_but_the_first_one_raises() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
 from loadgen.workloads.azure2023 import HEADER, read_azure2023
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.trace_lines import TOKENS_MAX
@@ -88,7 +88,7 @@ def test_a_malformed_row_is_refused_with_file_line_and_reason(
 ) -> None:
     path = write(tmp_path, HEADER, GOOD, row, GOOD)
 
-    with pytest.raises(TraceError) as caught:
+    with pytest.raises(FileError) as caught:
         read_azure2023(path)
 
     assert str(caught.value).startswith(f"{path}:3: ")
@@ -109,12 +109,12 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes, reas
     path = tmp_path / "trace.csv"
     path.write_bytes(content)
 
-    with pytest.raises(TraceError, match=reason):
+    with pytest.raises(FileError, match=reason):
         read_azure2023(path)
 
 
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"nothing\.csv: No such file"):
+    with pytest.raises(FileError, match=r"nothing\.csv: No such file"):
         read_azure2023(tmp_path / "nothing.csv")
 
 

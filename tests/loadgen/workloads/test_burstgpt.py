@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
 from loadgen.workloads.burstgpt import HEADERS, read_burstgpt
 
 GOOD = "5,ChatGPT,472,18,490,Conversation log"
@@ -31,7 +31,7 @@ def test_rows_are_read_and_failed_requests_left_out_and_counted(tmp_path: Path) 
     assert recording.input_tokens.tolist() == [472, 1087, 417]
     assert recording.output_tokens.tolist() == [18, 230, 276]
     assert recording.notes == (
-        "2 rows of burst.csv are requests that failed when recorded, left out",
+        "of burst.csv 2 rows without a length, which failed when recorded, left out",
     )
 
 
@@ -61,17 +61,17 @@ def test_a_malformed_row_is_refused_with_file_line_and_reason(
 ) -> None:
     path = written(tmp_path, HEADERS[0], GOOD, row, GOOD)
 
-    with pytest.raises(TraceError) as refused:
+    with pytest.raises(FileError) as refused:
         read_burstgpt(path)
 
     assert str(refused.value).startswith(f"{path}:3: {reason}")
 
 
 def test_a_file_of_failures_alone_has_no_row(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="has no row"):
+    with pytest.raises(FileError, match="has no row"):
         read_burstgpt(written(tmp_path, HEADERS[0], "5,ChatGPT,0,0,0,API log"))
 
 
 def test_another_header_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=":1: expected the header Timestamp,Model"):
+    with pytest.raises(FileError, match=":1: expected the header Timestamp,Model"):
         read_burstgpt(written(tmp_path, "time,model", GOOD))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
 from loadgen.workloads.length_histogram import LengthHistogram, read_histogram
 
 
@@ -61,12 +61,14 @@ def test_a_length_is_the_first_whose_heap_of_weights_reaches_past_the_share(
         ("5,1,2", "expected 2 fields, found 3"),
         ("0,1", "the length 0 is not in 1 to"),
         ("1.5,1", "the length '1.5' is not a whole number"),
-        ("-5,1", "the length '' is not a whole number"),
+        ("-5,1", "the length '-5' is neither a whole number nor FROM-TO"),
+        ("5-,1", "the length '5-' is neither a whole number nor FROM-TO"),
+        ("1-2-3,1", "the length '1-2-3' is not a whole number"),
         ("9-5,1", "the lengths 9-5 go down"),
-        ("5,much", "the weight 'much' is not a number"),
-        ("5,-1", "the weight -1 is not a number from 0 on"),
-        ("5,nan", "the weight nan is not a number from 0 on"),
-        ("5,inf", "the weight inf is not a number from 0 on"),
+        ("5,much", "the weight 'much' is not a number from 0 on"),
+        ("5,-1", "the weight '-1' is not a number from 0 on"),
+        ("5,nan", "the weight 'nan' is not a number from 0 on"),
+        ("5,inf", "the weight 'inf' is not a number from 0 on"),
     ],
 )
 def test_a_malformed_row_is_refused_with_file_line_and_reason(
@@ -74,7 +76,7 @@ def test_a_malformed_row_is_refused_with_file_line_and_reason(
 ) -> None:
     path = written(tmp_path, f"length,weight\n5,1\n{row}\n6,1\n")
 
-    with pytest.raises(TraceError) as refused:
+    with pytest.raises(FileError) as refused:
         read_histogram(path)
 
     assert str(refused.value).startswith(f"{path}:3: {reason}")
@@ -82,7 +84,7 @@ def test_a_malformed_row_is_refused_with_file_line_and_reason(
 
 @pytest.mark.parametrize("text", ["", "length,weight\n", "5,0\n6,0\n"])
 def test_a_file_without_any_weight_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(TraceError, match="has no length with a weight above 0"):
+    with pytest.raises(FileError, match="has no length with a weight above 0"):
         read_histogram(written(tmp_path, text))
 
 

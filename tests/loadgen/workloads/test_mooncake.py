@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
 from loadgen.workloads.mooncake import read_mooncake
 
 ROW = {"timestamp": 0, "input_length": 1_000, "output_length": 500, "hash_ids": [0, 1]}
@@ -75,7 +75,7 @@ def test_a_malformed_row_is_refused_with_file_line_and_reason(
 ) -> None:
     path = written(tmp_path, row(), wrong, row())
 
-    with pytest.raises(TraceError) as refused:
+    with pytest.raises(FileError) as refused:
         read_mooncake(path)
 
     assert str(refused.value).startswith(f"{path}:2: ")
@@ -83,5 +83,5 @@ def test_a_malformed_row_is_refused_with_file_line_and_reason(
 
 
 def test_a_row_from_before_the_one_above_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=":2: its timestamp is before that of the row above"):
+    with pytest.raises(FileError, match=":2: its timestamp is before that of the row above"):
         read_mooncake(written(tmp_path, row(timestamp=5), row(timestamp=4)))

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
 from loadgen.workloads.output_schema import read_output_schema
 
 
@@ -31,7 +31,7 @@ def test_what_is_no_object_is_refused_with_file_line_and_reason(
     path = tmp_path / "schema.json"
     path.write_text(text)
 
-    with pytest.raises(TraceError) as refused:
+    with pytest.raises(FileError) as refused:
         read_output_schema(path)
 
     assert str(refused.value).startswith(f"{path}{where}")

@@ -119,7 +119,7 @@ def test_no_more_of_a_file_is_read_than_there_are_sessions(tmp_path: Path) -> No
     talk = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
     path.write_text(json.dumps([{"conversations": talk}, "not looked at"]))
 
-    # a ValueError, not the TraceError of the second entry
+    # a ValueError, not the FileError of the second entry
     with pytest.raises(ValueError, match="are counted first"):
         plan_workload(WorkloadSpec(trace=path, sessions=1), sessions=None, seed=0)
     with pytest.raises(ValueError, match="are counted first"):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import TraceError
+from loadgen.errors import FileError
 from loadgen.workloads.sharegpt import Conversation, read_sharegpt
 
 
@@ -66,7 +66,7 @@ def test_a_conversation_is_kept_up_to_its_first_message_out_of_turn(
     read = read_sharegpt(written(tmp_path, said(*messages), PAIR))
 
     assert [each.turns for each in read.items[:-1]] == ([] if turns is None else [turns])
-    left_out = "1 entries of chats.json hold no question with a reply, left out"
+    left_out = "of chats.json 1 entry without a question and its reply left out"
     assert read.notes == ((left_out,) if turns is None else ())
 
 
@@ -95,17 +95,18 @@ def test_a_malformed_entry_is_refused_with_file_line_and_reason(
     path = tmp_path / "chats.json"
     path.write_text(f"[\n{json.dumps(PAIR)},\n\n{json.dumps(entry)}]\n")
 
-    with pytest.raises(TraceError) as refused:
+    with pytest.raises(FileError) as refused:
         read_sharegpt(path)
 
-    assert str(refused.value).startswith(f"{path}:4: {reason}")
+    name = " ('1')" if entry == {"id": 1} else ""
+    assert str(refused.value).startswith(f"{path}:4: conversation 2{name}: {reason}")
 
 
 def test_the_line_is_where_the_entry_begins_in_an_indented_file(tmp_path: Path) -> None:
     path = tmp_path / "chats.json"
     path.write_text('[\n {\n  "conversations": []\n },\n {\n  "id": 1\n }\n]')
 
-    with pytest.raises(TraceError, match=r":5: expected an object"):
+    with pytest.raises(FileError, match=r":5: conversation 2 \('1'\): expected an object"):
         read_sharegpt(path)
 
 
@@ -126,7 +127,7 @@ def test_a_file_that_is_not_whole_is_refused(
     path = tmp_path / "chats.json"
     path.write_text(text)
 
-    with pytest.raises(TraceError) as refused:
+    with pytest.raises(FileError) as refused:
         read_sharegpt(path)
 
     assert refused.value.line == line

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import OptionError, TraceError
+from loadgen.errors import FileError, OptionError
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.sharegpt import Conversations
 from loadgen.workloads.trace_file import read_trace, trace_format
@@ -53,7 +53,7 @@ def test_a_format_is_known_by_how_the_file_begins(tmp_path: Path, text: str, kin
 def test_a_file_of_no_format_is_refused_with_those_that_are_known(
     tmp_path: Path, text: str, found: str
 ) -> None:
-    with pytest.raises(TraceError) as refused:
+    with pytest.raises(FileError) as refused:
         read_trace(WorkloadSpec(trace=written(tmp_path, text)))
 
     assert refused.value.line == 1
@@ -65,7 +65,7 @@ def test_a_file_of_no_format_is_refused_with_those_that_are_known(
 def test_a_format_that_was_asked_for_is_not_guessed(tmp_path: Path) -> None:
     path = written(tmp_path, MOONCAKE)
 
-    with pytest.raises(TraceError, match=":1: expected the header TIMESTAMP"):
+    with pytest.raises(FileError, match=":1: expected the header TIMESTAMP"):
         read_trace(WorkloadSpec(trace=path, trace_format="azure2023"))
 
 
@@ -84,7 +84,7 @@ def test_a_window_keeps_what_arrived_from_its_start_to_before_its_end(tmp_path: 
 def test_a_window_without_any_arrival_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, AZURE)
 
-    with pytest.raises(TraceError, match="no row arrived in the window 6-9 s; the last is at 5 s"):
+    with pytest.raises(FileError, match="no row arrived in the window 6-9 s; the last is at 5 s"):
         read_trace(WorkloadSpec(trace=path, window_s=(6, 9)))
 
 
@@ -105,7 +105,7 @@ def test_only_as_many_conversations_are_read_as_there_are_sessions(tmp_path: Pat
 
 
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="nothing: No such file"):
+    with pytest.raises(FileError, match="nothing: No such file"):
         read_trace(WorkloadSpec(trace=tmp_path / "nothing"))
 
 

@@ -14,7 +14,8 @@ TURNS = parse_lengths("3")
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"sessions": 0}, "--requests=0: expected a number from 1 on"),
+        ({"sessions": 0}, "--requests=0: expected a number from 1 to 10,000,000"),
+        ({"sessions": 10**22}, f"--requests={10**22}: expected a number from 1 to 10,000,000"),
         ({"max_input_tokens": 0}, "--max-input-tokens=0"),
         ({"max_output_tokens": -1}, "--max-output-tokens=-1"),
         ({"window_s": (0, 5)}, "--window=0-5: expected it beside --trace"),

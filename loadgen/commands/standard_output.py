@@ -1,0 +1,34 @@
+"""Printing on standard output, which may be a full disk, or a pipe that nobody reads any more."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from loadgen.errors import LoadError
+
+
+class ReaderGone(Exception):
+    """Who reads standard output has closed it, as `head` does: there is nobody to tell more."""
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Write what the block prints; raises LoadError if that cannot be, ReaderGone if none reads."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        _discard_the_rest()
+        raise ReaderGone from error
+    except OSError as error:
+        _discard_the_rest()
+        raise LoadError(f"standard output cannot be written ({error.strerror})") from error
+
+
+def _discard_the_rest() -> None:
+    """Let what is still in the buffer go nowhere: at its exit Python would try again."""
+    with suppress(OSError, ValueError):  # a stream without a file, as tests have it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

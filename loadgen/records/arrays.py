@@ -1,0 +1,9 @@
+"""The arrays that times and lengths come in."""
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s: TypeAlias = NDArray[np.int64]
+Float64s: TypeAlias = NDArray[np.float64]

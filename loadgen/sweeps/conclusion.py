@@ -1,0 +1,77 @@
+"""What follows from all the runs of a sweep: the knee, the highest load of the SLO, the Pareto."""
+
+from loadgen.records.sweep_record import BestLoad, SweepPoint, SweepRecord
+from loadgen.sweeps.knee import find_knee
+from loadgen.sweeps.known import Known
+from loadgen.sweeps.limit_search import LimitSearch
+from loadgen.sweeps.load_grid import load_words
+from loadgen.sweeps.options import ERROR_SHARE, SweepOptions
+from loadgen.sweeps.pareto import pareto_front
+from loadgen.sweeps.step_words import notes
+
+
+def concluded(options: SweepOptions, known: Known, *, command: str) -> SweepRecord:
+    """Make the record of a sweep with at least one run.
+
+    A run that was cut short is a point of it, and nothing is concluded from its figures.
+    """
+    assert known.first is not None
+    header, whole = known.first, known.whole
+    rates = [each.figures.requests_per_s for each in whole]
+    return SweepRecord(
+        command=command,
+        url=header.url,
+        model=header.model,
+        axis=options.axis,
+        time=known.time,
+        workload=next(each.workload for each in header.classes if each.name == options.vary),
+        started_at=header.started_at,
+        points=tuple(known.points),
+        stopped=known.stopped,
+        knee=find_knee(whole),
+        best=_best(options, known) if options.levels else None,
+        highest_requests_per_s=max(
+            (rate for rate in rates if rate is not None), key=lambda rate: rate.value, default=None
+        ),
+        pareto_per_mw=pareto_front(
+            [_pair(each, each.figures.tokens_per_s_per_mw) for each in whole]
+        ),
+        pareto_per_chip=pareto_front(
+            [_pair(each, each.figures.tokens_per_s_per_chip) for each in whole]
+        ),
+        interrupted=known.interrupted,
+        problem=known.problem,
+        notes=notes(options),
+    )
+
+
+def _best(options: SweepOptions, known: Known) -> BestLoad:
+    search = LimitSearch(axis=options.axis, lowest=options.loads[0], precision=options.precision)
+    found = search.bracket(known.standings)
+    slo = "; ".join(
+        level.words if len(options.run.classes) == 1 else f"{name}: {level.words}"
+        for name, level in options.levels
+    )
+    ends = []
+    if found.above is not None:
+        undecided = known.standings[found.above].verdict == "undecided"
+        how = "could not be told" if undecided else "missed it"
+        ends.append(f"{load_words(found.above)} {how}")
+    elif found.kept is not None:
+        ends.append("none above was tried: more may do so too")
+    if known.interrupted or known.problem:
+        ends.append("the search was cut short")
+    return BestLoad(
+        load=found.kept,
+        above=found.above,
+        slo=slo,
+        confidence=1 - ERROR_SHARE,
+        words="; ".join(ends),
+    )
+
+
+def _pair(point: SweepPoint, tokens_per_s: float | None) -> tuple[float, float] | None:
+    interactivity = point.figures.interactivity_p50
+    if interactivity is None or tokens_per_s is None:
+        return None
+    return interactivity.value, tokens_per_s
