@@ -7,6 +7,7 @@ time after the job. A pipe that closes means that the parent is gone: stop.
 
 import asyncio
 import gc
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -98,6 +99,7 @@ class _Worker:
         loop = asyncio.get_running_loop()
         self._go: asyncio.Future[int] = loop.create_future()
         loop.add_reader(self._pipe.fileno(), self._told)
+        os.set_blocking(self._pipe.fileno(), True)  # uvloop has changed that: a message is whole
         flushing = asyncio.create_task(self._flush_often())
         try:
             end = await do_job(

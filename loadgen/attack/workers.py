@@ -6,6 +6,7 @@ others are stopped, what came is kept, and the problem is said in one line.
 
 import asyncio
 import multiprocessing
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -104,6 +105,7 @@ class Workers:
                 process.start()
             theirs.close()  # so that its end is seen here
             loop.add_reader(ours.fileno(), partial(self._heard, worker))
+            os.set_blocking(ours.fileno(), True)  # uvloop has changed that: a message is whole
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():

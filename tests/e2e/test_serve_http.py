@@ -42,6 +42,12 @@ PAINT = {
 }
 
 
+def counts(usage: Any) -> dict[str, int]:
+    """What was counted; what came from the prefix cache is another matter the second time."""
+    counted: dict[str, int] = usage.model_dump(exclude={"prompt_tokens_details"})
+    return counted
+
+
 class TestText:
     """What the OpenAI API promises of a text."""
 
@@ -87,7 +93,7 @@ class TestText:
         assert text == whole.choices[0].text
         assert len(pieces) >= 20
         assert pieces[-1].choices == []
-        assert pieces[-1].usage == whole.usage
+        assert counts(pieces[-1].usage) == counts(whole.usage)
 
     def test_a_chat_answers_and_so_does_its_stream(self, client: OpenAI) -> None:
         asked: dict[str, Any] = {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.attack.event_loop import run_to_end
 from loadgen.attack.job import Job
 from loadgen.attack.workers import HEAD_START_NS, Workers, WorkersEnd
 from loadgen.clients.client_spec import ClientSpec
@@ -212,6 +213,20 @@ def test_ctrl_c_while_the_workers_start_ends_none_of_them() -> None:
     assert len(pressed) == 2
     assert min(pressed.values()) > 20
     assert (end.problem, len(watcher.results)) == ("", 6)
+
+
+def test_a_job_larger_than_a_pipe_arrives_whole_in_the_event_loop_that_runs_use() -> None:
+    watcher = Watcher()
+    with KnownServer().serving() as server:
+        some = traffic(even(4), sessions=[ONE] * 100_000)  # pickled, 1 MB
+        pool = Workers(job(server.url, some).split(2), sink=watcher.keep, spectator=watcher)
+
+        async def main() -> WorkersEnd:
+            return await asyncio.wait_for(pool.run(noting([])), 30)
+
+        end = run_to_end(main())
+
+    assert (end.problem, len(watcher.results)) == ("", 4)
 
 
 def test_ctrl_c_in_a_terminal_is_the_parent_s_matter() -> None:
