@@ -8,7 +8,8 @@ requests themselves bring falls out.
 Many figures are looked at, so some would differ by chance: the false discovery rate is held at 5 %
 (Benjamini and Hochberg 1995). Of equal sides no figure at all is then called different in 95 of
 100 comparisons, as far as what is assumed of the noise holds. Blocks of a short run show too little
-of it: of single runs of 300 requests a figure is called different in 12 of 100, and a note says so.
+of it where requests queue: at an M/M/1 load of 0.7, single runs of 300 requests had a figure called
+different in 10 of 100 comparisons, of 1,000 requests in 6. A note says so of short ones.
 """
 
 import math
