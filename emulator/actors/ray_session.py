@@ -114,8 +114,8 @@ class RaySession:
     def _start_own(self) -> None:
         try:
             self._start_daemons()
-        except RuntimeError as error:  # a daemon ended, or did not say its port in time
-            logger.warning("Ray did not start (%s); trying once more", error)
+        except Exception:  # a daemon ended or was late, for which Ray has no one type
+            logger.warning("Ray did not start; trying once more", exc_info=True)
             ray.shutdown()
             self._remove_files()
             self._start_daemons()

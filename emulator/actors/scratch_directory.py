@@ -61,7 +61,7 @@ def _watch(path: str, owner: int) -> None:
     end_s = time.monotonic() + _WATCH_S
     quiet_s = 0.0
     while quiet_s < _QUIET_S and time.monotonic() < end_s:
-        users = [pid for pid in _users(path) if pid not in (owner, os.getpid())]
+        users = [pid for pid in _users(path, owner) if pid not in (owner, os.getpid())]
         for pid in users:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -70,10 +70,11 @@ def _watch(path: str, owner: int) -> None:
         time.sleep(0.1)
 
 
-def _users(path: str) -> Iterator[int]:
+def _users(path: str, owner: int) -> Iterator[int]:
     """Python's and Ray's processes that have a file below `path` open, removed files included.
 
-    Nobody where the system has no /proc.
+    Not those that the owner is just starting: until they are another program they have all of its
+    files. Nobody where the system has no /proc.
     """
     python = Path("/proc/self/exe")
     for process in Path("/proc").glob("[0-9]*"):
@@ -81,9 +82,20 @@ def _users(path: str) -> Iterator[int]:
             program = (process / "exe").readlink()
             if program != python.readlink() and "ray" not in program.parts:
                 continue
+            if _is_starting(process, owner):  # before its files: it may become its program now
+                continue
             files = (str(each.readlink()) for each in (process / "fd").iterdir())
             if any(file.startswith(f"{path}/") for file in files):
                 yield int(process.name)
+
+
+def _is_starting(process: Path, owner: int) -> bool:
+    """Whether it is a copy of `owner` that this has forked."""
+    parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    if parent != owner:
+        return False
+    own = (process.parent / str(owner) / "cmdline").read_bytes()
+    return (process / "cmdline").read_bytes() == own
 
 
 if __name__ == "__main__" and os.fork() == 0:

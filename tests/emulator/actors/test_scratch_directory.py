@@ -197,3 +197,24 @@ def test_what_is_written_after_the_owners_end_is_removed_too(tmp_path: Path) -> 
     finally:
         owner.kill()
         owner.wait()
+
+
+STARTER = """
+import os, sys, time
+from emulator.actors.scratch_directory import ScratchDirectory
+
+directory = ScratchDirectory("some-")
+kept = (directory.path / "log").open("w")  # as a Ray that has ended keeps its driver's logs
+directory.remove()
+for _ in range(3):
+    child = os.fork()  # what every start of a program begins with
+    if not child:
+        time.sleep(0.4)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_what_its_owner_starts_while_it_is_cleared_is_left_alone(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", STARTER], env=environment, check=True, timeout=WAIT_S)
