@@ -171,7 +171,7 @@ class RunRecord:
     """
 
     header: RunHeader
-    results: Sequence[Result]
+    results: Sequence[Result] = field(repr=False)  # asyncio shows what its main task returned
     end: RunEnd | None
     skipped: ServerReading | None = None
     cut: bool = False

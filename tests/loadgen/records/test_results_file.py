@@ -101,6 +101,12 @@ RECORD = RunRecord(
 )
 
 
+def test_a_record_is_shown_without_its_results() -> None:
+    """The event loop shows what its main task returned as it ends: a million requests take long."""
+    assert "chunk_ns" not in repr(RECORD)
+    assert len(repr(RECORD)) < 4_000
+
+
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     write_results(path, RECORD)
