@@ -5,8 +5,6 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Console
-
 from loadgen.attack.event_loop import run_to_end
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
@@ -26,14 +24,10 @@ from loadgen.commands.run_arguments import (
     files_read,
     run_options,
 )
-from loadgen.live.live_counts import LiveCounts
-from loadgen.live.live_view import live_view
+from loadgen.commands.watched_run import watched_run
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
-from loadgen.records.run_record import RunRecord
 from loadgen.reports.run_report import RunReport
-from loadgen.runs.options import RunOptions
-from loadgen.runs.run import run
 
 NAME: Final = "run"
 EXAMPLES: Final = """\
@@ -86,14 +80,7 @@ def handle(
     options = run_options(given, classes, parser=parser)
     check_report_files(given, others=[("--results", options.results), *files_read(options)])
     command, key = kept_command(words), os.environ.get(KEY_VARIABLE, "")
-    record = run_to_end(_watched(options, command=command, key=key, quiet=given.quiet))
+    record = run_to_end(watched_run(options, command=command, key=key, quiet=given.quiet))
     measures = measure_run(record)
     hand_over(given, RunReport(record=record, measures=measures), record)
     return exit_codes.of_run(record, measures)
-
-
-async def _watched(options: RunOptions, *, command: str, key: str, quiet: bool) -> RunRecord:
-    """Run with the live view on stderr."""
-    live = LiveCounts()
-    async with live_view(live, console=Console(stderr=True), quiet=quiet):
-        return await run(options, command=command, key=key, live=live)

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from loadgen.attack.event_loop import run_to_end
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
@@ -26,9 +24,8 @@ from loadgen.commands.run_arguments import (
     files_read,
     run_options,
 )
+from loadgen.commands.watched_run import watched_run
 from loadgen.errors import LoadError, OptionError
-from loadgen.live.live_counts import LiveCounts
-from loadgen.live.live_view import live_view
 from loadgen.measures.definitions import help_text
 from loadgen.records.run_record import RunRecord
 from loadgen.records.sweep_file import NAME as SWEEP_NAME
@@ -36,7 +33,6 @@ from loadgen.records.sweep_file import write_sweep
 from loadgen.records.sweep_record import Axis, SweepRecord
 from loadgen.reports.sweep_report import SweepReport
 from loadgen.runs.options import RunOptions
-from loadgen.runs.run import run
 from loadgen.sweeps.load_grid import FORMS, load_words, loads_up_to, parse_loads
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.sweep import run_sweep
@@ -204,11 +200,9 @@ async def _watched(
     """Sweep with each run's live view on stderr."""
 
     async def run_at(asked: RunOptions, load: str) -> RunRecord:
-        live = LiveCounts()
         say(f"-- {load}")
         command = kept_command_of_point(words, asked, vary=options.vary)
-        async with live_view(live, console=Console(stderr=True), quiet=quiet):
-            return await run(asked, command=command, key=key, live=live)
+        return await watched_run(asked, command=command, key=key, quiet=quiet)
 
     def say(line: str) -> None:
         if not quiet:
