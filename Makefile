@@ -8,16 +8,24 @@ PYTHON ?= $(shell for name in python3.11 python3; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& echo "$$name" && break; done)
 
+FIND_PYTHON = python="$(PYTHON)"; test -n "$$python" \
+	|| { echo "error: UltraServe needs Python 3.11, and none was found on PATH" >&2; exit 1; }
+
 # More arguments for the command behind demo, test, test-slow and benchmarks: make test ARGS="-k hbm"
 ARGS ?=
 
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow conformance check protos protos-check format benchmarks clean always
+.PHONY: help install system-deps demo test test-slow conformance check protos protos-check dashboards console format benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+install: .venv/.installed ## build .venv, as every target that needs it does
+
+system-deps: ## install what tests need from Debian (Prometheus, Chromium), unless it is there
+	@$(FIND_PYTHON); "$$python" .ci/system_deps.py
 
 demo: .venv/.installed ## serve on one emulated compute tray, load it, report to demo-report.json
 	$(BIN)/ultraserve demo --report demo-report.json $(ARGS)
@@ -44,6 +52,12 @@ protos: .venv/.installed ## regenerate the code of the wire contract
 protos-check: .venv/.installed ## buf lint, buf breaking, generated code up to date (needs npm)
 	$(BIN)/python -m protos.check
 
+dashboards: .venv/.installed ## write Grafana's dashboards from their sources
+	$(BIN)/python -m deploy.grafana.generate
+
+console: ## build the console's page from its sources (needs npm)
+	cd deploy/console && npm ci --ignore-scripts && npm run build
+
 format: .venv/.installed ## bring the code into the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -57,6 +71,4 @@ clean: ## remove the environment, caches and reports
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: always
-	@python="$(PYTHON)"; \
-	test -n "$$python" || { echo "error: UltraServe needs Python 3.11, and none was found on PATH" >&2; exit 1; }; \
-	"$$python" .ci/install.py
+	@$(FIND_PYTHON); "$$python" .ci/install.py

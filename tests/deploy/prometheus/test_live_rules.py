@@ -1,0 +1,105 @@
+"""A real Prometheus scrapes a live engine: every rule has data, and alerts mean what they say."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from emulator.specs.fault import Fault, FaultKind
+from serving.endpoints.control_client import ControlClient
+from tests.deploy.prometheus.rule_files import written_rules
+from tests.e2e.server_answers import control as control_of
+from tests.e2e.server_process import ServerProcess
+from tests.prometheus_server import PrometheusServer
+from tests.promql import metric_names
+from tests.seen_server import CHIPS, Load
+
+pytestmark = pytest.mark.engine
+
+RECORDED = {rule.name for rule in written_rules() if not rule.alert}
+OF_THE_HOST = {"ClockLag", "SloBurnFast", "SloBurnSlow"}
+"""A host that other work keeps from keeping up with the clock raises these, and rightly so."""
+
+OF_OTHERS = {"up", "ultraserve_handover_age_seconds"}
+"""Prometheus makes `up`; the other is there only while a group changes hands."""
+
+
+@pytest.fixture(scope="module")
+def control(seen_server: ServerProcess) -> Iterator[ControlClient]:
+    with control_of(seen_server) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def load(seen_server: ServerProcess) -> Iterator[Load]:
+    with Load(seen_server.url) as running:
+        yield running
+
+
+def test_every_family_that_a_rule_names_is_on_the_page(seen_prometheus: PrometheusServer) -> None:
+    seen_prometheus.wait_scrapes(1)
+    named = {name for rule in written_rules() for name in metric_names(rule.expression)}
+    suffixes = ("", "_bucket", "_count")
+    samples = {family + end for family in seen_prometheus.metadata() for end in suffixes}
+
+    assert named - RECORDED - OF_OTHERS - samples == set()
+
+
+def test_every_recording_rule_returns_data_while_requests_run(
+    seen_prometheus: PrometheusServer, load: Load
+) -> None:
+    def empty() -> set[str]:
+        return {name for name in RECORDED if not seen_prometheus.query(name)}
+
+    seen_prometheus.wait_until(lambda: load.answered > 0, "answer")
+    seen_prometheus.wait_until(lambda: not empty(), "data of every rule")
+    assert {rule.name: rule.error for rule in seen_prometheus.rules() if rule.health != "ok"} == {}
+
+
+def test_what_prometheus_has_lies_between_two_looks_at_the_server_itself(
+    seen_prometheus: PrometheusServer, control: ControlClient, load: Load
+) -> None:
+    seen_prometheus.wait_until(lambda: load.answered > 0, "answer")
+    before = control.hardware().telemetry
+    seen_prometheus.wait_scrapes(1)
+    (tokens,) = seen_prometheus.query('ultraserve_tokens_total{kind="output"}')
+    (joules,) = seen_prometheus.query("ultraserve_facility_energy_joules_total")
+    (emulated,) = seen_prometheus.query("ultraserve_emulated_seconds_total")
+    after = control.hardware().telemetry
+
+    assert before.output_tokens <= tokens.value <= after.output_tokens
+    assert before.facility_joules <= joules.value <= after.facility_joules
+    assert before.emulated_s <= emulated.value <= after.emulated_s
+    assert before.output_tokens < after.output_tokens
+
+
+def test_shares_are_shares(seen_prometheus: PrometheusServer, load: Load) -> None:
+    def goodput() -> dict[str, float]:
+        found = seen_prometheus.query("ultraserve:goodput:ratio_rate1m")
+        return {sample.labels["bound"]: sample.value for sample in found}
+
+    seen_prometheus.wait_until(lambda: len(goodput()) == 2, "goodput")
+    assert 0 <= goodput()["at_least"] <= goodput()["at_most"] <= 1
+    usage = seen_prometheus.query("ultraserve:hbm_usage:ratio")
+    assert len(usage) == CHIPS
+    assert all(0 < sample.value < 1 for sample in usage)
+
+
+def test_no_alert_fires_of_a_healthy_server(seen_prometheus: PrometheusServer, load: Load) -> None:
+    seen_prometheus.wait_scrapes(2)
+    firing = seen_prometheus.firing()
+
+    late = seen_prometheus.query("ultraserve:clock_lag:ratio_rate5m > 0.05")
+    assert firing - (OF_THE_HOST if late else set()) == set()
+
+
+def test_a_lost_chip_is_an_alert_until_it_is_healed(
+    seen_prometheus: PrometheusServer, control: ControlClient, load: Load
+) -> None:
+    control.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=2))
+    try:
+        seen_prometheus.wait_until(lambda: "ChipLost" in seen_prometheus.firing(), "alert")
+        (alert,) = seen_prometheus.query('ALERTS{alertname="ChipLost", alertstate="firing"}')
+        assert (alert.labels["chip"], alert.labels["health"]) == ("2", "lost")
+    finally:
+        control.heal(chip=2)
+    seen_prometheus.wait_until(lambda: "ChipLost" not in seen_prometheus.firing(), "its end")

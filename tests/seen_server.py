@@ -1,0 +1,97 @@
+"""One live server that all tests share that look at one: metrics, dashboards, console, terminal.
+
+Four chips with a rank each, experts spread over them, day and night by hand. It starts when the
+first test asks for it and ends with the session; `seen_server` in tests/conftest.py is the fixture.
+Whoever breaks something heals it again, and nobody expects totals to start at zero.
+"""
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+
+MODEL = "small-moe"
+CHIPS = 4
+CONTEXT_TOKENS = 1024
+DILATION = 20  # about what two idle cores keep up with; nothing depends on keeping up
+_CLIENTS = 3
+_ANSWER_TOKENS = 40
+_ANSWER_WALL_S = 120.0
+_CORPUS_FILES = 20
+
+
+def write_corpus(folder: Path) -> Path:
+    """Some text to train on: enough files that some are held out."""
+    folder.mkdir()
+    for number in range(_CORPUS_FILES):
+        lines = (f"line {line} of file {number}: the bridge stands.\n" for line in range(100))
+        (folder / f"{number}.txt").write_text("".join(lines))
+    return folder
+
+
+@contextmanager
+def seen_server_started(folder: Path) -> Iterator[ServerProcess]:
+    """The server, ready; `folder` is an empty one for what a training job needs and leaves."""
+    arguments = (
+        *("--model", MODEL, "--chips", str(CHIPS), "--max-model-len", str(CONTEXT_TOKENS)),
+        *("--max-num-batched-tokens", "512", "--disable-uvicorn-access-log"),
+        *("--clock", f"dilated:{DILATION}", "--eplb", "50"),
+        *("--day-night", "manual", "--group-chips", "2", "--lend-chips", "2"),
+        *("--train-dir", str(folder / "training")),
+        *("--train-corpus", str(write_corpus(folder / "corpus"))),
+    )
+    with started(ULTRASERVE, *arguments) as server:
+        server.wait_ready()
+        yield server
+
+
+class Load:
+    """A few clients that ask one after another; while it is entered, requests run.
+
+    `answered` counts; leaving it waits for the last answers and raises what went wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.answered = 0
+        self._url = url
+        self._ended = threading.Event()
+        self._failures: list[Exception] = []
+        self._threads = [
+            threading.Thread(target=self._ask, args=(number,)) for number in range(_CLIENTS)
+        ]
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        if self._failures and error == (None, None, None):
+            raise self._failures[0]
+
+    def _ask(self, number: int) -> None:
+        with httpx.Client(timeout=_ANSWER_WALL_S) as client:
+            for turn in itertools.count():
+                if self._ended.is_set():
+                    return
+                body = {
+                    "model": MODEL,
+                    "prompt": [9 + number] * (16 + 8 * (turn % 5)),
+                    "max_tokens": _ANSWER_TOKENS,
+                    "temperature": 0.0,
+                    "ignore_eos": True,
+                }
+                try:
+                    client.post(f"{self._url}/v1/completions", json=body).raise_for_status()
+                except httpx.HTTPError as failure:
+                    self._failures.append(failure)
+                    return
+                self.answered += 1
