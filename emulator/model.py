@@ -6,6 +6,7 @@ It starts no process and imports no Ray, so commands that only compute never pay
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.fabric.collectives import CollectiveModel, CollectiveTime, Operation
+from emulator.fabric.connected_chips import connected_chips
 from emulator.fabric.kv_transfer import kv_transfer_ns
 from emulator.fabric.shared_links import SharedLinks
 from emulator.fabric.tiers import rack_of, tray_of
@@ -85,7 +86,7 @@ from emulator.ultraserver.machine import Machine, Settlement, StepCosting
 from emulator.ultraserver.relief import SPEEDLESS, relieved_ns
 from emulator.ultraserver.sleeping_hbm import SLEEP_TAGS, SleepingHbm
 from emulator.ultraserver.step_columns import StepColumns
-from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
+from emulator.ultraserver.step_cost import ENGINE_NAMES, THROTTLE, StepCost, StepCostModel
 from emulator.ultraserver.step_rows import CalibrationValues
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
@@ -97,6 +98,7 @@ __all__ = [
     "CEILING",
     "CHIPS",
     "DATA_SHEETS",
+    "ENGINE_NAMES",
     "FITTED",
     "MODELS",
     "NAMED_STATES",
@@ -186,6 +188,7 @@ __all__ = [
     "claims_directory",
     "combine",
     "compiled_lnc",
+    "connected_chips",
     "core_map",
     "expected_accepted",
     "experts_moved",

@@ -3,8 +3,9 @@
 It counts bytes and refuses what does not fit; it has no addresses, so it knows no fragmentation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Self
 
 from emulator.errors import HbmExhausted
@@ -26,6 +27,7 @@ class HbmAllocator:
         self.device = device
         self._free = [cores.stack_bytes] * cores.stacks
         self._held: dict[tuple[HbmOwner, int], list[int]] = {}  # bytes by stack
+        self._named: tuple[Mapping[str, int], ...] | None = None
 
     def copy(self, *, device: int) -> Self:
         """The same contents for another chip."""
@@ -45,6 +47,7 @@ class HbmAllocator:
         free = [self._free[stack] for stack in stacks]
         if wanted_bytes > sum(free):
             raise self.exhausted(owner, core=core, wanted_bytes=wanted_bytes)
+        self._named = None
         by_stack = self._held.setdefault((owner, core), [0] * self.cores.stacks)
         for stack, taken in zip(stacks, taken_level(free, wanted_bytes), strict=True):
             self._free[stack] -= taken
@@ -58,6 +61,7 @@ class HbmAllocator:
 
     def free(self, owner: HbmOwner, *, core: int | None = None) -> int:
         """Take everything from `owner`, on one core or on all; the bytes that it held."""
+        self._named = None
         freed = 0
         for held_owner, held_core in list(self._held):
             if held_owner == owner and core in (None, held_core):
@@ -85,7 +89,7 @@ class HbmAllocator:
         try:
             yield
         except HbmExhausted:
-            self._free, self._held = before._free, before._held
+            self._free, self._held, self._named = before._free, before._held, None
             raise
 
     def held_bytes(self, owner: HbmOwner, *, core: int | None = None) -> int:
@@ -120,6 +124,20 @@ class HbmAllocator:
             )
             for stack in range(self.cores.stacks)
         )
+
+    def bytes_by_owner(self) -> tuple[Mapping[str, int], ...]:
+        """What each owner holds of each stack, by its name, all cores together.
+
+        Kept until something changes: who watches the machine asks again and again.
+        """
+        if self._named is None:
+            self._named = tuple(
+                MappingProxyType(
+                    {str(owner): held for owner, held in stack.bytes_by_owner().items()}
+                )
+                for stack in self.usage()
+            )
+        return self._named
 
     def exhausted(
         self, owner: HbmOwner, *, core: int, wanted_bytes: int, free_bytes: int | None = None

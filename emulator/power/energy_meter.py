@@ -19,13 +19,19 @@ class EnergyMeter:
         self.chip_joules = 0.0
         self.facility_joules = 0.0
 
-    def add(self, *, duration_ns: int, chip_watts: float) -> None:
-        """Count an interval in which all chips together drew `chip_watts`."""
+    def add(self, *, duration_ns: int, chip_watts: float) -> tuple[float, float]:
+        """Count an interval in which all chips together drew `chip_watts`.
+
+        Returns its joules, at the chips and at the facility.
+        """
         assert duration_ns >= 0, duration_ns
         assert chip_watts >= 0.0, chip_watts
         seconds = duration_ns / NS_PER_S
-        self.chip_joules += chip_watts * seconds
-        self.facility_joules += self._facility_watts(chip_watts) * seconds
+        chip_joules = chip_watts * seconds
+        facility_joules = self._facility_watts(chip_watts) * seconds
+        self.chip_joules += chip_joules
+        self.facility_joules += facility_joules
+        return chip_joules, facility_joules
 
     def add_beyond(self, chip_joules: float) -> None:
         """Count what chips drew beyond the watts of intervals that are counted already.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
+from emulator.fabric.tiers import tiers_there
 from emulator.faults.departure import Departure, departure, home_on
 from emulator.faults.recovery_time import RecoveryRates, recovery_ns
 from emulator.faults.seats import block_size
@@ -387,6 +388,14 @@ class Machine:
         chips = self.partition.first_chip + np.arange(len(health.lost))
         links = LinkHealth.of(health, self.system, self.partition)
         return find_routes(self.system, chips, links).reachable()
+
+    def link_capacity_bytes_per_s(self) -> NDArray[np.float64]:
+        """What each chip's links could send, all tiers together: float64[chips], spares last."""
+        links = LinkHealth.of(self.health, self.system, self.partition)
+        chips = self.partition.first_chip + np.arange(len(self.health.lost))
+        rates = [links.bytes_per_s(self.system, tier) for tier in tiers_there(self.system)]
+        capacity: NDArray[np.float64] = np.sum(rates, axis=0)[chips]
+        return capacity
 
     def _slow_factor(self) -> NDArray[np.float64]:
         """By position; a vacant one computes nothing."""

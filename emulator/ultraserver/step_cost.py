@@ -40,6 +40,7 @@ Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 COLLECTIVES: Final = "collectives"
+ENGINE_NAMES: Final = (*ENGINES, COLLECTIVES)
 THROTTLE: Final = "throttle"
 DRAFT_TOKENS_MAX: Final = 16  # no stack drafts more in one line of guesses
 

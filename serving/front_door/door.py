@@ -225,6 +225,7 @@ class Door:
             if value is not None:
                 metrics.limit(field.name, value)
         for work_class in WorkClass:
+            metrics.begin(work_class, outcomes=("entered", *Outcome), reasons=RefusalReason)
             metrics.follow(
                 work_class,
                 in_flight=partial(self._reading, work_class, "in_flight"),

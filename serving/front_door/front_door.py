@@ -1,5 +1,6 @@
 """All that stands before one engine in one API process: built once, when vLLM's app starts."""
 
+import os
 from collections.abc import Collection
 from typing import Any, Protocol
 
@@ -11,14 +12,20 @@ from serving.front_door.engine_capacity import EngineCapacity
 from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.front_door.graceful_end import GracefulEnd
 from serving.front_door.grpc.grpc_server import EngineGrpcServer
+from serving.front_door.hardware_watch import HardwareWatch
 from serving.front_door.http.asgi import App
 from serving.front_door.http.http_door import HttpDoor
 from serving.front_door.http.http_tls import HttpCertificate
+from serving.front_door.http.metrics_page import MetricsPage
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
 from serving.front_door.http.slow_heads import SlowHeads
 from serving.front_door.readiness import Readiness
 from serving.metrics.door_metrics import DoorMetrics
+from serving.metrics.host_meter import HostMeter
+from serving.plugin.neuron_instance import instance_of
+from serving.plugin.platform import deployment_of
+from serving.plugin.stat_logger import stat_logger_of
 
 
 class Service(Protocol):
@@ -49,11 +56,12 @@ class FrontDoor:
         self.door = Door(settings.limits, EngineCapacity(engine), metrics=DoorMetrics())
         self.readiness = Readiness(engine, lambda: self.door.closed)
         admit_generation(engine, self.door)
+        self.hardware = HardwareWatch(engine)
 
     def before(self, app: App, *, missing: Collection[str] = ()) -> HttpDoor:
         """HTTP's door before vLLM's app; `missing` are its paths that the model cannot answer."""
         return HttpDoor(
-            app,
+            self._with_hardware(app),
             keys=self.keys,
             door=self.door,
             probes=Probes(self.readiness),
@@ -61,6 +69,17 @@ class FrontDoor:
             context_tokens_max=self._engine.model_config.max_model_len,
             request_wall_s_max=self._settings.request_wall_s_max,
             missing=missing,
+        )
+
+    def _with_hardware(self, app: App) -> MetricsPage:
+        """The app, whose page of metrics tells of the hardware too."""
+        deployment = deployment_of(self._engine.vllm_config)
+        return MetricsPage(
+            app,
+            self.hardware,
+            instance_of(deployment, os.environ, pid=os.getpid()),
+            HostMeter(os.getpid()),
+            stat_logger_of(self._engine),
         )
 
     def services(self, server: Any) -> list[Service]:

@@ -12,6 +12,7 @@ import msgspec
 
 from emulator.model import Ceilings
 from emulator.specs.fault import Fault
+from serving.metrics.hardware import ExpertLoad, HardwareReport
 from serving.metrics.machine_state import (
     Count,
     FaultRecord,
@@ -23,6 +24,7 @@ from serving.metrics.machine_state import (
 )
 from serving.metrics.placement_page import PlacementPage
 from serving.metrics.power_report import PowerReport
+from serving.metrics.snapshot import Snapshot
 from serving.metrics.step_recording import StepPage, StepRelief
 from serving.metrics.system_description import SystemDescription
 from serving.metrics.telemetry import Telemetry
@@ -151,6 +153,14 @@ class TelemetryRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag
     """Asks for one look at the engine; may be asked several times a second."""
 
 
+class HardwareRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="hardware"):
+    """Asks for everything that a dashboard shows; may be asked several times a second."""
+
+
+class ExpertLoadRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="expert-load"):
+    """Asks how often experts are chosen."""
+
+
 ControlRequest = (
     StateRequest
     | WatchRequest
@@ -158,6 +168,8 @@ ControlRequest = (
     | PlacementRequest
     | PowerRequest
     | TelemetryRequest
+    | HardwareRequest
+    | ExpertLoadRequest
     | InjectRequest
     | HealRequest
     | RecordRequest
@@ -308,6 +320,19 @@ class TelemetryReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="t
     sleep: SleepState
 
 
+class HardwareReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="hardware"):
+    """Answers HardwareRequest; `snapshot` is of the same moment, not of the last step's end."""
+
+    report: HardwareReport
+    snapshot: Snapshot
+
+
+class ExpertLoadReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="expert-load"):
+    """Answers ExpertLoadRequest."""
+
+    load: ExpertLoad
+
+
 class RefusalCode(StrEnum):
     """INVALID: no such chip, stack, ... on this machine. PRECONDITION: it cannot happen now."""
 
@@ -340,6 +365,8 @@ ControlReply = (
     | PlacementReply
     | PowerReply
     | TelemetryReply
+    | HardwareReply
+    | ExpertLoadReply
     | Refusal
 )
 

@@ -1,28 +1,13 @@
-"""The front door's Prometheus families. Labels are classes, outcomes and reasons: never keys."""
+"""Keeps the front door's families; see serving.metrics.families.door."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry
 
-REQUESTS_NAME: Final = "ultraserve_admission_requests"
-REQUESTS_HELP: Final = (
-    "Requests that came to the door, by class of work and what became of them: entered, then "
-    "finished, aborted, failed, or refused (also of those that had entered and waited)."
-)
-REFUSED_NAME: Final = "ultraserve_admission_refused"
-REFUSED_HELP: Final = "Requests that were refused, by class of work and reason."
-WAIT_NAME: Final = "ultraserve_admission_wait_seconds"
-WAIT_HELP: Final = "Emulated seconds from entering to the first token, by class of work."
-IN_FLIGHT_NAME: Final = "ultraserve_admission_in_flight"
-IN_FLIGHT_HELP: Final = "Requests that have entered and not left, by class of work."
-WAITING_NAME: Final = "ultraserve_admission_waiting_requests"
-WAITING_HELP: Final = "Requests that wait for their turn or their first token, by class of work."
-WAITING_TOKENS_NAME: Final = "ultraserve_admission_waiting_tokens"
-WAITING_TOKENS_HELP: Final = "Prompt tokens of the requests that wait, by class of work."
-LIMIT_NAME: Final = "ultraserve_admission_limit"
-LIMIT_HELP: Final = "The bounds of the door by name, as it was started; absent where there is none."
+from serving.metrics.families import door
+from serving.metrics.instrument import counter, gauge, histogram
 
 _WAIT_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 600, 3_600)
 
@@ -34,24 +19,25 @@ class DoorMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = registry if registry is not None else REGISTRY
-        by_class = ("class",)
-        self._requests = Counter(
-            REQUESTS_NAME, REQUESTS_HELP, ("class", "outcome"), registry=registry
-        )
-        self._refused = Counter(REFUSED_NAME, REFUSED_HELP, ("class", "reason"), registry=registry)
-        self._wait = Histogram(
-            WAIT_NAME, WAIT_HELP, by_class, buckets=_WAIT_BUCKETS_S, registry=registry
-        )
-        self._in_flight = Gauge(IN_FLIGHT_NAME, IN_FLIGHT_HELP, by_class, registry=registry)
-        self._waiting = Gauge(WAITING_NAME, WAITING_HELP, by_class, registry=registry)
-        self._waiting_tokens = Gauge(
-            WAITING_TOKENS_NAME, WAITING_TOKENS_HELP, by_class, registry=registry
-        )
+        self._requests = counter(door.REQUESTS, registry)
+        self._refused = counter(door.REFUSED, registry)
+        self._wait = histogram(door.WAIT, registry, _WAIT_BUCKETS_S)
+        self._in_flight = gauge(door.IN_FLIGHT, registry)
+        self._waiting = gauge(door.WAITING, registry)
+        self._waiting_tokens = gauge(door.WAITING_TOKENS, registry)
         # A child is looked up once: `labels` takes longer than counting.
         self._requests_of = cache(self._requests.labels)
         self._refused_of = cache(self._refused.labels)
         self._wait_of = cache(self._wait.labels)
-        self._limit = Gauge(LIMIT_NAME, LIMIT_HELP, ("limit",), registry=registry)
+        self._limit = gauge(door.LIMIT, registry)
+
+    def begin(self, work_class: str, *, outcomes: Iterable[str], reasons: Iterable[str]) -> None:
+        """Show what has not happened yet as 0: a rate does not see a first count come from none."""
+        for outcome in outcomes:
+            self._requests_of(work_class, outcome)
+        for reason in reasons:
+            self._refused_of(work_class, reason)
+        self._wait_of(work_class)
 
     def limit(self, name: str, value: float) -> None:
         """Show one bound."""

@@ -1,62 +1,64 @@
-"""Keeps the Prometheus families of ours at the values of the newest snapshot."""
+"""Keeps the engine's own Prometheus families at the values of the newest snapshot."""
 
 from collections.abc import Mapping
+from typing import Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
-from serving.metrics.names import (
-    INFO_HELP,
-    INFO_LABELS,
-    INFO_NAME,
-    METRICS,
-    WALL_E2E_HELP,
-    WALL_E2E_NAME,
-    WALL_TTFT_HELP,
-    WALL_TTFT_NAME,
-)
+from serving.metrics.families.engine import INFO, SNAPSHOT, WALL_E2E, WALL_TTFT
+from serving.metrics.instrument import counter, gauge, histogram
 from serving.metrics.snapshot import Snapshot
 
-_WALL_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
+_WALL_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
+
+_MEANS: Final = ("chip_watts", "facility_watts")
 
 
 class Recorder:
     """Registers every family once in `registry`; `record` moves them to a snapshot.
 
-    Counters only grow: a snapshot with a smaller total is a programming error.
+    Counters only grow. A snapshot that was taken by a look between two steps may be newer than one
+    that comes with a step afterwards; a total that is smaller than what is shown is then left out.
     """
 
     def __init__(self, info: Mapping[str, str], registry: CollectorRegistry | None = None) -> None:
         registry = registry if registry is not None else REGISTRY
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, Counter] = {}
-        for metric in METRICS:
-            if metric.kind == "gauge":
-                self._gauges[metric.field] = Gauge(metric.name, metric.help, registry=registry)
+        for family in SNAPSHOT:
+            if family.kind == "gauge":
+                self._gauges[family.field] = gauge(family, registry)
             else:
-                self._counters[metric.field] = Counter(metric.name, metric.help, registry=registry)
-        labels = {name: info[name] for name in INFO_LABELS}
-        Gauge(INFO_NAME, INFO_HELP, INFO_LABELS, registry=registry).labels(**labels).set(1)
-        self._wall_ttft = Histogram(
-            WALL_TTFT_NAME, WALL_TTFT_HELP, buckets=_WALL_BUCKETS_S, registry=registry
-        )
-        self._wall_e2e = Histogram(
-            WALL_E2E_NAME, WALL_E2E_HELP, buckets=_WALL_BUCKETS_S, registry=registry
-        )
+                self._counters[family.field] = counter(family, registry)
+        self._totals = dict.fromkeys(self._counters, 0.0)
+        gauge(INFO, registry).labels(**{name: info[name] for name in INFO.labels}).set(1)
+        self._wall_ttft = histogram(WALL_TTFT, registry, _WALL_BUCKETS_S)
+        self._wall_e2e = histogram(WALL_E2E, registry, _WALL_BUCKETS_S)
         self._last: Snapshot | None = None
+        self._looked = False
 
     @property
     def last(self) -> Snapshot | None:
         """The newest snapshot, None before the first."""
         return self._last
 
-    def record(self, snapshot: Snapshot) -> None:
-        """Take over `snapshot`."""
-        for field, gauge in self._gauges.items():
-            gauge.set(getattr(snapshot, field))
-        for field, counter in self._counters.items():
-            before = getattr(self._last, field) if self._last else 0
-            counter.inc(getattr(snapshot, field) - before)
-        self._last = snapshot
+    def record(self, snapshot: Snapshot, *, looked: bool = False) -> None:
+        """Take over `snapshot`; an older one than the last moves counters at most.
+
+        One of a look that was `looked` at has watts that are means. From the first of them on
+        those are shown, and no longer what single steps drew.
+        """
+        self._looked = self._looked or looked
+        if self._last is None or snapshot.emulated_s >= self._last.emulated_s:
+            self._last = snapshot
+            for field, each in self._gauges.items():
+                if looked or not self._looked or field not in _MEANS:
+                    each.set(getattr(snapshot, field))
+        for field, total in self._counters.items():
+            now = getattr(snapshot, field)
+            if now > self._totals[field]:
+                total.inc(now - self._totals[field])
+                self._totals[field] = now
 
     def observe_wall(self, ttft_s: list[float], e2e_s: list[float]) -> None:
         """Add latencies in wall seconds under names of their own."""

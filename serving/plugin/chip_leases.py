@@ -27,6 +27,7 @@ from serving.plugin.lease_record import Lease, listed, new_lease_state, requests
 from serving.plugin.live_machine import LiveMachine
 from serving.plugin.merge import RankQueues
 from serving.plugin.model_versions import ModelVersions
+from serving.plugin.spend import Spend
 
 LEASES_KEPT: Final = 100
 """Leases that have ended and are still told of; those before them are forgotten."""
@@ -61,7 +62,7 @@ class ChipLeases:
         now_ns: Callable[[], int],
         training_hbm: TrainingHbm,
         warm_up: Callable[[Sequence[int]], WarmUp],
-        spend: Callable[[float], None],
+        spend: Spend,
     ) -> None:
         self._live = live
         self._experts = experts

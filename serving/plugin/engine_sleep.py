@@ -6,7 +6,7 @@ next step begins that much later. Chips that sleep draw what idle ones do: nobod
 for a chip whose HBM holds nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from emulator.errors import ConfigError
 from emulator.model import SLEEP_TAGS, HandoverCost, SleepingHbm
@@ -26,6 +26,7 @@ from serving.metrics.control_call import (
 from serving.metrics.machine_state import LeaseState, SleepState
 from serving.plugin.live_machine import LiveMachine
 from serving.plugin.model_versions import ModelVersions
+from serving.plugin.spend import Spend
 
 _MOVES = (
     DrainRequest,
@@ -44,9 +45,7 @@ class EngineSleep:
     `spend` counts joules that chips drew beyond idle outside of steps.
     """
 
-    def __init__(
-        self, live: LiveMachine, versions: ModelVersions, *, spend: Callable[[float], None]
-    ) -> None:
+    def __init__(self, live: LiveMachine, versions: ModelVersions, *, spend: Spend) -> None:
         self._machine = live.machine
         self._hbm = SleepingHbm(live.machine)
         self._versions = versions

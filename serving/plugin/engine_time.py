@@ -61,12 +61,14 @@ class EngineTime:
         self._meter = EnergyMeter(cost.facility_watts)
         self._idle_watts = cost.idle_chip_watts * (cost.partition.chips + cost.partition.spares)
         self._spare_watts = cost.idle_chip_watts * cost.partition.spares
-        self._accounted_ns = clock.now_ns()
+        self.start_ns = clock.now_ns()
+        self._accounted_ns = self.start_ns
         self._begin_ns = self._accounted_ns
         self._last_watts = self._idle_watts
         self._steps = 0
         self._compute_wall_s = 0.0
         self._pause_ns = 0
+        self._step_joules = (0.0, 0.0)
 
     def begin_ns(self, *, continues: bool) -> int:
         """When the next step begins; see `StepPacer.begin_ns`."""
@@ -83,7 +85,7 @@ class EngineTime:
         watts = float(cost.chip_watts.sum()) + self._spare_watts
         idle_ns = begin_ns - self._accounted_ns + paced.lag_ns + pause_ns
         self._meter.add(duration_ns=idle_ns, chip_watts=self._idle_watts)
-        self._meter.add(duration_ns=cost.duration_ns, chip_watts=watts)
+        self._step_joules = self._meter.add(duration_ns=cost.duration_ns, chip_watts=watts)
         self._accounted_ns = paced.end_ns
         self._begin_ns = begin_ns
         self._last_watts = watts
@@ -110,14 +112,24 @@ class EngineTime:
         return max(self._accounted_ns, self._clock.now_ns())
 
     @property
-    def accounted_s(self) -> float:
+    def accounted_ns(self) -> int:
         """The end of the last step."""
+        return self._accounted_ns
+
+    @property
+    def accounted_s(self) -> float:
+        """The same in seconds."""
         return self._accounted_ns / NS_PER_S
 
     @property
     def facility_joules(self) -> float:
         """What everything has drawn at the utility's meter until then."""
         return self._meter.facility_joules
+
+    @property
+    def step_joules(self) -> tuple[float, float]:
+        """What the last step drew, at the chips and at the facility: spares too, but no pause."""
+        return self._step_joules
 
     @property
     def now_s(self) -> float:
@@ -141,19 +153,27 @@ class EngineTime:
             ranks_up=ranks_up,
         )
 
-    def snapshot(self, machine: MachineTotals) -> Snapshot:
-        """Times, energy and the machine's totals, at the end of the last step."""
+    def snapshot(self, machine: MachineTotals, *, now_ns: int | None = None) -> Snapshot:
+        """Times, energy and the machine's totals, at the end of the last step.
+
+        With `now_ns` the idle time since then is in them. Nothing is counted by that, and no total
+        falls later: a step that begins in that time draws at least idle power.
+        """
         cost = self._cost
+        at_ns = self._accounted_ns if now_ns is None else now_ns
+        idle_s = (at_ns - self._accounted_ns) / NS_PER_S
+        idle_joules = self._idle_watts * idle_s
+        idle_facility_joules = cost.facility_watts(self._idle_watts) * idle_s
         busy_ns = self._pacer.busy_ns_total - self._pause_ns
         return Snapshot(
             dilation=self._clock.dilation,
-            emulated_s=self._accounted_ns / NS_PER_S,
+            emulated_s=at_ns / NS_PER_S,
             steps=self._steps,
             busy_s=busy_ns / NS_PER_S,
             lag_s=self._pacer.lag_ns_total / NS_PER_S,
             lagging_steps=self._pacer.lagging_steps,
-            chip_joules=self._meter.chip_joules,
-            facility_joules=self._meter.facility_joules,
+            chip_joules=self._meter.chip_joules + idle_joules,
+            facility_joules=self._meter.facility_joules + idle_facility_joules,
             chips=cost.partition.chips,
             chip_watts=self._last_watts,
             facility_watts=cost.facility_watts(self._last_watts),

@@ -24,11 +24,12 @@ from serving.plugin.calibration import calibrate
 from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.engine_signals import EngineSignals
 from serving.plugin.engine_time import make_clock
-from serving.plugin.live_engine import LiveEngine, start_tokens
+from serving.plugin.live_engine import LiveEngine
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.parent_watch import end_with_parent, kill_within
 from serving.plugin.platform import deployment_of
 from serving.plugin.step_report import TimedOutput
+from serving.plugin.token_source import start_tokens
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
 
 # Below "vllm", where vLLM has configured handlers; a name of our own would print nothing.

@@ -118,6 +118,11 @@ class ExpertBalancer:
         self._due = self._steps > 0
         self._pairs = self._new_pairs()
 
+    def load(self) -> I64:
+        """Pairs in the window, of all groups together: int64[layers, experts]."""
+        total: I64 = self._load.total().reshape(self._shape).sum(axis=1)
+        return total
+
     def imbalance(self, usable: Bools) -> float | None:
         """Pairs of the busiest chip over the mean chip's, averaged over layers, as counted.
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from emulator.fleet import ChipLost, Fleet, StepResult
 from emulator.model import StepBatch
 from emulator.specs.placement import ExpertPlacement
+from serving.metrics.hardware import ExpertLoad
 from serving.metrics.machine_state import ExpertBalance
 from serving.placement.imbalance import chip_loads
 from serving.placement.migration import migration, transfer_bytes
@@ -236,6 +237,20 @@ class ExpertMoves:
             self._live.meet(loss.chips)
             return False
         return True
+
+    @property
+    def load(self) -> ExpertLoad:
+        """How often the timed model's experts were chosen, in the window of balancing."""
+        if self._timed is None:
+            return ExpertLoad(layers=0, experts=0, tokens=(), imbalance=None)
+        tokens = self._timed.load()
+        layers, experts = tokens.shape
+        return ExpertLoad(
+            layers=layers,
+            experts=experts,
+            tokens=tuple(tokens.ravel().tolist()),
+            imbalance=self.imbalance,
+        )
 
     @property
     def balance(self) -> ExpertBalance:

@@ -3,7 +3,7 @@
 The engine counts every chip at idle all along, lent or not; here is what comes on top.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from emulator.units import NS_PER_S
@@ -12,6 +12,7 @@ from serving.metrics.machine_state import TrainingTotals
 from serving.plugin.expert_moves import MovedExperts
 from serving.plugin.lease_record import Lease
 from serving.plugin.live_machine import LiveMachine
+from serving.plugin.spend import Spend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class LeaseTotals:
 class LeaseBooks:
     """Counts for leases of a live machine; `spend` takes joules that chips drew beyond idle."""
 
-    def __init__(self, live: LiveMachine, *, spend: Callable[[float], None]) -> None:
+    def __init__(self, live: LiveMachine, *, spend: Spend) -> None:
         self._machine = live.machine
         self._spend = spend
         self._idle_chip_watts = live.machine.cost_model.idle_chip_watts
@@ -58,7 +59,7 @@ class LeaseBooks:
         cost = self._machine.reading(chips)
         lease.change(bytes_storage=lease.state.bytes_storage + cost.bytes_storage)
         self._add(handover_bytes=cost.bytes_storage)
-        self._spend(cost.joules)
+        self._spend(cost.joules, chips)
         self._count_joules(lease, cost.joules)
         return cost.duration_ns
 
@@ -88,7 +89,7 @@ class LeaseBooks:
         idle_joules = self._idle_chip_watts * len(lease.state.chips) * note.emulated_s
         beyond = max(0.0, note.joules - idle_joules - lease.extra_joules)
         lease.extra_joules += beyond
-        self._spend(beyond)
+        self._spend(beyond, lease.state.chips)
         self._add(
             training_tokens=max(0, note.tokens - (before.tokens if before else 0)),
             training_joules=beyond,

@@ -26,7 +26,10 @@ from serving.metrics.control_call import (
     DescribeReply,
     DescribeRequest,
     DrainRequest,
+    ExpertLoadReply,
+    ExpertLoadRequest,
     FaultReport,
+    HardwareRequest,
     HealReport,
     HealRequest,
     InjectRequest,
@@ -55,9 +58,11 @@ from serving.metrics.control_call import (
     to_json,
 )
 from serving.metrics.machine_state import MachineState
+from serving.metrics.telemetry import Telemetry
 from serving.plugin.chip_leases import ChipLeases, WarmUp
 from serving.plugin.deployment import Deployment
 from serving.plugin.engine_description import describe_engine
+from serving.plugin.engine_meters import EngineMeters
 from serving.plugin.engine_sleep import EngineSleep
 from serving.plugin.engine_time import EngineTime, MachineTotals
 from serving.plugin.expert_moves import ExpertMoves
@@ -69,35 +74,21 @@ from serving.plugin.merge import LockstepOutput
 from serving.plugin.model_versions import ModelVersions
 from serving.plugin.placement_pages import placement_page
 from serving.plugin.power_figures import power_report
+from serving.plugin.step_energy import StepEnergy
 from serving.plugin.step_report import StepReport
 from serving.plugin.step_wish import StepWish
 from serving.plugin.telemetry_look import telemetry_look
-from serving.plugin.token_meter import TokenMeter
 from serving.plugin.translate import step_batch, warm_up_step
 
-
-def start_tokens(
-    deployment: Deployment, machine: Machine, *, kv_blocks: int, block_tokens: int
-) -> Fleet | MadeUpTokens:
-    """Start what makes the tokens: the chips, or for `--weights none` nothing but a generator."""
-    if not deployment.settings.computes:
-        return MadeUpTokens(deployment.weights_dir, deployment.partition.ranks)
-    placement = deployment.placement_of(deployment.weights)
-    # A chip keeps room for what may come to it: as much as its HBM has, or, for a stand-in, all.
-    slots_max = (
-        int(machine.capacity().max()) if deployment.same_model else deployment.weights.experts
-    )
-    fleet = Fleet(
-        weights_dir=deployment.weights_dir,
-        placement=placement,
-        tp=deployment.partition.tp,
-        kv_blocks=kv_blocks,
-        block_tokens=block_tokens,
-        slots_max=slots_max,
-        ray_address=deployment.settings.ray_address,
-    )
-    fleet.start()
-    return fleet
+Shown = (
+    DescribeRequest
+    | PlacementRequest
+    | PowerRequest
+    | TelemetryRequest
+    | HardwareRequest
+    | ExpertLoadRequest
+)
+"""Requests that change nothing."""
 
 
 class LiveEngine:
@@ -119,6 +110,7 @@ class LiveEngine:
         self._deployment = deployment
         self._kv_blocks = kv_blocks
         self._time = EngineTime(clock, machine.cost_model)
+        self._meters = EngineMeters(machine, self._time)
         self._live = LiveMachine(
             machine,
             tokens,
@@ -133,7 +125,7 @@ class LiveEngine:
             self._live,
             now_ns=lambda: self._time.now_ns,
             passes=clock.dilation > 0,
-            spend=self._time.spend,
+            spend=self._meters.spend,
         )
         self._leases = ChipLeases(
             self._live,
@@ -142,11 +134,10 @@ class LiveEngine:
             now_ns=lambda: self._time.now_ns,
             training_hbm=training_hbm(deployment),
             warm_up=self._warm_up,
-            spend=self._time.spend,
+            spend=self._meters.spend,
         )
-        self._sleep = EngineSleep(self._live, self._versions, spend=self._time.spend)
+        self._sleep = EngineSleep(self._live, self._versions, spend=self._meters.spend)
         self._wish = StepWish()
-        self._tokens = TokenMeter()
         self._last_cost: StepCost | None = None
         self._held_until_ns = 0
         self._follows_step = False
@@ -165,14 +156,24 @@ class LiveEngine:
     ) -> tuple[dict[int, RankOutput], StepReport]:
         """Compute a step and hold it until its emulated end; `continues`: see `StepPacer`."""
         live, _ = self._step(lambda: self._live.step(steps, bitmasks), steps, continues=continues)
-        report = self.report(live.lost_ranks)
+        report, energy = self.report(live.lost_ranks), self._step_energy(live)
         self._follows_step = True
         if self._go_on_with_leases(idle=False):
             # What leases did after the step is in the same report, but not the time that it took.
             lost_ranks = report.lost_ranks + self._live.take_lost_ranks()
             report = replace(self.report(lost_ranks), begin_s=report.begin_s, end_s=report.end_s)
         self._follows_step = False
-        return live.result.outputs, report
+        return live.result.outputs, replace(report, energy=energy)
+
+    def _step_energy(self, live: LiveStep) -> StepEnergy:
+        chip_joules, facility_joules = self._time.step_joules
+        return StepEnergy(
+            chip_joules=chip_joules,
+            facility_joules=facility_joules,
+            ranks=tuple(live.result.outputs),
+            chip_of_position=live.seating.chip_of_position,
+            tp=self._deployment.partition.tp,
+        )
 
     def _step(
         self,
@@ -212,13 +213,14 @@ class LiveEngine:
             queues=self._heard.rank_states,
         )
         self._time.finish(begin_ns, cost, pause_ns=pause_ns, compute_wall_s=compute_wall_s)
-        if not made_up:
-            self._tokens.add(
-                batch,
-                output_tokens=sum(len(output.request_ids) for output in outputs.values()),
-                emulated_s=self._time.accounted_s,
-                facility_joules=self._time.facility_joules,
-            )
+        served = sum(len(output.request_ids) for output in outputs.values())
+        self._meters.after_step(
+            cost,
+            batch,
+            live.seating.chip_of_position,
+            begin_ns=begin_ns,
+            output_tokens=None if made_up else served,
+        )
         return live, cost
 
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
@@ -338,9 +340,7 @@ class LiveEngine:
             versions=self._versions.states(),
         )
 
-    def _shown(
-        self, request: DescribeRequest | PlacementRequest | PowerRequest | TelemetryRequest
-    ) -> ControlReply:
+    def _shown(self, request: Shown) -> ControlReply:
         """What is emulated, and how it does; raises ConfigError for a layer that there is not."""
         snapshot = self._time.snapshot(self._totals())
         match request:
@@ -353,22 +353,29 @@ class LiveEngine:
                 return PlacementReply(page=placement_page(self._live.machine, request.first_layer))
             case PowerRequest():
                 power = SystemPower(self._deployment.system)
-                window = self._tokens.window()
+                window = self._meters.tokens.window()
                 return PowerReply(report=power_report(power, self.state(), snapshot, window))
+            case HardwareRequest():
+                return self._meters.look(self._totals(), self._telemetry(), self.state())
+            case ExpertLoadRequest():
+                return ExpertLoadReply(load=self._experts.load)
         return TelemetryReply(
-            telemetry=telemetry_look(
-                snapshot,
-                self._tokens.totals,
-                self._heard,
-                now_s=self._time.now_s,
-                ranks=self._deployment.partition.ranks,
-                kv_blocks=self._kv_blocks,
-                expert_imbalance=self._experts.imbalance,
-            ),
+            telemetry=self._telemetry(),
             faults=self._live.faults.records[-FAULTS_TOLD_MAX:],
             leases=self._leases.states,
             versions=self._versions.states(),
             sleep=self._sleep.state(),
+        )
+
+    def _telemetry(self) -> Telemetry:
+        return telemetry_look(
+            self._time.snapshot(self._totals()),
+            self._meters.tokens.totals,
+            self._heard,
+            now_s=self._time.now_s,
+            ranks=self._deployment.partition.ranks,
+            kv_blocks=self._kv_blocks,
+            expert_imbalance=self._experts.imbalance,
         )
 
     @property
@@ -411,13 +418,13 @@ class LiveEngine:
         self._sleep.discard(tags)
 
     def _answer(self, request: ControlRequest) -> ControlReply:
+        if isinstance(request, Shown):
+            return self._shown(request)
         match request:
             case StateRequest():
                 return StateReply(state=self.state())
             case WatchRequest():
                 return self._watched()
-            case DescribeRequest() | PlacementRequest() | PowerRequest() | TelemetryRequest():
-                return self._shown(request)
             case InjectRequest():
                 return self._inject(request)
             case HealRequest():

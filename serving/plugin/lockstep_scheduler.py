@@ -44,6 +44,7 @@ from serving.plugin.rank_throttle import RankThrottle
 from serving.plugin.request_place import NOWHERE, Place, name_weights
 from serving.plugin.step_report import StepReport, TimedOutput, stamp_events
 from serving.plugin.step_wish import StepWish
+from serving.plugin.traced_requests import TracedRequests
 from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.policy.rank_choice import choose_rank
 from serving.settings import Settings
@@ -101,6 +102,8 @@ class LockstepScheduler(SchedulerInterface):
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
         self._places: dict[str, Place] = {}
+        traces = vllm_config.observability_config.otlp_traces_endpoint is not None
+        self._traced = TracedRequests(self.ranks, self._places, traces=traces)
         self._arrivals = 0
         self._turned_away: dict[str, Request] = {}
         self._closed: NDArray[np.bool_] = np.zeros(len(self.ranks), dtype=np.bool_)
@@ -170,6 +173,7 @@ class LockstepScheduler(SchedulerInterface):
         if isinstance(model_runner_output, TimedOutput):
             self._report = report = model_runner_output.report
             self._weights = report.weights if report is not None else ()
+        self._traced.charge(report, scheduler_output.by_rank)
         self._loads.forget()
         merged: dict[int, EngineCoreOutputs] = {}
         stats: list[SchedulerStats] = []
@@ -195,6 +199,7 @@ class LockstepScheduler(SchedulerInterface):
             self._forget_prefixes(report.renewed_ranks)
         self._end(merged, self._dismiss_turned_away())
         self._stamp(merged, scheduler_output.by_rank)
+        self._traced.tell(report, merged.values())
         if self._log_stats:
             first = next(iter(merged), 0)
             target = merged.setdefault(first, EngineCoreOutputs())
@@ -331,7 +336,12 @@ class LockstepScheduler(SchedulerInterface):
             return
         self._arrivals += 1
         # An id that comes again begins anew; until it has a rank, it has none that is left.
-        self._places[request.request_id] = Place(rank=NOWHERE, arrival=self._arrivals)
+        params = request.sampling_params
+        self._places[request.request_id] = Place(
+            rank=NOWHERE,
+            arrival=self._arrivals,
+            has_stop_strings=params is not None and bool(params.stop),
+        )
         self._send(request)
 
     def _send(self, request: Request) -> None:

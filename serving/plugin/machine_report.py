@@ -69,9 +69,10 @@ def _chips(
         for position, chip in enumerate(machine.seating.chip_of_position.tolist())
         if chip != VACANT
     }
-    usage, phases = machine.hbm.usage(), leases.phases
+    allocators, phases = machine.hbm.allocators, leases.phases
     slots = machine.placement.expert_of_slot  # [layers, positions, slots]
     filled = (slots != EMPTY).sum(axis=(0, 2))  # [positions]
+    stack_bytes = allocators[0].cores.stack_bytes
     idle_watts = machine.cost_model.idle_chip_watts
     per_tray, per_rack = system.chips_per_tray.count, system.chips_per_rack
     chips = []
@@ -95,16 +96,18 @@ def _chips(
                 rank=partition.rank_of_chip(position) if position is not None else None,
                 stacks=tuple(
                     StackState(
-                        stack=stack.stack,
-                        failed=bool(health.failed_stacks[chip, stack.stack]),
-                        capacity_bytes=stack.capacity_bytes,
-                        owner_bytes={
-                            str(owner): held for owner, held in stack.bytes_by_owner().items()
-                        }
-                        if holds is not None
-                        else {},
+                        stack=stack,
+                        failed=failed,
+                        capacity_bytes=stack_bytes,
+                        owner_bytes={} if holds is None else dict(owners),
                     )
-                    for stack in usage[0 if holds is None else holds]
+                    for stack, (failed, owners) in enumerate(
+                        zip(
+                            health.failed_stacks[chip].tolist(),
+                            allocators[0 if holds is None else holds].bytes_by_owner(),
+                            strict=True,
+                        )
+                    )
                 ),
                 cut_links=_cut_links(live, chip),
                 expert_slots=machine.placement.layers * machine.placement.slots if seated else 0,

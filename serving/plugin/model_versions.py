@@ -16,11 +16,13 @@ from vllm.logger import init_logger
 
 from emulator.errors import CheckpointError
 from emulator.fleet import ChipLost, Fleet
+from emulator.specs.seating import VACANT
 from emulator.units import NS_PER_S
 from serving.metrics.control_call import Refusal, RefusalCode, VersionReport
 from serving.metrics.machine_state import VersionState
 from serving.plugin.live_machine import LiveMachine
 from serving.plugin.merge import LockstepOutput
+from serving.plugin.spend import Spend
 from serving.plugin.weights_identity import check_successor, weights_hash
 
 logger = init_logger(f"vllm.{__name__}")
@@ -73,7 +75,7 @@ class ModelVersions:
         *,
         now_ns: Callable[[], int],
         passes: bool,
-        spend: Callable[[float], None],
+        spend: Spend,
     ) -> None:
         self._live = live
         self._spend = spend
@@ -264,7 +266,8 @@ class ModelVersions:
             return 0
         seated = int(machine.chips_up[positions.start : positions.stop].sum())
         idle_joules = cost.idle_joules(machine.system, chips=seated)
-        self._spend(cost.joules)
+        seats = machine.seating.chip_of_position[positions.start : positions.stop]
+        self._spend(cost.joules, seats[seats != VACANT].tolist())
         self._versions[version.number] = replace(
             version,
             bytes_storage=version.bytes_storage + cost.bytes_storage,

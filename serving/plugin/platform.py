@@ -15,6 +15,7 @@ from vllm.platforms.interface import Platform, PlatformEnum
 from emulator.model import system_by_name
 from serving.errors import UnsupportedFlag
 from serving.plugin.deployment import Deployment, resolve_deployment
+from serving.plugin.histogram_buckets import fine_buckets
 from serving.plugin.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 
@@ -116,6 +117,10 @@ class UltraServePlatform(Platform):
         keep_ending_start_on_signals()
         _configure_engine(vllm_config)
         _configure_context(vllm_config, deployment)
+        observability = vllm_config.observability_config
+        observability.custom_histogram_buckets = fine_buckets(
+            observability.custom_histogram_buckets
+        )
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: "VllmConfig") -> None:

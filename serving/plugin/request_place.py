@@ -6,6 +6,8 @@ from typing import Final
 
 from vllm.v1.engine import EngineCoreOutput
 
+from serving.plugin.request_trace import RequestTrace
+
 WEIGHTS_KEY: Final = "ultraserve_weights"
 """Of an output's `kv_transfer_params`: the names of the weights that made its request's tokens.
 vLLM hands these parameters on to the API's process, and nothing here transfers KV."""
@@ -17,13 +19,16 @@ NOWHERE: Final = -1
 @dataclass(slots=True)
 class Place:
     """Where a request is, its number in the order of arrival, how many events are stamped, and the
-    names of the weights that made its tokens, in their order.
+    names of the weights that made its tokens, in their order; whether a stop string may end it in
+    the API's process; its trace, where requests are traced and once it was computed.
     """
 
     rank: int
     arrival: int
     stamped_events: int = 0
     weights: list[str] = field(default_factory=list)
+    has_stop_strings: bool = False
+    trace: RequestTrace | None = None
 
 
 def name_weights(

@@ -14,8 +14,11 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
 from serving.metrics.first_token_times import FirstTokenTimes
+from serving.metrics.hardware import HardwareReport
+from serving.metrics.latency_window import Latencies, LatencyReport, LatencyWindow
 from serving.metrics.recorder import Recorder
 from serving.metrics.snapshot import Snapshot
+from serving.plugin.counted_work import CountedWork
 from serving.plugin.platform import deployment_of
 
 
@@ -25,6 +28,8 @@ class EmulatedStatLogger(PrometheusStatLogger):
     Raises:
         ConfigError: a virtual clock behind a socket, where clients' waiting would not be emulated.
     """
+
+    _perf_metrics_cls = CountedWork
 
     def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int] | None = None) -> None:
         deployment = deployment_of(vllm_config)
@@ -37,6 +42,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         super().__init__(vllm_config, engine_indexes)
         self._recorder = Recorder(deployment.info())
         self.first_tokens = FirstTokenTimes()
+        self.latencies = LatencyWindow()
 
     def record(
         self,
@@ -54,10 +60,30 @@ class EmulatedStatLogger(PrometheusStatLogger):
                 [request.e2e_latency for request in iteration_stats.finished_requests],
             )
             iteration_stats = in_emulated_time(iteration_stats, self._recorder.last.dilation)
-            self.first_tokens.add(
-                self._recorder.last.emulated_s, iteration_stats.time_to_first_tokens_iter
-            )
+            self._take_times(self._recorder.last.emulated_s, iteration_stats)
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
+
+    def _take_times(self, emulated_s: float, stats: IterationStats) -> None:
+        """Keep the times of one step, all emulated."""
+        self.first_tokens.add(emulated_s, stats.time_to_first_tokens_iter)
+        finished = stats.finished_requests
+        self.latencies.add(
+            emulated_s,
+            ttft_s=stats.time_to_first_tokens_iter,
+            # Of a single token there is no time per further one.
+            tpot_s=[
+                request.mean_time_per_output_token
+                for request in finished
+                if request.num_generation_tokens > 1
+            ],
+            e2e_s=[request.e2e_latency for request in finished],
+        )
+
+    def take_look(self, report: HardwareReport, snapshot: Snapshot) -> None:
+        """Show what a look between two steps has seen; both are of one moment."""
+        self._recorder.record(snapshot, looked=True)
+        assert isinstance(self.perf_metrics_prom, CountedWork)
+        self.perf_metrics_prom.take(report)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -75,6 +101,19 @@ def first_token_times(engine: Any) -> FirstTokenTimes | None:
     """Those that the logger of vLLM's AsyncLLM `engine` keeps; None where nothing is logged."""
     logger = stat_logger_of(engine)
     return None if logger is None else logger.first_tokens
+
+
+def latencies(engine: Any) -> Latencies | None:
+    """How long requests of vLLM's AsyncLLM `engine` took of late; None where nothing is logged."""
+    logger = stat_logger_of(engine)
+    if logger is None:
+        return None
+
+    def report(now_s: float) -> LatencyReport | None:
+        last = logger.snapshot
+        return None if last is None else logger.latencies.report(max(now_s, last.emulated_s))
+
+    return report
 
 
 def stat_logger_of(engine: Any) -> EmulatedStatLogger | None:

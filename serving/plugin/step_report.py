@@ -7,6 +7,7 @@ from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
 from vllm.v1.outputs import ModelRunnerOutput
 
 from serving.metrics.snapshot import Snapshot
+from serving.plugin.step_energy import StepEnergy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,8 @@ class StepReport:
 
     `closed_ranks` are up and take no request from now on; those that they have go on there.
     `renewed_ranks` have read other weights since the last report: what their prefix caches hold is
-    of the old ones. `weights` names the weights of each rank; empty where nobody asks.
+    of the old ones. `weights` names the weights of each rank; empty where nobody asks. `energy` is
+    of a step that computed; None after one without tokens.
     """
 
     begin_s: float
@@ -36,6 +38,7 @@ class StepReport:
     closed_ranks: tuple[int, ...] = ()
     renewed_ranks: tuple[int, ...] = ()
     weights: tuple[str, ...] = ()
+    energy: StepEnergy | None = None
 
     def at_monotonic_s(self, wall_s: float) -> float:
         """Emulated seconds at a reading of the monotonic clock; the step's begin when virtual."""

@@ -1,7 +1,7 @@
 """Tokens that an engine has computed, and the energy that went into the last of them."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from emulator.model import StepBatch
@@ -53,10 +53,34 @@ class TokenMeter:
         while len(self._samples) > 1 and emulated_s - self._samples[1].emulated_s >= WINDOW_S:
             self._samples.popleft()
 
+    def rest(self, *, emulated_s: float, facility_joules: float) -> None:
+        """Nothing was computed until then: the next window need not reach back over it."""
+        self._now = replace(self._now, emulated_s=emulated_s, facility_joules=facility_joules)
+        self._samples.append(self._now)
+
     @property
     def totals(self) -> TokenTotals:
         """At the end of the last step."""
         return self._now
+
+    def window_until(self, emulated_s: float, facility_joules: float) -> TokenTotals | None:
+        """The window that ends at `emulated_s`, after the last step, when that had been drawn.
+
+        None before the first step; no tokens once the last step is longer ago than the window.
+        """
+        if self._now.emulated_s <= self._samples[0].emulated_s:
+            return None
+        first = self._samples[0]
+        for sample in (*self._samples, self._now):
+            if emulated_s - sample.emulated_s < WINDOW_S:
+                break
+            first = sample
+        return TokenTotals(
+            emulated_s=emulated_s - first.emulated_s,
+            prompt_tokens=self._now.prompt_tokens - first.prompt_tokens,
+            output_tokens=self._now.output_tokens - first.output_tokens,
+            facility_joules=facility_joules - first.facility_joules,
+        )
 
     def window(self) -> TokenTotals | None:
         """What the last `WINDOW_S` have added, or a second more; None before the first step."""

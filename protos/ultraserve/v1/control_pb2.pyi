@@ -23,6 +23,7 @@ from google.protobuf.internal import containers as _containers
 from protos.ultraserve.v1 import admission_pb2 as _admission_pb2
 from protos.ultraserve.v1 import day_night_pb2 as _day_night_pb2
 from protos.ultraserve.v1 import fault_pb2 as _fault_pb2
+from protos.ultraserve.v1 import hardware_pb2 as _hardware_pb2
 from protos.ultraserve.v1 import lease_pb2 as _lease_pb2
 from protos.ultraserve.v1 import machine_pb2 as _machine_pb2
 from protos.ultraserve.v1 import placement_pb2 as _placement_pb2
@@ -187,6 +188,76 @@ class GetPowerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetPowerResponse: _TypeAlias = GetPowerResponse  # noqa: Y015
+
+@_typing.final
+class GetHardwareRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHardwareRequest: _TypeAlias = GetHardwareRequest  # noqa: Y015
+
+@_typing.final
+class GetHardwareResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> _hardware_pb2.HardwareReport: ...
+    def __init__(
+        self,
+        *,
+        report: _hardware_pb2.HardwareReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHardwareResponse: _TypeAlias = GetHardwareResponse  # noqa: Y015
+
+@_typing.final
+class GetExpertLoadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetExpertLoadRequest: _TypeAlias = GetExpertLoadRequest  # noqa: Y015
+
+@_typing.final
+class GetExpertLoadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOAD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def load(self) -> _hardware_pb2.ExpertLoad: ...
+    def __init__(
+        self,
+        *,
+        load: _hardware_pb2.ExpertLoad | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetExpertLoadResponse: _TypeAlias = GetExpertLoadResponse  # noqa: Y015
 
 @_typing.final
 class InjectFaultRequest(_message.Message):

@@ -54,6 +54,16 @@ class ControlServiceStub:
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetPowerRequest.SerializeToString,
                 response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetPowerResponse.FromString,
                 _registered_method=True)
+        self.GetHardware = channel.unary_unary(
+                '/ultraserve.v1.ControlService/GetHardware',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetHardwareRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetHardwareResponse.FromString,
+                _registered_method=True)
+        self.GetExpertLoad = channel.unary_unary(
+                '/ultraserve.v1.ControlService/GetExpertLoad',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetExpertLoadRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetExpertLoadResponse.FromString,
+                _registered_method=True)
         self.InjectFault = channel.unary_unary(
                 '/ultraserve.v1.ControlService/InjectFault',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.InjectFaultRequest.SerializeToString,
@@ -202,6 +212,20 @@ class ControlServiceServicer:
 
     def GetPower(self, request, context):
         """Power and energy of chips, racks and the site.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHardware(self, request, context):
+        """Everything that a dashboard shows, in one look: state, telemetry, power and the chips' meters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetExpertLoad(self, request, context):
+        """How often experts are chosen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -409,6 +433,16 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.GetPower,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetPowerRequest.FromString,
                     response_serializer=ultraserve_dot_v1_dot_control__pb2.GetPowerResponse.SerializeToString,
+            ),
+            'GetHardware': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHardware,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetHardwareRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetHardwareResponse.SerializeToString,
+            ),
+            'GetExpertLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetExpertLoad,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetExpertLoadRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetExpertLoadResponse.SerializeToString,
             ),
             'InjectFault': grpc.unary_unary_rpc_method_handler(
                     servicer.InjectFault,
@@ -639,6 +673,60 @@ class ControlService:
             '/ultraserve.v1.ControlService/GetPower',
             ultraserve_dot_v1_dot_control__pb2.GetPowerRequest.SerializeToString,
             ultraserve_dot_v1_dot_control__pb2.GetPowerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHardware(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/GetHardware',
+            ultraserve_dot_v1_dot_control__pb2.GetHardwareRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.GetHardwareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetExpertLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/GetExpertLoad',
+            ultraserve_dot_v1_dot_control__pb2.GetExpertLoadRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.GetExpertLoadResponse.FromString,
             options,
             channel_credentials,
             insecure,

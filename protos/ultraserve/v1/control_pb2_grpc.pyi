@@ -52,6 +52,10 @@ class ControlServiceStub:
     """Which experts lie where, and which chips make a rank: some layers of it."""
     GetPower: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetPowerRequest, _control_pb2.GetPowerResponse]
     """Power and energy of chips, racks and the site."""
+    GetHardware: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetHardwareRequest, _control_pb2.GetHardwareResponse]
+    """Everything that a dashboard shows, in one look: state, telemetry, power and the chips' meters."""
+    GetExpertLoad: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetExpertLoadRequest, _control_pb2.GetExpertLoadResponse]
+    """How often experts are chosen."""
     InjectFault: _grpc.UnaryUnaryMultiCallable[_control_pb2.InjectFaultRequest, _control_pb2.InjectFaultResponse]
     """Lets one fault happen between two steps. INVALID_ARGUMENT: no such fault on this machine;
     FAILED_PRECONDITION: it cannot happen now.
@@ -136,6 +140,10 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """Which experts lie where, and which chips make a rank: some layers of it."""
     GetPower: _aio.UnaryUnaryMultiCallable[_control_pb2.GetPowerRequest, _control_pb2.GetPowerResponse]  # type: ignore[assignment]
     """Power and energy of chips, racks and the site."""
+    GetHardware: _aio.UnaryUnaryMultiCallable[_control_pb2.GetHardwareRequest, _control_pb2.GetHardwareResponse]  # type: ignore[assignment]
+    """Everything that a dashboard shows, in one look: state, telemetry, power and the chips' meters."""
+    GetExpertLoad: _aio.UnaryUnaryMultiCallable[_control_pb2.GetExpertLoadRequest, _control_pb2.GetExpertLoadResponse]  # type: ignore[assignment]
+    """How often experts are chosen."""
     InjectFault: _aio.UnaryUnaryMultiCallable[_control_pb2.InjectFaultRequest, _control_pb2.InjectFaultResponse]  # type: ignore[assignment]
     """Lets one fault happen between two steps. INVALID_ARGUMENT: no such fault on this machine;
     FAILED_PRECONDITION: it cannot happen now.
@@ -241,6 +249,22 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.GetPowerResponse, _abc.Awaitable[_control_pb2.GetPowerResponse]]:
         """Power and energy of chips, racks and the site."""
+
+    @_abc_1.abstractmethod
+    def GetHardware(
+        self,
+        request: _control_pb2.GetHardwareRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.GetHardwareResponse, _abc.Awaitable[_control_pb2.GetHardwareResponse]]:
+        """Everything that a dashboard shows, in one look: state, telemetry, power and the chips' meters."""
+
+    @_abc_1.abstractmethod
+    def GetExpertLoad(
+        self,
+        request: _control_pb2.GetExpertLoadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.GetExpertLoadResponse, _abc.Awaitable[_control_pb2.GetExpertLoadResponse]]:
+        """How often experts are chosen."""
 
     @_abc_1.abstractmethod
     def InjectFault(

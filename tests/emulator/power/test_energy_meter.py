@@ -19,7 +19,8 @@ def test_watts_times_seconds_by_hand() -> None:
     meter.add(duration_ns=2 * S, chip_watts=300.0)
     assert (meter.chip_joules, meter.facility_joules) == (600.0, 1_000.0)
 
-    meter.add(duration_ns=S // 2, chip_watts=1_000.0)
+    added = meter.add(duration_ns=S // 2, chip_watts=1_000.0)
+    assert added == (500.0, 687.5)
     assert (meter.chip_joules, meter.facility_joules) == (1_100.0, 1_687.5)
 
 

@@ -40,7 +40,7 @@ def a_chip(chip: int, *, spare: bool = False) -> ChipState:
                 stack=stack,
                 failed=False,
                 capacity_bytes=36 * 10**9,
-                owner_bytes={} if spare else {"kv": 10**9, "weights.experts": 5 * 10**8},
+                owner_bytes={} if spare else {"kv": 10**9, "weights/experts": 5 * 10**8},
             )
             for stack in range(4)
         ),

@@ -16,7 +16,7 @@ from emulator.fleet import Fleet, MadeUpTokens
 from emulator.model import Machine
 from emulator.specs.batch import StepBatch
 from emulator.specs.step import NewRequest, RankStep, Scheduled
-from serving.plugin import live_engine
+from serving.plugin import token_source
 from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.plugin.live_machine import LiveMachine, LiveStep
 from serving.settings import Settings
@@ -77,10 +77,10 @@ def started_tokens(
     kv_blocks: int = KV_BLOCKS,
     block_tokens: int = BLOCK_TOKENS,
 ) -> InProcessFleet | MadeUpTokens:
-    """As `live_engine.start_tokens`, without processes."""
+    """As `token_source.start_tokens`, without processes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live_engine, "Fleet", InProcessFleet)
-        tokens = live_engine.start_tokens(
+        patch.setattr(token_source, "Fleet", InProcessFleet)
+        tokens = token_source.start_tokens(
             deployment, machine, kv_blocks=kv_blocks, block_tokens=block_tokens
         )
     assert isinstance(tokens, InProcessFleet | MadeUpTokens)

@@ -106,6 +106,18 @@ def test_steps_that_follow_each_other_in_virtual_time_add_up_by_hand() -> None:
     assert snapshot.compute_wall_s == 0.75
 
 
+def test_a_step_s_joules_are_those_of_its_own_duration_without_any_pause() -> None:
+    time = EngineTime(VirtualClock(), COST)
+    assert time.step_joules == (0.0, 0.0)
+    run(time, cost(2 * MS, 1000.0), continues=False)
+    run(time, cost(3 * MS, 800.0), continues=True, pause_ns=5 * MS)
+
+    assert time.step_joules == (
+        pytest.approx(2.4),
+        pytest.approx(COST.facility_watts(800.0) * 0.003),
+    )
+
+
 def test_waiting_for_work_is_counted_at_idle_watts() -> None:
     wall = Wall()
     time = EngineTime(wall.clock(4.0), COST)

@@ -34,6 +34,40 @@ def test_a_step_is_timed_by_the_cost_model_and_counted_once() -> None:
     assert second.ranks_up == (True,) * 4
 
 
+def test_a_step_reports_its_energy_and_the_chips_of_the_ranks_that_computed() -> None:
+    running = Running()
+    first = running.step(0, 1, 2, 3)
+    second = running.step(2)
+
+    assert first.energy is not None
+    assert second.energy is not None
+    assert (first.energy.ranks, second.energy.ranks) == ((0, 1, 2, 3), (2,))
+    assert [second.energy.chips_of(rank) for rank in (0, 2)] == [(0,), (2,)]
+    for kind in ("chip_joules", "facility_joules"):  # no time was idle
+        before, total = getattr(first.snapshot, kind), getattr(second.snapshot, kind)
+        assert getattr(first.energy, kind) == pytest.approx(before)
+        assert getattr(second.energy, kind) == pytest.approx(total - before)
+    assert running.engine.report().energy is None  # nothing is computed between steps
+
+
+def test_the_energy_of_a_step_is_without_the_pause_that_held_it_up() -> None:
+    running = Running()
+    whole = running.step(0, 1, 2, 3)
+    running.inject(lose(1))
+    report = running.step(0, 1, 2, 3)
+
+    assert whole.energy is not None
+    assert report.energy is not None
+    assert report.energy.ranks == (0, 2, 3)  # rank 1 is lost, and computed nothing
+    assert report.snapshot.pause_s > 0
+    idle_watts = 4 * running.parts.machine.cost_model.idle_chip_watts
+    assert report.snapshot.chip_joules == pytest.approx(
+        whole.energy.chip_joules
+        + report.energy.chip_joules
+        + report.snapshot.pause_s * idle_watts  # nobody's
+    )
+
+
 def test_a_recovery_is_a_pause_and_not_busy_time() -> None:
     running = Running()
     whole = running.step(0, 1, 2, 3)

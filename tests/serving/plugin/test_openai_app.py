@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import vllm.entrypoints.cli.main as cli
+from opentelemetry.sdk.resources import Resource
 from pydantic import BaseModel, field_validator
 from vllm import envs
 from vllm.config import StructuredOutputsConfig
@@ -28,6 +29,7 @@ from serving.settings import Settings
 STRUCTURED = "--structured-outputs-config"
 COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
 TOOLS = "VLLM_ENFORCE_STRICT_TOOL_CALLING"
+SERVICE_NAME, RESOURCE = "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"
 SETTINGS = Settings(chips=2, model="qwen3-30b-a3b", clock="dilated:3")
 
 
@@ -41,7 +43,7 @@ def untouched_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     """Put back what `serve` changes for good: it is the last thing that its process does."""
     monkeypatch.setattr(sys, "argv", ["pytest"])
     monkeypatch.setenv("VLLM_RPC_BASE_PATH", "unset")
-    for name in (*openai_app._ENVIRONMENT, TOOLS):
+    for name in (*openai_app._ENVIRONMENT, TOOLS, SERVICE_NAME, RESOURCE):
         monkeypatch.setenv(name, "unset")
         monkeypatch.delenv(name)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -142,6 +144,31 @@ def test_weights_of_the_user_s_write_as_vllm_has_it(
     config, has_tags = configured(resolve_deployment(SETTINGS, tmp_path / "own"), [], monkeypatch)
 
     assert (config.backend, config.disable_any_whitespace, has_tags) == ("auto", False, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "ultraserve"),
+        ({RESOURCE: "deployment.environment=test"}, "ultraserve"),
+        ({SERVICE_NAME: "night-shift"}, "night-shift"),
+        ({RESOURCE: "service.name=night-shift"}, "night-shift"),
+    ],
+)
+def test_spans_are_of_a_service_called_ultraserve_unless_the_user_names_it(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], name: str
+) -> None:
+    for variable, value in given.items():
+        monkeypatch.setenv(variable, value)
+    seen: list[object] = []
+
+    served(
+        deployment,
+        lambda: seen.append(Resource.create().attributes["service.name"]),
+        monkeypatch,
+    )
+
+    assert seen == [name]
 
 
 @pytest.mark.parametrize(("code", "expected"), [(None, 0), (0, 0), (3, 3), ("words", 1)])

@@ -11,7 +11,12 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
-from serving.plugin.stat_logger import EmulatedStatLogger, first_token_times, in_emulated_time
+from serving.plugin.stat_logger import (
+    EmulatedStatLogger,
+    first_token_times,
+    in_emulated_time,
+    latencies,
+)
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
@@ -148,3 +153,32 @@ def test_first_tokens_are_kept_for_who_asks_the_engine_s_client() -> None:
     assert times.share_within(1.5, since_s=2.9) == 0.5
     assert times.share_within(1.5, since_s=3.0) is None
     assert first_token_times(SimpleNamespace(logger_manager=None)) is None
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_the_last_minute_s_times_are_emulated_and_one_token_has_no_time_per_further_one() -> None:
+    target = logger()
+    manager = SimpleNamespace(stat_loggers=[target])
+    report = latencies(SimpleNamespace(logger_manager=manager))
+    assert report is not None
+    assert report(0.0) is None  # nothing has been recorded
+
+    stats = iteration()
+    single = finished(20.0)
+    single.num_generation_tokens, single.mean_time_per_output_token = 1, 0.0
+    stats.finished_requests.append(single)
+    target.record(scheduler_stats(dilation=4.0, emulated_s=100.0), stats)
+
+    minute = report(0.0)
+    assert minute is not None
+    assert (minute.window_s, minute.requests) == (60.0, 2)
+    assert (minute.ttft_p50_s, minute.ttft_p99_s) == (1.0, 2.0)
+    assert (minute.tpot_p50_s, minute.tpot_p99_s) == (1.0, 1.0)
+    assert (minute.e2e_p50_s, minute.e2e_p99_s) == (5.0, 10.0)
+    rested = report(161.0)  # the engine has rested for a minute since
+    assert rested is not None
+    assert rested.requests == 0
+
+
+def test_an_engine_that_logs_nothing_has_no_latencies() -> None:
+    assert latencies(SimpleNamespace()) is None

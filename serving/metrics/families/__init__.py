@@ -1,0 +1,1 @@
+"""Each Prometheus family of ours, once: name, type, unit, labels, help."""

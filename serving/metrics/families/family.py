@@ -1,0 +1,40 @@
+"""What a Prometheus family is before it has values."""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from emulator.errors import ConfigError
+
+Kind = Literal["counter", "gauge", "histogram"]
+Unit = Literal["1", "s", "J", "W", "bytes", "bytes/s", "tokens/s/MW", "nats", "wall s"]
+"""`1` is a number of things, or a share. Seconds are emulated unless they are the wall's."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One family; a counter's `name` has no `_total`, its samples do.
+
+    Raises ConfigError for a name that is none, a counter called `_total`, or help that is no
+    sentence.
+    """
+
+    name: str
+    kind: Kind
+    unit: Unit
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.name.endswith("_total"):
+            expected = "lower case letters, digits and underscores, without _total"
+            raise ConfigError(field="name", value=self.name, expected=expected)
+        if not self.help.endswith(".") or "\n" in self.help or '"' in self.help:
+            raise ConfigError(field="help", value=self.help, expected="one line that ends in a dot")
+
+    @property
+    def sample(self) -> str:
+        """What its samples are called; a histogram's have endings of their own."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name

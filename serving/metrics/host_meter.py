@@ -1,0 +1,113 @@
+"""This host's real CPUs and memory, and what the server's processes take of them."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+import psutil
+
+_READ_AGAIN_S: Final = 1.0
+"""Shares over less than a second say little, and /proc is read for each process."""
+
+_LIST_AGAIN_S: Final = 10.0
+"""How long a list of the server's processes holds: chips come and go rarely."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReading:
+    """Real figures, not emulated ones.
+
+    Attributes:
+        cpu_share: of all CPUs' time since the reading before, by what they did; the names are
+            neuron-monitor's.
+        server_share: `user` and `system` time of the server's processes, of the same.
+    """
+
+    cpus: int
+    cpu_share: dict[str, float]
+    server_share: dict[str, float]
+    memory_total_bytes: int
+    memory_used_bytes: int
+    swap_total_bytes: int
+    swap_used_bytes: int
+
+
+@dataclass(slots=True)
+class _Before:
+    """What the last reading counted."""
+
+    read_s: float
+    cpu: dict[str, float]
+    server: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+
+class HostMeter:
+    """Of the process `pid` and all below it; 0 where it was not running before."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._processes: list[psutil.Process] = [self._root]
+        self._listed_s = -_LIST_AGAIN_S
+        self._cpus = psutil.cpu_count() or 1
+        self._before = _Before(read_s=time.monotonic(), cpu=_cpu_times(), server=self._used())
+        self._last = self._reading(self._before.cpu, self._before.server)
+
+    def read(self) -> HostReading:
+        """Now, or at most a second ago."""
+        now_s = time.monotonic()
+        if now_s - self._before.read_s >= _READ_AGAIN_S:
+            cpu, server = _cpu_times(), self._used()
+            self._last = self._reading(cpu, server)
+            self._before = _Before(read_s=now_s, cpu=cpu, server=server)
+        return self._last
+
+    def _reading(
+        self, cpu: dict[str, float], server: dict[int, tuple[float, float]]
+    ) -> HostReading:
+        before = self._before
+        spent = {name: max(0.0, each - before.cpu[name]) for name, each in cpu.items()}
+        total_s = sum(spent.values()) or 1.0
+        user_s = system_s = 0.0
+        for pid, (user, system) in server.items():
+            was = before.server.get(pid, (user, system))
+            user_s += max(0.0, user - was[0])
+            system_s += max(0.0, system - was[1])
+        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        return HostReading(
+            cpus=self._cpus,
+            cpu_share={name: each / total_s for name, each in spent.items()},
+            server_share={"user": user_s / total_s, "system": system_s / total_s},
+            memory_total_bytes=memory.total,
+            memory_used_bytes=memory.used,
+            swap_total_bytes=swap.total,
+            swap_used_bytes=swap.used,
+        )
+
+    def _used(self) -> dict[int, tuple[float, float]]:
+        """User and system seconds of each of the server's processes that still runs."""
+        now_s = time.monotonic()
+        if now_s - self._listed_s >= _LIST_AGAIN_S:
+            self._processes = [self._root, *self._root.children(recursive=True)]
+            self._listed_s = now_s
+        used = {}
+        for process in self._processes:
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            used[process.pid] = (times.user, times.system)
+        return used
+
+
+def _cpu_times() -> dict[str, float]:
+    """Seconds of all CPUs since the host's start, by neuron-monitor's names."""
+    times = psutil.cpu_times()
+    return {
+        "user": times.user,
+        "nice": times.nice,
+        "system": times.system,
+        "idle": times.idle,
+        "io_wait": getattr(times, "iowait", 0.0),
+        "irq": getattr(times, "irq", 0.0),
+        "soft_irq": getattr(times, "softirq", 0.0),
+    }

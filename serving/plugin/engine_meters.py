@@ -1,0 +1,105 @@
+"""The meters of a running engine: tokens, chips, steps. They count steps, and what lies beyond."""
+
+from collections.abc import Collection
+from typing import Final
+
+from msgspec.structs import replace
+
+from emulator.model import ENGINE_NAMES, Machine, StepBatch, StepCost, ceilings_of
+from emulator.units import NS_PER_S
+from serving.metrics.control_call import HardwareReply
+from serving.metrics.machine_state import MachineState
+from serving.metrics.telemetry import Telemetry
+from serving.plugin.chip_counters import ChipCounters, Int64s
+from serving.plugin.engine_time import EngineTime, MachineTotals
+from serving.plugin.hardware_look import Now, hardware_report
+from serving.plugin.step_history import StepHistory
+from serving.plugin.token_meter import TokenMeter
+
+_REST_NS: Final = NS_PER_S
+"""An engine that had nothing to do for longer begins its window of tokens anew."""
+
+
+class EngineMeters:
+    """Of one engine, whose clock and energy are in `time`.
+
+    Invariants: all chips' joules are the engine's; every step is in each meter once.
+    """
+
+    def __init__(self, machine: Machine, time: EngineTime) -> None:
+        self._machine = machine
+        self._time = time
+        self._ceilings = ceilings_of(machine.cost_model)
+        self.tokens = TokenMeter()
+        self._chips = ChipCounters(machine.partition, ENGINE_NAMES, start_ns=time.start_ns)
+        self._steps = StepHistory()
+        self._end_ns = time.start_ns
+        self._facility_joules = 0.0
+        chips = machine.partition.chips + machine.partition.spares
+        idle_watts = self._ceilings.idle_watts * chips
+        self._idle_facility_watts = machine.cost_model.facility_watts(idle_watts)
+
+    def after_step(
+        self,
+        cost: StepCost,
+        batch: StepBatch,
+        seats: Int64s,
+        *,
+        begin_ns: int,
+        output_tokens: int | None,
+    ) -> None:
+        """Count the step that `time` has just finished, on the chips in `seats`, int64[positions].
+
+        `output_tokens` is None for a made-up step, whose tokens are not counted as served.
+        """
+        end_ns = self._time.accounted_ns
+        idle_ns, self._end_ns = begin_ns - self._end_ns, end_ns
+        if idle_ns > _REST_NS:
+            idle_joules = self._idle_facility_watts * idle_ns / NS_PER_S
+            self.tokens.rest(
+                emulated_s=begin_ns / NS_PER_S, facility_joules=self._facility_joules + idle_joules
+            )
+        self._facility_joules = self._time.facility_joules
+        self._chips.add(
+            cost,
+            seats,
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            idle_watts=self._ceilings.idle_watts,
+        )
+        self._steps.add(cost, batch, begin_ns=begin_ns, end_ns=end_ns)
+        if output_tokens is not None:
+            self.tokens.add(
+                batch,
+                output_tokens=output_tokens,
+                emulated_s=self._time.accounted_s,
+                facility_joules=self._time.facility_joules,
+            )
+
+    def spend(self, joules: float, chips: Collection[int] | None = None) -> None:
+        """Count what `chips` drew beyond what steps and idle chips do; all alike without them."""
+        self._time.spend(joules)
+        self._chips.add_beyond(joules, chips)
+
+    def look(
+        self, totals: MachineTotals, telemetry: Telemetry, state: MachineState
+    ) -> HardwareReply:
+        """Everything up to now; `telemetry` and `state` are of the last step's end."""
+        now_ns = self._time.now_ns
+        snapshot = self._time.snapshot(totals, now_ns=now_ns)
+        now = Now(
+            ns=now_ns,
+            elapsed_s=(now_ns - self._time.start_ns) / NS_PER_S,
+            snapshot=snapshot,
+            telemetry=replace(
+                telemetry,
+                chip_joules=snapshot.chip_joules,
+                facility_joules=snapshot.facility_joules,
+            ),
+            state=state,
+            tokens=self.tokens.window_until(snapshot.emulated_s, snapshot.facility_joules),
+        )
+        report, snapshot = hardware_report(
+            now, self._machine, self._chips, self._steps, self._ceilings
+        )
+        return HardwareReply(report=report, snapshot=snapshot)

@@ -1,0 +1,166 @@
+"""One look at everything of a running engine that a dashboard shows; see HardwareReport."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+
+from emulator.model import Ceilings, Machine, SystemPower
+from emulator.specs.fault import FaultKind
+from emulator.units import NS_PER_S
+from serving.metrics.hardware import ChipMeters, HardwareReport
+from serving.metrics.machine_state import FaultRecord, LeaseState, MachineState
+from serving.metrics.snapshot import Snapshot
+from serving.metrics.telemetry import Telemetry
+from serving.plugin.chip_counters import ChipCounters, Float64s
+from serving.plugin.power_figures import power_report
+from serving.plugin.step_history import StepHistory
+from serving.plugin.token_meter import TokenTotals
+
+FAULTS_SHOWN_MAX: Final = 64
+"""Of one look: a page of them. GetState shows all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What the engine's parts say of one moment; `snapshot` and `telemetry` are up to now."""
+
+    ns: int
+    elapsed_s: float  # since the energy meter's start
+    snapshot: Snapshot
+    telemetry: Telemetry
+    state: MachineState
+    tokens: TokenTotals | None  # of the window that ends now
+
+
+def hardware_report(
+    now: Now,
+    machine: Machine,
+    counters: ChipCounters,
+    history: StepHistory,
+    ceilings: Ceilings,
+) -> tuple[HardwareReport, Snapshot]:
+    """The report, and the moment's snapshot with the window's watts."""
+    window_s, _ = counters.window(now.ns)
+    capacity = machine.link_capacity_bytes_per_s()
+    watts = _watts(now, counters, ceilings.idle_watts)
+    chip_watts = float(watts.sum())
+    snapshot = replace(
+        now.snapshot,
+        chip_watts=chip_watts,
+        facility_watts=machine.cost_model.facility_watts(chip_watts),
+    )
+    chips = tuple(
+        structs.replace(chip, watts=each)
+        for chip, each in zip(now.state.chips, watts.tolist(), strict=True)
+    )
+    faults = now.state.faults
+    state = structs.replace(
+        now.state,
+        chips=chips,
+        chip_watts=chip_watts,
+        facility_watts=snapshot.facility_watts,
+        faults=faults[-FAULTS_SHOWN_MAX:],
+    )
+    kinds = Counter(record.fault.kind for record in faults)
+    report = HardwareReport(
+        emulated_s=now.ns / NS_PER_S,
+        window_s=window_s,
+        state=state,
+        telemetry=structs.replace(
+            now.telemetry, chip_watts=chip_watts, facility_watts=snapshot.facility_watts
+        ),
+        power=power_report(SystemPower(machine.system), state, snapshot, now.tokens),
+        meters=_meters(now, counters, ceilings, watts, capacity),
+        parts_s=history.parts_s,
+        steps_by_phase=dict(history.by_phase),
+        step_times=history.total_times,
+        device_times=history.device_times,
+        faults_by_kind={str(kind): kinds[kind] for kind in FaultKind},
+        faults_open=sum(record.healed_emulated_s is None for record in faults),
+        ceilings=ceilings,
+        link_capacity_bytes_per_s=tuple(capacity.tolist()),
+        neuroncores_per_chip=machine.system.chip.logical_cores(machine.partition.lnc),
+    )
+    return report, snapshot
+
+
+def _watts(now: Now, counters: ChipCounters, idle_watts: float) -> Float64s:
+    """What each chip draws, [chips]: the mean over the window's steps and the idle time in it.
+
+    A chip that trains draws what its job says. What chips draw beyond that while they read weights
+    is booked in one go, when it is in their joules and in nobody's watts.
+    """
+    window_s, window = counters.window(now.ns)
+    watts: Float64s = np.full(len(now.state.chips), float(idle_watts))
+    if window_s:
+        watts += window.above_idle_joules / window_s
+    for lease in now.state.leases:
+        training = _training_watts(lease)
+        if training is not None:
+            watts[list(lease.chips)] = max(training, idle_watts)
+    return watts
+
+
+def _training_watts(lease: LeaseState) -> float | None:
+    """Of each of a lease's chips, by its job's own word; None while it does not train."""
+    if lease.phase != "training" or lease.training is None:
+        return None
+    return lease.training.watts / len(lease.chips)
+
+
+def _meters(
+    now: Now, counters: ChipCounters, ceilings: Ceilings, watts: Float64s, capacity: Float64s
+) -> tuple[ChipMeters, ...]:
+    window_s, window = counters.window(now.ns)
+    totals = counters.totals
+    per_s = 1 / window_s if window_s else 0.0
+    joules = ceilings.idle_watts * now.elapsed_s + totals.above_idle_joules
+    could_send = np.where(capacity > 0, capacity, np.inf)
+    engine_busy_s = (totals.engine_busy_ns / NS_PER_S).T.tolist()  # [chips][engines]
+    engine_share = (window.engine_busy_ns * (per_s / NS_PER_S)).T.tolist()
+    failed = _failed_stacks(now.state.faults)
+    columns = zip(
+        (totals.busy_ns / NS_PER_S).tolist(),
+        totals.flops.tolist(),
+        totals.hbm_bytes.tolist(),
+        totals.link_bytes.tolist(),
+        joules.tolist(),
+        watts.tolist(),
+        (window.busy_ns * (per_s / NS_PER_S)).tolist(),
+        (window.link_bytes * per_s / could_send).tolist(),
+        (window.hbm_bytes * per_s / ceilings.hbm_bytes_per_s).tolist(),
+        (window.flops * per_s).tolist(),
+        strict=True,
+    )
+    meters = []
+    for chip, column in enumerate(columns):
+        busy_s, flops, hbm_bytes, link_bytes, joule, watt, busy, links, hbm, flops_per_s = column
+        meters.append(
+            ChipMeters(
+                chip=chip,
+                engine_busy_s=dict(zip(totals.engines, engine_busy_s[chip], strict=True)),
+                busy_s=busy_s,
+                flops=flops,
+                hbm_bytes=hbm_bytes,
+                link_bytes=link_bytes,
+                joules=joule,
+                ecc_corrected=0,
+                ecc_uncorrected=failed[chip],
+                watts=watt,
+                utilization=busy,
+                engine_utilization=dict(zip(totals.engines, engine_share[chip], strict=True)),
+                link_utilization=links,
+                hbm_utilization=hbm,
+                flops_per_s=flops_per_s,
+            )
+        )
+    return tuple(meters)
+
+
+def _failed_stacks(faults: tuple[FaultRecord, ...]) -> Counter[int]:
+    """How many HBM stacks have failed since the start, by chip."""
+    failed = FaultKind.FAIL_STACK
+    return Counter(record.fault.chip for record in faults if record.fault.kind is failed)

@@ -1,0 +1,73 @@
+"""Keeps, where requests are traced, what each of them has drawn, and tells it as a request ends."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+
+from serving.plugin.request_place import Place
+from serving.plugin.request_trace import TRACE_KEY, RequestTrace
+from serving.plugin.step_report import StepReport
+
+
+class TracedRequests:
+    """The traces of the requests in `places`, which are in the schedulers `ranks`.
+
+    Where `traces` is false it does nothing, and outputs are left as they are.
+    """
+
+    def __init__(
+        self, ranks: Sequence[Scheduler], places: Mapping[str, Place], *, traces: bool
+    ) -> None:
+        self._ranks = ranks
+        self._places = places
+        self._traces = traces
+
+    def charge(self, report: StepReport | None, decisions: Sequence[SchedulerOutput]) -> None:
+        """Let each token that the step of `report` computed bear as much of its joules.
+
+        `decisions` are of all ranks, whose schedulers have not heard of the step's tokens yet.
+        """
+        if not self._traces or report is None or report.energy is None:
+            return
+        energy = report.energy
+        tokens = sum(decisions[rank].total_num_scheduled_tokens for rank in energy.ranks)
+        if not tokens:
+            return
+        chip_joules, facility_joules = energy.per_token(tokens)
+        places, dilation = self._places, report.snapshot.dilation
+        for rank in energy.ranks:
+            chips, requests = energy.chips_of(rank), self._ranks[rank].requests
+            for name, count in decisions[rank].num_scheduled_tokens.items():
+                request = requests.get(name)
+                if request is None:
+                    continue  # its client has left meanwhile, and nobody asks for its share
+                place = places[name]
+                trace = place.trace
+                if trace is None:
+                    trace = place.trace = RequestTrace(dilation)
+                trace.at(rank, chips)
+                if request.num_output_tokens:
+                    trace.decode_chip_joules += count * chip_joules
+                    trace.decode_facility_joules += count * facility_joules
+                else:
+                    trace.prefill_chip_joules += count * chip_joules
+                    trace.prefill_facility_joules += count * facility_joules
+
+    def tell(self, report: StepReport | None, told: Iterable[EngineCoreOutputs]) -> None:
+        """Put its trace on each output that may be a request's last in the API's process.
+
+        The end by a stop string is found there, and the engine hears of it too late. A request that
+        no step has touched has an empty trace.
+        """
+        if not self._traces or report is None:
+            return
+        for outputs in told:
+            for output in outputs.outputs:
+                place = self._places.get(output.request_id)
+                if output.finish_reason is None and (place is None or not place.has_stop_strings):
+                    continue
+                trace = None if place is None else place.trace
+                message = (trace or RequestTrace(report.snapshot.dilation)).message()
+                output.kv_transfer_params = (output.kv_transfer_params or {}) | {TRACE_KEY: message}

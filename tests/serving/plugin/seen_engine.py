@@ -1,0 +1,34 @@
+"""Looks at a live engine in this process, whose clock passes as a test lets it."""
+
+from typing import Any
+
+from emulator.sim.clock import DilatedClock
+from emulator.units import NS_PER_S
+from serving.metrics.control_call import HardwareReply, HardwareRequest
+from serving.metrics.hardware import HardwareReport
+from tests.serving.plugin.running_engine import Running
+
+
+class Seen(Running):
+    """An engine under a clock of its own; it rests as long as it is told to."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._wall_ns = 0
+        clock = DilatedClock(1.0, wall_ns=lambda: self._wall_ns, sleep_s=self.rest)
+        super().__init__(clock, **settings)
+
+    def rest(self, seconds: float) -> None:
+        """Time passes in which nothing is computed."""
+        self._wall_ns += round(seconds * NS_PER_S)
+
+    def look(self) -> HardwareReply:
+        reply = self.ask(HardwareRequest())
+        assert isinstance(reply, HardwareReply)
+        return reply
+
+
+def full_system() -> HardwareReport:
+    """A look at 144 chips that have computed a step; tokens are made up."""
+    running = Seen(chips=144, tp=1, model="deepseek-v3", computes=False)
+    running.step(*range(144))
+    return running.look().report
