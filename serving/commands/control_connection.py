@@ -55,17 +55,26 @@ def connect(args: argparse.Namespace) -> ControlClient:
     if not 0 < args.timeout < float("inf"):
         raise ConfigError(field="timeout", value=args.timeout, expected="a number above 0")
     address = ControlAddress.parse(args.address)
-    from serving.access.control_key import find_control_key
     from serving.endpoints.control_client import ControlClient
     from serving.endpoints.control_tls import ControlTls
 
+    key = shown_key(args, address)
+    given = any((args.tls_ca, args.tls_cert, args.tls_key))
+    tls = ControlTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key) if given else None
+    return ControlClient(address, args.timeout, key=key, tls=tls)
+
+
+def shown_key(args: argparse.Namespace, address: ControlAddress) -> str | None:
+    """The key that is shown to the service at `address`; None when there is none to be found.
+
+    Raises ConfigError.
+    """
+    from serving.access.control_key import find_control_key
+
     # What a server of this machine has written is shown to this machine alone.
-    key = find_control_key(
+    return find_control_key(
         address.port,
         os.environ,
         key_file=args.control_key_file,
         on_this_machine=address.is_loopback,
     )
-    given = any((args.tls_ca, args.tls_cert, args.tls_key))
-    tls = ControlTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key) if given else None
-    return ControlClient(address, args.timeout, key=key, tls=tls)

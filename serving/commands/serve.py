@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     hide_in_process_list(flags=(API_KEY_FLAG,), variables=KEY_VARIABLES)
     settings, weights_dir = resolve_arguments(args)
     refuse_second_config(args.unknown)
+    refuse_spans_without_stats(args.unknown)
     doors = front_door(args, os.environ)
     day_night = day_night_settings(args, settings, weights_dir)
     # vLLM takes seconds to import; wrong settings are told before.
@@ -169,6 +170,16 @@ def _seats(vllm_arguments: list[str]) -> int:
         return max(1, int(parser.parse_known_args(vllm_arguments)[0].max_num_seqs))
     except argparse.ArgumentError:
         return _SEATS  # vLLM's parser tells what is wrong with it
+
+
+def refuse_spans_without_stats(vllm_arguments: list[str]) -> None:
+    """Raise UnsupportedFlag where vLLM would make spans of stats that it does not keep."""
+    given = {argument.partition("=")[0].replace("_", "-") for argument in vllm_arguments}
+    if given >= {"--otlp-traces-endpoint", "--disable-log-stats"}:
+        raise UnsupportedFlag(
+            flag="--disable-log-stats",
+            reason="--otlp-traces-endpoint makes the requests' spans of these stats",
+        )
 
 
 def refuse_second_config(vllm_arguments: list[str]) -> None:

@@ -28,6 +28,7 @@ from serving.metrics.control_call import (
     RecordingState,
     VersionReport,
 )
+from serving.metrics.hardware import ExpertLoad, HardwareReport
 from serving.metrics.machine_state import MachineState
 from serving.metrics.placement_page import PlacementPage
 from serving.metrics.power_report import PowerReport
@@ -109,6 +110,14 @@ class ControlClient:
     def power(self) -> PowerReport:
         """Power and energy."""
         return answered(self._call(self._stub.GetPower, pb.GetPowerRequest()), PowerReport)
+
+    def hardware(self) -> HardwareReport:
+        """Everything that a dashboard shows, in one look."""
+        return answered(self._call(self._stub.GetHardware, pb.GetHardwareRequest()), HardwareReport)
+
+    def expert_load(self) -> ExpertLoad:
+        """How often experts are chosen."""
+        return answered(self._call(self._stub.GetExpertLoad, pb.GetExpertLoadRequest()), ExpertLoad)
 
     def inject(self, fault: Fault, *, dry_run: bool = False) -> FaultReport:
         """Let `fault` happen, or only ask whether it would be survived."""

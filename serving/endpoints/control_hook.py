@@ -18,14 +18,15 @@ from serving.controller.day_night import DayNight
 from serving.controller.day_night_settings import DayNightSettings
 from serving.controller.job_command import job_commands
 from serving.endpoints.control_address import ENVIRONMENT, NO_SERVICE, ControlAddress
-from serving.endpoints.control_server import ControlServer
+from serving.endpoints.control_server import ControlServer, ServerParts
 from serving.front_door.front_door import FrontDoor, Service
 from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.front_door.http.asgi import App, Message, Receive, Scope, Send
 from serving.front_door.http.missing_apis import missing_paths
 from serving.front_door.http.open_api import describe_app
+from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_weights import begin_response, name_weights_in_responses
-from serving.plugin.stat_logger import first_token_times
+from serving.plugin.stat_logger import first_token_times, latencies
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -88,6 +89,7 @@ class ControlHook:
         state = app.state
         engine = state.engine_client
         name_weights_in_responses(engine)
+        extend_spans(engine)
         settings = FrontDoorSettings.from_environment(os.environ)
         address = _control_address()
         secret = None
@@ -106,10 +108,14 @@ class ControlHook:
                 ControlServer(
                     engine,
                     address,
-                    day_night,
+                    ServerParts(
+                        day_night=day_night,
+                        door=front_door.door,
+                        latencies=latencies(engine),
+                        hardware=front_door.hardware,
+                    ),
                     admits=front_door.keys.admits_control,
                     named=partial(_key_name, front_door.keys),
-                    door=front_door.door,
                     tls=settings.tls,
                 )
             )

@@ -1,7 +1,8 @@
-"""The control port: the service behind its guard, health and reflection, from start to stop."""
+"""The control port's services, from start to stop: gRPC's behind their guard, and the console."""
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -12,9 +13,11 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
-from serving.access.free_port import check_port
 from serving.access.tls_files import TlsFiles
+from serving.console.console_app import ConsoleApp
+from serving.console.shared_port import PortLimits
 from serving.controller.day_night import DayNight
+from serving.endpoints.console_looks import ConsoleLooks
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_guard import (
     CALLS_MAX,
@@ -27,20 +30,21 @@ from serving.endpoints.control_guard import (
     GuardLimits,
     unnamed,
 )
+from serving.endpoints.control_port import ControlPort
 from serving.endpoints.control_service import ControlService
 from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.engine_rest import ServedEngine
 from serving.endpoints.engine_watch import EngineWatch
-from serving.errors import PortInUse
+from serving.endpoints.json_calls import JsonCalls
 from serving.front_door.grpc.connection_options import connection_options
-from serving.front_door.grpc.grpc_tls import RenewedCertificates
+from serving.front_door.hardware_watch import HardwareWatch
+from serving.metrics.latency_window import Latencies
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
 
 SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ControlService"].full_name
 
-_STOP_GRACE_S: Final = 1.0
 _METADATA_BYTES_MAX: Final = 16 * 2**10
 _STREAMS_MAX: Final = 64
 """Of one connection; more than a client has a use for."""
@@ -56,28 +60,45 @@ _RPCS_MAX: Final = CALLS_MAX + WATCHES_MAX + HEALTH_WATCHES_MAX + HEALTH_CHECKS_
 """The guard refuses before that, and says why; this is for calls that never say anything."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    """What a server may have beside its engine, and the control service shows or steers.
+
+    Attributes:
+        day_night: None without a controller; `door` where requests pass none.
+        hardware: what others look at too; without, the page has a watch of its own.
+        latencies: of the newest requests; None where nothing is logged.
+    """
+
+    day_night: DayNight | None = None
+    door: EngineDoor | None = None
+    hardware: HardwareWatch | None = None
+    latencies: Latencies | None = None
+
+
 class ControlServer:
     """The service on its address, from `start` to `stop`; both in the loop of the engine's client.
 
     `admits` says whether a key is one of the service's, and `named` whose it is; every call but
-    health needs one. `door` is None where requests pass none.
+    health and the page's files needs one.
 
     Raises:
         ConfigError: an address beyond loopback without TLS.
-        ConfigError, PortInUse: in `start`, when nobody, or another program, can listen there.
+        ConfigError, PortInUse: in `start`, when nobody, or another program, can listen there, or
+            its TLS files are wrong.
     """
 
     def __init__(
         self,
         engine: ServedEngine,
         address: ControlAddress,
-        day_night: DayNight | None = None,
+        parts: ServerParts | None = None,
         *,
         admits: Callable[[str | None], bool],
         named: Callable[[str | None], str] = unnamed,
         limits: GuardLimits | None = None,
-        door: EngineDoor | None = None,
         tls: TlsFiles | None = None,
+        port_limits: PortLimits | None = None,
     ) -> None:
         if tls is None and not address.is_loopback:
             raise ConfigError(
@@ -86,9 +107,9 @@ class ControlServer:
                 expected="a loopback host, or TLS (--tls-cert and --tls-key)",
             )
         self._address = address
-        self._tls = tls if not address.is_loopback else None
+        parts = parts or ServerParts()
         self.guard = ControlGuard(admits, named=named, limits=limits)
-        self.watch = EngineWatch(engine, door)
+        self.watch = EngineWatch(engine, parts.door)
         self._health = health.aio.HealthServicer()
         self.watch.on_gone = self._engine_gone
         self._server = grpc.aio.server(
@@ -106,36 +127,50 @@ class ControlServer:
             ],
             maximum_concurrent_rpcs=_RPCS_MAX,
         )
-        service = ControlService(engine, day_night, door=door, watch=self.watch)
+        service = ControlService(engine, parts.day_night, door=parts.door, watch=self.watch)
         pb_grpc.add_ControlServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
+        self._looks = ConsoleLooks(
+            engine,
+            self.watch,
+            parts.hardware or HardwareWatch(engine),
+            day_night=parts.day_night,
+            door=parts.door,
+            latencies=parts.latencies,
+        )
+        calls = JsonCalls()
+        self.console = ConsoleApp(
+            calls=calls,
+            looks=self._looks,
+            admits=admits,
+            own_host=address.host if address.is_loopback else None,
+            cookie=f"ultraserve-{address.port}",
+        )
+        self.port = ControlPort(
+            self._server,
+            address,
+            console=self.console,
+            calls=calls,
+            tls=None if address.is_loopback else tls,
+            limits=port_limits,
+        )
 
     async def start(self) -> None:
         """Listen."""
-        try:
-            if self._tls is None:
-                self._server.add_insecure_port(str(self._address))
-            else:
-                self._server.add_secure_port(
-                    str(self._address), RenewedCertificates(self._tls).credentials()
-                )
-        except RuntimeError as error:
-            host, port = self._address.host, self._address.port
-            check_port(host, port, field="control_port", host_field="control_host")
-            raise PortInUse(host, port, field="control_port") from error
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self.port.start()
         self.watch.start()
-        await self._server.start()
-        logger.info("control service ultraserve.v1 on %s", self._address)
+        logger.info("control service ultraserve.v1 and its console on %s", self._address)
 
     async def stop(self) -> None:
         """End, with a moment for calls that are at work; idempotent."""
         await self._health.enter_graceful_shutdown()
         await self.watch.stop()
-        await self._server.stop(_STOP_GRACE_S)
+        await self.port.stop()
+        await self._looks.stop()
 
     async def _engine_gone(self) -> None:
         for name in ("", SERVICE):

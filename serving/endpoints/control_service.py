@@ -23,6 +23,7 @@ from serving.endpoints.engine_answer import answer
 from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.engine_rest import ServedEngine
 from serving.endpoints.engine_watch import EngineWatch
+from serving.endpoints.hardware_calls import HardwareCalls
 from serving.endpoints.recording_calls import RecordingCalls
 from serving.endpoints.request_counts import counts
 from serving.endpoints.rest_calls import RestCalls
@@ -59,6 +60,7 @@ class ControlService(
     RecordingCalls,
     AdmissionCalls,
     WatchCalls,
+    HardwareCalls,
     pb_grpc.ControlServiceServicer,
 ):
     """Answers each call with what the engine says."""

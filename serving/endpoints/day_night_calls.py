@@ -95,7 +95,7 @@ class DayNightCalls:
     ) -> pb.GetDayNightResponse:
         """Say who serves, who trains, and why."""
         del request, context
-        return respond(pb.GetDayNightResponse, await self._state(self._controller()))
+        return respond(pb.GetDayNightResponse, await day_night_look(self._controller()))
 
     async def SetPolicy(  # noqa: N802  the name that the contract gives
         self, request: pb.SetPolicyRequest, context: "Context"
@@ -104,7 +104,7 @@ class DayNightCalls:
         del context
         controller = self._controller()
         controller.set_policy(request.policy)
-        return respond(pb.SetPolicyResponse, await self._state(controller))
+        return respond(pb.SetPolicyResponse, await day_night_look(controller))
 
     async def SetPhase(  # noqa: N802  the name that the contract gives
         self, request: pb.SetPhaseRequest, context: "Context"
@@ -114,7 +114,7 @@ class DayNightCalls:
         controller = self._controller()
         self._refuse_under_policy()
         controller.set_phase(request.group, phase_of(request))
-        return respond(pb.SetPhaseResponse, await self._state(controller))
+        return respond(pb.SetPhaseResponse, await day_night_look(controller))
 
     async def _kept_weights(self, weights_dir: str) -> str:
         """Where weights to publish will stay, whatever the job removes."""
@@ -135,10 +135,12 @@ class DayNightCalls:
         if self._day_night is not None and self._day_night.policy is not None:
             raise not_now(_HELD.format(policy=self._day_night.policy_text))
 
-    async def _state(self, controller: DayNight) -> DayNightState:
-        look: Look = await controller.look()
-        # What a forecast expects of a whole day takes a part of a second, beside requests.
-        return await asyncio.to_thread(day_night_state, controller, look)
+
+async def day_night_look(controller: DayNight) -> DayNightState:
+    """Who serves, who trains, and why."""
+    look: Look = await controller.look()
+    # What a forecast expects of a whole day takes a part of a second, beside requests.
+    return await asyncio.to_thread(day_night_state, controller, look)
 
 
 def drain_request(request: pb.DrainRequest) -> DrainRequest:

@@ -23,7 +23,7 @@ from serving.access.control_key import find_control_key, held_control_key
 from serving.controller.day_night import DayNight
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient
-from serving.endpoints.control_server import ControlServer
+from serving.endpoints.control_server import ControlServer, ServerParts
 from serving.endpoints.control_tls import ControlTls
 from serving.endpoints.engine_door import EngineDoor
 from serving.metrics.control_call import (
@@ -280,9 +280,8 @@ def control_server(
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
-        server = ControlServer(
-            engine, address, day_night, admits=lambda shown: shown == key, door=door, **given
-        )
+        parts = ServerParts(day_night=day_night, door=door)
+        server = ControlServer(engine, address, parts, admits=lambda shown: shown == key, **given)
         await server.start()
         served(server)
         ended.append(asyncio.Event())

@@ -313,6 +313,7 @@ def test_the_core_bounds_all_calls_together(
 LOOKS = {
     *("DescribeSystem", "GetState", "GetPlacement", "GetPower", "GetRecording", "GetSteps"),
     *("GetRelief", "GetDayNight", "GetRest", "GetAdmission", "WatchTelemetry", "WatchEvents"),
+    *("GetHardware", "GetExpertLoad"),
 }
 
 

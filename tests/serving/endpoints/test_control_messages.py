@@ -17,6 +17,7 @@ from protos.ultraserve.v1 import (
     control_pb2,
     day_night_pb2,
     fault_pb2,
+    hardware_pb2,
     lease_pb2,
     machine_pb2,
     placement_pb2,
@@ -47,6 +48,7 @@ from serving.metrics.control_call import (
     RecordingState,
     VersionReport,
 )
+from serving.metrics.hardware import ExpertLoad, HardwareReport
 from serving.metrics.machine_state import (
     CutLink,
     FaultRecord,
@@ -70,7 +72,7 @@ REST_MODE = StrEnum("RestMode", {word.upper(): word for word in MODES})
 
 FILES = [
     *(admission_pb2, day_night_pb2, fault_pb2, lease_pb2, machine_pb2, placement_pb2, power_pb2),
-    *(recording_pb2, rest_pb2, system_pb2, watch_pb2, weights_pb2),
+    *(hardware_pb2, recording_pb2, rest_pb2, system_pb2, watch_pb2, weights_pb2),
 ]
 
 
@@ -97,6 +99,8 @@ ANSWERS = {
     "GetState": MachineState,
     "GetPlacement": PlacementPage,
     "GetPower": PowerReport,
+    "GetHardware": HardwareReport,
+    "GetExpertLoad": ExpertLoad,
     "InjectFault": FaultReport,
     "Heal": HealReport,
     "RecordSteps": RecordingState,
@@ -243,7 +247,7 @@ def test_enums_maps_and_lists_by_hand() -> None:
     assert message.health == machine_pb2.CHIP_HEALTH_SLOW
     assert message.rank == 1
     assert message.stacks[0].failed
-    assert dict(message.stacks[1].owner_bytes) == {"kv": 10**9, "weights.experts": 5 * 10**8}
+    assert dict(message.stacks[1].owner_bytes) == {"kv": 10**9, "weights/experts": 5 * 10**8}
     assert message.cut_links == [
         machine_pb2.CutLink(tier=fault_pb2.LINK_TIER_CROSS_RACK, lanes_cut=4, lanes=16)
     ]

@@ -1,0 +1,33 @@
+// The console: takes the key out of the address, begins a session, listens, and draws.
+import { render } from "preact";
+import { Page } from "./parts/Page";
+import { connect } from "./state/console";
+import { startTheme } from "./state/theme";
+import "./style/tokens.css";
+import "./style/page.css";
+import "./style/racks.css";
+import "./style/figures.css";
+import "./style/panel.css";
+import "./style/dialog.css";
+import { CallFailed, openSession } from "./wire/calls";
+import { forgetKey, heldKey, holdKey, keyFromAddress } from "./wire/key";
+
+async function start(): Promise<void> {
+  const given = keyFromAddress();
+  if (given !== null) holdKey(given);
+  const key = heldKey();
+  if (key !== null) await begin(key);
+  connect();
+}
+
+async function begin(key: string): Promise<void> {
+  try {
+    await openSession(key);
+  } catch (error) {
+    if (error instanceof CallFailed && error.refused) forgetKey();
+  }
+}
+
+startTheme();
+render(<Page />, document.getElementById("console") as HTMLElement);
+void start();

@@ -1,0 +1,42 @@
+// What the reader must know now: a broken line, an engine that is gone, what a button came to. It
+// is also where a screen reader hears of events.
+import { useEffect } from "preact/hooks";
+import { engineGone, happened, line, look, lookedAt } from "../state/console";
+import { outcome } from "../state/deed";
+import { SignIn } from "./SignIn";
+
+const OUTCOME_SHOWN_MS = 8_000;
+
+export function News() {
+  const last = happened.value[happened.value.length - 1];
+  useEffect(() => {
+    if (!outcome.value) return undefined;
+    const timer = setTimeout(() => {
+      outcome.value = "";
+    }, OUTCOME_SHOWN_MS);
+    return () => clearTimeout(timer);
+  }, [outcome.value]);
+  return (
+    <>
+      {engineGone.value !== null && (
+        <p class="banner bad" role="alert">
+          The engine is gone: {engineGone.value}. What is shown is the last that it said.
+        </p>
+      )}
+      {line.value.is === "broken" && look.value && (
+        <p class="banner busy" role="alert">
+          The connection broke ({line.value.why}); it is tried again. What is shown is of {clockTime(lookedAt.value)}.
+        </p>
+      )}
+      {line.value.is === "refused" && look.value && <SignIn />}
+      {outcome.value && <p class="toast">{outcome.value}</p>}
+      <p class="unseen" role="status" aria-live="polite">
+        {outcome.value || (last ? last.words : "")}
+      </p>
+    </>
+  );
+}
+
+function clockTime(ms: number): string {
+  return new Date(ms).toLocaleTimeString();
+}

@@ -1,0 +1,54 @@
+// The whole page, or what it says while there is nothing to show.
+import { dayNight, door, experts, line, look } from "../state/console";
+import { proposed } from "../state/deed";
+import { Charts } from "./Charts";
+import { ChipPanel } from "./ChipPanel";
+import { Confirmation } from "./Confirmation";
+import { DayNightCard } from "./DayNightCard";
+import { DoorCard } from "./DoorCard";
+import { EventLog } from "./EventLog";
+import { ExpertMap } from "./ExpertMap";
+import { Figures } from "./Figures";
+import { Header } from "./Header";
+import { News } from "./News";
+import { LARGE_UP_TO, Racks } from "./Racks";
+import { StepCard } from "./StepCard";
+import { SignIn } from "./SignIn";
+
+export function Page() {
+  if (line.value.is === "refused" && look.value === null) return <SignIn />;
+  const report = look.value;
+  return (
+    <>
+      <a class="skip" href="#machine">
+        Skip to the chips
+      </a>
+      <Header />
+      <News />
+      <main data-emulated-s={report?.emulated_s} aria-busy={report === null}>
+        {report === null ? (
+          <p class="waiting">{line.value.is === "broken" ? line.value.why : "Waiting for the engine’s first answer…"}</p>
+        ) : (
+          <>
+            <Figures report={report} />
+            <div class={report.state.chips.length > LARGE_UP_TO ? "machine" : "machine few"}>
+              <Racks report={report} />
+              <Charts />
+            </div>
+            <div class="cards" style={{ "--cards": 2 + (experts.value ? 1 : 0) + (dayNight.value ? 1 : 0) }}>
+              {experts.value && <ExpertMap load={experts.value} />}
+              {dayNight.value && <DayNightCard state={dayNight.value} leases={report.state.leases} />}
+              <div class="stack">
+                {door.value && <DoorCard door={door.value} />}
+                <StepCard report={report} />
+              </div>
+              <EventLog />
+            </div>
+          </>
+        )}
+      </main>
+      {report && <ChipPanel report={report} />}
+      {proposed.value && <Confirmation deed={proposed.value} />}
+    </>
+  );
+}

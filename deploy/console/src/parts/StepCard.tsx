@@ -1,0 +1,44 @@
+// Where the steps' emulated time has gone since the start, and how many there were of each kind.
+import type { HardwareReport } from "../wire/report";
+import { count, share } from "../words/quantity";
+
+/** The parts that are listed; the rest are small, and are one row. */
+const LISTED = 6;
+
+export function StepCard({ report }: { report: HardwareReport }) {
+  const parts = Object.entries(report.parts_s)
+    .filter(([, seconds]) => seconds > 0)
+    .sort(([, a], [, b]) => b - a);
+  const total = parts.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const rest = parts.slice(LISTED).reduce((sum, [, seconds]) => sum + seconds, 0);
+  const rows = [...parts.slice(0, LISTED), ...(rest > 0 ? [["the rest", rest] as const] : [])];
+  return (
+    <section class="card steps" aria-label="Steps">
+      <header>
+        <h2>Steps</h2>
+        <span class="side">{phases(report.steps_by_phase)}</span>
+      </header>
+      {rows.length === 0 && <p class="none">No step has run yet.</p>}
+      <dl class="bars">
+        {rows.map(([name, seconds]) => (
+          <div key={name} data-part={name}>
+            <dt>{name.replaceAll("_", " ")}</dt>
+            <dd>
+              <span class="bar">
+                <i style={{ width: `${(100 * seconds) / total}%` }} />
+              </span>
+              <span>{share(seconds / total)}</span>
+            </dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+function phases(steps: Record<string, number>): string {
+  return Object.entries(steps)
+    .filter(([, number]) => number > 0)
+    .map(([phase, number]) => `${count(number)} ${phase}`)
+    .join(" · ");
+}

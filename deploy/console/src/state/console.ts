@@ -1,0 +1,98 @@
+// Everything the page shows, as signals: each part of the page reads what it needs.
+import { batch, signal } from "@preact/signals";
+import { call } from "../wire/calls";
+import type { DayNight, Door, ExpertLoad, Happened, HardwareReport, Latency } from "../wire/report";
+import type { ServerEvent } from "../wire/server_events";
+import { listen } from "../wire/stream";
+import { dayNightOf } from "../wire/day_night";
+import { systemOf, type System } from "../wire/system";
+import { History } from "./history";
+
+export type Line =
+  | { is: "connecting" }
+  | { is: "live" }
+  | { is: "broken"; why: string }
+  | { is: "refused" };
+
+/** What happened that the page still shows. */
+const EVENTS_KEPT = 500;
+const EVERY_S = 1;
+
+export const line = signal<Line>({ is: "connecting" });
+export const engineGone = signal<string | null>(null);
+export const look = signal<HardwareReport | null>(null);
+/** Counts the looks; what is drawn from `history` follows it. */
+export const looks = signal(0);
+export const lookedAt = signal(0);
+export const latency = signal<Latency | null>(null);
+export const door = signal<Door | null>(null);
+export const dayNight = signal<DayNight | null>(null);
+export const experts = signal<ExpertLoad | null>(null);
+export const happened = signal<readonly Happened[]>([]);
+export const system = signal<System | null>(null);
+export const chosenChip = signal<number | null>(null);
+export const history = new History();
+
+let hangUp: (() => void) | null = null;
+
+/** Begin to listen, or begin again with another key. */
+export function connect(): void {
+  hangUp?.();
+  line.value = { is: "connecting" };
+  hangUp = listen(EVERY_S, {
+    onOpen: () => {
+      line.value = { is: "live" };
+      void learnSystem();
+    },
+    onEvent: hear,
+    onBreak: (why) => {
+      line.value = { is: "broken", why };
+    },
+    onRefused: () => {
+      line.value = { is: "refused" };
+    },
+  });
+}
+
+async function learnSystem(): Promise<void> {
+  try {
+    system.value = systemOf(await call("DescribeSystem", {}));
+  } catch {
+    system.value = null; // the page goes without: only words of the header come from it
+  }
+}
+
+function hear({ event, data }: ServerEvent): void {
+  const said: unknown = JSON.parse(data);
+  batch(() => {
+    if (event === "hardware") hearLook(said as HardwareReport);
+    else if (event === "happened") hearEvent(said as Happened);
+    else if (event === "latency") latency.value = said as Latency;
+    else if (event === "door") door.value = said as Door;
+    else if (event === "daynight") dayNight.value = dayNightOf(said);
+    else if (event === "experts") experts.value = said as ExpertLoad;
+    else if (event === "gone") engineGone.value = goneWords(said);
+  });
+}
+
+function hearLook(report: HardwareReport): void {
+  history.add(report, latency.value);
+  look.value = report;
+  lookedAt.value = Date.now();
+  engineGone.value = null;
+  looks.value += 1;
+}
+
+function hearEvent(event: Happened): void {
+  const known = happened.value;
+  const last = known[known.length - 1];
+  // A lower number: the server has started again, and its events count from 1.
+  if (last && event.number === last.number && event.unix_s === last.unix_s) return;
+  happened.value = [...known, event].slice(-EVENTS_KEPT);
+  if (event.kind === "engine-gone") engineGone.value = event.words;
+}
+
+function goneWords(said: unknown): string {
+  const message = (said as { words?: unknown } | null)?.words;
+  return typeof message === "string" && message ? message : "the engine is gone";
+}

@@ -1,0 +1,85 @@
+// The control port's stream, opened again when it breaks, from the last event that was seen.
+import { heldKey } from "./key";
+import { EventParser, type ServerEvent } from "./server_events";
+
+const FIRST_PAUSE_MS = 500;
+const LONGEST_PAUSE_MS = 8_000;
+const SILENCE_MS = 30_000; // a line this silent is taken for dead: the server looks each second
+
+export interface StreamEars {
+  onOpen(): void;
+  onEvent(event: ServerEvent): void;
+  /** The line broke, for this reason; it is tried again in `pause_ms`. */
+  onBreak(why: string, pause_ms: number): void;
+  /** The server wants a key; nothing more comes. */
+  onRefused(): void;
+}
+
+/** Listen until the returned function is called. */
+export function listen(intervalS: number, ears: StreamEars): () => void {
+  const ended = new AbortController();
+  void follow(intervalS, ears, ended.signal);
+  return () => ended.abort();
+}
+
+async function follow(intervalS: number, ears: StreamEars, ended: AbortSignal): Promise<void> {
+  const place = { lastId: null as string | null };
+  let pauseMs = FIRST_PAUSE_MS;
+  while (!ended.aborted) {
+    let why = "the server ended the stream";
+    try {
+      const response = await open(intervalS, place.lastId, ended);
+      if (response.status === 401 || response.status === 403) return ears.onRefused();
+      if (response.status === 400 || response.status === 412) place.lastId = null; // another run's event
+      if (!response.ok || response.body === null) throw new Error(`the server answers ${response.status}`);
+      ears.onOpen();
+      pauseMs = FIRST_PAUSE_MS;
+      await read(response.body, ears, place, ended);
+    } catch (error) {
+      if (ended.aborted) return;
+      why = error instanceof TypeError ? "the server cannot be reached" : String((error as Error).message);
+    }
+    ears.onBreak(why, pauseMs);
+    await new Promise((wake) => setTimeout(wake, pauseMs));
+    pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
+  }
+}
+
+async function open(intervalS: number, lastId: string | null, ended: AbortSignal): Promise<Response> {
+  const headers: Record<string, string> = { Accept: "text/event-stream" };
+  const key = heldKey();
+  if (key !== null) headers["Authorization"] = `Bearer ${key}`;
+  if (lastId !== null) headers["Last-Event-ID"] = lastId;
+  return fetch(`/stream?interval_s=${intervalS}`, { headers, signal: ended, cache: "no-store" });
+}
+
+async function read(
+  body: ReadableStream<Uint8Array>,
+  ears: StreamEars,
+  place: { lastId: string | null },
+  ended: AbortSignal,
+): Promise<void> {
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
+  const parser = new EventParser();
+  try {
+    while (!ended.aborted) {
+      const { done, value } = await inTime(reader.read());
+      if (done) return;
+      for (const event of parser.push(decoder.decode(value, { stream: true }))) {
+        if (event.id) place.lastId = event.id;
+        ears.onEvent(event);
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => undefined); // it may be broken already
+  }
+}
+
+async function inTime<T>(answer: Promise<T>): Promise<T> {
+  let timer = 0;
+  const silence = new Promise<never>((_, refuse) => {
+    timer = window.setTimeout(() => refuse(new Error("the server is silent")), SILENCE_MS);
+  });
+  return Promise.race([answer, silence]).finally(() => clearTimeout(timer));
+}

@@ -1,0 +1,23 @@
+// Builds the page into the package that serves it; `make console` runs this.
+import { defineConfig } from "vite";
+
+// A control port to develop against: CONSOLE_BACKEND=http://127.0.0.1:PORT npm run dev. It answers
+// its own page alone, so that is who asks.
+const backend = process.env["CONSOLE_BACKEND"] ?? "http://127.0.0.1:50051";
+const CONTROL_PORT = { target: backend, changeOrigin: true, headers: { origin: backend, "sec-fetch-site": "same-origin" } };
+const ASKED = ["/stream", "/session", "/ultraserve.v1.ControlService"];
+
+export default defineConfig({
+  oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
+  build: {
+    outDir: "../../serving/console/page",
+    emptyOutDir: true,
+    target: "es2023",
+    // light-dark() and nesting, which these browsers have, are left as they are written.
+    cssTarget: ["chrome123", "firefox121", "safari17.5"],
+    assetsInlineLimit: 0, // the page's policy allows no data: but pictures
+    modulePreload: { polyfill: false },
+    reportCompressedSize: false,
+  },
+  server: { proxy: Object.fromEntries(ASKED.map((path) => [path, CONTROL_PORT])) },
+});

@@ -1,0 +1,56 @@
+"""A server's TLS context, made anew when one of its files changes.
+
+Each new connection takes the present one; connections that are open keep theirs. Files that no
+longer fit together keep the ones before in use, with a line in the log: a half-written renewal does
+not end a server.
+"""
+
+import logging
+import ssl
+from collections.abc import Sequence
+
+from emulator.errors import ConfigError
+from serving.access.tls_files import TlsFiles
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+
+class RenewedContext:
+    """What is in `files`, for connections that speak one of `protocols` (ALPN's, ours first).
+
+    With a `client_ca` only its clients are let in. Raises ConfigError when it is made of files that
+    are wrong.
+    """
+
+    def __init__(self, files: TlsFiles, *, protocols: Sequence[str]) -> None:
+        self._files = files
+        self._protocols = list(protocols)
+        files.check()
+        self._seen = files.identity()
+        self._context = self._read()
+
+    def present(self) -> ssl.SSLContext:
+        """The context of the files as they are; of those before, when they have become wrong."""
+        try:
+            seen = self._files.identity()
+            if seen == self._seen:
+                return self._context
+            self._seen = seen  # what is wrong with it is told once
+            self._files.check()
+            self._context = self._read()
+        except (ConfigError, OSError) as error:  # ssl.SSLError is an OSError
+            logger.warning("the control port's certificate stays as it was: %s", error)
+        else:
+            logger.info("the control port has the certificate in %s now", self._files.certificate)
+        return self._context
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._files.certificate, self._files.key)
+        context.set_alpn_protocols(self._protocols)
+        if self._files.client_ca is not None:
+            context.load_verify_locations(self._files.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context

@@ -1,0 +1,50 @@
+"""`ultraserve console`: the address of a running server's page, with the key that opens it."""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from urllib.parse import quote
+
+from emulator.errors import ConfigError
+from serving.commands.control_connection import add_connection_arguments, connect, shown_key
+from serving.commands.json_text import json_text
+from serving.endpoints.control_address import ControlAddress
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `console` command."""
+    parser = subparsers.add_parser(
+        "console",
+        help="print the address of a running server's live page",
+        description="Print the address of a running server's live page, once the server has "
+        "answered. The key is in the address's fragment, which a browser sends to nobody: whoever "
+        "has the line can do what the key can.",
+    )
+    parser.add_argument("--open", action="store_true", help="open it in this machine's browser too")
+    add_connection_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the address; returns 0.
+
+    Raises:
+        UltraServeError: no key, a server that does not answer or know it, or no browser to open.
+    """
+    address = ControlAddress.parse(args.address)
+    key = shown_key(args, address)
+    with connect(args) as client:
+        client.rest()  # somebody is there, and the key is right
+    assert key is not None, "a server without a key has answered"
+    url = console_url(address, key)
+    print(json_text({"url": url}) if args.json else url, flush=True)
+    if args.open and not webbrowser.open(url):
+        raise ConfigError(field="open", value="no browser", expected="one on this machine")
+    return 0
+
+
+def console_url(address: ControlAddress, key: str) -> str:
+    """Where the page is; beyond loopback the port speaks TLS alone."""
+    scheme = "http" if address.is_loopback else "https"
+    return f"{scheme}://{address}/#key={quote(key, safe='')}"

@@ -1,0 +1,80 @@
+"""Who may look without showing the key again: sessions of browsers, in this process's memory.
+
+A session is made of a key and stands for it: it is as good as the key is, asked anew each time, and
+ends by itself. It lets one look; whatever changes something wants the key. The cookie holds a
+random name, never the key.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+SESSIONS_MAX: Final = 64
+"""The one that was used longest ago ends when there is one more."""
+
+LIFE_WALL_S: Final = 12 * 3_600.0
+IDLE_WALL_S: Final = 3_600.0
+"""A page that is open asks all the time; this is for one that was closed."""
+
+_NAME_BYTES: Final = 32  # 256 random bits
+
+
+@dataclass(slots=True)
+class _Session:
+    """The key that it was made with, and wall seconds of its beginning and its last use."""
+
+    key: str = field(repr=False)
+    begun_s: float
+    used_s: float
+
+
+class ConsoleSessions:
+    """Sessions by their names; `admits` says whether a key is one of the service's."""
+
+    def __init__(
+        self, admits: Callable[[str | None], bool], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._admits = admits
+        self._clock = clock
+        self._sessions: dict[str, _Session] = {}  # the one used longest ago first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, key: str | None) -> str | None:
+        """The name of a new session; None for a key that is none of ours."""
+        if key is None or not self._admits(key):
+            return None
+        self._drop_over()
+        while len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        name, now_s = secrets.token_urlsafe(_NAME_BYTES), self._clock()
+        self._sessions[name] = _Session(key=key, begun_s=now_s, used_s=now_s)
+        return name
+
+    def key_of(self, name: str | None) -> str | None:
+        """The key of a session that goes on, and is used by this; None for any other name."""
+        session = None if name is None else self._sessions.get(name)
+        if name is None or session is None:
+            return None
+        if self._is_over(session) or not self._admits(session.key):
+            del self._sessions[name]
+            return None
+        session.used_s = self._clock()
+        self._sessions[name] = self._sessions.pop(name)  # now the one used last
+        return session.key
+
+    def end(self, name: str | None) -> None:
+        """End it; one that is over is."""
+        if name is not None:
+            self._sessions.pop(name, None)
+
+    def _is_over(self, session: _Session) -> bool:
+        now_s = self._clock()
+        return now_s - session.begun_s > LIFE_WALL_S or now_s - session.used_s > IDLE_WALL_S
+
+    def _drop_over(self) -> None:
+        for name in [name for name, each in self._sessions.items() if self._is_over(each)]:
+            del self._sessions[name]

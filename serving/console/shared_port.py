@@ -1,0 +1,222 @@
+"""One listening port for two servers: gRPC behind a socket of its own, and HTTP in this process.
+
+Connections are counted from their acceptance on, so that a TLS handshake that never ends is one. A
+port that is full closes what comes then; one that waits for many to say anything cuts off who has
+been silent for longest.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+from serving.access.renewed_context import RenewedContext
+from serving.console.arrival import HEAD_WAIT_S, Arrival
+from serving.console.first_bytes import Speech
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+_BACKLOG: Final = 512
+_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_WILDCARDS: Final = ("0.0.0.0", "::")
+_ACCEPT_PAUSE_S: Final = 1.0
+"""After a failed accept, as asyncio's own servers: the process has no descriptor left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortLimits:
+    """Connections at a time, of all kinds, of HTTP/1, and of those that have yet to say anything.
+
+    Raises ConfigError for fewer than one.
+    """
+
+    connections: int = 1_000
+    http: int = 256
+    silent: int = 256
+    head_wait_s: float = HEAD_WAIT_S
+
+    def __post_init__(self) -> None:
+        for field in ("connections", "http", "silent"):
+            if getattr(self, field) < 1:
+                raise ConfigError(field=field, value=getattr(self, field), expected="at least 1")
+        if not 0 < self.head_wait_s < float("inf"):
+            raise ConfigError(field="head_wait_s", value=self.head_wait_s, expected="above 0 s")
+
+
+class SharedPort:
+    """The port, from `listen` and `start` to `stop`, all in one loop.
+
+    `http` makes the protocol of a connection of HTTP/1; HTTP/2 goes on to `grpc_socket`.
+    """
+
+    def __init__(
+        self,
+        *,
+        http: Callable[[], asyncio.Protocol],
+        grpc_socket: Path,
+        tls: RenewedContext | None = None,
+        limits: PortLimits | None = None,
+    ) -> None:
+        self._http = http
+        self._grpc_socket = grpc_socket
+        self._tls = tls
+        self._limits = limits or PortLimits()
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._greeted: dict[Arrival, asyncio.Task[None]] = {}  # before they are connections
+        self._silent: dict[Arrival, None] = {}  # in the order in which they came
+        self._decided: set[Arrival] = set()
+        self._told_full = False
+
+    @property
+    def connections(self) -> int:
+        """That are open now."""
+        return len(self._greeted) + len(self._silent) + len(self._decided)
+
+    def listen(self, host: str, port: int) -> None:
+        """Take the port; who connects waits until `start`. Raises OSError."""
+        self._listening = listening_sockets(host, port)
+
+    async def start(self) -> None:
+        """Let them in."""
+        loop = asyncio.get_running_loop()
+        self._accepting = [loop.create_task(self._accept(each)) for each in self._listening]
+
+    async def close(self) -> None:
+        """Accept nobody any more; who is there stays. Idempotent."""
+        accepting, self._accepting = self._accepting, []
+        for task in accepting:
+            task.cancel()
+        for task in accepting:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for listening in self._listening:
+            listening.close()
+
+    async def stop(self) -> None:
+        """End all that is left; idempotent."""
+        await self.close()
+        tasks = list(self._greeted.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for arrival in (*self._silent, *self._decided):
+            arrival.abort()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except ConnectionError:  # it went before it was taken
+                continue
+            except OSError as error:
+                logger.warning("the control port accepts nobody for a moment: %s", error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        if self.connections >= self._limits.connections:
+            if not self._told_full:
+                most = self._limits.connections
+                logger.warning("the control port has %d connections, and takes no more", most)
+            self._told_full = True
+            connection.close()
+            return
+        self._told_full = False
+        if len(self._silent) >= self._limits.silent:
+            next(iter(self._silent)).abort()
+        arrival = Arrival(
+            grpc_socket=self._grpc_socket,
+            http=self._http_if_room,
+            head_wait_s=self._limits.head_wait_s,
+            books=self,
+        )
+        greeting = self._greet(connection, arrival)
+        self._greeted[arrival] = asyncio.get_running_loop().create_task(greeting)
+
+    async def _greet(self, connection: socket.socket, arrival: Arrival) -> None:
+        """Make a connection of it, with TLS where there is any; who fails at that is gone."""
+        connection.setblocking(False)
+        loop = asyncio.get_running_loop()
+        tls = None if self._tls is None else self._tls.present()
+        wait_s = None if tls is None else self._limits.head_wait_s
+        try:
+            if connection.family in (socket.AF_INET, socket.AF_INET6):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(
+                lambda: arrival, connection, ssl=tls, ssl_handshake_timeout=wait_s
+            )
+        except OSError as error:  # ssl.SSLError and TimeoutError are
+            logger.debug("a connection of the control port failed: %s", error)
+            connection.close()
+        finally:
+            self._greeted.pop(arrival, None)
+
+    def came(self, arrival: Arrival) -> None:
+        """It has said nothing yet."""
+        self._greeted.pop(arrival, None)
+        self._silent[arrival] = None
+
+    def decided(self, arrival: Arrival) -> None:
+        """It is known what it speaks."""
+        self._silent.pop(arrival, None)
+        self._decided.add(arrival)
+
+    def went(self, arrival: Arrival) -> None:
+        """It is over."""
+        self._silent.pop(arrival, None)
+        self._decided.discard(arrival)
+
+    def _http_if_room(self) -> asyncio.Protocol | None:
+        speaking = sum(each.speech is Speech.HTTP_1 for each in self._decided)
+        return None if speaking > self._limits.http else self._http()
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen at each address of `host` that this machine has.
+
+    A wildcard of either family is both families, as gRPC has it. Raises OSError when one address is
+    taken, or none is this machine's.
+    """
+    if host in _WILDCARDS and socket.has_dualstack_ipv6():
+        return [_nonblocking(("::", port), socket.AF_INET6, dualstack=True)]
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            try:
+                made.append(_nonblocking(address, family))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                absent = error
+    except OSError:
+        for each in made:
+            each.close()
+        raise
+    if not made and absent is not None:
+        raise absent
+    return made
+
+
+def _nonblocking(
+    address: tuple[object, ...], family: socket.AddressFamily, *, dualstack: bool = False
+) -> socket.socket:
+    made = socket.create_server(
+        address,
+        family=family,
+        backlog=_BACKLOG,
+        dualstack_ipv6=dualstack,
+    )
+    made.setblocking(False)
+    return made

@@ -1,0 +1,57 @@
+"""The socket behind the shared port: a file in a directory that only this user can enter.
+
+Who could reach it would pass by TLS, though not by the key.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.model import claims_directory, make_private_directory
+
+_PATH_BYTES_MAX: Final = 107
+"""Linux's sun_path (unix(7)), without its ending zero."""
+
+_SETTLED_S: Final = 60.0
+"""A socket file that is younger may be of a server that is about to listen there."""
+
+
+@contextlib.contextmanager
+def private_socket(environment: Mapping[str, str]) -> Iterator[Path]:
+    """A path to listen on; what lies there is removed at the end.
+
+    Raises ConfigError for a directory that is not this user's alone, or too long a name of one.
+    """
+    directory = claims_directory(environment)
+    make_private_directory(directory)
+    _remove_left_behind(directory)
+    path = directory / f"grpc-{secrets.token_hex(4)}.sock"
+    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        raise ConfigError(
+            field="runtime directory",
+            value=directory,
+            expected=f"a path of at most {_PATH_BYTES_MAX - len(path.name) - 1} bytes, in which a "
+            "socket can lie (XDG_RUNTIME_DIR, else TMPDIR)",
+        )
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _remove_left_behind(directory: Path) -> None:
+    """Remove sockets of servers that were killed: nobody listens there."""
+    for path in directory.glob("grpc-*.sock"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            if time.time() - path.stat().st_mtime < _SETTLED_S:
+                continue
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
