@@ -17,6 +17,10 @@ _COMMANDS = (
     "demo",
     "state",
     "watch",
+    "console",
+    "top",
+    "monitor",
+    "ls",
     "fault",
     "drain",
     "resume",
@@ -35,9 +39,8 @@ _COMMANDS = (
 )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code: 0, or 2 after one line that says what is wrong."""
-    arguments = sys.argv[1:] if argv is None else argv
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of every subcommand; `run` of what it reads is the subcommand's function."""
     parser = argparse.ArgumentParser(
         prog="ultraserve",
         description="Run, load-test and plan LLM serving on emulated AWS Trn3 UltraServers.",
@@ -48,6 +51,13 @@ def main(argv: list[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in _COMMANDS:
         import_module(f"serving.commands.{name}").add_parser(subparsers)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand; returns the exit code: 0, or 2 after one line that says what is wrong."""
+    arguments = sys.argv[1:] if argv is None else argv
+    parser = command_parser()
     args, unknown = parser.parse_known_args(arguments)
     if unknown and not getattr(args, "passes_through", False):
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")

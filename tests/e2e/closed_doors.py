@@ -19,6 +19,7 @@ from serving.access.secret import draw_secret, hash_of
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
+from tests.e2e.span_collector import HTTP, SOON, SpanCollector
 
 MODEL = "qwen3-30b-a3b"
 CONTEXT_TOKENS = 4096
@@ -102,8 +103,8 @@ class ClosedDoors:
 
 
 @contextlib.contextmanager
-def closed_doors(folder: Path) -> Iterator[ClosedDoors]:
-    """A server that is ready."""
+def closed_doors(folder: Path, spans: SpanCollector) -> Iterator[ClosedDoors]:
+    """A server that is ready, and sends its spans over HTTP."""
     authority = trustme.CA()
     files = {name: folder / f"{name}.pem" for name in ("authority", "certificate", "key")}
     certificate = authority.issue_cert(HOST)
@@ -123,8 +124,9 @@ def closed_doors(folder: Path) -> Iterator[ClosedDoors]:
         *("--grpc-port", str(grpc_port), "--api-keys", str(keys)),
         *("--tls-cert", str(files["certificate"]), "--tls-key", str(files["key"])),
         *("--max-body-bytes", str(BODY_BYTES_MAX), "--drain-timeout", str(DRAIN_WALL_S)),
+        *("--otlp-traces-endpoint", spans.http_endpoint),
     )
-    with started(ULTRASERVE, *arguments) as server:
+    with started(ULTRASERVE, *arguments, environment=SOON | HTTP) as server:
         doors = ClosedDoors(
             server=server,
             grpc_port=grpc_port,

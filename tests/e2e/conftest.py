@@ -12,18 +12,27 @@ from tokenizers import Tokenizer
 
 from emulator.data import SMALL_MOE_DIR
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+from tests.e2e.span_collector import SOON, SpanCollector
 from tests.e2e.tray import CONTEXT_TOKENS, DILATION, MODEL
 
 
 @pytest.fixture(scope="package")
-def tray() -> Iterator[ServerProcess]:
+def tray_spans() -> Iterator[SpanCollector]:
+    """What the tray sends its spans to, over gRPC."""
+    with SpanCollector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="package")
+def tray(tray_spans: SpanCollector) -> Iterator[ServerProcess]:
     arguments = (
         *("--model", MODEL, "--chips", "4", "--disable-uvicorn-access-log"),
         *("--max-num-batched-tokens", "512", "--max-model-len", str(CONTEXT_TOKENS)),
         *("--clock", f"dilated:{DILATION}"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        *("--otlp-traces-endpoint", tray_spans.grpc_endpoint),
     )
-    with started(ULTRASERVE, *arguments) as server:
+    with started(ULTRASERVE, *arguments, environment=SOON) as server:
         server.wait_ready()
         yield server
 

@@ -3,6 +3,7 @@ its end. The file starts one server; the last test ends it.
 """
 
 import contextlib
+import secrets
 import signal
 import threading
 import time
@@ -32,6 +33,7 @@ from tests.e2e.closed_doors import (
     token_ids,
 )
 from tests.e2e.server_process import HOST
+from tests.e2e.span_collector import SpanCollector
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -43,8 +45,14 @@ LONG_TOKENS = 3_000
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedDoors]:
-    with closed_doors(tmp_path_factory.mktemp("doors")) as made:
+def spans() -> Iterator[SpanCollector]:
+    with SpanCollector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory, spans: SpanCollector) -> Iterator[ClosedDoors]:
+    with closed_doors(tmp_path_factory.mktemp("doors"), spans) as made:
         yield made
 
 
@@ -95,6 +103,30 @@ def test_both_protocols_give_the_same_tokens(
 
     assert len(ids) == 32
     assert choice["token_ids"] == ids
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_gateway_s_trace_goes_on_behind_either_door(
+    doors: ClosedDoors, client: httpx.Client, spans: SpanCollector, protocol: str
+) -> None:
+    trace_id, gateway_span = secrets.token_hex(16), secrets.token_hex(8)
+    header = ("traceparent", f"00-{trace_id}-{gateway_span}-01")
+    if protocol == "http":
+        client.post("/v1/completions", json=body(4), headers=[header]).raise_for_status()
+    else:
+        metadata = [*doors.metadata("alice"), header]
+        with doors.engine() as engine:
+            asked = asking("traced", PROMPT, max_tokens=4)
+            assert len(token_ids(engine.Generate(asked, metadata=metadata))) == 4
+
+    found = {span.name: span for span in spans.of_trace(trace_id, 4)}
+    request = found.pop("llm_request")
+    assert request.parent == gateway_span
+    assert found.keys() == {"queue", "prefill", "decode"}
+    assert {span.parent for span in found.values()} == {request.span.span_id.hex()}
+    assert request.attributes["gen_ai.usage.completion_tokens"] == 4
+    assert request.attributes["ultraserve.chips"] == [0, 1]
+    assert request.attributes["ultraserve.chip_joules"] > 0
 
 
 @pytest.mark.parametrize(

@@ -92,4 +92,5 @@ def test_the_commands_are_those_that_the_parser_knows() -> None:
         *("serve", "describe", "collectives", "power", "pareto", "plan"),
         *("demo", "key", "state", "watch", "fault", "profile", "validate", "train", "day"),
         *("drain", "resume", "daynight", "publish", "rollback", "engine"),
+        *("top", "monitor", "ls", "console"),
     }

@@ -160,6 +160,16 @@ def test_a_second_additional_config_is_refused(flag: str, handed_over: HandedOve
     assert not handed_over.calls
 
 
+def test_spans_without_the_stats_they_are_made_of_are_refused(handed_over: HandedOver) -> None:
+    endpoint = ("--otlp-traces-endpoint", "http://127.0.0.1:4317")
+    with pytest.raises(UnsupportedFlag, match=r"^--disable-log-stats: --otlp-traces-endpoint"):
+        run(*endpoint, "--disable_log_stats")
+    assert not handed_over.calls
+
+    run(*endpoint)
+    assert len(handed_over.calls) == 1
+
+
 def test_wrong_flags_are_told_before_vllm_is_imported() -> None:
     program = (
         "import sys; from serving.main import main\n"

@@ -16,7 +16,7 @@ def test_a_chip_s_hbm_is_told_by_owner_over_its_stacks() -> None:
     assert (first.chip, first.rack, first.tray, first.position, first.rank) == (0, 0, 0, 0, 0)
     assert first.hbm_capacity_bytes == 4 * 36 * 10**9
     # Four stacks with a GB of KV and half a GB of experts each.
-    assert first.owner_bytes == {"kv": 4 * 10**9, "weights.experts": 2 * 10**9}
+    assert first.owner_bytes == {"kv": 4 * 10**9, "weights": 2 * 10**9}
     assert (spare.rank, spare.owner_bytes, spare.idle_watts) == (None, {}, 150.0)
 
 

@@ -1,0 +1,159 @@
+"""What neuron-monitor's configuration file asks for: groups of metrics, each with a period.
+
+A period stands at the root, at an application's entry, at a group, or nowhere (5 s); the innermost
+holds. An application is looked at by the first entry whose filter its tag matches.
+
+Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from emulator.errors import ConfigError
+
+PERIOD_S: Final = 5.0
+"""neuron-monitor's own default."""
+
+RUNTIME_GROUPS: Final = (
+    "neuroncore_counters",
+    "execution_stats",
+    "memory_used",
+    "neuron_runtime_vcpu_usage",
+)
+SYSTEM_GROUPS: Final = ("neuron_hw_counters", "vcpu_usage", "memory_info")
+
+_PERIOD_S_MIN: Final = 0.1
+_PERIOD_S_MAX: Final = 86_400.0
+_FILE_BYTES_MAX: Final = 1_000_000
+_UNIT_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PERIOD: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricGroup:
+    """One group of metrics and the wall seconds between two updates of it."""
+
+    name: str
+    period_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeEntry:
+    """The groups of those applications whose tag `tag_filter` matches somewhere."""
+
+    tag_filter: str
+    groups: tuple[MetricGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorConfig:
+    """Everything that is asked for."""
+
+    runtimes: tuple[RuntimeEntry, ...]
+    system: tuple[MetricGroup, ...]
+
+    def runtime_groups(self, tag: str) -> tuple[MetricGroup, ...] | None:
+        """Those of the first entry that matches `tag`; None when none does."""
+        for entry in self.runtimes:
+            if re.search(entry.tag_filter, tag):
+                return entry.groups
+        return None
+
+
+def everything(period_s: float = PERIOD_S) -> MonitorConfig:
+    """All groups of every application, as without a file."""
+    groups = tuple(MetricGroup(name=name, period_s=period_s) for name in RUNTIME_GROUPS)
+    return MonitorConfig(
+        runtimes=(RuntimeEntry(tag_filter=".*", groups=groups),),
+        system=tuple(MetricGroup(name=name, period_s=period_s) for name in SYSTEM_GROUPS),
+    )
+
+
+def parse_period(text: str, *, field: str = "period") -> float:
+    """Wall seconds of "5s", "500ms", "1m"; raises ConfigError."""
+    found = _PERIOD.fullmatch(text.strip())
+    seconds = float(found[1]) * _UNIT_S[found[2]] if found else 0.0
+    if not _PERIOD_S_MIN <= seconds <= _PERIOD_S_MAX:
+        raise ConfigError(field=field, value=text, expected="a time from 100ms to 24h, such as 5s")
+    return seconds
+
+
+class _Group(msgspec.Struct, forbid_unknown_fields=True):
+    type: str
+    period: str | None = None
+
+
+class _Runtime(msgspec.Struct, forbid_unknown_fields=True):
+    tag_filter: str = ".*"
+    period: str | None = None
+    metrics: list[_Group] = []
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    period: str | None = None
+    neuron_runtimes: list[_Runtime] = []
+    system_metrics: list[_Group] = []
+
+
+def read_config(path: Path) -> MonitorConfig:
+    """What the file asks for; raises ConfigError that names the file and what is wrong in it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(
+            field="config-file", value=path, expected=f"a file to read ({error.strerror})"
+        ) from error
+    if len(data) > _FILE_BYTES_MAX:
+        expected = f"at most {_FILE_BYTES_MAX:,} bytes"
+        raise ConfigError(field="config-file", value=path, expected=expected)
+    try:
+        file_ = msgspec.json.decode(data, type=_File)
+    except msgspec.MsgspecError as error:
+        expected = f"neuron-monitor's JSON: {error}"
+        raise ConfigError(field="config-file", value=path, expected=expected) from error
+    root_s = PERIOD_S if file_.period is None else parse_period(file_.period)
+    config = MonitorConfig(
+        runtimes=tuple(
+            _runtime(entry, root_s, number) for number, entry in enumerate(file_.neuron_runtimes)
+        ),
+        system=_groups(file_.system_metrics, root_s, SYSTEM_GROUPS, "system_metrics"),
+    )
+    if not config.system and not any(entry.groups for entry in config.runtimes):
+        raise ConfigError(field="config-file", value=path, expected="at least one metric group")
+    return config
+
+
+def _runtime(entry: _Runtime, root_s: float, number: int) -> RuntimeEntry:
+    where = f"neuron_runtimes[{number}]"
+    try:
+        re.compile(entry.tag_filter)
+    except re.error as error:
+        field = f"{where}.tag_filter"
+        expected = f"a regular expression ({error})"
+        raise ConfigError(field=field, value=entry.tag_filter, expected=expected) from error
+    own_s = root_s if entry.period is None else parse_period(entry.period, field=f"{where}.period")
+    groups = _groups(entry.metrics, own_s, RUNTIME_GROUPS, f"{where}.metrics")
+    return RuntimeEntry(tag_filter=entry.tag_filter, groups=groups)
+
+
+def _groups(
+    wanted: list[_Group], period_s: float, known: tuple[str, ...], where: str
+) -> tuple[MetricGroup, ...]:
+    groups = {}
+    for number, group in enumerate(wanted):
+        field = f"{where}[{number}]"
+        if group.type not in known or group.type in groups:
+            expected = f"one of {', '.join(known)}, each once"
+            raise ConfigError(field=f"{field}.type", value=group.type, expected=expected)
+        own_s = (
+            period_s
+            if group.period is None
+            else parse_period(group.period, field=f"{field}.period")
+        )
+        groups[group.type] = MetricGroup(name=group.type, period_s=own_s)
+    return tuple(groups.values())

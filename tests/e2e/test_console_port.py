@@ -1,0 +1,144 @@
+"""The console's HTTP on a live server: the stream's figures are the control service's own."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from emulator.specs.fault import Fault, FaultKind
+from serving.access.control_key import find_control_key
+from serving.metrics.hardware import ExpertLoad, HardwareReport
+from serving.metrics.latency_window import LatencyReport
+from serving.metrics.telemetry import Event
+from tests.e2e.server_answers import control
+from tests.e2e.server_process import HOST, ServerProcess
+from tests.seen_server import CHIPS, Load
+
+pytestmark = pytest.mark.engine
+
+SEEN_WITHIN_S = 2.0
+"""Wall seconds from a fault to the reader who is told of it, with the second between two looks."""
+
+
+@pytest.fixture
+def key(seen_server: ServerProcess) -> str:
+    found = find_control_key(seen_server.control_port, seen_server.own_environment)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def looking(seen_server: ServerProcess, key: str) -> Iterator[httpx.Client]:
+    """A browser that has a session."""
+    url = f"http://{HOST}:{seen_server.control_port}"
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+        client.post("/session", json={"key": key}).raise_for_status()
+        yield client
+
+
+def told(client: httpx.Client, interval_s: float = 0.5) -> Iterator[tuple[str, bytes]]:
+    """Each event of the stream: its name, and its data."""
+    with client.stream("GET", f"/stream?interval_s={interval_s}") as response:
+        name = ""
+        for line in response.raise_for_status().iter_lines():
+            field, _, value = line.partition(": ")
+            if field == "event":
+                name = value
+            elif field == "data":
+                yield name, value.encode()
+
+
+def firsts(client: httpx.Client, *names: str) -> dict[str, bytes]:
+    """The first event of each of these names."""
+    found: dict[str, bytes] = {}
+    for name, data in told(client):
+        found.setdefault(name, data)
+        if set(names) <= set(found):
+            return found
+    raise AssertionError(f"the stream ended with {sorted(found)}")
+
+
+def test_a_reader_is_told_what_the_control_service_says(
+    seen_server: ServerProcess, looking: httpx.Client
+) -> None:
+    with Load(seen_server.url), control(seen_server) as client:
+        before = client.hardware()
+        names = ("hardware", "latency", "door", "daynight", "experts")
+        data = firsts(looking, *names)
+        after = client.hardware()
+
+    report = msgspec.json.decode(data["hardware"], type=HardwareReport)
+    assert before.emulated_s <= report.emulated_s <= after.emulated_s
+    assert report.state.partition == before.state.partition
+    assert [meter.chip for meter in report.meters] == [chip.chip for chip in report.state.chips]
+    assert len(report.meters) == CHIPS
+    assert before.telemetry.output_tokens <= report.telemetry.output_tokens
+    assert report.telemetry.output_tokens <= after.telemetry.output_tokens
+    load = msgspec.json.decode(data["experts"], type=ExpertLoad)
+    assert len(load.tokens) == load.layers * load.experts
+    latency = msgspec.json.decode(data["latency"], type=LatencyReport)
+    assert latency.window_s <= 60.0
+    assert msgspec.json.decode(data["daynight"])["groups"]
+    assert msgspec.json.decode(data["door"])["is_open"] is True
+
+
+def test_latencies_are_those_of_requests_that_have_just_run(
+    seen_server: ServerProcess, looking: httpx.Client
+) -> None:
+    with Load(seen_server.url) as load:
+        for name, data in told(looking):
+            if name != "latency" or load.answered < 3:
+                continue
+            latency = msgspec.json.decode(data, type=LatencyReport)
+            if latency.requests:
+                break
+    assert latency.ttft_p50_s is not None
+    assert latency.tpot_p50_s is not None
+    assert latency.e2e_p50_s is not None
+    assert 0 < latency.tpot_p50_s < latency.ttft_p50_s + latency.e2e_p50_s
+    # 40 tokens of which 39 are further ones: a request takes its first and then those.
+    assert latency.e2e_p50_s > 30 * latency.tpot_p50_s
+
+
+def test_a_fault_asked_for_in_json_is_seen_at_once_and_healed(
+    seen_server: ServerProcess, looking: httpx.Client, key: str
+) -> None:
+    path = "/ultraserve.v1.ControlService"
+    with_key = {"Authorization": f"Bearer {key}"}
+    slow: dict[str, Any] = {"fault": {"kind": "FAULT_KIND_SLOW_CHIP", "chip": 1, "factor": 2.0}}
+    url = str(looking.base_url)
+    asked = {"json": slow, "headers": with_key, "trust_env": False, "timeout": 60}
+    injected_s, number = 0.0, 0
+    try:
+        for name, data in told(looking):
+            if name == "hardware" and not injected_s:
+                injected_s = time.monotonic()
+                response = httpx.post(f"{url}{path}/InjectFault", **asked)
+                number = response.raise_for_status().json()["report"]["number"]
+            elif name == "happened" and number:
+                event = msgspec.json.decode(data, type=Event)
+                if event.fault is not None and event.fault.number == number:
+                    break
+        seen_s = time.monotonic() - injected_s
+        assert event.fault is not None
+        assert event.fault.fault == Fault(kind=FaultKind.SLOW_CHIP, chip=1, factor=2.0)
+        assert seen_s < SEEN_WITHIN_S
+    finally:
+        healed = looking.post(f"{path}/Heal", json={"chip": 1}, headers=with_key)
+    assert number in healed.raise_for_status().json()["report"]["healed"]
+
+
+def test_two_servers_things_work_beside_each_other_on_the_port(
+    seen_server: ServerProcess, looking: httpx.Client
+) -> None:
+    stream = told(looking)
+    next(stream)
+    with control(seen_server) as client:
+        looks = client.telemetry(0.2)
+        steps = [next(looks)[0].steps for _ in range(3)]
+    assert steps == sorted(steps)
+    assert next(stream)
+    stream.close()

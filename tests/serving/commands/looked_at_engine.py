@@ -1,0 +1,44 @@
+"""A small engine that shows looks made by hand, for commands that look again and again."""
+
+from typing import Any
+
+from serving.metrics.control_call import (
+    ControlReply,
+    DescribeReply,
+    DescribeRequest,
+    HardwareReply,
+    HardwareRequest,
+    StateReply,
+    StateRequest,
+    request_from_json,
+)
+from serving.neuron_tools.engine_look import EngineLook
+from tests.serving.endpoints.small_engine import SmallEngine
+from tests.serving.metrics.snapshots import snapshot
+from tests.serving.neuron_tools.looks import a_look
+
+
+class LookedAtEngine(SmallEngine):
+    """Every look finds it half an emulated second and 50 steps on; `given` are of `a_look`."""
+
+    def __init__(self, count: int = 4, **given: Any) -> None:
+        super().__init__()
+        self.given = given
+        self._count = count
+        self.shown = 0
+
+    def look(self) -> EngineLook:
+        """What is shown now."""
+        on = {"emulated_s": 100.0 + 0.5 * self.shown, "steps": 1000 + 50 * self.shown}
+        return a_look(self._count, **(on | self.given))
+
+    def _reply(self, line: str) -> ControlReply:
+        request = request_from_json(line)
+        if isinstance(request, HardwareRequest):
+            self.shown += 1
+            return HardwareReply(report=self.look().report, snapshot=snapshot())
+        if isinstance(request, DescribeRequest):
+            return DescribeReply(description=self.look().description)
+        if isinstance(request, StateRequest):
+            return StateReply(state=self.look().report.state)
+        return super()._reply(line)

@@ -1,0 +1,68 @@
+"""`ultraserve console` against a real control server with a small engine behind it."""
+
+import json
+import webbrowser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import httpx
+import pytest
+
+from serving.commands.console import console_url
+from serving.endpoints.control_address import ControlAddress
+from serving.main import main
+from tests.serving.endpoints.http_calls import key_of
+from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
+
+
+def run(address: ControlAddress, *arguments: str) -> int:
+    return main(["console", "--address", str(address), *arguments])
+
+
+def test_the_address_is_one_that_a_browser_opens_and_its_fragment_the_key_that_opens_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with control_server(SmallEngine()) as address:
+        assert run(address) == 0
+        url = urlsplit(capsys.readouterr().out.strip())
+        key = unquote(url.fragment.removeprefix("key="))
+        assert key == key_of(address)
+        page = f"{url.scheme}://{url.netloc}{url.path}"
+        with httpx.Client(trust_env=False) as browser:
+            assert browser.get(page).status_code == 200
+            assert browser.post(f"{page}session", json={"key": key}).status_code == 204
+        assert run(address, "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"url": url.geturl()}
+
+
+def test_a_browser_is_opened_when_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or len(opened) == 1)
+    with control_server(SmallEngine()) as address:
+        assert run(address, "--open") == 0
+        assert opened == [capsys.readouterr().out.strip()]
+        assert run(address, "--open") == 2  # there is none
+    assert "open=no browser" in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_or_knows_another_key_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(ControlAddress(port=free_port()), "--timeout", "1") == 2
+    wrong = tmp_path / "key"
+    wrong.write_text("w" * 40)
+    wrong.chmod(0o600)
+    with control_server(SmallEngine()) as address:
+        assert run(address, "--control-key-file", str(wrong)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 2
+    assert "w" * 40 not in err
+
+
+def test_beyond_loopback_it_is_https_and_a_key_may_hold_anything() -> None:
+    far = ControlAddress(host="emulator.example", port=443)
+    assert console_url(far, "a/b&c d") == "https://emulator.example:443/#key=a%2Fb%26c%20d"
+    assert console_url(ControlAddress(host="::1"), "k") == "http://[::1]:50051/#key=k"
