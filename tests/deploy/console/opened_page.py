@@ -1,0 +1,96 @@
+"""The console in a real Chromium, and everything that it asked of any server."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, Playwright, Request
+
+SWITCHES: Final = (
+    "--no-sandbox",  # a container's root has no user namespaces
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+READY_WALL_MS: Final = 60_000
+DESKTOP: Final = (1440, 900)
+PHONE: Final = (390, 844)
+
+
+def launched(playwright: Playwright, chromium: Path) -> Browser:
+    return playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
+
+
+@dataclass(kw_only=True)
+class OpenedPage:
+    """One tab; `asked` are the addresses of all its requests, `said` what its console complains of.
+
+    `said` leaves out what the browser itself says of a request that failed.
+    """
+
+    context: BrowserContext
+    page: Page
+    origin: str
+    asked: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def open(self, key: str | None) -> None:
+        """Go there, with the key in the fragment, and wait for the first look when there is one."""
+        self.page.goto(self.origin + ("/" if key is None else f"/#key={key}"))
+        if key is not None:
+            self.page.wait_for_selector("main[data-emulated-s]", timeout=READY_WALL_MS)
+
+    def chip(self, chip: int) -> str:
+        return f"#chip-{chip}"
+
+    def box(self, part: str) -> FloatRect:
+        """Where a part of the page lies that is drawn, in pixels."""
+        box = self.page.locator(part).bounding_box()
+        assert box is not None, part
+        return box
+
+    def shown(self, figure: str) -> str:
+        """The exact value behind a figure of the page, as text; empty where it has none."""
+        value = self.page.get_attribute(f'[data-figure="{figure}"]', "data-value")
+        assert value is not None, figure
+        return value
+
+    def overhang_px(self) -> int:
+        """How much wider the page is than what shows it."""
+        width: int = self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        return width
+
+    def other_origins(self) -> set[str]:
+        return {url for url in self.asked if not url.startswith(f"{self.origin}/")}
+
+
+@contextmanager
+def opened(
+    browser: Browser, origin: str, *, size: tuple[int, int] = DESKTOP, scheme: Any = "light"
+) -> Iterator[OpenedPage]:
+    """A tab of a browser that has nothing of before; leaving it, no request has left the origin."""
+    width, height = size
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    opened_page = OpenedPage(context=context, page=context.new_page(), origin=origin)
+
+    def ask(request: Request) -> None:
+        opened_page.asked.append(request.url)
+
+    context.on("request", ask)
+    context.on("weberror", lambda error: opened_page.said.append(str(error.error)))
+    try:
+        yield opened_page
+        assert opened_page.asked, "the page asked for nothing"
+        assert opened_page.other_origins() == set()
+        assert opened_page.said == []
+    finally:
+        context.close()

@@ -1,0 +1,202 @@
+"""144 chips in this process, and the control port's HTTP side that shows them: no engine, no wire.
+
+The machine is the emulator's own: looks are made by the code that answers a live server's. What is
+replaced is vLLM around it, and the gRPC service behind the calls, of which this keeps what it was
+asked.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from emulator.specs.fault import Fault, FaultKind, LinkTier
+from serving.console.call_answer import CallAnswer, answered, failed
+from serving.console.console_app import ConsoleApp
+from serving.metrics.control_call import (
+    ExpertLoadReply,
+    ExpertLoadRequest,
+    HardwareReply,
+    HardwareRequest,
+)
+from serving.metrics.hardware import ExpertLoad, HardwareReport
+from serving.metrics.telemetry import Event, EventKind
+from serving.plugin.merge import RankQueues
+from tests.e2e.server_process import HOST
+from tests.serving.plugin.running_engine import Running, heard, lose
+
+KEY: Final = "a key that is long enough to be one"
+CHIPS: Final = 142
+SPARES: Final = 2
+LOST, SLOW, CUT = 40, 93, 22
+_UNIX_S: Final = 1_800_000_000.0
+_STEPS: Final = 2
+_START_WALL_S: Final = 60.0
+
+
+def troubled_machine() -> Running:
+    """Two racks with a lost chip, a slow one, one with fewer links, and a switch tray less."""
+    running = Running(
+        model="deepseek-v3", computes=False, chips=CHIPS, spares=SPARES, routing="zipf:0.6"
+    )
+    for fault in (
+        lose(LOST),
+        Fault(kind=FaultKind.SLOW_CHIP, chip=SLOW, factor=1.8),
+        Fault(kind=FaultKind.CUT_LINK, chip=CUT, tier=LinkTier.BACKPLANE, lanes=4),
+        Fault(kind=FaultKind.PULL_SWITCH_TRAY, rack=1),
+    ):
+        running.inject(fault)
+    ranks = len(running.state().ranks)
+    for _ in range(_STEPS):
+        running.step(*range(ranks))
+    queues = tuple(
+        RankQueues(running=rank % 4, waiting=rank % 3, kv_blocks_used=rank % 64)
+        for rank in range(ranks)
+    )
+    running.engine.hear(heard(rank_states=queues))
+    return running
+
+
+@dataclass(kw_only=True)
+class ReplayedLooks:
+    """What `running` says now, to every reader."""
+
+    running: Running
+    run: str = "replayed"
+    ended: bool = False
+
+    @property
+    def last_number(self) -> int:
+        return len(self.running.state().faults)
+
+    @property
+    def report(self) -> HardwareReport:
+        reply = self.running.ask(HardwareRequest())
+        assert isinstance(reply, HardwareReply)
+        return reply.report
+
+    @property
+    def load(self) -> ExpertLoad:
+        reply = self.running.ask(ExpertLoadRequest())
+        assert isinstance(reply, ExpertLoadReply)
+        return reply.load
+
+    async def happened(self, after: int) -> AsyncGenerator[tuple[Event, int], None]:
+        for record in self.running.state().faults[after:]:
+            words = f"fault {record.number}, {record.fault.kind}: {record.reason}"
+            yield (
+                Event(
+                    number=record.number,
+                    emulated_s=record.injected_emulated_s,
+                    unix_s=_UNIX_S + record.number,
+                    kind=EventKind.FAULT,
+                    words=words,
+                    fault=record,
+                ),
+                0,
+            )
+        await asyncio.Event().wait()  # nothing more happens
+
+    async def hardware(self, *, max_age_s: float, within_s: float) -> bytes | None:
+        del max_age_s, within_s  # every look is a new one
+        return msgspec.json.encode(self.report)
+
+    async def day_night(self, *, max_age_s: float) -> bytes | None:
+        del max_age_s
+        return None
+
+    async def experts(self, *, max_age_s: float) -> bytes | None:
+        del max_age_s
+        return msgspec.json.encode(self.load)
+
+    async def latency(self) -> bytes | None:
+        return None
+
+    async def door(self) -> bytes | None:
+        return None
+
+
+@dataclass(kw_only=True)
+class KeptCalls:
+    """The calls, and what each was asked; those that the page makes are answered in short."""
+
+    asked: list[tuple[str, Any, str | None]] = field(default_factory=list)
+
+    def changes(self, method: str) -> bool:
+        return not method.startswith(("Get", "Describe"))
+
+    async def call(
+        self, method: str, body: bytes, *, key: str | None, wall_s: float | None = None
+    ) -> CallAnswer:
+        del wall_s
+        if key != KEY:
+            return failed("unauthenticated", "expected the control service's key")
+        self.asked.append((method, json.loads(body), key))
+        return answered(b'{"report": {"survivable": true, "reason": "as it was foreseen"}}')
+
+
+@dataclass(kw_only=True)
+class ReplayedServer:
+    """The console's HTTP on a port of its own; `stop` and `start` again as a server would."""
+
+    looks: ReplayedLooks
+    calls: KeptCalls = field(default_factory=KeptCalls)
+    port: int = 0
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    _runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def run(self) -> None:
+        """Serve calls of other threads until the loop is stopped."""
+        self._loop.run_forever()
+
+    def start(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(_START_WALL_S)
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_START_WALL_S)
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _start(self) -> None:
+        console = ConsoleApp(
+            calls=self.calls,
+            looks=self.looks,
+            admits=lambda key: key == KEY,
+            own_host=HOST,
+            cookie="session",
+        )
+        self._runner = web.AppRunner(console.app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, HOST, self.port, reuse_address=True)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def _stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+@contextmanager
+def replayed_server() -> Iterator[ReplayedServer]:
+    """It serves the troubled machine."""
+    server = ReplayedServer(looks=ReplayedLooks(running=troubled_machine()))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        server.start()
+        yield server
+        server.stop()
+    finally:
+        server.end()
+        thread.join()

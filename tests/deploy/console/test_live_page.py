@@ -1,0 +1,261 @@
+"""The console of a live server in a real Chromium: its values are the API's, its buttons work."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from serving.access.control_key import find_control_key
+from tests.deploy.console.opened_page import OpenedPage, opened
+from tests.e2e.server_answers import control
+from tests.e2e.server_process import HOST, ServerProcess
+from tests.seen_server import CHIPS, Load
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+SHOWN_WITHIN_WALL_MS = 2_000
+WAIT_WALL_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def key(seen_server: ServerProcess) -> str:
+    found = find_control_key(seen_server.control_port, seen_server.own_environment)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def tab(browser: Browser, seen_server: ServerProcess, key: str) -> Iterator[OpenedPage]:
+    with opened(browser, f"http://{HOST}:{seen_server.control_port}") as tab:
+        tab.open(key)
+        yield tab
+
+
+@pytest.fixture
+def healed(seen_server: ServerProcess) -> Iterator[None]:
+    """Whatever a test breaks is whole again for the next."""
+    yield
+    with control(seen_server) as client:
+        client.heal()
+
+
+@dataclass
+class Told:
+    """What the API's stream says meanwhile, by its emulated time; it looks four times as often.
+
+    So whatever the page is shown, this was shown too: looks are shared among all who look.
+    """
+
+    origin: str
+    key: str
+    looks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    latest: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _listen(self) -> None:
+        headers = {"authorization": f"Bearer {self.key}"}
+        url = f"{self.origin}/stream?interval_s=0.25"
+        with httpx.stream("GET", url, headers=headers, timeout=60.0) as response:
+            event = ""
+            for line in response.iter_lines():
+                if self._ended.is_set():
+                    return
+                name, _, value = line.partition(": ")
+                if name == "event":
+                    event = value
+                elif name == "data":
+                    said = json.loads(value)
+                    self.latest[event] = said
+                    if event == "hardware":
+                        self.looks[str(said["emulated_s"])] = said
+
+
+ALL_OF_IT = """() => ({
+  emulated_s: document.querySelector("main").dataset.emulatedS,
+  chips: [...document.querySelectorAll("[data-chip]")].map(chip => ({...chip.dataset})),
+  figures: Object.fromEntries([...document.querySelectorAll("[data-figure][data-value]")]
+    .map(figure => [figure.dataset.figure, figure.dataset.value])),
+  racks: [...document.querySelectorAll("[data-rack]")].map(rack => ({...rack.dataset})),
+})"""
+
+
+def eventually(condition: Callable[[], bool], what: str, *, wall_s: float = 60.0) -> None:
+    end_s = time.monotonic() + wall_s
+    while not condition():
+        assert time.monotonic() < end_s, f"no {what} in time"
+        time.sleep(0.05)  # polls another thread and another process
+
+
+def same_look(tab: OpenedPage, told: Told) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the page shows, read in one go, and what the API said at that emulated time."""
+    found: dict[str, Any] = {}
+
+    def is_there() -> bool:
+        found.update(tab.page.evaluate(ALL_OF_IT))
+        return found["emulated_s"] in told.looks
+
+    eventually(is_there, "look that both were shown")
+    return found, told.looks[found["emulated_s"]]
+
+
+def test_every_value_on_the_page_is_the_api_s(
+    tab: OpenedPage, seen_server: ServerProcess, key: str
+) -> None:
+    with Load(seen_server.url) as load, Told(tab.origin, key) as told:
+        eventually(lambda: load.answered >= 2, "answers")
+        tab.page.wait_for_function(
+            "document.querySelector('[data-figure=output_per_s]').dataset.value > 0",
+            timeout=WAIT_WALL_MS,
+        )
+        shown, said = same_look(tab, told)
+
+    window = said["power"]["window"]
+    per_mw = {each["basis"]: each["output"] for each in window["tokens_per_megawatt"]}
+    figures = {name: float(value) for name, value in shown["figures"].items() if value}
+    assert figures["output_per_s"] == window["output_tokens"] / window["emulated_s"] > 0
+    assert figures["output_per_s_per_mw"] == per_mw["provisioned"] > 0
+    assert figures["chip_watts"] == said["telemetry"]["chip_watts"]
+    assert figures["facility_watts"] == said["telemetry"]["facility_watts"]
+    assert figures["requests_running"] == said["telemetry"]["requests_running"]
+    assert figures["requests_waiting"] == said["telemetry"]["requests_waiting"]
+    assert figures["lag_s"] == said["telemetry"]["lag_s"]
+    assert len(shown["chips"]) == CHIPS
+    for chip, state, meters in zip(
+        shown["chips"], said["state"]["chips"], said["meters"], strict=True
+    ):
+        assert int(chip["chip"]) == state["chip"] == meters["chip"]
+        assert (chip["health"], chip["phase"]) == (state["health"], state["phase"])
+        assert float(chip["watts"]) == state["watts"] > 0
+        assert float(chip["utilization"]) == meters["utilization"]
+        held = sum(sum(stack["owner_bytes"].values()) for stack in state["stacks"])
+        assert int(chip["hbmBytes"]) == held > 0
+    watts = {int(rack["rack"]): float(rack["itWatts"]) for rack in shown["racks"]}
+    assert watts == {rack["rack"]: rack["it_watts"] for rack in said["power"]["racks"]}
+    assert any(float(chip["utilization"]) > 0 for chip in shown["chips"])
+
+
+def test_latency_door_and_groups_are_the_api_s(
+    tab: OpenedPage, seen_server: ServerProcess, key: str
+) -> None:
+    """After the load, when nothing changes any more between the page's look and ours."""
+    with Load(seen_server.url) as load:
+        eventually(lambda: load.answered >= 2, "answers")
+    with Told(tab.origin, key) as told:
+        eventually(lambda: {"latency", "daynight", "door"} <= set(told.latest), "looks")
+        latency = told.latest["latency"]
+        figure = tab.page.locator('[data-figure="ttft_p50_s"]')
+        expect(figure).to_have_attribute(
+            "data-value", repr(latency["ttft_p50_s"]), timeout=WAIT_WALL_MS
+        )
+        assert float(tab.shown("tpot_p50_s")) == latency["tpot_p50_s"] > 0
+        groups = [
+            (int(row["group"]), row["phase"], row["desired"])
+            for row in tab.page.evaluate(
+                "[...document.querySelectorAll('[data-group]')].map(row => ({...row.dataset}))"
+            )
+        ]
+        told_groups = told.latest["daynight"]["groups"]
+        assert groups == [(g["group"], g["phase"], g["desired"]) for g in told_groups]
+        finished = told.latest["door"]["classes"][0]["finished"]
+        expect(tab.page.locator(".door tbody tr >> nth=0")).to_contain_text(f"{finished:,}")
+
+
+def test_a_fault_that_is_clicked_shows_within_two_seconds_and_is_healed(
+    tab: OpenedPage, seen_server: ServerProcess, healed: None
+) -> None:
+    page, chip = tab.page, tab.page.locator(tab.chip(2))
+    expect(chip).to_have_attribute("data-mark", "serving")
+    chip.click()
+    page.click('[data-deed="slow-chip"]')
+    page.fill('input[name="factor"]', "2.5")
+    expect(page.locator('[data-foreseen="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
+    with control(seen_server) as client:
+        assert client.state().chips[2].slow_factor == 1.0  # it was only foreseen
+        clicked_s = time.monotonic()
+        page.click("[data-confirm]")
+        expect(chip).to_have_attribute("data-mark", "slow", timeout=SHOWN_WITHIN_WALL_MS)
+        expect(page.locator(".log [data-event] >> nth=0")).to_contain_text(
+            "slow", timeout=SHOWN_WITHIN_WALL_MS
+        )
+        assert 1e3 * (time.monotonic() - clicked_s) <= SHOWN_WITHIN_WALL_MS
+        assert client.state().chips[2].slow_factor == 2.5
+
+        page.click('[data-deed="heal"]')
+        page.click("[data-confirm]")
+        expect(chip).to_have_attribute("data-mark", "serving", timeout=WAIT_WALL_MS)
+        assert client.state().chips[2].slow_factor == 1.0
+
+
+def test_a_fault_that_cannot_be_is_refused_in_the_server_s_words(
+    tab: OpenedPage, seen_server: ServerProcess
+) -> None:
+    tab.page.click(tab.chip(1))
+    tab.page.click('[data-deed="slow-chip"]')
+    tab.page.fill('input[name="factor"]', "0.5")
+
+    expect(tab.page.locator("dialog .trouble")).to_contain_text("factor", timeout=WAIT_WALL_MS)
+    with control(seen_server) as client:
+        assert client.state().chips[1].slow_factor == 1.0
+
+
+def test_the_door_is_closed_and_opened_again(tab: OpenedPage, seen_server: ServerProcess) -> None:
+    page = tab.page
+    page.click('[data-deed="door"]')
+    page.fill('input[name="reason"]', "a rehearsal")
+    page.click("[data-confirm]")
+    try:
+        expect(page.locator('[data-door="closed"]')).to_contain_text(
+            "a rehearsal", timeout=WAIT_WALL_MS
+        )
+        with control(seen_server) as client:
+            assert client.admission().closed == "a rehearsal"
+        page.click('[data-deed="door"]')
+        page.click("[data-confirm]")
+        expect(page.locator('[data-door="open"]')).to_be_visible(timeout=WAIT_WALL_MS)
+    finally:
+        with control(seen_server) as client:
+            client.undrain_engine()
+            assert client.admission().is_open
+
+
+def test_a_chip_s_panel_says_its_rank_and_the_engines_of_the_api(tab: OpenedPage, key: str) -> None:
+    tab.page.click(tab.chip(3))
+    with Told(tab.origin, key) as told:
+        rows = (
+            "() => ({at: document.querySelector('main').dataset.emulatedS, rows: "
+            "[...document.querySelectorAll('[data-engine]')].map(row => ({...row.dataset}))})"
+        )
+        found: dict[str, Any] = {}
+
+        def is_there() -> bool:
+            found.update(tab.page.evaluate(rows))
+            return found["at"] in told.looks
+
+        eventually(is_there, "look that both were shown")
+        meters = told.looks[found["at"]]["meters"][3]
+
+    utilization = {row["engine"]: float(row["utilization"]) for row in found["rows"]}
+    assert utilization == {
+        "all": meters["utilization"],
+        **meters["engine_utilization"],
+        "HBM traffic": meters["hbm_utilization"],
+        "links": meters["link_utilization"],
+    }
+    assert "Rank 3" in tab.page.inner_text(".panel")

@@ -1,0 +1,49 @@
+"""A command of a deployment file, read as `ultraserve serve` reads it before it starts anything."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from serving.access.secret import draw_secret, hash_of
+from serving.commands.front_door_arguments import FrontDoor, front_door
+from serving.commands.serve_arguments import resolve_arguments
+from serving.front_door.graceful_end import _BOUND_WALL_S
+from serving.settings import Settings
+from tests.serving.commands.serve_flags import parse
+
+
+def served(words: Sequence[str], values: Mapping[str, str] | None = None) -> argparse.Namespace:
+    """The flags after `serve`, `$(NAME)` filled in as Kubernetes does; every one is ours."""
+    assert words[0] == "serve", words
+    filled = [_filled(word, values or {}) for word in words[1:]]
+    args = parse(*filled)
+    assert args.unknown == [], f"flags that are not ours: {args.unknown}"
+    return args
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(f"$({name})", value)
+    assert "$(" not in word, f"nothing says what {word} is"
+    return word
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """What the flags mean for the machine; raises ConfigError for what the server would refuse."""
+    settings, _ = resolve_arguments(args, {})
+    return settings
+
+
+def doors_of(args: argparse.Namespace, keys: Path, environment: dict[str, str]) -> FrontDoor:
+    """What the flags mean for the doors, with the file `keys` where the command names one."""
+    if args.api_keys is not None:
+        hashed = hash_of(draw_secret())
+        keys.write_text(f'[[key]]\nname = "client"\nhash = "{hashed}"\n', encoding="utf-8")
+        keys.chmod(0o600)
+        args.api_keys = keys
+    return front_door(args, environment)
+
+
+def end_wall_s_max(args: argparse.Namespace) -> float:
+    """Wall seconds from SIGTERM to the server's end, at most."""
+    return float(args.drain_timeout) + _BOUND_WALL_S
