@@ -19,6 +19,7 @@ ENGINE = "vllm.v1.engine"
 EXECUTOR = "vllm.v1.executor.abstract:Executor"
 LOGGERS = "vllm.v1.metrics.loggers"
 PLATFORM = "vllm.platforms.interface:Platform"
+PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor"
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 SCHEDULER_INTERFACE = "vllm.v1.core.sched.interface:SchedulerInterface"
 STEP = "vllm.v1.core.sched.output"
@@ -120,6 +121,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "record_admission_rejection": "self, reason",
         "log_engine_initialized": "self",
     },
+    PROCESSOR: {"do_tracing": "self, engine_core_output, req_state, iteration_stats"},
 }
 
 # What a subclass of ours must define.
@@ -169,6 +171,11 @@ FIELDS: dict[str, str] = {
         "logprob_token_ids logprobs selected_token_ranks cu_num_generated_tokens "
         "cu_num_generated_tokens_tensor"
     ),
+    # The stamps that a request's spans are made of.
+    "vllm.v1.metrics.stats:RequestStateStats": (
+        "num_generation_tokens num_preemptions arrival_time queued_ts scheduled_ts first_token_ts "
+        "last_token_ts first_token_latency is_corrupted is_watermarked is_watermark_skipped"
+    ),
     f"{ENGINE}:EngineCoreOutputs": (
         "engine_index outputs scheduler_stats timestamp utility_output finished_requests "
         "wave_complete start_wave weight_version"
@@ -197,6 +204,7 @@ ATTRIBUTES: dict[str, str] = {
     ),
     # How a response's fingerprint gets the names of the weights.
     "vllm.outputs:RequestOutput": "kv_transfer_params",
+    PROCESSOR: "tracing_enabled request_states",
     "vllm.entrypoints.generate.base.serving:GenerateBaseServing": "system_fingerprint",
 }
 
