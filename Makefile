@@ -17,7 +17,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system-deps demo test test-slow conformance check protos protos-check dashboards console format benchmarks clean always
+.PHONY: help install system-deps demo test test-slow conformance check protos protos-check dashboards rules console format benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ protos-check: .venv/.installed ## buf lint, buf breaking, generated code up to d
 
 dashboards: .venv/.installed ## write Grafana's dashboards from their sources
 	$(BIN)/python -m deploy.grafana.generate
+
+rules: .venv/.installed ## write the Prometheus operator's rules from Prometheus's own
+	$(BIN)/python -m deploy.prometheus.generate
 
 console: ## build the console's page from its sources (needs npm)
 	cd deploy/console && npm ci --ignore-scripts && npm run build

@@ -7,6 +7,7 @@ import argparse
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from io import TextIOWrapper
 
 from emulator.errors import UltraServeError
 
@@ -56,6 +57,9 @@ def command_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one subcommand; returns the exit code: 0, or 2 after one line that says what is wrong."""
+    for stream in (sys.stdout, sys.stderr):  # bars and boxes, where the locale has none: "?"
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     arguments = sys.argv[1:] if argv is None else argv
     parser = command_parser()
     args, unknown = parser.parse_known_args(arguments)

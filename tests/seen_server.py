@@ -1,7 +1,8 @@
 """One live server that all tests share that look at one: metrics, dashboards, console, terminal.
 
 Four chips with a rank each, experts spread over them, day and night by hand. It starts when the
-first test asks for it and ends with the session; `seen_server` in tests/conftest.py is the fixture.
+first test asks for it and ends with their folder; `seen_server` in tests/deploy/conftest.py is the
+fixture.
 Whoever breaks something heals it again, and nobody expects totals to start at zero.
 """
 

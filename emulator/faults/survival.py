@@ -127,16 +127,32 @@ def _reason(seats: Seats, reloads: Reloads, filled: I64) -> str:
     if not seats.ranks_up.any():
         return f"no rank can go on: {closed}"
     onto_survivors = sum(transfer.chip not in filled for transfer in reloads.transfers)
+    copied, fenced = reloads.taken_over, len(seats.fenced)
     parts = [
-        (reloads.taken_over, f"{reloads.taken_over} experts go on by another copy"),
-        (len(filled), f"{len(filled)} chips that stood by take seats"),
-        (onto_survivors, f"survivors read {onto_survivors} experts from the checkpoint"),
-        (len(seats.fenced), f"{len(seats.fenced)} chips are cut off and stay out"),
+        (copied, f"{_counted(copied, 'expert goes', 'experts go')} on by another copy"),
+        (
+            len(filled),
+            _counted(
+                len(filled), "chip that stood by takes a seat", "chips that stood by take seats"
+            ),
+        ),
+        (
+            onto_survivors,
+            f"survivors read {_counted(onto_survivors, 'expert', 'experts')} from the checkpoint",
+        ),
+        (
+            fenced,
+            _counted(fenced, "chip is cut off and stays out", "chips are cut off and stay out"),
+        ),
         (len(seats.closed), closed),
     ]
     said = [words for count, words in parts if count]
     up = f"{int(seats.ranks_up.sum())} of {len(seats.ranks_up)} ranks are up"
     return "; ".join([up, *said])
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def _check(placement: ExpertPlacement, partition: Partition, capacity: I64, pairs: Bools) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import time
 import webbrowser
 from urllib.parse import quote
 
 from emulator.errors import ConfigError
+from serving.access.opening_page import OPENING_WALL_S, opening_page
 from serving.commands.control_connection import add_connection_arguments, connect, shown_key
 from serving.commands.json_text import json_text
 from serving.endpoints.control_address import ControlAddress
@@ -18,10 +21,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "console",
         help="print the address of a running server's live page",
         description="Print the address of a running server's live page, once the server has "
-        "answered. The key is in the address's fragment, which a browser sends to nobody: whoever "
-        "has the line can do what the key can.",
+        "answered. The key is in the address's fragment, which a browser sends to nobody, but "
+        "may keep in its history: whoever has the line can do what the key can.",
     )
-    parser.add_argument("--open", action="store_true", help="open it in this machine's browser too")
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        help="open it in this machine's browser too, by a file that only you can read and that is "
+        f"removed after {OPENING_WALL_S:g} s: the key is on no command line",
+    )
     add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -39,9 +47,17 @@ def run(args: argparse.Namespace) -> int:
     assert key is not None, "a server without a key has answered"
     url = console_url(address, key)
     print(json_text({"url": url}) if args.json else url, flush=True)
-    if args.open and not webbrowser.open(url):
-        raise ConfigError(field="open", value="no browser", expected="one on this machine")
+    if args.open:
+        _open(url)
     return 0
+
+
+def _open(url: str) -> None:
+    """In this machine's browser, whose command line others can read; raises ConfigError."""
+    with opening_page(url, os.environ) as path:
+        if not webbrowser.open(path.as_uri()):
+            raise ConfigError(field="open", value="no browser", expected="one on this machine")
+        time.sleep(OPENING_WALL_S)  # nobody tells us when the browser has read it
 
 
 def console_url(address: ControlAddress, key: str) -> str:

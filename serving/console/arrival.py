@@ -5,6 +5,7 @@ does not end the head of a first request, is not waited for.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, cast
@@ -51,6 +52,7 @@ class Arrival(asyncio.Protocol):
         books: "ArrivalBooks",
     ) -> None:
         self.speech: Speech | None = None
+        self.heard_s = 0.0  # on the monotonic clock, when it said something last
         self._grpc_socket = grpc_socket
         self._http = http
         self._head_wait_s = head_wait_s
@@ -69,6 +71,7 @@ class Arrival(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand it on, or find out to whom."""
+        self.heard_s = time.monotonic()  # the loop's own counts milliseconds
         if self._then is not None:
             if self._waiting is not None:
                 self._look_for_head_end(data)
@@ -159,6 +162,11 @@ class Arrival(asyncio.Protocol):
         if self._then is not None:
             self._then.connection_lost(error)
         self._books.went(self)
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """What it is written to; None before the first byte may come, and at the end."""
+        return self._transport
 
     def abort(self) -> None:
         """Cut it off."""

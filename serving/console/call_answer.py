@@ -45,7 +45,8 @@ def failed(
     code: str, message: str, *, details: Sequence[dict[str, Any]] = (), status: int | None = None
 ) -> CallAnswer:
     """How a call fails; `status` where HTTP has a more exact one than the code."""
-    body: dict[str, Any] = {"code": code, "message": message}
+    # What is quoted of a request may hold half characters, which JSON cannot.
+    body: dict[str, Any] = {"code": code, "message": message.encode(errors="replace").decode()}
     if details:
         body["details"] = list(details)
     return CallAnswer(status=status or HTTP_STATUS[code], body=msgspec.json.encode(body))

@@ -4,8 +4,10 @@ Every request names this server as a host, and what is no plain page is asked by
 none. The cookie of a session lets one look; a call that changes something shows the key itself.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
 
@@ -14,6 +16,7 @@ from aiohttp import web
 
 from emulator.errors import ConfigError
 from serving.access.shown_key import shown_key
+from serving.console.arrival import HEAD_WAIT_S
 from serving.console.call_answer import CallAnswer, Calls, failed
 from serving.console.console_sessions import LIFE_WALL_S, ConsoleSessions
 from serving.console.event_response import EventResponse, takes_gzip
@@ -28,6 +31,12 @@ SERVICE_PATH: Final = "/ultraserve.v1.ControlService"
 
 BODY_BYTES_MAX: Final = 256 * 2**10
 """Of a request; JSON has names where the control service's own messages have numbers."""
+
+SESSION_BYTES_MAX: Final = 2**10
+"""Of the request that begins a session: before its key is known."""
+
+BODY_WAIT_S: Final = HEAD_WAIT_S
+"""Wall seconds in which a body has to come, as a head has."""
 
 STREAMS_MAX: Final = 32
 """Readers of events at a time, as the control service's own streams."""
@@ -95,6 +104,7 @@ class ConsoleApp:
         self._page = read_page() if page is None else page
         self.sessions = ConsoleSessions(admits)
         self.streams = 0
+        self._at_work: dict[asyncio.BaseTransport, int] = {}
         self.app = web.Application(middlewares=[self._guard], client_max_size=BODY_BYTES_MAX)
         self.app.on_response_prepare.append(_add_headers)
         self.app.add_routes(
@@ -108,6 +118,24 @@ class ConsoleApp:
             ]
         )
 
+    def is_at_work(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether somebody with a key, or a session, is being answered over this connection."""
+        return transport in self._at_work
+
+    @contextmanager
+    def _working(self, request: web.Request) -> Iterator[None]:
+        transport = request.transport
+        if transport is None:  # it has gone
+            yield
+            return
+        self._at_work[transport] = self._at_work.get(transport, 0) + 1
+        try:
+            yield
+        finally:
+            self._at_work[transport] -= 1
+            if not self._at_work[transport]:
+                del self._at_work[transport]
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse what names another host, and what another's page asks."""
@@ -120,15 +148,24 @@ class ConsoleApp:
             return _as_response(failed("permission_denied", "another site's page asks"))
         try:
             return await handler(request)
-        except web.HTTPRequestEntityTooLarge:
-            words = f"expected a body of at most {BODY_BYTES_MAX} bytes"
-            return _as_response(failed("resource_exhausted", words, status=413))
+        except web.HTTPRequestEntityTooLarge as error:
+            return _as_response(failed("resource_exhausted", error.text or "", status=413))
+        except web.HTTPRequestTimeout:
+            words = f"expected the body within {BODY_WAIT_S:g} s"
+            return _as_response(failed("deadline_exceeded", words, status=408))
+        except web.RequestPayloadError:
+            return _as_response(failed("invalid_argument", "the body breaks off, or is no HTTP"))
         except web.HTTPMethodNotAllowed as error:
             allow = {"Allow": ", ".join(sorted(error.allowed_methods))}
             words = f"{request.method}: expected {allow['Allow']}"
             return _as_response(failed("unimplemented", words, status=405), allow)
         except ConfigError as error:
             return _as_response(failed("invalid_argument", str(error)))
+        except (web.HTTPException, ConnectionError):
+            raise  # aiohttp's own words, or nobody to say any to
+        except Exception:
+            logger.exception("%s %.200r failed", request.method, request.path)
+            return _as_response(failed("internal", "the server failed; its log says how"))
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         file = self._page.get(request.path)
@@ -153,7 +190,8 @@ class ConsoleApp:
         if request.content_type != "application/json":
             return _not_json()
         try:
-            shown = msgspec.json.decode(await request.read(), type=_KeyShown)
+            body = await _body(request, bytes_max=SESSION_BYTES_MAX)
+            shown = msgspec.json.decode(body, type=_KeyShown)
         except msgspec.DecodeError as error:
             words = f'expected {{"key": KEY}}: {error}'
             return _as_response(failed("invalid_argument", words))
@@ -193,10 +231,9 @@ class ConsoleApp:
             return _as_response(await self._calls.call(method, b"{}", key=key))
         if request.content_type != "application/json":
             return _not_json()
-        wall_s = _timeout_s(request)
-        return _as_response(
-            await self._calls.call(method, await request.read(), key=key, wall_s=wall_s)
-        )
+        with self._working(request):
+            wall_s, body = _timeout_s(request), await _body(request, bytes_max=BODY_BYTES_MAX)
+            return _as_response(await self._calls.call(method, body, key=key, wall_s=wall_s))
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         if not self._may_look(request):
@@ -214,8 +251,9 @@ class ConsoleApp:
         )
         self.streams += 1
         try:
-            await response.begin()
-            await stream.run()
+            with self._working(request):
+                await response.begin()
+                await stream.run()
         except ConnectionError:
             pass  # it went before it was told anything
         finally:
@@ -237,6 +275,15 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     del request
     for name, value in HEADERS.items():
         response.headers[name] = value
+
+
+async def _body(request: web.Request, *, bytes_max: int) -> bytes:
+    """What comes with it; raises web.HTTPException for one that is longer, or comes too late."""
+    try:
+        async with asyncio.timeout(BODY_WAIT_S):
+            return await request.clone(client_max_size=bytes_max).read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
 
 
 def _as_response(answer: CallAnswer, headers: dict[str, str] | None = None) -> web.Response:

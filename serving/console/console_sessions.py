@@ -3,6 +3,10 @@
 A session is made of a key and stands for it: it is as good as the key is, asked anew each time, and
 ends by itself. It lets one look; whatever changes something wants the key. The cookie holds a
 random name, never the key.
+
+Browsers send a cookie to every port of its host, so another server on 127.0.0.1 that one opens with
+the same browser is shown the name, and could look for as long as the session goes on. It could
+change nothing.
 """
 
 import secrets

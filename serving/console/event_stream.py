@@ -1,7 +1,8 @@
 """Server-sent events: what a page shows, as it changes, to one reader.
 
 Looks are shared with all other readers, and a reader that is slow misses some: nothing is looked at
-for it until the last one is written. Of what happens it misses nothing that the server remembers:
+for it until the last one is written. While the engine does not answer, no look is told twice: the
+age of the last one is, as `late`. Of what happens it misses nothing that the server remembers:
 each event has an id, RUN:NUMBER, and a reader that comes back says which it had last.
 """
 
@@ -11,6 +12,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -39,6 +41,18 @@ _SELDOM_S: Final = 5.0
 _SIGN_OF_LIFE_S: Final = 15.0
 """What stands between us and the reader may close what is silent for longer."""
 
+_MAX_AGE_INTERVALS: Final = 0.5
+"""How old a look may be that others asked for; an engine has an interval to answer in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareTold:
+    """A look at the machine; `number` counts them, `age_s` is wall time since it was asked for."""
+
+    number: int
+    json: bytes
+    age_s: float
+
 
 class Looks(Protocol):
     """What a page shows, as JSON; None: there is nothing of the kind, or not yet.
@@ -60,7 +74,7 @@ class Looks(Protocol):
         Raises CallRefused, EngineGone at the end.
         """
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> bytes | None:
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
         """The machine, not older than that, or the last look when the engine takes longer."""
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
@@ -69,7 +83,7 @@ class Looks(Protocol):
     async def experts(self, *, max_age_s: float) -> bytes | None:
         """What experts were asked."""
 
-    async def latency(self) -> bytes | None:
+    async def latency(self, *, max_age_s: float) -> bytes | None:
         """How long requests took of late."""
 
     async def door(self) -> bytes | None:
@@ -109,6 +123,8 @@ class EventStream:
         self._may_look = may_look
         self._one_at_a_time = asyncio.Lock()
         self._leases_changed = asyncio.Event()
+        self._hardware_number = 0  # of the look that was told last, and when it was asked for
+        self._looked_s: float | None = None
 
     async def run(self) -> None:
         """Tell until the reader has gone, the engine has, or the time is over."""
@@ -124,7 +140,7 @@ class EventStream:
                 for what in (
                     self._happened(),
                     self._again("hardware", self._hardware, often_s),
-                    self._again("latency", looks.latency, often_s),
+                    self._again("latency", self._latency, often_s),
                     self._again("door", looks.door, often_s),
                     self._again("daynight", self._day_night, seldom_s, self._leases_changed),
                     self._again("experts", self._experts, seldom_s),
@@ -151,8 +167,26 @@ class EventStream:
                 if event.kind is EventKind.LEASE:
                     self._leases_changed.set()
 
-    async def _hardware(self) -> bytes | None:
-        return await self._looks.hardware(max_age_s=self._interval_s / 2, within_s=self._interval_s)
+    async def _hardware(self) -> None:
+        """Tell a look that is new to this reader, and the age of one that is older than it may."""
+        max_age_s = _MAX_AGE_INTERVALS * self._interval_s
+        try:
+            look = await self._looks.hardware(max_age_s=max_age_s, within_s=self._interval_s)
+        except EngineFailed:
+            await self._late()
+            raise
+        if look is not None and look.number != self._hardware_number:
+            await self._send("hardware", look.json)
+            self._hardware_number, self._looked_s = look.number, time.monotonic() - look.age_s
+        if look is None or look.age_s > max_age_s + self._interval_s:
+            await self._late()
+
+    async def _late(self) -> None:
+        age_s = None if self._looked_s is None else time.monotonic() - self._looked_s
+        await self._send("late", msgspec.json.encode({"age_s": age_s}))
+
+    async def _latency(self) -> bytes | None:
+        return await self._looks.latency(max_age_s=_MAX_AGE_INTERVALS * self._interval_s)
 
     async def _day_night(self) -> bytes | None:
         changed = self._leases_changed.is_set()

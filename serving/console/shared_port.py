@@ -2,7 +2,7 @@
 
 Connections are counted from their acceptance on, so that a TLS handshake that never ends is one. A
 port that is full closes what comes then; one that waits for many to say anything cuts off who has
-been silent for longest.
+been silent for longest, and so does one with many of HTTP for whom nothing is at work.
 """
 
 import asyncio
@@ -53,7 +53,8 @@ class PortLimits:
 class SharedPort:
     """The port, from `listen` and `start` to `stop`, all in one loop.
 
-    `http` makes the protocol of a connection of HTTP/1; HTTP/2 goes on to `grpc_socket`.
+    `http` makes the protocol of a connection of HTTP/1, `is_at_work` says whether it has a request
+    that is worth keeping it for; HTTP/2 goes on to `grpc_socket`.
     """
 
     def __init__(
@@ -61,24 +62,26 @@ class SharedPort:
         *,
         http: Callable[[], asyncio.Protocol],
         grpc_socket: Path,
+        is_at_work: Callable[[asyncio.BaseTransport], bool] = lambda _: False,
         tls: RenewedContext | None = None,
         limits: PortLimits | None = None,
     ) -> None:
         self._http = http
+        self._is_at_work = is_at_work
         self._grpc_socket = grpc_socket
         self._tls = tls
         self._limits = limits or PortLimits()
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._greeted: dict[Arrival, asyncio.Task[None]] = {}  # before they are connections
-        self._silent: dict[Arrival, None] = {}  # in the order in which they came
-        self._decided: set[Arrival] = set()
+        # In the order in which they came; with their greeting until they are connections.
+        self._silent: dict[Arrival, asyncio.Task[None] | None] = {}
+        self._decided: dict[Arrival, None] = {}  # in the order in which they spoke
         self._told_full = False
 
     @property
     def connections(self) -> int:
         """That are open now."""
-        return len(self._greeted) + len(self._silent) + len(self._decided)
+        return len(self._silent) + len(self._decided)
 
     def listen(self, host: str, port: int) -> None:
         """Take the port; who connects waits until `start`. Raises OSError."""
@@ -103,7 +106,7 @@ class SharedPort:
     async def stop(self) -> None:
         """End all that is left; idempotent."""
         await self.close()
-        tasks = list(self._greeted.values())
+        tasks = [task for task in self._silent.values() if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,23 +136,33 @@ class SharedPort:
             return
         self._told_full = False
         if len(self._silent) >= self._limits.silent:
-            next(iter(self._silent)).abort()
+            self._cut_off_longest_silent()
         arrival = Arrival(
             grpc_socket=self._grpc_socket,
             http=self._http_if_room,
             head_wait_s=self._limits.head_wait_s,
             books=self,
         )
-        greeting = self._greet(connection, arrival)
-        self._greeted[arrival] = asyncio.get_running_loop().create_task(greeting)
+        greeting = asyncio.get_running_loop().create_task(self._greet(connection, arrival))
+        # One that is cut off may never have begun.
+        greeting.add_done_callback(lambda done: connection.close() if done.cancelled() else None)
+        self._silent[arrival] = greeting
+
+    def _cut_off_longest_silent(self) -> None:
+        arrival = next(iter(self._silent))
+        greeting = self._silent.pop(arrival)
+        if greeting is None:
+            arrival.abort()
+        else:
+            greeting.cancel()
 
     async def _greet(self, connection: socket.socket, arrival: Arrival) -> None:
         """Make a connection of it, with TLS where there is any; who fails at that is gone."""
-        connection.setblocking(False)
         loop = asyncio.get_running_loop()
-        tls = None if self._tls is None else self._tls.present()
-        wait_s = None if tls is None else self._limits.head_wait_s
         try:
+            connection.setblocking(False)
+            tls = None if self._tls is None else self._tls.present()
+            wait_s = None if tls is None else self._limits.head_wait_s
             if connection.family in (socket.AF_INET, socket.AF_INET6):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.connect_accepted_socket(
@@ -158,27 +171,41 @@ class SharedPort:
         except OSError as error:  # ssl.SSLError and TimeoutError are
             logger.debug("a connection of the control port failed: %s", error)
             connection.close()
+        except Exception:
+            logger.exception("the control port could not greet a connection")
+            connection.close()
         finally:
-            self._greeted.pop(arrival, None)
+            if self._silent.get(arrival) is not None:  # it never became a connection
+                del self._silent[arrival]
 
     def came(self, arrival: Arrival) -> None:
         """It has said nothing yet."""
-        self._greeted.pop(arrival, None)
-        self._silent[arrival] = None
+        self._silent[arrival] = None  # in the place that it has
 
     def decided(self, arrival: Arrival) -> None:
         """It is known what it speaks."""
         self._silent.pop(arrival, None)
-        self._decided.add(arrival)
+        self._decided[arrival] = None
 
     def went(self, arrival: Arrival) -> None:
         """It is over."""
         self._silent.pop(arrival, None)
-        self._decided.discard(arrival)
+        self._decided.pop(arrival, None)
 
     def _http_if_room(self) -> asyncio.Protocol | None:
-        speaking = sum(each.speech is Speech.HTTP_1 for each in self._decided)
-        return None if speaking > self._limits.http else self._http()
+        """A protocol for who has come last; None when all others are worth keeping."""
+        *before, _ = [each for each in self._decided if each.speech is Speech.HTTP_1]
+        if len(before) >= self._limits.http:
+            idle = [each for each in before if not self._works(each)]
+            if not idle:
+                return None
+            longest = min(idle, key=lambda each: each.heard_s)
+            del self._decided[longest]
+            longest.abort()
+        return self._http()
+
+    def _works(self, arrival: Arrival) -> bool:
+        return arrival.transport is not None and self._is_at_work(arrival.transport)
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:

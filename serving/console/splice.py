@@ -40,13 +40,14 @@ class SplicedSide(asyncio.Protocol):
             to.resume_reading()
 
     def eof_received(self) -> bool:
-        """The end of this direction; True: the other direction goes on."""
+        """The end of this direction; True: the other direction goes on, which TLS does not know."""
         to, self._at_end = self._open_beyond(), True
         assert self._other is not None
         if to is None or self._other._at_end or not to.can_write_eof():
             return False  # which closes this side, and with it the other
         to.write_eof()
-        return True
+        assert self._transport is not None
+        return self._transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, error: Exception | None) -> None:
         """Let the other side have what has come, and the end."""

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
+from serving.console.event_stream import HardwareTold
 from serving.controller.day_night import DayNight
 from serving.controller.engine_call import Engine, EngineFailed, ask
 from serving.endpoints.day_night_calls import day_night_look
@@ -38,6 +39,7 @@ class ConsoleLooks:
         self._hardware = hardware
         self._experts = SharedLook(self._ask_experts)
         self._day_night = SharedLook(self._ask_day_night)
+        self._latency = SharedLook(self._ask_latency)
 
     @property
     def run(self) -> str:
@@ -53,12 +55,13 @@ class ConsoleLooks:
         """Each event after that number, and how many before it are forgotten."""
         return self._watch.events(after)
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> bytes | None:
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
         """The machine; None when nobody has ever looked, and the engine takes longer than that."""
         try:
-            return (await self._hardware.fresh(max_age_s, within_s)).json
+            look = await self._hardware.fresh(max_age_s, within_s)
         except TimeoutError:
             return None
+        return HardwareTold(number=look.number, json=look.json, age_s=look.age_s())
 
     async def experts(self, *, max_age_s: float) -> bytes | None:
         """What experts were asked; None for a model without any."""
@@ -79,8 +82,11 @@ class ConsoleLooks:
             return None
         return msgspec.json.encode(await day_night_look(self._controller))
 
-    async def latency(self) -> bytes | None:
+    async def latency(self, *, max_age_s: float) -> bytes | None:
         """How long requests took of late; None where nothing is logged."""
+        return await self._latency.fresh(max_age_s)
+
+    async def _ask_latency(self) -> bytes | None:
         last = self._hardware.last
         now_s = 0.0 if last is None else last.report.emulated_s
         report = None if self._latencies is None else self._latencies(now_s)
@@ -92,5 +98,5 @@ class ConsoleLooks:
 
     async def stop(self) -> None:
         """End the questions that are under way; idempotent."""
-        for look in (self._experts, self._day_night):
+        for look in (self._experts, self._day_night, self._latency):
             await look.stop()

@@ -4,12 +4,14 @@ The gRPC server listens on a socket that only this user reaches; the port itself
 here for both, and a client that speaks both is given HTTP/1: browsers do, gRPC's speak HTTP/2 only.
 """
 
+import logging
 import os
 from contextlib import ExitStack
 from typing import Final
 
 import grpc.aio
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from serving.access.free_port import check_port
 from serving.access.renewed_context import RenewedContext
@@ -25,6 +27,16 @@ from serving.errors import PortInUse
 STOP_GRACE_S: Final = 1.0
 _KEPT_ALIVE_WALL_S: Final = 75.0
 """Between two requests of HTTP on one connection."""
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """False for what a client did wrong: anybody could fill the log with that."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+_http_logger = logging.getLogger(f"vllm.{__name__}.http")
+_http_logger.addFilter(_is_ours)
 
 
 class ControlPort:
@@ -46,12 +58,14 @@ class ControlPort:
     ) -> None:
         self._server = server
         self._address = address
+        self._console = console
         self._calls = calls
         self._tls = tls
         self._limits = limits
         self._runner = web.AppRunner(
             console.app,
             access_log=None,
+            logger=_http_logger,
             handle_signals=False,
             handler_cancellation=True,  # a reader that has gone is not written to
             keepalive_timeout=_KEPT_ALIVE_WALL_S,
@@ -74,7 +88,11 @@ class ControlPort:
         await self._runner.setup()
         assert self._runner.server is not None
         self._shared = SharedPort(
-            http=self._runner.server, grpc_socket=path, tls=tls, limits=self._limits
+            http=self._runner.server,
+            is_at_work=self._console.is_at_work,
+            grpc_socket=path,
+            tls=tls,
+            limits=self._limits,
         )
         host, port = self._address.host, self._address.port
         try:

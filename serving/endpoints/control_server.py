@@ -66,7 +66,7 @@ class ServerParts:
 
     Attributes:
         day_night: None without a controller; `door` where requests pass none.
-        hardware: what others look at too; without, the page has a watch of its own.
+        hardware: what others look at too; without, the server has a watch of its own.
         latencies: of the newest requests; None where nothing is logged.
     """
 
@@ -112,22 +112,11 @@ class ControlServer:
         self.watch = EngineWatch(engine, parts.door)
         self._health = health.aio.HealthServicer()
         self.watch.on_gone = self._engine_gone
-        self._server = grpc.aio.server(
-            interceptors=[self.guard],
-            options=[
-                *connection_options(
-                    # The guard refuses what is longer than it likes, and says so with details.
-                    message_bytes_max=4 * MESSAGE_BYTES_MAX,
-                    life_wall_s=_LIFE_WALL_S,
-                    grace_wall_s=_GRACE_WALL_S,
-                ),
-                ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
-                ("grpc.max_concurrent_streams", _STREAMS_MAX),
-                ("grpc.max_connection_idle_ms", _IDLE_MS),
-            ],
-            maximum_concurrent_rpcs=_RPCS_MAX,
+        self._server = _grpc_server(self.guard)
+        hardware = parts.hardware or HardwareWatch(engine)
+        service = ControlService(
+            engine, parts.day_night, door=parts.door, watch=self.watch, hardware=hardware
         )
-        service = ControlService(engine, parts.day_night, door=parts.door, watch=self.watch)
         pb_grpc.add_ControlServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -135,7 +124,7 @@ class ControlServer:
         self._looks = ConsoleLooks(
             engine,
             self.watch,
-            parts.hardware or HardwareWatch(engine),
+            hardware,
             day_night=parts.day_night,
             door=parts.door,
             latencies=parts.latencies,
@@ -175,3 +164,22 @@ class ControlServer:
     async def _engine_gone(self) -> None:
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
+def _grpc_server(guard: ControlGuard) -> grpc.aio.Server:
+    """One that answers nothing yet."""
+    return grpc.aio.server(
+        interceptors=[guard],
+        options=[
+            *connection_options(
+                # The guard refuses what is longer than it likes, and says so with details.
+                message_bytes_max=4 * MESSAGE_BYTES_MAX,
+                life_wall_s=_LIFE_WALL_S,
+                grace_wall_s=_GRACE_WALL_S,
+            ),
+            ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+            ("grpc.max_concurrent_streams", _STREAMS_MAX),
+            ("grpc.max_connection_idle_ms", _IDLE_MS),
+        ],
+        maximum_concurrent_rpcs=_RPCS_MAX,
+    )

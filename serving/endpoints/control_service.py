@@ -28,6 +28,7 @@ from serving.endpoints.recording_calls import RecordingCalls
 from serving.endpoints.request_counts import counts
 from serving.endpoints.rest_calls import RestCalls
 from serving.endpoints.watch_calls import WatchCalls
+from serving.front_door.hardware_watch import HardwareWatch
 from serving.metrics.control_call import (
     DescribeReply,
     DescribeRequest,
@@ -72,8 +73,10 @@ class ControlService(
         *,
         door: EngineDoor | None = None,
         watch: EngineWatch,
+        hardware: HardwareWatch,
     ) -> None:
         self._engine = engine
+        self._hardware = hardware
         self._day_night = day_night
         self._door = door
         self._closing = DoorClosing(door)

@@ -1,6 +1,6 @@
 """The control service's calls about everything that a dashboard shows."""
 
-from typing import Any
+from typing import Any, Final
 
 import grpc.aio
 
@@ -8,26 +8,26 @@ from protos.ultraserve.v1 import control_pb2 as pb
 from serving.endpoints.control_messages import respond
 from serving.endpoints.engine_answer import answer
 from serving.endpoints.engine_rest import ServedEngine
-from serving.metrics.control_call import (
-    ExpertLoadReply,
-    ExpertLoadRequest,
-    HardwareReply,
-    HardwareRequest,
-)
+from serving.front_door.hardware_watch import HardwareWatch
+from serving.metrics.control_call import ExpertLoadReply, ExpertLoadRequest
+
+_MAX_AGE_S: Final = 0.2
+"""Wall; less than the shortest interval of a page's stream."""
 
 
 class HardwareCalls:
     """A part of the control service."""
 
     _engine: ServedEngine
+    _hardware: HardwareWatch
 
     async def GetHardware(  # noqa: N802  the name that the contract gives
         self, request: pb.GetHardwareRequest, context: "Context"
     ) -> pb.GetHardwareResponse:
-        """Show everything in one look."""
+        """Show everything in one look, which others may have asked for a moment ago."""
         del request, context
-        reply = await answer(self._engine, HardwareRequest(), HardwareReply)
-        return respond(pb.GetHardwareResponse, reply.report)
+        look = await self._hardware.fresh(_MAX_AGE_S)
+        return respond(pb.GetHardwareResponse, look.report)
 
     async def GetExpertLoad(  # noqa: N802  the name that the contract gives
         self, request: pb.GetExpertLoadRequest, context: "Context"

@@ -85,7 +85,8 @@ class JsonCalls:
         rpc: Any = self._channel.unary_unary(
             f"/{_SERVICE.full_name}/{method}", response_deserializer=answers.FromString
         )
-        shown = () if key is None else (("authorization", f"Bearer {key}"),)
+        carried = key is not None and key.isascii() and key.isprintable()
+        shown = (("authorization", f"Bearer {key}"),) if carried else ()  # gRPC carries no others
         try:
             response = await rpc(request.SerializeToString(), metadata=shown, timeout=wall_s)
         except grpc.aio.AioRpcError as error:

@@ -8,6 +8,7 @@ the last look, whose age is told.
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -18,7 +19,7 @@ from serving.metrics.hardware import HardwareReport
 from serving.metrics.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: `json` is kept in the instance
 class HardwareLook:
     """One answer of the engine; `number` counts them from 1.
 
@@ -33,9 +34,9 @@ class HardwareLook:
     taken_s: float
     took_s: float
 
-    @property
+    @cached_property
     def json(self) -> bytes:
-        """The report in one line."""
+        """The report in one line, made once for all readers and only when there is one."""
         return msgspec.json.encode(self.report)
 
     def age_s(self) -> float:

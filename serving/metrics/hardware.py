@@ -21,13 +21,16 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
 
     Attributes:
         engine_busy_s: by the names of the emulator's engines, `collectives` among them.
-        busy_s: in steps, as long as its rank and the experts of its group needed in them.
+        busy_s: in steps, as long as its rank and the experts of its group needed in them. It and
+            all counts and shares of work are of serving alone: a training job's work on lent chips
+            is not metered, but for its watts and joules.
         flops: of matrix products; `hbm_bytes` were read and written, `link_bytes` sent.
         joules: idle time and the time in which it was lent out included; all chips' are the
             engine's.
         ecc_corrected: 0 by nature: no single bit error is modelled. `ecc_uncorrected` counts the
             HBM stacks that have failed, one event each.
-        watts: mean of the window.
+        watts: mean of the window; of a chip that trains, what its job says. A lost chip is assumed
+            to draw idle power: its tray keeps its supply.
         utilization: share of the window in which it was busy; `engine_utilization` of each engine.
         link_utilization: bytes that it sent over what its links could have sent, all tiers
             together; 0 for one that has no link left. `hbm_utilization`: of what HBM can stream.

@@ -94,7 +94,8 @@ class MemoryTree(Tree[Key]):
             parent = node.parent
             if parent is None or parent is self.root or parent.is_expanded:
                 name, count = self._entry(key)
-                label = f"{name:<{_WIDTH - 4 * len(key)}}{memory(count):>12}"
+                shown = "-" if count is None else memory(count)
+                label = f"{name:<{_WIDTH - 4 * len(key)}}{shown:>12}"
                 if self._labels.get(key) != label:
                     node.set_label(Text(label))
                     self._labels[key] = label
@@ -103,14 +104,14 @@ class MemoryTree(Tree[Key]):
         assert self._figures is not None
         return self._figures.chips[int(key[1])]
 
-    def _entry(self, key: Key) -> tuple[str, int]:
-        """A node's words and bytes."""
+    def _entry(self, key: Key) -> tuple[str, int | None]:
+        """A node's words and bytes; None where nobody has looked, or can."""
         figures = self._figures
         assert figures is not None
         if key[0] == "host":
             host = figures.host
-            used = host.memory_used_bytes if host else 0
-            server = (host.server_memory_bytes if host else None) or 0
+            used = host.memory_used_bytes if host else None
+            server = host.server_memory_bytes if host else None
             if len(key) == 1:
                 return "This host (real)", used
             return _HOST[key[1]], {"used": used, "server": server}[key[1]]

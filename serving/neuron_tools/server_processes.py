@@ -48,11 +48,15 @@ class ServerProcesses:
 
 def server_processes(host: str, port: int) -> ServerProcesses | None:
     """The server that listens on `port` of this machine; None when `host` is another one, when
-    nobody listens, or when the listener is another user's.
+    nobody listens, or when the listener is another user's, or the system does not tell of any.
     """
     if not _is_this_machine(host):
         return None
-    for connection in psutil.net_connections("tcp"):
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.Error:  # macOS tells root alone
+        return None
+    for connection in connections:
         listens = connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,)
         if listens and connection.pid is not None:
             pid = connection.pid

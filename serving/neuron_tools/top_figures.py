@@ -65,11 +65,15 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFigures:
-    """Of the last emulated seconds, per emulated second; None before a step has ended."""
+    """Of the last `window_s` emulated seconds, per emulated second; None before a step has ended.
+
+    The window is longer than that of the other figures.
+    """
 
     input_per_s: float
     output_per_s: float
     per_megawatt: tuple[TokensPerMegawatt, ...]
+    window_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +216,7 @@ def _tokens(look: EngineLook) -> TokenFigures | None:
         input_per_s=window.prompt_tokens / window.emulated_s,
         output_per_s=window.output_tokens / window.emulated_s,
         per_megawatt=window.tokens_per_megawatt,
+        window_s=window.emulated_s,
     )
 
 

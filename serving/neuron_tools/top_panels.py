@@ -43,8 +43,9 @@ def summary(figures: TopFigures) -> Iterator[Text]:
     """Tokens, power, requests, steps, phases, vCPUs, memory: a line each, at most 34 wide."""
     yield _head("Serving")
     tokens = figures.tokens
-    yield _line("Tokens/s in", "-" if tokens is None else f"{tokens.input_per_s:,.0f}")
-    yield _line("Tokens/s out", "-" if tokens is None else f"{tokens.output_per_s:,.0f}")
+    over = "" if tokens is None else f" ({tokens.window_s:.0f} s)"
+    yield _line("Tokens/s in", "-" if tokens is None else f"{tokens.input_per_s:,.0f}{over}")
+    yield _line("Tokens/s out", "-" if tokens is None else f"{tokens.output_per_s:,.0f}{over}")
     for each in tokens.per_megawatt if tokens else ():
         yield _line(f"/MW {each.basis}", f"{each.output:,.0f} out")
     yield _line("Requests", f"{figures.requests_running:,} run {figures.requests_waiting:,} wait")

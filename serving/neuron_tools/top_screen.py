@@ -20,7 +20,6 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static, TabbedContent, TabPane
 
-from emulator.errors import UltraServeError
 from serving.neuron_tools.chip_table import ChipTable
 from serving.neuron_tools.cores_pane import CoresPane
 from serving.neuron_tools.heat_grid import LEGEND, MEASURES
@@ -43,7 +42,7 @@ _TABS: Final = ("cores", "memory", "ranks", "chips")
 _HINT: Final = "1-4 a d tabs  F TFLOPS  m measure  x expand  h help  q quit"
 
 Look = Callable[[], TopFigures]
-"""Raises `Lost` for what may pass, another UltraServeError for what does not."""
+"""Raises `Lost` for what may pass, and anything else for what does not."""
 
 
 class Lost(Exception):
@@ -58,7 +57,7 @@ class Looked(Message):
         *,
         figures: TopFigures | None = None,
         lost: str | None = None,
-        failure: UltraServeError | None = None,
+        failure: Exception | None = None,
     ) -> None:
         super().__init__()
         self.figures = figures
@@ -83,7 +82,7 @@ class Help(ModalScreen[None]):
         yield Static(Text(text), id="help")
 
 
-class TopScreen(App[UltraServeError | None]):
+class TopScreen(App[Exception | None]):
     """Runs until `q`, or until a look fails for good: then `run` returns why."""
 
     TITLE = "ultraserve top"
@@ -169,7 +168,7 @@ class TopScreen(App[UltraServeError | None]):
                 told = Looked(figures=self._look())
             except Lost as lost:
                 told = Looked(lost=str(lost))
-            except UltraServeError as error:
+            except Exception as error:  # noqa: BLE001 it ends the screen, which raises it
                 told = Looked(failure=error)
             self._drawn.clear()
             if self._ended.is_set() or not self.post_message(told):

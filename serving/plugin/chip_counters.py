@@ -1,9 +1,10 @@
 """What each chip has done since the engine's start, counted step by step, and in a window of it.
 
 Arrays go by chip of the machine, spares after the partition's. A chip draws idle power all the
-time; what it drew above that is counted here, so that idle time needs no counting. Between two
-samples of the totals lies at least a second, so a window begins up to a second too
-early, unless it begins in a rest.
+time; what it drew above that is counted here, so that idle time needs no counting. Samples of the
+totals are taken where steps begin, at least a second apart: by up to two seconds and a step, where
+a rest of less than a second follows. So much too early may a window begin, unless it begins in a
+rest.
 """
 
 from collections import deque

@@ -17,7 +17,7 @@ from serving.plugin.step_history import StepHistory
 from serving.plugin.token_meter import TokenMeter
 
 _REST_NS: Final = NS_PER_S
-"""An engine that had nothing to do for longer begins its window of tokens anew."""
+"""An engine that had nothing to do for longer rests: a window of tokens may begin in that time."""
 
 
 class EngineMeters:
@@ -34,7 +34,8 @@ class EngineMeters:
         self._chips = ChipCounters(machine.partition, ENGINE_NAMES, start_ns=time.start_ns)
         self._steps = StepHistory()
         self._end_ns = time.start_ns
-        self._facility_joules = 0.0
+        self._facility_joules = 0.0  # at the end of the last step
+        self._beyond_joules = 0.0  # at the facility too: spent since then
         chips = machine.partition.chips + machine.partition.spares
         idle_watts = self._ceilings.idle_watts * chips
         self._idle_facility_watts = machine.cost_model.facility_watts(idle_watts)
@@ -53,13 +54,17 @@ class EngineMeters:
         `output_tokens` is None for a made-up step, whose tokens are not counted as served.
         """
         end_ns = self._time.accounted_ns
-        idle_ns, self._end_ns = begin_ns - self._end_ns, end_ns
+        idle_ns = begin_ns - self._end_ns
         if idle_ns > _REST_NS:
             idle_joules = self._idle_facility_watts * idle_ns / NS_PER_S
             self.tokens.rest(
-                emulated_s=begin_ns / NS_PER_S, facility_joules=self._facility_joules + idle_joules
+                begin_s=self._end_ns / NS_PER_S,
+                begin_joules=self._facility_joules,
+                end_s=begin_ns / NS_PER_S,
+                end_joules=self._facility_joules + idle_joules + self._beyond_joules,
             )
-        self._facility_joules = self._time.facility_joules
+        self._end_ns = end_ns
+        self._facility_joules, self._beyond_joules = self._time.facility_joules, 0.0
         self._chips.add(
             cost,
             seats,
@@ -78,7 +83,9 @@ class EngineMeters:
 
     def spend(self, joules: float, chips: Collection[int] | None = None) -> None:
         """Count what `chips` drew beyond what steps and idle chips do; all alike without them."""
+        before = self._time.facility_joules
         self._time.spend(joules)
+        self._beyond_joules += self._time.facility_joules - before
         self._chips.add_beyond(joules, chips)
 
     def look(

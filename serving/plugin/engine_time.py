@@ -112,6 +112,11 @@ class EngineTime:
         return max(self._accounted_ns, self._clock.now_ns())
 
     @property
+    def now_s(self) -> float:
+        """The same in seconds."""
+        return self.now_ns / NS_PER_S
+
+    @property
     def accounted_ns(self) -> int:
         """The end of the last step."""
         return self._accounted_ns
@@ -130,11 +135,6 @@ class EngineTime:
     def step_joules(self) -> tuple[float, float]:
         """What the last step drew, at the chips and at the facility: spares too, but no pause."""
         return self._step_joules
-
-    @property
-    def now_s(self) -> float:
-        """The same in seconds."""
-        return self.now_ns / NS_PER_S
 
     def report(
         self,

@@ -3,8 +3,10 @@
 A step is one lockstep of all ranks, and every expert's chip works for tokens of every rank; so its
 energy is not taken apart by rank. A token of a prompt and one of a reply, of a short context and of
 a long one, bear the same in a step that computes both. What is computed again, after a preemption
-or on another rank, is borne again; a prefix hit is not computed and bears nothing. Nobody bears
-what is drawn between steps, in pauses and in made-up steps.
+or on another rank, is borne again; a prefix hit is not computed and bears nothing. Chips that do
+not serve (spares, and those lent to training) are borne at their idle watts: they are the price of
+the partition. Nobody bears what is drawn between steps, in pauses and in made-up steps, nor what is
+booked beyond steps: moves, reads of weights, training.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepEnergy:
-    """The joules of one step, at the chips (spares included) and at the facility.
+    """The joules of one step, at the chips (spares and lent ones included) and at the facility.
 
     `ranks` computed tokens in it, on chips as `chip_of_position` seats them, int64[positions], of
     which each rank has `tp`.

@@ -53,10 +53,14 @@ class TokenMeter:
         while len(self._samples) > 1 and emulated_s - self._samples[1].emulated_s >= WINDOW_S:
             self._samples.popleft()
 
-    def rest(self, *, emulated_s: float, facility_joules: float) -> None:
-        """Nothing was computed until then: the next window need not reach back over it."""
-        self._now = replace(self._now, emulated_s=emulated_s, facility_joules=facility_joules)
-        self._samples.append(self._now)
+    def rest(self, *, begin_s: float, begin_joules: float, end_s: float, end_joules: float) -> None:
+        """Nothing was computed from `begin_s` to `end_s`, before a step that is not yet counted.
+
+        A window that would reach back over the rest begins in it; joules are all since the start.
+        """
+        for at_s, joules in ((begin_s, begin_joules), (end_s, end_joules)):
+            self._now = replace(self._now, emulated_s=at_s, facility_joules=joules)
+            self._samples.append(self._now)
 
     @property
     def totals(self) -> TokenTotals:
@@ -68,28 +72,46 @@ class TokenMeter:
 
         None before the first step; no tokens once the last step is longer ago than the window.
         """
-        if self._now.emulated_s <= self._samples[0].emulated_s:
-            return None
-        first = self._samples[0]
-        for sample in (*self._samples, self._now):
-            if emulated_s - sample.emulated_s < WINDOW_S:
-                break
-            first = sample
-        return TokenTotals(
-            emulated_s=emulated_s - first.emulated_s,
-            prompt_tokens=self._now.prompt_tokens - first.prompt_tokens,
-            output_tokens=self._now.output_tokens - first.output_tokens,
-            facility_joules=facility_joules - first.facility_joules,
+        return self._window(
+            replace(self._now, emulated_s=emulated_s, facility_joules=facility_joules)
         )
 
     def window(self) -> TokenTotals | None:
         """What the last `WINDOW_S` have added, or a second more; None before the first step."""
-        first, last = self._samples[0], self._now
-        if last.emulated_s <= first.emulated_s:
+        return self._window(self._now)
+
+    def _window(self, end: TokenTotals) -> TokenTotals | None:
+        if self._now.emulated_s <= self._samples[0].emulated_s:
             return None
+        samples = [*self._samples, self._now, end]
+        ages_s = [end.emulated_s - sample.emulated_s for sample in samples]
+        place = max((i for i, age_s in enumerate(ages_s) if age_s >= WINDOW_S), default=0)
+        first = samples[place]
+        if ages_s[place] > WINDOW_S:
+            first = _at(end.emulated_s - WINDOW_S, first, samples[place + 1])
         return TokenTotals(
-            emulated_s=last.emulated_s - first.emulated_s,
-            prompt_tokens=last.prompt_tokens - first.prompt_tokens,
-            output_tokens=last.output_tokens - first.output_tokens,
-            facility_joules=last.facility_joules - first.facility_joules,
+            emulated_s=end.emulated_s - first.emulated_s,
+            prompt_tokens=end.prompt_tokens - first.prompt_tokens,
+            output_tokens=end.output_tokens - first.output_tokens,
+            facility_joules=end.facility_joules - first.facility_joules,
         )
+
+
+def _at(emulated_s: float, before: TokenTotals, after: TokenTotals) -> TokenTotals:
+    """The totals then, between two samples; `before` itself unless that was a rest.
+
+    What is drawn in a rest (idle power, lent chips' training) is taken to be drawn evenly.
+    """
+    if _tokens(before) != _tokens(after):
+        return before
+    share = (emulated_s - before.emulated_s) / (after.emulated_s - before.emulated_s)
+    drawn_joules = after.facility_joules - before.facility_joules
+    return replace(
+        before,
+        emulated_s=emulated_s,
+        facility_joules=before.facility_joules + drawn_joules * share,
+    )
+
+
+def _tokens(totals: TokenTotals) -> tuple[int, int]:
+    return totals.prompt_tokens, totals.output_tokens

@@ -1,12 +1,13 @@
 """Keeps, where requests are traced, what each of them has drawn, and tells it as a request ends."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 
-from serving.plugin.request_place import Place
+from serving.plugin.request_place import WEIGHTS_KEY, Place
 from serving.plugin.request_trace import TRACE_KEY, RequestTrace
 from serving.plugin.step_report import StepReport
 
@@ -56,7 +57,7 @@ class TracedRequests:
                     trace.prefill_facility_joules += count * facility_joules
 
     def tell(self, report: StepReport | None, told: Iterable[EngineCoreOutputs]) -> None:
-        """Put its trace on each output that may be a request's last in the API's process.
+        """Put its trace and its weights on each output that may be a request's last in the API's.
 
         The end by a stop string is found there, and the engine hears of it too late. A request that
         no step has touched has an empty trace.
@@ -70,4 +71,7 @@ class TracedRequests:
                     continue
                 trace = None if place is None else place.trace
                 message = (trace or RequestTrace(report.snapshot.dilation)).message()
-                output.kv_transfer_params = (output.kv_transfer_params or {}) | {TRACE_KEY: message}
+                more: dict[str, Any] = {TRACE_KEY: message}
+                if place is not None and place.weights:  # an end by an error brings none itself
+                    more[WEIGHTS_KEY] = place.weights
+                output.kv_transfer_params = (output.kv_transfer_params or {}) | more

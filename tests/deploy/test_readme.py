@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.commands import key, state
+from serving.commands import console, key, state
 from tests.deploy.docker.image_file import PREFIX, ROOT, named, stages, variables
 from tests.deploy.k8s.manifests import DEPLOY, built
 
@@ -57,7 +57,7 @@ def test_the_environment_of_a_service_is_made_as_the_image_s() -> None:
 @pytest.mark.parametrize("folder", re.findall(r"--kustomize deploy/(\S+)", README))
 def test_secrets_are_made_with_the_names_that_the_manifests_ask_for(folder: str) -> None:
     wanted = set(re.findall(r"'secretName': '([\w-]+)'", str(built(folder))))
-    wanted |= set(re.findall(r"'name': '(ultraserve-[\w-]+-token)'", str(built(folder))))
+    wanted |= set(re.findall(r"'name': '(ultraserve-[\w-]+-(?:token|key))'", str(built(folder))))
     made = set(re.findall(r"create secret generic ([\w-]+)", block("Kubernetes")))
 
     assert wanted
@@ -69,14 +69,15 @@ def test_ultraserve_s_own_commands_are_ones_that_it_takes() -> None:
     commands = parser.add_subparsers()
     key.add_parser(commands)
     state.add_parser(commands)
+    console.add_parser(commands)
     shown = [
-        shlex.split(line.rpartition("ultraserve ")[2])
+        shlex.split(line.partition("|")[0].rpartition("ultraserve ")[2])
         for text in BLOCKS
         for line in text.splitlines()
-        if re.search(r"(?:^|/bin/|-- |engine )ultraserve (?:key|state)", line)
+        if re.search(r"(?:^|/bin/|-- |engine )ultraserve (?:console|key|state)", line)
     ]
 
-    assert len(shown) == 4
+    assert len(shown) == 6
     for words in shown:
         assert parser.parse_args(words)
 

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { History } from "../src/state/history";
+import { EVENTS_KEPT, happened, hear, history as heard, looks } from "../src/state/console";
+import { History, LOOKS_KEPT } from "../src/state/history";
 import { Ring } from "../src/state/ring";
 import { dayNightOf } from "../src/wire/day_night";
 import type { Chip, HardwareReport } from "../src/wire/report";
@@ -50,6 +51,19 @@ test("history takes each look once, and begins anew with another run of the engi
   expect(history.ofChip(0)).toEqual({ utilization: [0.5, 0.5], watts: [200, 200], hbm: [0.5, 0.5] });
   history.add(look(0.5), null);
   expect(history.of("emulated_s")).toEqual([0.5]);
+});
+
+test("a page that is open for hours keeps as much as after fifteen minutes", () => {
+  const say = (event: string, said: unknown): void => hear({ event, data: JSON.stringify(said), id: null });
+  for (let number = 1; number <= 2 * LOOKS_KEPT; number += 1) {
+    say("hardware", look(number));
+    say("happened", { number, unix_s: number, emulated_s: number, kind: "fault", words: "a fault" });
+  }
+  expect(looks.value).toBe(2 * LOOKS_KEPT);
+  const times = heard.of("emulated_s");
+  expect([times.length, times[0], times.at(-1)]).toEqual([LOOKS_KEPT, LOOKS_KEPT + 1, 2 * LOOKS_KEPT]);
+  expect(heard.ofChip(0).watts.length).toBe(LOOKS_KEPT);
+  expect(happened.value.map((event) => event.number)).toEqual(Array.from({ length: EVENTS_KEPT }, (_, index) => 2 * LOOKS_KEPT - EVENTS_KEPT + 1 + index));
 });
 
 test("lag is a share of the emulated time between two looks", () => {

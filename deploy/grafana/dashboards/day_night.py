@@ -103,7 +103,7 @@ def _chips() -> Panels:
         phases("What each chip does", "Phase of each chip; red is slow, hung or lost.", RACKS),
         lines(
             "Chips by phase",
-            "How many chips serve, drain, train, come back, or stand by.",
+            "How many chips serve, drain, train, come back or stand by; out: lost, or of no rank.",
             "none",
             (f"count by (instance, phase) ({state})", "{{phase}} {{instance}}"),
             stacked=True,

@@ -77,7 +77,7 @@ def _now() -> Panels:
         ),
         figure(
             "Joules per output token",
-            "Energy at the utility's meter over output tokens, in the window of the graph.",
+            "Energy at the utility's meter over output tokens, in the last four scrapes or so.",
             "joule",
             (over(rate(FACILITY_JOULES), rate(picked(TOKENS, 'kind="output"'))), EACH),
             width=4,
@@ -101,17 +101,18 @@ def _now() -> Panels:
     )
 
 
-def _health() -> Panels:
-    chips_up = over(total(picked("ultraserve_chips_up")), total(picked("ultraserve_chips")))
-    budget = over(
-        total(picked("ultraserve_it_watts")), total(picked("ultraserve_provisioned_watts"))
+def _chips_now() -> Panels:
+    in_hands = (
+        f"({total(picked('ultraserve_chips_up'))} + {total(picked('ultraserve_chips_lent'))})"
     )
-    firing = total(picked("ALERTS", 'alertstate="firing"'))
+    chips_up = over(in_hands, total(picked("ultraserve_chips")))
+    ranked = picked("ultraserve_chip_state", 'rank!=""')
+    at_work = f"{picked('ultraserve_chip_utilization_ratio')} and on (instance, chip) {ranked}"
     return (
         figure(
             "Chips up",
-            "The share of the partition's chips that are in service; orange below all, red below "
-            "nine in ten.",
+            "The share of the partition's chips that are in service, or lent to training; orange "
+            "below all, red below nine in ten.",
             "percentunit",
             (chips_up, EACH),
             width=4,
@@ -120,12 +121,22 @@ def _health() -> Panels:
         ),
         figure(
             "Chips at work",
-            "Mean utilisation: the share of the last emulated seconds in which chips were in a "
-            "step.",
+            "Mean utilisation of the chips of ranks, without spare, lent and lost ones: the share "
+            "of the last emulated seconds in which they were in a step.",
             "percentunit",
-            (f"avg by (instance) ({picked('ultraserve_chip_utilization_ratio')})", EACH),
+            (f"avg by (instance) ({at_work})", EACH),
             width=4,
         ),
+    )
+
+
+def _health() -> Panels:
+    budget = over(
+        total(picked("ultraserve_it_watts")), total(picked("ultraserve_provisioned_watts"))
+    )
+    firing = total(picked("ALERTS", 'alertstate="firing"'))
+    return (
+        *_chips_now(),
         figure(
             "Of the power budget",
             "Modelled watts at the racks' input over the partition's share of what the racks are "
@@ -177,7 +188,8 @@ def _chips() -> Panels:
         phases("What each chip does", "Phase of each chip; red is slow, hung or lost.", RACKS),
         strips(
             "Utilisation",
-            "The share of the last emulated seconds in which a chip was in a step.",
+            "The share of the last emulated seconds in which a chip was in a step; a training "
+            "job's work is not metered.",
             "percentunit",
             (utilization, CHIP),
             most=1,
@@ -238,8 +250,11 @@ def _power() -> Panels:
             "Chips and their budget",
             "The highest, mean and lowest chip, and what a chip may draw.",
             "watt",
-            *zip(chip_watts, ("highest", "mean", "lowest"), strict=True),
-            (f"max by (instance) ({picked('ultraserve_chip_budget_watts')})", "budget"),
+            *(
+                (expression, f"{name} {EACH}")
+                for expression, name in zip(chip_watts, ("highest", "mean", "lowest"), strict=True)
+            ),
+            (f"max by (instance) ({picked('ultraserve_chip_budget_watts')})", f"budget {EACH}"),
         ),
         lines(
             "Provisioned and drawn",
@@ -312,10 +327,16 @@ def _fabric() -> Panels:
         ),
         lines(
             "Switch trays up",
-            "Switch trays of each rack that work, and how many it has.",
+            "Switch trays of each rack of the machine that work, and how many it has.",
             "none",
-            (total(picked("ultraserve_switch_trays_up", RACKS), "rack"), "up, rack {{rack}}"),
-            (total(picked("ultraserve_switch_trays", RACKS), "rack"), "all, rack {{rack}}"),
+            (
+                total(picked("ultraserve_switch_trays_up", RACKS), "rack"),
+                "up, rack {{rack}}, {{instance}}",
+            ),
+            (
+                total(picked("ultraserve_switch_trays", RACKS), "rack"),
+                "all, rack {{rack}}, {{instance}}",
+            ),
             width=8,
         ),
         lines(

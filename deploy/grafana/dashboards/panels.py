@@ -47,6 +47,7 @@ PHASES: Final = (
     ("training", "blue"),
     ("restoring", "purple"),
     ("spare", "text"),
+    ("out", "orange"),
     ("not up", "red"),
 )
 """What a chip does, as the number that a state timeline shows."""

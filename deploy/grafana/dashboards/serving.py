@@ -173,8 +173,9 @@ def _goodput() -> Panels:
     return (
         lines(
             "Requests that missed a limit",
-            "Share of the last five minutes' requests that took longer than the recording rules "
-            "allow (500 ms to the first token, 50 ms for each one after it).",
+            "Share of the requests of the last five minutes (WALL) that took longer than the "
+            "recording rules allow (500 ms to the first token, 50 ms for each one after it), or "
+            "failed (answered).",
             "percentunit",
             (f"max by (instance, slo) ({picked(missed)})", "{{slo}} {{instance}}"),
             width=8,
@@ -182,8 +183,8 @@ def _goodput() -> Panels:
         ),
         lines(
             "Goodput",
-            "Share of requests that kept both limits; histograms count each limit alone, so it "
-            "lies between two bounds.",
+            "Share of requests that kept both limits and did not fail; histograms count each limit "
+            "alone, so it lies between two bounds.",
             "percentunit",
             (
                 f"max by (instance, bound) ({picked('ultraserve:goodput:ratio_rate1m')})",
@@ -194,7 +195,7 @@ def _goodput() -> Panels:
         ),
         lines(
             "Good requests/s",
-            "Requests that kept both limits, per EMULATED second.",
+            "Requests that kept both limits and did not fail, per EMULATED second.",
             "si:req/s",
             (
                 f"max by (instance, bound) "

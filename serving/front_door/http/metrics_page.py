@@ -1,21 +1,27 @@
 """vLLM's page of metrics with the hardware's families behind it.
 
-The engine is asked when somebody reads the page. One whose step takes longer than a page may is
-shown as it last was, and the page says how long ago that is.
+The engine is asked when somebody reads the page. One whose step takes longer than a page may, or
+whose answer is an error, is shown as it last was, and the page says how long ago that is.
 """
 
 import asyncio
+import logging
 from typing import Final
 
 from serving.controller.engine_call import EngineFailed, EngineGone
 from serving.front_door.hardware_watch import HardwareLook, HardwareWatch
 from serving.front_door.http.asgi import App, Message, Receive, Scope, Send, path_of
 from serving.metrics.host_meter import HostMeter
-from serving.metrics.page.hardware_page import hardware_page
+from serving.metrics.page.hardware_page import look_page, report_page
 from serving.metrics.page.neuron_page import Instance
 from serving.plugin.stat_logger import EmulatedStatLogger
 
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
+
 PATH: Final = "/metrics"
+
+_NEGOTIATES: Final = (b"accept", b"accept-encoding")
+"""What an app may answer with OpenMetrics, or compressed: nothing can stand behind either."""
 
 _MAX_AGE_S: Final = 0.25
 """Wall seconds; several who scrape at a time are shown one look."""
@@ -23,14 +29,16 @@ _MAX_AGE_S: Final = 0.25
 _WITHIN_S: Final = 0.12
 """Wall seconds that a page waits for the engine: with the rest it takes less than 200 ms."""
 
-_FIRST_WITHIN_S: Final = 5.0
-"""As long waits the first page: there is no look before. Prometheus gives up after 10 s."""
+FIRST_WITHIN_S: Final = 2.0
+"""As long waits the first page: there is no look before. Who scrapes as deploy/prometheus says
+gives up after 4 s, and takes a server whose page is late for one that has ended."""
 
 
 class MetricsPage:
     """`app` with the hardware's families on its page of metrics; `logger` keeps the engine's own.
 
-    Where the engine is gone, or has never answered, the page is the app's alone.
+    Where the engine is gone, or has never answered, the page is the app's alone. The page is text
+    that is not compressed, whatever a request would take.
     """
 
     def __init__(
@@ -47,6 +55,8 @@ class MetricsPage:
         self._host = host
         self._logger = logger
         self._lock = asyncio.Lock()
+        self._failure: str | None = None
+        self._young = (0, "")  # a look's number, and its text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request on; of the page's, the answer is longer by what we have to say."""
@@ -54,27 +64,49 @@ class MetricsPage:
             await self._app(scope, receive, send)
             return
         more = await self._hardware()
-        await self._app(scope, receive, _Longer(send, more.encode()))
+        headers = [pair for pair in scope["headers"] if pair[0].lower() not in _NEGOTIATES]
+        await self._app({**scope, "headers": headers}, receive, _Longer(send, more.encode()))
 
     async def _hardware(self) -> str:
-        within_s = _FIRST_WITHIN_S if self._watch.last is None else _WITHIN_S
+        """The families of the newest look; what stands in their way is logged once."""
+        look, failure = await self._look()
+        text = ""
+        if look is not None:
+            try:
+                text = await self._shown(look)
+            except Exception as error:  # noqa: BLE001 the app's page is not taken away with it
+                failure = f"what the engine answers cannot be shown: {error!r}"
+        if failure is not None and failure != self._failure:
+            logger.error("no new figures of the hardware at %s: %s", PATH, failure)
+        self._failure = failure
+        return text
+
+    async def _look(self) -> tuple[HardwareLook | None, str | None]:
+        """A fresh look or the last one, if there is any; and how the engine failed."""
+        within_s = FIRST_WITHIN_S if self._watch.last is None else _WITHIN_S
         try:
-            look = await self._watch.fresh(_MAX_AGE_S, within_s)
-        except (EngineGone, EngineFailed, TimeoutError):
-            return ""
+            return await self._watch.fresh(_MAX_AGE_S, within_s), None
+        except EngineFailed as error:
+            return self._watch.last, str(error)
+        except TimeoutError:
+            return None, f"the engine has not answered within {within_s:g} s"
+        except EngineGone:
+            return None, None  # the server ends
+
+    async def _shown(self, look: HardwareLook) -> str:
         if self._logger is not None:
             self._logger.take_look(look.report, look.snapshot)
         async with self._lock:  # beside the loop, which other requests' tokens wait for
             return await asyncio.to_thread(self._rendered, look)
 
     def _rendered(self, look: HardwareLook) -> str:
-        return hardware_page(
-            look.report,
-            self._instance,
-            self._host.read(),
-            age_s=look.age_s(),
-            took_s=look.took_s,
-        )
+        """The page of a look; who share a young look share its text, but for its age."""
+        number, text = self._young
+        age_s = look.age_s()
+        if number != look.number or age_s > _MAX_AGE_S:  # an old look's host is read anew
+            text = report_page(look.report, self._instance, self._host.read())
+            self._young = look.number, text
+        return look_page(age_s=age_s, took_s=look.took_s) + text
 
 
 class _Longer:

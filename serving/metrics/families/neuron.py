@@ -34,7 +34,8 @@ def _family(
 UTILIZATION: Final = _family(
     "neuroncore_utilization_ratio",
     "1",
-    "Share of the time in which a NeuronCore was busy, mean of the last emulated seconds.",
+    "Share of the time in which a NeuronCore was busy, mean of the last emulated seconds; none for "
+    "one that trains, whose work is not metered, or whose chip is out.",
     "neuroncore",
 )
 MEMORY: Final = {

@@ -75,14 +75,14 @@ SWITCH_TRAYS_UP: Final = Family(
     kind="gauge",
     unit="1",
     labels=("rack",),
-    help="Switch trays of a rack that work.",
+    help="Switch trays of a rack of the machine that work.",
 )
 SWITCH_TRAYS: Final = Family(
     name="ultraserve_switch_trays",
     kind="gauge",
     unit="1",
     labels=("rack",),
-    help="Switch trays that a rack has.",
+    help="Switch trays that a rack of the machine has, the partition's or not.",
 )
 STEP_PART: Final = Family(
     name="ultraserve_step_part_seconds",

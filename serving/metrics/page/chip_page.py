@@ -1,13 +1,16 @@
 """The families of each chip from one look at the hardware."""
 
 from collections import Counter
+from typing import Final
 
 from serving.metrics.families import chips as families
 from serving.metrics.hardware import HardwareReport
-from serving.metrics.machine_state import ChipState
+from serving.metrics.machine_state import SERVING, ChipHealth, ChipState
 from serving.metrics.page.text_page import TextPage, label_sets
 
-SPARE = "spare"
+SPARE: Final = "spare"
+OUT: Final = "out"
+TRAINING: Final = "training"
 
 
 def add_chips(page: TextPage, report: HardwareReport) -> None:
@@ -43,18 +46,39 @@ def add_chips(page: TextPage, report: HardwareReport) -> None:
         (families.FLOPS, "flops"),
         (families.HBM_TRAFFIC, "hbm_bytes"),
         (families.LINK, "link_bytes"),
+    ):
+        page.add_each(family, sets, [getattr(each, field) for each in meters])
+    shares = [place for place, chip in enumerate(chips) if metered(chip)]
+    metered_sets = label_sets(tuple(keys[place] for place in shares))
+    for family, field in (
         (families.LINK_UTILIZATION, "link_utilization"),
         (families.UTILIZATION, "utilization"),
         (families.HBM_UTILIZATION, "hbm_utilization"),
     ):
-        page.add_each(family, sets, [getattr(each, field) for each in meters])
+        page.add_each(family, metered_sets, [getattr(meters[place], field) for place in shares])
 
 
 def state_labels(chip: ChipState) -> tuple[str, ...]:
     """Of the state's family: where the chip stands, what it is, and what it does."""
     rank = "" if chip.rank is None else str(chip.rank)
-    phase = SPARE if chip.spare else chip.phase
-    return str(chip.chip), str(chip.rack), str(chip.tray), rank, str(chip.health), phase
+    of = (str(chip.chip), str(chip.rack), str(chip.tray), rank)
+    return (*of, str(chip.health), phase_of_chip(chip))
+
+
+def phase_of_chip(chip: ChipState) -> str:
+    """What it does; "out" when that is nothing: it is lost, or no rank, lease or spare has it."""
+    if chip.health is ChipHealth.LOST:
+        return OUT
+    if chip.phase != SERVING:
+        return chip.phase
+    if chip.spare:
+        return SPARE
+    return SERVING if chip.rank is not None else OUT
+
+
+def metered(chip: ChipState) -> bool:
+    """Whether shares of its time say something: a training job's work is not metered by chip."""
+    return phase_of_chip(chip) not in (OUT, TRAINING)
 
 
 def owner_bytes(chip: ChipState) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""The whole page of one look at the hardware."""
+"""The page of one look at the hardware, in two parts: of the look, and of what was seen."""
 
 from serving.metrics.families.partition import HARDWARE_AGE, HARDWARE_LOOK
 from serving.metrics.hardware import HardwareReport
@@ -9,13 +9,17 @@ from serving.metrics.page.partition_page import add_partition
 from serving.metrics.page.text_page import TextPage
 
 
-def hardware_page(
-    report: HardwareReport, instance: Instance, host: HostReading, *, age_s: float, took_s: float
-) -> str:
-    """All families that are told of a look `age_s` old, which took `took_s`, both wall."""
+def look_page(*, age_s: float, took_s: float) -> str:
+    """The families of a look `age_s` old, which took `took_s`, both wall."""
     page = TextPage()
     page.one(HARDWARE_AGE, age_s)
     page.one(HARDWARE_LOOK, took_s)
+    return page.text()
+
+
+def report_page(report: HardwareReport, instance: Instance, host: HostReading) -> str:
+    """The families of what was seen."""
+    page = TextPage()
     add_partition(page, report)
     add_chips(page, report)
     add_neuron(page, report, instance, host)

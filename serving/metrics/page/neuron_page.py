@@ -11,6 +11,7 @@ from serving.metrics.execution_errors import ERROR_OF_FAULT, ERRORS, OUTCOMES, P
 from serving.metrics.families import neuron as families
 from serving.metrics.hardware import HardwareReport
 from serving.metrics.host_meter import HostReading
+from serving.metrics.page.chip_page import metered
 from serving.metrics.page.text_page import TextPage, label_sets
 
 NOT_THERE: Final = "emulated"
@@ -64,19 +65,22 @@ def add_neuron(
 
 def _add_cores(page: TextPage, report: HardwareReport, instance: Instance, cores: CoreMap) -> None:
     of = (*instance.labels, instance.runtime_tag)
-    numbers = label_sets(
-        tuple(
-            (*of, str(cores.global_core(chip=meters.chip, core=core.core)))
-            for meters in report.meters
-            for core in cores.cores
-        )
-    )
-    busy = [meters.utilization for meters in report.meters for _ in cores.cores]
-    page.add_each(families.UTILIZATION, numbers, busy)
+    numbers = [
+        tuple((*of, str(cores.global_core(chip=chip.chip, core=core.core))) for core in cores.cores)
+        for chip in report.state.chips
+    ]
+    busy = [
+        (of_chip, meters.utilization)
+        for of_chip, chip, meters in zip(numbers, report.state.chips, report.meters, strict=True)
+        if metered(chip)
+    ]
+    used = label_sets(tuple(key for of_chip, _ in busy for key in of_chip))
+    page.add_each(families.UTILIZATION, used, [share for of_chip, share in busy for _ in of_chip])
     held = [core_bytes(chip, cores) for chip in report.state.chips]
+    sets = label_sets(tuple(key for of_chip in numbers for key in of_chip))
     for category in CATEGORIES:
         values = [core[category] for of_cores in held for core in of_cores]
-        page.add_each(families.MEMORY[category], numbers, values)
+        page.add_each(families.MEMORY[category], sets, values)
     device_bytes = sum(sum(added(of_cores).values()) for of_cores in held)
     host_bytes = report.state.sleep.host_bytes
     memory = [((*of, "host"), host_bytes), ((*of, "neuron_device"), device_bytes)]

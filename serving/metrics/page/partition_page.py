@@ -47,7 +47,8 @@ def _add_power(page: TextPage, report: HardwareReport) -> None:
     )
     page.one(families.PUE, power.pue)
     page.one(families.IT_POWER, power.it_watts)
-    page.add(families.FACILITY_PART, [((p,), watts) for p, watts in power.parts_watts.items()])
+    parts = [((p.removesuffix("_watts"),), watts) for p, watts in power.parts_watts.items()]
+    page.add(families.FACILITY_PART, parts)
     page.add(families.RACK_POWER, [((str(rack.rack),), rack.it_watts) for rack in power.racks])
     budgets = [((str(rack.rack),), rack.provisioned_watts) for rack in power.racks]
     page.add(families.RACK_BUDGET, budgets)

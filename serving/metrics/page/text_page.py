@@ -18,7 +18,7 @@ _RENDERED_MAX: Final = 1 << 17
 """Label sets that are remembered: ten pages of 144 chips."""
 
 _SETS_MAX: Final = 8
-"""Chips and cores of a machine; another one for each that a test makes."""
+"""Chips and cores of a machine, and those that are metered; others for each that a test makes."""
 
 
 class TextPage:

@@ -19,6 +19,8 @@ from aiohttp import web
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.console.call_answer import CallAnswer, answered, failed
 from serving.console.console_app import ConsoleApp
+from serving.console.event_stream import HardwareTold
+from serving.controller.engine_call import EngineGone
 from serving.metrics.control_call import (
     ExpertLoadReply,
     ExpertLoadRequest,
@@ -69,7 +71,10 @@ class ReplayedLooks:
 
     running: Running
     run: str = "replayed"
-    ended: bool = False
+    number: int = 0
+    silent_s: float = 0.0
+    night: dict[str, Any] | None = None
+    engine_gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def last_number(self) -> int:
@@ -101,21 +106,29 @@ class ReplayedLooks:
                 ),
                 0,
             )
-        await asyncio.Event().wait()  # nothing more happens
+        await self.engine_gone.wait()  # nothing more happens
+        raise EngineGone
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> bytes | None:
-        del max_age_s, within_s  # every look is a new one
-        return msgspec.json.encode(self.report)
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
+        """A new look each time; while the engine is `silent_s`, the last one, which is that old."""
+        del max_age_s, within_s
+        if self.engine_gone.is_set():
+            raise EngineGone
+        if not self.silent_s:
+            self.number += 1
+        data = msgspec.json.encode(self.report)
+        return HardwareTold(number=self.number, json=data, age_s=self.silent_s)
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
         del max_age_s
-        return None
+        return None if self.night is None else msgspec.json.encode(self.night)
 
     async def experts(self, *, max_age_s: float) -> bytes | None:
         del max_age_s
         return msgspec.json.encode(self.load)
 
-    async def latency(self) -> bytes | None:
+    async def latency(self, *, max_age_s: float) -> bytes | None:
+        del max_age_s
         return None
 
     async def door(self) -> bytes | None:
@@ -164,6 +177,14 @@ class ReplayedServer:
 
     def stop(self) -> None:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_START_WALL_S)
+
+    def lose_engine(self) -> None:
+        """The engine ends, and the port goes on: every stream says so and ends."""
+        self._loop.call_soon_threadsafe(self.looks.engine_gone.set)
+
+    def find_engine(self) -> None:
+        """There is one again, as when another server has taken the port."""
+        self._loop.call_soon_threadsafe(self.looks.engine_gone.clear)
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -2,17 +2,24 @@
 
 import hashlib
 import json
+import os
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.system_programs import lacking, program
+
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "deploy" / "console"
 PAGE = ROOT / "serving" / "console" / "page"
 MANIFEST = "sources.json"
+BUILD_WALL_S_MAX = 240
+NO_WAY_TO_A_REGISTRY = re.compile("EAI_AGAIN|ECONNREFUSED|EHOSTUNREACH|ENOTFOUND|ETIMEDOUT")
 CONNECTED_TO = re.compile(rb"""(?:fetch|src|href|url|import)\s*\(?\s*["'`]https?://""")
 
 
@@ -38,6 +45,34 @@ def test_the_page_was_built_from_the_sources_that_are_here(
 
 def test_the_page_is_what_that_build_wrote(manifest: dict[str, dict[str, str]]) -> None:
     assert manifest["page"] == digests(PAGE, MANIFEST), "run: make console"
+
+
+@pytest.mark.timeout(BUILD_WALL_S_MAX + 60)
+def test_a_clean_clone_builds_the_page_that_is_checked_in(tmp_path: Path) -> None:
+    for name in ("npm", "make"):
+        program(name)
+    console = tmp_path / "deploy" / "console"
+    shutil.copytree(SOURCES, console, ignore=shutil.ignore_patterns("node_modules"))
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    # What this machine has fetched before is not fetched again; the lock file holds its digests.
+    environment = os.environ | {"npm_config_prefer_offline": "true"}
+    made = subprocess.run(
+        ["make", "console"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_WALL_S_MAX,
+        check=False,
+    )
+    said = made.stdout + made.stderr
+    if made.returncode and NO_WAY_TO_A_REGISTRY.search(said):
+        lacking("npm's registry", "or what deploy/console/package-lock.json names in npm's cache")
+
+    assert made.returncode == 0, said
+    built = digests(tmp_path / "serving" / "console" / "page")
+    assert len(built) > 5
+    assert built == digests(PAGE)
 
 
 class Tags(HTMLParser):

@@ -8,12 +8,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, expect
 
+from serving.controller.engine_call import ENGINE_GONE
 from tests.deploy.console.opened_page import DESKTOP, PHONE, OpenedPage, opened
 from tests.deploy.console.replayed_machine import CUT, KEY, LOST, SLOW, ReplayedServer
 
 pytestmark = pytest.mark.timeout(300)
 
 GRAVE = {"serious", "critical"}
+GONE_LOOKED_AT_WALL_MS = 3_000  # a page that hurried would have asked several times
 
 
 @pytest.fixture
@@ -243,6 +245,83 @@ def test_a_broken_connection_is_said_and_taken_up_again(
         expect(tab.page.locator('[data-connection="good"]')).to_be_visible(timeout=30_000)
         expect(tab.page.locator(".banner")).to_have_count(0)
         expect(events).to_have_count(4)
+
+
+def test_an_engine_that_is_gone_is_said_and_its_successor_is_seen(
+    browser: Browser, replayed: ReplayedServer
+) -> None:
+    with opened(browser, replayed.url) as tab:
+        tab.open(KEY)
+        banners = tab.page.locator(".banner")
+        expect(tab.page.locator("[data-event]")).to_have_count(4)
+        expect(banners).to_have_count(0)
+        replayed.lose_engine()
+        try:
+            expect(tab.page.locator(".banner.bad")).to_contain_text(ENGINE_GONE)
+            # The stream has ended too, which is no news of its own: it is asked for again, seldom.
+            tab.page.wait_for_timeout(GONE_LOOKED_AT_WALL_MS)
+            expect(banners).to_have_count(1)
+            expect(tab.page.locator('[data-connection="bad"]')).to_have_text("Engine gone")
+            expect(tab.page.locator("[data-chip]")).to_have_count(144)
+            assert len([url for url in tab.asked if "/stream" in url]) == 1
+        finally:
+            replayed.find_engine()
+        expect(tab.page.locator('[data-connection="good"]')).to_be_visible(timeout=30_000)
+        expect(banners).to_have_count(0)
+
+
+def test_an_engine_that_is_silent_is_no_live_one(tab: OpenedPage, replayed: ReplayedServer) -> None:
+    pill = tab.page.locator("[data-connection]")
+    expect(pill).to_have_text("Live")
+    replayed.looks.silent_s = 7.0
+    try:
+        expect(pill).to_contain_text("Engine silent for")
+        expect(pill).to_have_attribute("data-connection", "busy")
+    finally:
+        replayed.looks.silent_s = 0.0
+    expect(pill).to_have_text("Live")
+
+
+def test_signing_out_ends_the_session_and_forgets_the_key(tab: OpenedPage) -> None:
+    tab.page.get_by_role("button", name="Sign out").click()
+    expect(tab.page.locator(".signin")).to_be_visible()
+    assert tab.page.evaluate("sessionStorage.length") == 0
+    tab.page.reload()
+    expect(tab.page.locator(".signin")).to_be_visible()
+    assert tab.page.locator("[data-chip]").count() == 0
+
+
+HOUR_S = 3_600
+
+
+def group(number: int) -> dict[str, object]:
+    chips = [2 * number, 2 * number + 1]
+    return {"group": number, "chips": chips, "phase": "serving", "desired": "serving"}
+
+
+def test_a_schedule_s_next_hand_over_is_said_and_marked(
+    browser: Browser, replayed: ReplayedServer
+) -> None:
+    replayed.looks.night = {
+        "policy": "schedule:22:00-06:00",
+        "time_of_day": "Sun 18:00 UTC",
+        "day_s": 1_000.0,
+        "next_change_day_s": 1_000.0 + 4 * HOUR_S,
+        "reason": "the day's groups serve",
+        "groups": [group(0), group(1)],
+    }
+    try:
+        with opened(browser, replayed.url) as tab:
+            tab.open(KEY)
+            card = tab.page.locator(".daynight")
+            expect(card).to_contain_text("Next hand-over in 4\u00a0h of the day")
+            strip = tab.box(".day > div")
+            places = [tab.box(f".day .{mark}")["x"] - strip["x"] for mark in ("now", "next")]
+            hours = [24 * place / strip["width"] for place in places]
+            assert hours == pytest.approx([18, 22], abs=0.2)
+            expect(card.locator("[data-deed=phase] >> nth=0")).to_be_disabled()
+    finally:
+        replayed.looks.night = None
 
 
 def test_the_expert_map_says_the_imbalance_and_the_busiest_of_the_api(

@@ -20,7 +20,6 @@ from tests.deploy.k8s.manifests import (
 from tests.deploy.served_command import doors_of, end_wall_s_max, served
 
 OVERLAYS = ["k8s/overlays/small", "k8s/overlays/ultraserver"]
-WITHOUT_SCHEMA = {"PodMonitor"}  # the Prometheus operator's
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -37,10 +36,9 @@ def test_every_object_is_what_its_schema_allows(objects: list[Object]) -> None:
     kinds = [each["kind"] for each in objects]
 
     for each in objects:
-        if each["kind"] not in WITHOUT_SCHEMA:
-            validate(each)
+        validate(each)
 
-    assert set(kinds) - WITHOUT_SCHEMA == {
+    assert set(kinds) == {
         *("Namespace", "ServiceAccount", "ConfigMap", "Service", "Deployment"),
         *("PodDisruptionBudget", "NetworkPolicy"),
     }
@@ -157,22 +155,6 @@ def test_what_it_writes_to_is_there_and_large_enough(objects: list[Object]) -> N
     assert {"/tmp", "/dev/shm"} <= set(mounts)
     assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory", "sizeLimit": "256Mi"}
     assert set(mounts.values()) == set(volumes)
-
-
-def test_prometheus_scrapes_the_port_by_its_name_with_a_key() -> None:
-    objects = built("k8s/overlays/ultraserver")
-    monitor = one(objects, "PodMonitor")
-    labels = one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
-    engine = container(pod_of(objects), "engine")
-    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    peers = one(objects, "NetworkPolicy")["spec"]["ingress"][1]
-
-    assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert endpoint["path"] == "/metrics"
-    assert endpoint["port"] in {each["name"] for each in engine["ports"]}
-    assert endpoint["authorization"]["credentials"]["name"] == "ultraserve-metrics-key"
-    assert peers["ports"] == [{"port": endpoint["port"]}]
 
 
 def test_the_overlays_differ_in_their_partition() -> None:

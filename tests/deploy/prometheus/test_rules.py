@@ -25,10 +25,15 @@ CONFIGURATIONS = sorted(DEPLOYED.glob("*.yml"))
 SEVERITIES = {"critical", "warning"}
 
 
+def promtool_done(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """What promtool did."""
+    command = [str(program("promtool")), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
 def promtool(*words: str | Path) -> str:
     """What promtool says; fails with its words when it finds fault."""
-    command = [str(program("promtool")), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = promtool_done(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -11,6 +11,7 @@ import pytest
 import trustme
 import yaml
 
+from serving.front_door.http.metrics_page import FIRST_WITHIN_S
 from tests.e2e.server_process import HOST
 from tests.prometheus_server import DEPLOYED, PrometheusServer, QueryRefused
 
@@ -60,6 +61,13 @@ def served(page: type[Page], certificate: trustme.LeafCert | None = None) -> Ite
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_page_whose_engine_is_silent_comes_long_before_prometheus_gives_up() -> None:
+    settings = yaml.safe_load((DEPLOYED / "prometheus.yml").read_text())["global"]
+    timeout_s = float(settings["scrape_timeout"].removesuffix("s"))
+
+    assert timeout_s >= 2 * FIRST_WITHIN_S
 
 
 def test_a_page_is_scraped_without_series_beginnings_and_its_end_is_an_alert(

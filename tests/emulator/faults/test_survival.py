@@ -96,7 +96,7 @@ def test_a_spare_takes_the_seat_reads_all_of_it_and_brings_the_rank_back() -> No
     assert (recovery.lost_ranks, recovery.restarted_ranks) == ((), (1,))
     assert recovery.reload_bytes.tolist() == [0, 1_020, 0, 0]
     assert (recovery.placement.expert_of_slot == SPARED.placement.expert_of_slot).all()
-    assert recovery.reason == "4 of 4 ranks are up; 1 chips that stood by take seats"
+    assert recovery.reason == "4 of 4 ranks are up; 1 chip that stood by takes a seat"
 
 
 def test_a_spare_is_used_even_when_copies_would_do_for_it_brings_the_rank_back() -> None:
@@ -287,7 +287,7 @@ def test_a_chip_without_any_link_is_fenced_and_its_experts_are_read_by_others() 
     assert recovery.fenced == (1,)
     assert recovery.lost_ranks == (1,)
     assert rows(ROOMY, *alone) == [[0, 1, 2], [], [4, 5, 3], [6, 7]]
-    assert recovery.reason.endswith("1 chips are cut off and stay out")
+    assert recovery.reason.endswith("1 chip is cut off and stays out")
 
 
 def test_chips_that_no_links_join_do_not_survive_when_neither_side_has_room() -> None:

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import pytest
 
+from serving.commands import console
 from serving.commands.console import console_url
 from serving.endpoints.control_address import ControlAddress
 from serving.main import main
@@ -38,12 +39,26 @@ def test_the_address_is_one_that_a_browser_opens_and_its_fragment_the_key_that_o
 def test_a_browser_is_opened_when_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or len(opened) == 1)
+    opened: list[tuple[str, int, str]] = []
+
+    def browse(url: str) -> bool:
+        path = Path(unquote(urlsplit(url).path))
+        opened.append((url, path.stat().st_mode & 0o777, path.read_text()))
+        return len(opened) == 1
+
+    monkeypatch.setattr(webbrowser, "open", browse)
+    monkeypatch.setattr(console, "OPENING_WALL_S", 0.0)
     with control_server(SmallEngine()) as address:
         assert run(address, "--open") == 0
-        assert opened == [capsys.readouterr().out.strip()]
+        url = capsys.readouterr().out.strip()
         assert run(address, "--open") == 2  # there is none
+        key = key_of(address)
+    for shown, mode, page in opened:
+        assert shown.startswith("file://")  # a command line, which all users of a machine see
+        assert key not in shown
+        assert mode == 0o600
+        assert f'content="0;url={url}"' in page
+        assert not Path(unquote(urlsplit(shown).path)).exists()
     assert "open=no browser" in capsys.readouterr().err
 
 

@@ -1,7 +1,9 @@
 """`ultraserve ls` of the catalog and of a real control server with a small engine behind it."""
 
+import io
 import json
 import os
+import sys
 
 import pytest
 
@@ -87,3 +89,15 @@ def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "--address", f"127.0.0.1:{free_port()}"]) == 2
 
     assert "nobody answers; is `ultraserve serve` running" in capsys.readouterr().err
+
+
+def test_an_output_that_has_no_bars_is_given_question_marks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert main(["ls", "--system", "trn2.48xlarge", "-t"]) == 0
+    sys.stdout.flush()
+    drawn = raw.getvalue().decode("ascii")
+    assert "Neuron Device Topology" in drawn
+    assert "?" in drawn

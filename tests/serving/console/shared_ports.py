@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from pathlib import Path
 
 from serving.access.renewed_context import RenewedContext
@@ -67,19 +67,32 @@ async def a_port(
     limits: PortLimits | None = None,
     tls: RenewedContext | None = None,
     grpc: Callable[[], asyncio.Protocol] | None = None,
+    at_work: Set[bytes] = frozenset(),
 ) -> AsyncIterator[Port]:
-    """A shared port on loopback before two echoes, `h2` and `http`."""
+    """A shared port on loopback before two echoes, `h2` and `http`.
+
+    At work for HTTP's clients are echoes that have heard one of `at_work`.
+    """
     echoes: list[Echo] = []
 
     def echo(name: bytes) -> Echo:
         echoes.append(Echo(name))
         return echoes[-1]
 
+    def is_at_work(transport: asyncio.BaseTransport) -> bool:
+        return any(each.transport is transport and each.heard in at_work for each in echoes)
+
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "grpc.sock"
         server = await loop.create_unix_server(grpc or (lambda: echo(b"h2:")), str(path))
-        shared = SharedPort(http=lambda: echo(b"http:"), grpc_socket=path, tls=tls, limits=limits)
+        shared = SharedPort(
+            http=lambda: echo(b"http:"),
+            is_at_work=is_at_work,
+            grpc_socket=path,
+            tls=tls,
+            limits=limits,
+        )
         number = free_port()
         shared.listen("127.0.0.1", number)
         await shared.start()

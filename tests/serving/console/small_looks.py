@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from serving.console.event_stream import HardwareTold
 from serving.controller.engine_call import EngineGone
 from serving.metrics.telemetry import Event, EventKind
 
@@ -16,7 +17,10 @@ def an_event(number: int, kind: EventKind = EventKind.DOOR) -> Event:
 
 
 class SmallLooks:
-    """Events are what `events` holds; each look counts itself. Set `end` to end it."""
+    """Events are what `events` holds; each look counts itself. Set `end` to end it.
+
+    Set `late_s` for an engine that does not answer: its last look, if any, is so old.
+    """
 
     run = "5f"
 
@@ -25,6 +29,8 @@ class SmallLooks:
         self.end: Exception | None = None
         self.failure: Exception | None = None
         self.looks: dict[str, int] = {}
+        self.late_s: float | None = None
+        self._told: bytes | None = None
         self._changed = asyncio.Event()
 
     @property
@@ -57,9 +63,14 @@ class SmallLooks:
         self.looks[name] = self.looks.get(name, 0) + 1
         return msgspec.json.encode({name: self.looks[name]})
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> bytes | None:
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
         del max_age_s, within_s
-        return self._look("hardware")
+        if self.late_s is None:
+            self._told = self._look("hardware")
+        elif self._told is None:
+            return None
+        number = self.looks["hardware"]
+        return HardwareTold(number=number, json=self._told, age_s=self.late_s or 0.0)
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
         del max_age_s
@@ -69,7 +80,8 @@ class SmallLooks:
         del max_age_s
         return None
 
-    async def latency(self) -> bytes | None:
+    async def latency(self, *, max_age_s: float) -> bytes | None:
+        del max_age_s
         return self._look("latency")
 
     async def door(self) -> bytes | None:

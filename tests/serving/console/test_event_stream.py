@@ -155,6 +155,39 @@ def test_a_look_that_fails_is_missed_and_told_once_in_the_log(
     assert lines == ["a page misses hardware: a step broke off"]
 
 
+def test_while_the_engine_is_silent_a_reader_is_told_its_look_s_age_and_no_look_twice() -> None:
+    async def main() -> None:
+        looks, reader = SmallLooks(), Reader()
+        looks.late_s = 0.0
+        stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
+        await reader.until(lambda: len(reader.told("late")) >= 1)
+        assert not reader.told("hardware")
+        looks.late_s = None
+        await reader.until(lambda: len(reader.told("hardware")) >= 1)
+        assert {each.data["age_s"] for each in reader.told("late")} == {None}
+        in_time = len(reader.told("late"))
+        looks.late_s = 0.3  # not yet more than an interval and a half
+        await reader.until(lambda: looks.looks["latency"] >= 5)
+        looks.late_s = 40.0
+        before = len(reader.told("hardware"))
+        await reader.until(lambda: len(reader.told("late")) >= in_time + 2)
+        assert len(reader.told("hardware")) == before
+        ages_s = [each.data["age_s"] for each in reader.told("late")[in_time:]]
+        assert ages_s == sorted(ages_s)
+        assert ages_s[0] > 0
+        newcomer = Reader()
+        coming = asyncio.create_task(EventStream(looks, newcomer.send).run())
+        await newcomer.until(lambda: len(newcomer.told("late")) >= 1)
+        assert newcomer.text.index(b"event: hardware") < newcomer.text.index(b"event: late")
+        assert newcomer.told("late")[0].data["age_s"] == pytest.approx(40.0, abs=1.0)
+        looks.late_s = None
+        await reader.until(lambda: len(reader.told("hardware")) > before)
+        looks.go(EngineGone())
+        await asyncio.gather(stream, coming)
+
+    run(main())
+
+
 def test_when_the_server_ends_the_stream_just_does() -> None:
     async def main() -> None:
         looks = SmallLooks(events=2)

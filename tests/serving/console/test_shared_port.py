@@ -1,6 +1,7 @@
 """One port, two servers: who gets a connection, how it flows, how it ends, how many there are."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
@@ -269,18 +270,41 @@ def test_a_thousand_that_say_nothing_keep_nobody_out() -> None:
 
 
 def test_pages_have_room_of_their_own_and_calls_the_rest() -> None:
-    async def test(port: Port) -> None:
-        pages = [await port.connect() for _ in range(2)]
-        for reader, writer in pages:
+    async def main() -> None:
+        async with a_port(limits=PortLimits(http=2), at_work={REQUEST}) as port:
+            pages = [await port.connect() for _ in range(2)]
+            for reader, writer in pages:
+                writer.write(REQUEST)
+                await reader.readexactly(5 + len(REQUEST))
+            reader, writer = await port.connect()
             writer.write(REQUEST)
-            await reader.readexactly(5)
-        reader, writer = await port.connect()
-        writer.write(REQUEST)
-        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
-        assert await answered(port, [PREFACE]) == b"h2:" + PREFACE
-        writer.close()
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+            assert await answered(port, [PREFACE]) == b"h2:" + PREFACE
+            writer.close()
 
-    with_port(test, limits=PortLimits(http=2))
+    run(main())
+
+
+def test_of_too_many_pages_the_one_that_was_silent_for_longest_and_asks_nothing_makes_room() -> (
+    None
+):
+    async def main() -> None:
+        asks, waits = REQUEST, b"POST /session HTTP/1.1\r\n\r\n{"
+        async with a_port(limits=PortLimits(http=3), at_work={asks}) as port:
+            pages = [await port.connect() for _ in range(3)]
+            for (reader, writer), first in zip(pages, (asks, waits, waits), strict=True):
+                writer.write(first)
+                await reader.readexactly(5 + len(first))
+            pages[1][1].write(b" ")  # so it is the third that was silent for longer
+            await pages[1][0].readexactly(1)
+            assert await answered(port, [REQUEST]) == b"http:" + REQUEST
+            assert await ended(*pages[2])
+            for reader, writer in pages[:2]:
+                writer.write(b"here")
+                assert await reader.readexactly(4) == b"here"
+                writer.close()
+
+    run(main())
 
 
 def test_the_port_s_end_is_everybody_s() -> None:
@@ -378,3 +402,64 @@ def test_a_handshake_that_never_ends_is_a_connection_and_ends(
         assert await answered(port, [REQUEST], tls=context) == b"http:" + REQUEST
 
     with_port(test, tls=tls, limits=PortLimits(connections=2, head_wait_s=0.5))
+
+
+def test_handshakes_that_never_begin_make_room_for_one_that_does(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1,))
+    context = client_context(authority, "http/1.1")
+
+    async def test(port: Port) -> None:
+        silent = [await port.connect() for _ in range(12)]
+        await until(lambda: port.shared.connections == 3)
+        assert await answered(port, [REQUEST], tls=context) == b"http:" + REQUEST
+        async with asyncio.timeout(5):  # long before the handshake's own time is over
+            assert await ended(*silent[0])
+        for _, writer in silent:
+            writer.transport.abort()
+        await until(lambda: port.shared.connections == 0)
+
+    with_port(test, tls=tls, limits=PortLimits(connections=6, silent=3))
+
+
+def test_a_greeting_that_fails_in_a_way_that_nobody_thought_of_leaves_nothing(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1,))
+    context = client_context(authority, "http/1.1")
+
+    def broken() -> ssl.SSLContext:
+        raise ZeroDivisionError("ours")
+
+    async def test(port: Port) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(tls, "present", broken)
+            assert await ended(*await port.connect())
+        await until(lambda: port.shared.connections == 0)
+        assert await answered(port, [REQUEST], tls=context) == b"http:" + REQUEST
+
+    with_port(test, tls=tls)
+
+
+def test_a_client_that_ends_its_tls_first_is_nothing_to_warn_of(
+    authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_2,))
+    context = client_context(authority, "h2")
+
+    def ended_in_order(number: int) -> None:
+        with socket.create_connection(("127.0.0.1", number), timeout=5) as plain:
+            client = context.wrap_socket(plain, server_hostname="127.0.0.1")
+            client.sendall(PREFACE)
+            client.recv(100)
+            client.unwrap()  # says close_notify, and hears it
+
+    async def test(port: Port) -> None:
+        with contextlib.suppress(OSError):  # the echo's last words may come instead
+            await asyncio.to_thread(ended_in_order, port.number)
+        await until(lambda: port.shared.connections == 0)
+        assert port.echoes[0].ended == 1
+
+    with_port(test, tls=tls)
+    assert [one.getMessage() for one in caplog.records if "eof" in one.getMessage()] == []

@@ -119,6 +119,9 @@ def test_the_memory_tree_opens_and_closes_as_a_whole_and_adds_up() -> None:
         await pilot.press("2")
         await until(pilot, lambda: "ND 3 (serving)" in shown(pilot), "devices")
         assert "NC 0" not in shown(pilot)
+        # Nobody has looked at the host yet.
+        (host,) = [line for line in shown(pilot).splitlines() if "This host (real)" in line]
+        assert host.split()[-1] == "-"
         await pilot.press("x")
         await until(pilot, lambda: "Model Scratchpad" in shown(pilot), "categories")
         tree = pilot.app.query_one(MemoryTree)
@@ -180,9 +183,11 @@ def test_a_lost_connection_is_told_and_what_comes_back_is_shown() -> None:
     played(looks, play, interval_s=0.2)
 
 
-def test_what_cannot_pass_ends_the_screen_and_is_handed_on() -> None:
+@pytest.mark.parametrize(
+    "failure", [ConfigError(field="key", value="x", expected="another"), KeyError("a bug")], ids=str
+)
+def test_what_cannot_pass_ends_the_screen_and_is_handed_on(failure: Exception) -> None:
     looks = Looks(FOUR)
-    failure = ConfigError(field="key", value="x", expected="another")
     looks.failure = failure
 
     async def play(pilot: Screen) -> None:

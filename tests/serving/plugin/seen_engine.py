@@ -21,6 +21,10 @@ class Seen(Running):
         """Time passes in which nothing is computed."""
         self._wall_ns += round(seconds * NS_PER_S)
 
+    def spend(self, joules: float, *chips: int) -> None:
+        """Chips draw so much beyond steps and idle power, as leases and hand-overs book it."""
+        self.engine._meters.spend(joules, chips)
+
     def look(self) -> HardwareReply:
         reply = self.ask(HardwareRequest())
         assert isinstance(reply, HardwareReply)

@@ -207,3 +207,23 @@ def test_the_experts_that_routers_choose_are_told_by_layer() -> None:
     # Four prompts of ten tokens, each of which chooses so many experts in every layer.
     assert (tokens.sum(axis=1) == 40 * model.experts_per_token).all()
     assert load.imbalance == running.state().expert_balance.imbalance
+
+
+def test_a_minute_after_a_long_rest_is_as_good_as_one_without() -> None:
+    def rates_after(rest_s: float, spent_joules: float) -> tuple[float, list[float]]:
+        seen = Seen(model="qwen3-30b-a3b")
+        seen.step(0, 1, 2, 3)
+        seen.rest(rest_s)
+        seen.spend(spent_joules, 2, 3)
+        for _ in range(70):
+            seen.step(0, 1)
+            seen.rest(0.9)
+        window = seen.look().report.power.window
+        assert window is not None
+        return window.emulated_s, [each.output for each in window.tokens_per_megawatt]
+
+    quiet_s, quiet = rates_after(0.0, 0.0)
+    for rest_s, spent_joules in ((3_600.0, 0.0), (8 * 3_600.0, 8 * 3_600 * 1_000.0)):
+        window_s, rates = rates_after(rest_s, spent_joules)
+        assert window_s == pytest.approx(quiet_s, abs=2.0)
+        assert rates == pytest.approx(quiet, rel=0.05)

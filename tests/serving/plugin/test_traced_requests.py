@@ -2,13 +2,14 @@
 word of it. vLLM's own schedulers decide the steps.
 """
 
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.engine import EngineCoreOutputs, FinishReason
 
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.request_trace import RequestTrace
@@ -164,6 +165,16 @@ def test_a_request_that_failed_before_it_was_computed_has_an_empty_trace() -> No
     assert machine.told["a"] == RequestTrace(machine.told["a"].dilation)
 
 
+def test_a_request_that_fails_after_its_first_token_names_the_weights_that_made_it() -> None:
+    machine = Traced(1)
+    arrive(machine, "a")
+    machine.draw(1.0, weights=("v1-a",))
+    machine.step(lost=(0,), up=(False,), weights=("v1-a",))
+
+    assert machine.ended == {"a": FinishReason.ERROR}
+    assert machine.weights["a"] == ["v1-a"]
+
+
 def test_a_request_that_comes_back_to_a_rank_names_it_again() -> None:
     trace = RequestTrace(10.0)
     for rank in (0, 0, 1, 0):
@@ -180,6 +191,11 @@ def test_a_trace_is_told_as_it_was() -> None:
 
     assert message == RequestTrace(10.0).message()
     assert RequestTrace(*trace.message()) == trace
+
+
+@given(st.builds(RequestTrace))
+def test_a_message_is_every_field_in_its_order(trace: RequestTrace) -> None:
+    assert trace.message() == astuple(trace)
 
 
 def test_without_tracing_outputs_are_left_as_they_are() -> None:

@@ -1,6 +1,6 @@
 // One chip: its engines, HBM, links, rank, what has happened to it, and what can be done to it.
 import { useEffect, useRef } from "preact/hooks";
-import { chosenChip, happened, history, looks } from "../state/console";
+import { chosenChip, dayNight, happened, history, looks } from "../state/console";
 import { propose, proposed } from "../state/deed";
 import { CHIP_FAULTS, drainDeed, FAULT_BUTTONS, faultDeed, healDeed, resumeDeed } from "../state/deeds";
 import type { Chip, ChipMeters, Happened, HardwareReport, Lease } from "../wire/report";
@@ -229,7 +229,7 @@ function Deeds({ chip, report }: { chip: Chip; report: HardwareReport }) {
       )}
       {!lease && chip.rank !== null && !gone && (
         <button type="button" data-deed="drain" class="small" onClick={() => propose(drainOf(chip, report))}>
-          Drain rank {chip.rank}…
+          Drain {lentWith(chip, report).whose}…
         </button>
       )}
       {lease && <ResumeButton lease={lease} />}
@@ -245,7 +245,15 @@ function ResumeButton({ lease }: { lease: Lease }) {
   );
 }
 
-function drainOf(chip: Chip, report: HardwareReport) {
+/** What leaves together: the group, where groups change hands by day and night; else the rank. */
+function lentWith(chip: Chip, report: HardwareReport): { chips: readonly number[]; whose: string } {
+  const group = dayNight.value?.groups.find((each) => each.chips.includes(chip.chip));
+  if (group) return { chips: group.chips, whose: `group ${group.group}` };
   const chips = report.state.chips.filter((each) => each.rank === chip.rank).map((each) => each.chip);
-  return drainDeed(chips, `rank ${chip.rank}`);
+  return { chips, whose: `rank ${chip.rank}` };
+}
+
+function drainOf(chip: Chip, report: HardwareReport) {
+  const { chips, whose } = lentWith(chip, report);
+  return drainDeed(chips, whose);
 }

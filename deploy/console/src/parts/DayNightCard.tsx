@@ -6,7 +6,7 @@ import { count, digits, duration, plural, share, span, text, scaled, watts } fro
 
 export function DayNightCard({ state, leases }: { state: DayNight; leases: readonly Lease[] }) {
   return (
-    <section class="card daynight" aria-label="Day and night" data-policy={state.policy}>
+    <section class="card daynight" aria-label="Day and night" data-policy={state.policy} data-emulated-s={state.emulated_s}>
       <header>
         <h2>Day and night</h2>
         <span class="side">{state.time_of_day}</span>
@@ -22,13 +22,17 @@ export function DayNightCard({ state, leases }: { state: DayNight; leases: reado
         ))}
       </ul>
       <dl class="facts">
-        <Fact name="Load" value={`${digits(state.load_per_s)} requests/s`} />
-        {state.group_requests_per_s !== null && <Fact name="A group serves" value={`${digits(state.group_requests_per_s)} requests/s`} />}
-        <Fact name="Target" value={state.slo} />
-        <Fact name="A burst is answered within" value={text(duration(state.burst_response_s))} />
-        {state.ttft_attainment !== null && <Fact name="TTFT in time" value={share(state.ttft_attainment)} />}
-        {state.job && <Fact name="Training job" value={jobWords(state.job)} />}
-        {state.job?.loss != null && <Fact name="Loss" value={`${state.job.loss.toFixed(3)} nats/token`} />}
+        <Fact id="load_per_s" name="Load" value={state.load_per_s} shown={`${digits(state.load_per_s)} requests/s`} />
+        {state.group_requests_per_s !== null && (
+          <Fact id="group_requests_per_s" name="A group serves" value={state.group_requests_per_s} shown={`${digits(state.group_requests_per_s)} requests/s`} />
+        )}
+        <Fact id="slo" name="Target" value={state.slo} shown={state.slo} />
+        <Fact id="burst_response_s" name="A burst is answered within" value={state.burst_response_s} shown={text(duration(state.burst_response_s))} />
+        {state.ttft_attainment !== null && (
+          <Fact id="ttft_attainment" name="TTFT in time" value={state.ttft_attainment} shown={share(state.ttft_attainment)} />
+        )}
+        {state.job && <Fact id="job_step" name="Training job" value={state.job.step} shown={jobWords(state.job)} />}
+        {state.job?.loss != null && <Fact id="job_loss" name="Loss" value={state.job.loss} shown={`${state.job.loss.toFixed(3)} nats/token`} />}
       </dl>
       {(state.trouble || state.job?.trouble) && <p class="trouble">{state.trouble || state.job?.trouble}</p>}
       <footer>
@@ -43,11 +47,11 @@ export function DayNightCard({ state, leases }: { state: DayNight; leases: reado
   );
 }
 
-function Fact({ name, value }: { name: string; value: string }) {
+function Fact({ id, name, value, shown }: { id: string; name: string; value: number | string; shown: string }) {
   return (
-    <div>
+    <div data-fact={id} data-value={value}>
       <dt>{name}</dt>
-      <dd>{value}</dd>
+      <dd>{shown}</dd>
     </div>
   );
 }

@@ -1,8 +1,8 @@
 // What has happened, newest first.
-import { happened } from "../state/console";
+import { happened, untold } from "../state/console";
 import type { Happened } from "../wire/report";
 import { shortLists } from "../words/number_lists";
-import { moment } from "../words/quantity";
+import { moment, plural } from "../words/quantity";
 
 const SHOWN = 100;
 
@@ -14,6 +14,11 @@ export function EventLog() {
         <h2>Events</h2>
         <span class="side">{happened.value.length ? "emulated time" : ""}</span>
       </header>
+      {untold.value > 0 && (
+        <p class="none" data-untold={untold.value}>
+          {plural(untold.value, "event")} of before {untold.value === 1 ? "is" : "are"} not shown: the server tells the newest alone.
+        </p>
+      )}
       {events.length === 0 && <p class="none">Nothing has happened yet.</p>}
       <ol class="events" tabIndex={0} aria-label="Events, newest first">
         {events.map((event) => (

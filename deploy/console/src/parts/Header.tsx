@@ -1,7 +1,7 @@
 // What is emulated, how its time passes, and whether the page still hears of it.
-import { engineGone, line, look, system } from "../state/console";
+import { engineGone, late, line, look, signOut, system } from "../state/console";
 import { nextTheme, theme } from "../state/theme";
-import { digits, moment } from "../words/quantity";
+import { digits, moment, span } from "../words/quantity";
 import { Mark } from "./Mark";
 
 const THEME_WORDS = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
@@ -17,7 +17,8 @@ export function Header() {
       {state && (
         <dl class="what">
           <Item name="Model" value={state.model} />
-          <Item name="System" value={system.value?.ultraserver && system.value.ultraserver !== state.system ? `${state.system} · ${system.value.ultraserver}` : state.system} />
+          <Item name="System" value={state.system} />
+          {system.value?.ultraserver && <Item name="UltraServer" value={system.value.ultraserver} />}
           <Item name="Partition" value={partitionWords(state.partition)} />
           <Item name="Clock" value={clockWords(state.dilation)} />
           <div class="time">
@@ -29,6 +30,11 @@ export function Header() {
       <Connection />
       <button class="icon" type="button" onClick={nextTheme} aria-label={THEME_WORDS[theme.value]} title={THEME_WORDS[theme.value]}>
         <ThemeSign />
+      </button>
+      <button class="icon" type="button" onClick={() => void signOut()} aria-label="Sign out" title="Sign out">
+        <svg viewBox="0 0 24 24" class="sign" aria-hidden="true">
+          <path d="M14 4H6v16h8 M10 12h10 M16.5 8.5L20 12l-3.5 3.5" />
+        </svg>
       </button>
     </header>
   );
@@ -56,10 +62,15 @@ function clockWords(dilation: number): string {
 function Connection() {
   const now = line.value;
   if (engineGone.value !== null) return <Pill kind="bad" word="Engine gone" more={engineGone.value} />;
+  if (now.is === "live" && late.value !== null) return <Pill kind="busy" word={lateWords(late.value.age_s)} more="The engine has not answered since; what is shown is the last that it said." />;
   if (now.is === "live") return <Pill kind="good" word="Live" more="A look each second." />;
   if (now.is === "connecting") return <Pill kind="busy" word="Connecting" more="" />;
   if (now.is === "refused") return <Pill kind="bad" word="Session over" more="Load the page again with the key." />;
   return <Pill kind="busy" word="Reconnecting" more={now.why} />;
+}
+
+function lateWords(age_s: number | null): string {
+  return age_s === null ? "Engine silent" : `Engine silent for ${span(age_s)}`;
 }
 
 function Pill({ kind, word, more }: { kind: "good" | "busy" | "bad"; word: string; more: string }) {

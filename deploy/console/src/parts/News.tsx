@@ -23,7 +23,7 @@ export function News() {
           The engine is gone: {engineGone.value}. What is shown is the last that it said.
         </p>
       )}
-      {line.value.is === "broken" && look.value && (
+      {line.value.is === "broken" && engineGone.value === null && look.value && (
         <p class="banner busy" role="alert">
           The connection broke ({line.value.why}); it is tried again. What is shown is of {clockTime(lookedAt.value)}.
         </p>

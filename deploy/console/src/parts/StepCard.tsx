@@ -1,9 +1,9 @@
 // Where the steps' emulated time has gone since the start, and how many there were of each kind.
-import type { HardwareReport } from "../wire/report";
-import { count, share } from "../words/quantity";
+import type { HardwareReport, StepTimes } from "../wire/report";
+import { count, duration, share, text } from "../words/quantity";
 
 /** The parts that are listed; the rest are small, and are one row. */
-const LISTED = 6;
+const LISTED = 10;
 
 export function StepCard({ report }: { report: HardwareReport }) {
   const parts = Object.entries(report.parts_s)
@@ -32,7 +32,23 @@ export function StepCard({ report }: { report: HardwareReport }) {
           </div>
         ))}
       </dl>
+      <dl class="facts">
+        <Times name="A step" times={report.step_times} />
+        <Times name="Of it the chips’ own work" times={report.device_times} />
+      </dl>
     </section>
+  );
+}
+
+function Times({ name, times }: { name: string; times: StepTimes }) {
+  if (times.p50_s === null) return null;
+  return (
+    <div data-times={name} data-p50-s={times.p50_s} data-p99-s={times.p99_s}>
+      <dt>{name}</dt>
+      <dd>
+        p50 {text(duration(times.p50_s))}, p99 {text(duration(times.p99_s))}
+      </dd>
+    </div>
   );
 }
 

@@ -1,6 +1,7 @@
 // Everything the page shows, as signals: each part of the page reads what it needs.
 import { batch, signal } from "@preact/signals";
-import { call } from "../wire/calls";
+import { call, closeSession } from "../wire/calls";
+import { forgetKey } from "../wire/key";
 import type { DayNight, Door, ExpertLoad, Happened, HardwareReport, Latency } from "../wire/report";
 import type { ServerEvent } from "../wire/server_events";
 import { listen } from "../wire/stream";
@@ -14,8 +15,8 @@ export type Line =
   | { is: "broken"; why: string }
   | { is: "refused" };
 
-/** What happened that the page still shows. */
-const EVENTS_KEPT = 500;
+/** What happened that the page still shows; the oldest is forgotten for the next. */
+export const EVENTS_KEPT = 500;
 const EVERY_S = 1;
 
 export const line = signal<Line>({ is: "connecting" });
@@ -24,6 +25,10 @@ export const look = signal<HardwareReport | null>(null);
 /** Counts the looks; what is drawn from `history` follows it. */
 export const looks = signal(0);
 export const lookedAt = signal(0);
+/** How many wall seconds old the look is, when the engine is late with the next. */
+export const late = signal<{ age_s: number | null } | null>(null);
+/** Events that the server has forgotten before this page was told them. */
+export const untold = signal(0);
 export const latency = signal<Latency | null>(null);
 export const door = signal<Door | null>(null);
 export const dayNight = signal<DayNight | null>(null);
@@ -54,6 +59,20 @@ export function connect(): void {
   });
 }
 
+/** End the session, forget the key, and show nothing any more. */
+export async function signOut(): Promise<void> {
+  hangUp?.();
+  hangUp = null;
+  forgetKey();
+  await closeSession().catch(() => undefined); // a server that is gone has no session either
+  batch(() => {
+    look.value = null;
+    happened.value = [];
+    chosenChip.value = null;
+    line.value = { is: "refused" };
+  });
+}
+
 async function learnSystem(): Promise<void> {
   try {
     system.value = systemOf(await call("DescribeSystem", {}));
@@ -62,11 +81,14 @@ async function learnSystem(): Promise<void> {
   }
 }
 
-function hear({ event, data }: ServerEvent): void {
+/** Take in what the stream says. */
+export function hear({ event, data }: ServerEvent): void {
   const said: unknown = JSON.parse(data);
   batch(() => {
     if (event === "hardware") hearLook(said as HardwareReport);
     else if (event === "happened") hearEvent(said as Happened);
+    else if (event === "late") late.value = said as { age_s: number | null };
+    else if (event === "untold") untold.value += (said as { events: number }).events;
     else if (event === "latency") latency.value = said as Latency;
     else if (event === "door") door.value = said as Door;
     else if (event === "daynight") dayNight.value = dayNightOf(said);
@@ -78,6 +100,7 @@ function hear({ event, data }: ServerEvent): void {
 function hearLook(report: HardwareReport): void {
   history.add(report, latency.value);
   look.value = report;
+  late.value = null;
   lookedAt.value = Date.now();
   engineGone.value = null;
   looks.value += 1;

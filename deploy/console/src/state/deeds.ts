@@ -120,7 +120,7 @@ export function drainDeed(chips: readonly number[], ranks: string): Deed {
   const request = (values: Values, dryRun: boolean) => ({ chips, grace_s: Number(values["grace_s"]), dryRun });
   return {
     title: `Lend out ${ranks}`,
-    words: `${plural(chips.length, "chip")} stop serving. Their requests may end within the grace time, and then go on on other chips.`,
+    words: `${plural(chips.length, "chip stops", "chips stop")} serving. Requests there may end within the grace time, and then go on on other chips.`,
     button: "Drain",
     danger: true,
     fields: [{ name: "grace_s", label: "Grace, emulated seconds", value: "5", numeric: true }],

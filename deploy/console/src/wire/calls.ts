@@ -1,6 +1,4 @@
 // Calls of the control service: its own methods as JSON (the Connect protocol's unary calls).
-import { heldKey } from "./key";
-
 /** A call that did not do what was asked; `message` is the server's own line. */
 export class CallFailed extends Error {
   constructor(
@@ -19,7 +17,7 @@ export class CallFailed extends Error {
 type Json = Record<string, unknown>;
 
 /** Call `method`; what changes something needs `key`, for a look the session is enough. */
-export async function call<T>(method: string, request: Json, key: string | null = heldKey()): Promise<T> {
+export async function call<T>(method: string, request: Json, key: string | null = null): Promise<T> {
   return post<T>(`/ultraserve.v1.ControlService/${method}`, request, key);
 }
 
@@ -28,12 +26,18 @@ export async function openSession(key: string): Promise<void> {
   await post("/session", { key }, null);
 }
 
-async function post<T>(path: string, body: Json, key: string | null): Promise<T> {
+/** End the session that this browser has. */
+export async function closeSession(): Promise<void> {
+  await post("/session", null, null);
+}
+
+/** Post `body`, or DELETE where there is none. */
+async function post<T>(path: string, body: Json | null, key: string | null): Promise<T> {
   const headers: Record<string, string> = { "Content-Type": "application/json" };
   if (key !== null) headers["Authorization"] = `Bearer ${key}`;
   let response: Response;
   try {
-    response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+    response = await fetch(path, body === null ? { method: "DELETE", headers } : { method: "POST", headers, body: JSON.stringify(body) });
   } catch {
     throw new CallFailed("unavailable", "the server cannot be reached");
   }

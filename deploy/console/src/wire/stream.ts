@@ -1,5 +1,6 @@
 // The control port's stream, opened again when it breaks, from the last event that was seen.
-import { heldKey } from "./key";
+import { CallFailed, openSession } from "./calls";
+import { forgetKey, heldKey } from "./key";
 import { EventParser, type ServerEvent } from "./server_events";
 
 const FIRST_PAUSE_MS = 500;
@@ -15,6 +16,12 @@ export interface StreamEars {
   onRefused(): void;
 }
 
+/** The last event that was seen, and whether the server has said that its engine is gone. */
+interface Place {
+  lastId: string | null;
+  engineGone: boolean;
+}
+
 /** Listen until the returned function is called. */
 export function listen(intervalS: number, ears: StreamEars): () => void {
   const ended = new AbortController();
@@ -23,7 +30,7 @@ export function listen(intervalS: number, ears: StreamEars): () => void {
 }
 
 async function follow(intervalS: number, ears: StreamEars, ended: AbortSignal): Promise<void> {
-  const place = { lastId: null as string | null };
+  const place: Place = { lastId: null, engineGone: false };
   let pauseMs = FIRST_PAUSE_MS;
   while (!ended.aborted) {
     let why = "the server ended the stream";
@@ -34,11 +41,13 @@ async function follow(intervalS: number, ears: StreamEars, ended: AbortSignal): 
       if (!response.ok || response.body === null) throw new Error(`the server answers ${response.status}`);
       ears.onOpen();
       pauseMs = FIRST_PAUSE_MS;
+      place.engineGone = false;
       await read(response.body, ears, place, ended);
     } catch (error) {
       if (ended.aborted) return;
       why = error instanceof TypeError ? "the server cannot be reached" : String((error as Error).message);
     }
+    if (place.engineGone) pauseMs = LONGEST_PAUSE_MS; // until another server is in this one's place
     ears.onBreak(why, pauseMs);
     await new Promise((wake) => setTimeout(wake, pauseMs));
     pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
@@ -47,16 +56,25 @@ async function follow(intervalS: number, ears: StreamEars, ended: AbortSignal): 
 
 async function open(intervalS: number, lastId: string | null, ended: AbortSignal): Promise<Response> {
   const headers: Record<string, string> = { Accept: "text/event-stream" };
-  const key = heldKey();
-  if (key !== null) headers["Authorization"] = `Bearer ${key}`;
   if (lastId !== null) headers["Last-Event-ID"] = lastId;
-  return fetch(`/stream?interval_s=${intervalS}`, { headers, signal: ended, cache: "no-store" });
+  const look = (): Promise<Response> => fetch(`/stream?interval_s=${intervalS}`, { headers, signal: ended, cache: "no-store" });
+  const response = await look();
+  const key = heldKey();
+  if (response.status !== 401 || key === null) return response;
+  try {
+    await openSession(key); // the session was another server's, or is over
+  } catch (error) {
+    if (!(error instanceof CallFailed && error.refused)) throw error;
+    forgetKey();
+    return response;
+  }
+  return look();
 }
 
 async function read(
   body: ReadableStream<Uint8Array>,
   ears: StreamEars,
-  place: { lastId: string | null },
+  place: Place,
   ended: AbortSignal,
 ): Promise<void> {
   const reader = body.getReader();
@@ -68,6 +86,7 @@ async function read(
       if (done) return;
       for (const event of parser.push(decoder.decode(value, { stream: true }))) {
         if (event.id) place.lastId = event.id;
+        if (event.event === "gone") place.engineGone = true;
         ears.onEvent(event);
       }
     }

@@ -1,17 +1,23 @@
 """The page of metrics: what the app says, and the hardware behind it."""
 
 import asyncio
+import logging
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge, make_asgi_app
 from prometheus_client.parser import text_string_to_metric_families
 
 from emulator.model import core_map
 from emulator.specs.chips import chip_by_name
 from serving.front_door.hardware_watch import HardwareWatch
+from serving.front_door.http import metrics_page
 from serving.front_door.http.asgi import App, Message, Receive, Scope, Send
 from serving.front_door.http.metrics_page import MetricsPage
 from serving.metrics.host_meter import HostMeter
+from serving.metrics.page.hardware_page import report_page
 from serving.metrics.page.neuron_page import Instance
 from tests.serving.front_door.test_hardware_watch import SlowEngine
 
@@ -33,7 +39,12 @@ def app_that_says(*bodies: bytes, status: int = 200) -> App:
     return app
 
 
-def got(page: MetricsPage, path: str = "/metrics", method: str = "GET") -> tuple[Message, bytes]:
+def got(
+    page: MetricsPage,
+    path: str = "/metrics",
+    method: str = "GET",
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+) -> tuple[Message, bytes]:
     """The head and the body of one answer."""
     sent: list[Message] = []
 
@@ -44,7 +55,7 @@ def got(page: MetricsPage, path: str = "/metrics", method: str = "GET") -> tuple
         async def send(message: Message) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "path": path, "method": method, "headers": []}
+        scope = {"type": "http", "path": path, "method": method, "headers": list(headers)}
         await page(scope, receive, send)
 
     asyncio.run(ask())
@@ -93,3 +104,94 @@ def test_without_an_engine_the_page_is_the_app_s() -> None:
     engine.errored = True
     engine.may_answer.clear()
     assert got(page_of(app_that_says(APP_S.encode()), engine))[1].decode() == APP_S
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/"])
+@pytest.mark.parametrize(
+    "header", [(b"accept-encoding", b"gzip"), (b"Accept", b"application/openmetrics-text")]
+)
+def test_whatever_a_request_would_take_the_page_is_one_plain_text(
+    path: str, header: tuple[bytes, bytes]
+) -> None:
+    registry = CollectorRegistry()
+    Gauge("app_metric", "Of the app.", registry=registry).set(1)
+    app = make_asgi_app(registry)
+    head, body = got(page_of(app, SlowEngine()), path, headers=(header,))
+
+    families = {family.name for family in text_string_to_metric_families(body.decode())}
+    assert {"app_metric", "ultraserve_chip_joules"} <= families
+    assert b"# EOF" not in body
+    assert dict(head["headers"])[b"Content-Type"].startswith(b"text/plain")
+
+
+class FailingEngine(SlowEngine):
+    """A real engine whose answers are errors when a test says so."""
+
+    fails = False
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        if self.fails:
+            raise ValueError("the meters do not add up")
+        return await super().collective_rpc(method, timeout, args, kwargs)
+
+
+def test_an_engine_that_answers_with_errors_is_shown_as_it_last_was_and_its_words_are_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    monkeypatch.setattr(metrics_page, "_MAX_AGE_S", 0.0)
+    engine = FailingEngine()
+    page = page_of(app_that_says(APP_S.encode()), engine)
+    engine.fails = True
+    assert got(page)[1].decode() == APP_S
+    engine.fails = False
+    assert b"ultraserve_chip_joules" in got(page)[1]
+    engine.fails = True
+    for _ in range(3):
+        assert b"ultraserve_hardware_age_seconds" in got(page)[1]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert all("the meters do not add up" in each for each in told)
+
+
+def test_a_look_that_cannot_be_shown_leaves_the_app_s_page(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unshown(*_: object, **__: object) -> str:
+        raise ValueError("an owner that nobody knows")
+
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    monkeypatch.setattr(metrics_page, "report_page", unshown)
+    page = page_of(app_that_says(APP_S.encode()), SlowEngine())
+    for _ in range(2):
+        assert got(page)[1].decode() == APP_S
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "an owner that nobody knows" in told
+
+
+def test_who_share_a_young_look_share_its_text_and_an_old_one_s_host_is_read_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rendered = []
+
+    def counted(*args: Any) -> str:
+        rendered.append(args)
+        return report_page(*args)
+
+    monkeypatch.setattr(metrics_page, "report_page", counted)
+    monkeypatch.setattr(metrics_page, "_MAX_AGE_S", 600.0)
+    engine = SlowEngine()
+    page = page_of(app_that_says(APP_S.encode()), engine)
+    bodies = [got(page)[1] for _ in range(3)]
+    assert (engine.asked, len(rendered)) == (1, 1)
+    assert all(b"ultraserve_chip_joules" in body for body in bodies)
+    monkeypatch.setattr(metrics_page, "_MAX_AGE_S", 0.0)
+    engine.may_answer.clear()
+    assert b"ultraserve_chip_joules" in got(page)[1]
+    assert len(rendered) == 2

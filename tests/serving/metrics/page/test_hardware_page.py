@@ -15,9 +15,11 @@ from serving.metrics.families.neuron import NEURON
 from serving.metrics.families.partition import HANDOVER_AGE, PARTITION, TRAINING_LOSS
 from serving.metrics.hardware import HardwareReport
 from serving.metrics.host_meter import HostReading
-from serving.metrics.page.hardware_page import hardware_page
+from serving.metrics.page.hardware_page import look_page, report_page
 from serving.metrics.page.neuron_page import Instance
-from tests.serving.plugin.seen_engine import full_system
+from tests.serving.plugin.leased_requests import drain
+from tests.serving.plugin.running_engine import lose
+from tests.serving.plugin.seen_engine import Seen, full_system
 
 SHOWN = (*PARTITION, *CHIPS, *NEURON)
 OF_LEASES = {HANDOVER_AGE.name, TRAINING_LOSS.name}  # absent while no chip is lent
@@ -31,6 +33,7 @@ HOST = HostReading(
     swap_total_bytes=0,
     swap_used_bytes=0,
 )
+LOOK = look_page(age_s=0.5, took_s=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def page(report: HardwareReport) -> dict[str, Metric]:
         runtime_tag="7",
         cores=core_map(chip_by_name("trainium3"), report.state.partition.lnc),
     )
-    text = hardware_page(report, instance, HOST, age_s=0.5, took_s=0.01)
+    text = LOOK + report_page(report, instance, HOST)
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -114,6 +117,59 @@ def test_a_chip_without_neuroncores_has_none_of_the_vendor_s_families(
     report: HardwareReport,
 ) -> None:
     instance = Instance(instance_type="dgx-h100", runtime_tag="7", cores=None)
-    text = hardware_page(report, instance, HOST, age_s=0.5, took_s=0.01)
+    text = LOOK + report_page(report, instance, HOST)
     names = {family.name for family in text_string_to_metric_families(text)}
     assert not names & {family.name for family in NEURON}
+
+
+def shown(report: HardwareReport, lnc: int) -> dict[str, Metric]:
+    cores = core_map(chip_by_name("trainium3"), lnc)
+    instance = Instance(instance_type="trn3-tray", runtime_tag="7", cores=cores)
+    text = LOOK + report_page(report, instance, HOST)
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def chips_of(family: Metric) -> set[str]:
+    return {sample.labels["chip"] for sample in family.samples}
+
+
+def phases_of(page: dict[str, Metric]) -> dict[str, str]:
+    return {s.labels["chip"]: s.labels["phase"] for s in page["ultraserve_chip_state"].samples}
+
+
+SHARES = tuple(f"ultraserve_chip_{of}_ratio" for of in ("utilization", "hbm_utilization"))
+
+
+def test_chips_that_train_have_watts_and_no_share_of_a_time_that_nobody_metered() -> None:
+    seen = Seen(computes=False, model="gpt-oss-20b", chips=8)
+    seen.step(0, 4)
+    drain(seen, 4, 5, 6, 7)
+    page = shown(seen.look().report, seen.state().partition.lnc)
+
+    assert phases_of(page) == {str(n): "serving" if n < 4 else "training" for n in range(8)}
+    for name in (*SHARES, "ultraserve_chip_link_utilization_ratio"):
+        assert chips_of(page[name]) == {"0", "1", "2", "3"}
+    per_chip = len(page["neuroncore_memory_usage_tensors"].samples) // 8
+    cores = {sample.labels["neuroncore"] for sample in page["neuroncore_utilization_ratio"].samples}
+    assert cores == {str(core) for core in range(4 * per_chip)}
+    assert chips_of(page["ultraserve_chip_power_watts"]) == {str(n) for n in range(8)}
+
+
+def test_a_lost_chip_is_out_and_its_seat_is_the_spare_s() -> None:
+    seen = Seen(spares=1)
+    seen.step(0, 1, 2, 3)
+    before = phases_of(shown(seen.look().report, seen.state().partition.lnc))
+    assert before == dict.fromkeys("0123", "serving") | {"4": "spare"}
+    seen.inject(lose(1))
+    seen.step(0, 2)
+    seen.step(0, 1, 2, 3)
+    page = shown(seen.look().report, seen.state().partition.lnc)
+
+    assert phases_of(page) == dict.fromkeys("0234", "serving") | {"1": "out"}
+    assert all(chips_of(page[name]) == set("0234") for name in SHARES)
+
+
+def test_parts_of_the_facility_are_named_without_their_unit(page: dict[str, Metric]) -> None:
+    parts = {sample.labels["part"] for sample in page["ultraserve_facility_part_watts"].samples}
+    assert {"chip", "cooling"} <= parts
+    assert not [part for part in parts if part.endswith("watts")]

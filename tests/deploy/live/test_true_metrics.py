@@ -3,6 +3,7 @@
 The server is the one that all tests share, so totals are told by how they grow.
 """
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -19,6 +20,14 @@ from tests.seen_server import CHIPS, MODEL
 pytestmark = pytest.mark.engine
 
 REQUESTS, SHARED_TOKENS, ANSWER_TOKENS = 12, 64, 10
+TIMES = (
+    *("time_to_first_token", "e2e_request_latency", "request_time_per_output_token"),
+    *("request_queue_time", "request_inference_time"),
+    *("request_prefill_time", "request_decode_time"),
+)
+"""vLLM's histograms of seconds with one value of each request."""
+
+Usages = list[dict[str, int]]
 OF_SOME = {HANDOVER_AGE.name, TRAINING_LOSS.name, "ultraserve_admission_limit"}
 """Families that are absent where nothing is lent and no bound is set."""
 
@@ -38,6 +47,12 @@ def total(families: dict[str, Metric], name: str, **labels: str) -> float:
     )
 
 
+def sleep_states(families: dict[str, Metric]) -> set[str]:
+    """Those that vLLM says the engine to be in."""
+    samples = families["vllm:engine_sleep_state"].samples
+    return {sample.labels["sleep_state"] for sample in samples if sample.value == 1}
+
+
 def ask(server: ServerProcess, number: int) -> dict[str, int]:
     """One answer, whose prompt shares its beginning with the others; what it counted."""
     body = {
@@ -52,15 +67,33 @@ def ask(server: ServerProcess, number: int) -> dict[str, int]:
     return usage
 
 
-def test_vllm_s_families_grow_by_what_clients_have_seen(seen_server: ServerProcess) -> None:
-    before = page(seen_server)
-    with ThreadPoolExecutor(4) as pool:
-        usages = list(pool.map(lambda number: ask(seen_server, number), range(REQUESTS)))
-    after = page(seen_server)
+class Grown:
+    """Two pages, and how much each sample grew from one to the other."""
 
-    def grew(name: str, **labels: str) -> float:
-        return total(after, name, **labels) - total(before, name, **labels)
+    def __init__(self, before: dict[str, Metric], after: dict[str, Metric]) -> None:
+        self._before = before
+        self.after = after
 
+    def __call__(self, name: str, **labels: str) -> float:
+        return total(self.after, name, **labels) - total(self._before, name, **labels)
+
+
+def asked(server: ServerProcess, numbers: Iterable[int], at_a_time: int) -> tuple[Usages, Grown]:
+    """What each answer counted, and how the page grew by them."""
+    before = page(server)
+    with ThreadPoolExecutor(at_a_time) as pool:
+        usages = list(pool.map(lambda number: ask(server, number), numbers))
+    return usages, Grown(before, page(server))
+
+
+@pytest.fixture(scope="module")
+def burst(seen_server: ServerProcess) -> tuple[Usages, Grown]:
+    """Requests of which some begin alike, four at a time."""
+    return asked(seen_server, range(REQUESTS), 4)
+
+
+def test_vllm_s_counts_grow_by_what_clients_have_seen(burst: tuple[Usages, Grown]) -> None:
+    usages, grew = burst
     prompts = sum(usage["prompt_tokens"] for usage in usages)
     answers = sum(usage["completion_tokens"] for usage in usages)
     hits = grew("vllm:prefix_cache_hits_total")
@@ -70,29 +103,81 @@ def test_vllm_s_families_grow_by_what_clients_have_seen(seen_server: ServerProce
     assert 0 < hits < REQUESTS * SHARED_TOKENS
     # What was computed is what is not a hit, by vLLM's count and by the engine's own.
     assert grew("vllm:request_prefill_kv_computed_tokens_sum") == prompts - hits
+    assert grew("vllm:prompt_tokens_by_source_total", source="local_compute") == prompts - hits
+    assert grew("vllm:prompt_tokens_by_source_total", source="local_cache_hit") == hits
+    assert grew("vllm:prompt_tokens_by_source_total") == prompts
+    assert grew("vllm:prompt_tokens_cached_total") == hits
+    assert grew("vllm:prompt_tokens_cached_by_source_total", source="device") == hits
+    assert grew("vllm:prompt_tokens_cached_by_source_total") == hits
     assert grew("ultraserve_tokens_total", kind="prompt") == prompts - hits
     assert grew("ultraserve_tokens_total", kind="output") == answers
     assert grew("vllm:iteration_tokens_total_sum") == prompts - hits + answers
     assert grew("vllm:iteration_tokens_total_count") == grew("ultraserve_steps_total")
     assert grew("vllm:request_success_total", finished_reason="length") == REQUESTS
-    for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time"):
-        assert grew(f"vllm:{name}_seconds_count") == REQUESTS, name
-    assert grew("vllm:inter_token_latency_seconds_count") == answers - REQUESTS
-    inference = grew("vllm:request_inference_time_seconds_sum")
-    parts = grew("vllm:request_prefill_time_seconds_sum")
-    decode = grew("vllm:request_decode_time_seconds_sum")
-    assert parts + decode == pytest.approx(inference)
-    assert grew("vllm:inter_token_latency_seconds_sum") == pytest.approx(decode)
-    queued = grew("vllm:request_queue_time_seconds_sum")
-    whole = grew("vllm:e2e_request_latency_seconds_sum")
-    assert inference + queued <= whole * 1.01
-    # Requests were under way at most as long as emulated time passed, four at a time.
-    assert inference <= 4 * grew("ultraserve_emulated_seconds_total")
+    assert grew("vllm:request_success_total") == REQUESTS
+    assert grew("vllm:num_preemptions_total") == 0
     assert grew("vllm:estimated_flops_per_gpu_total") == pytest.approx(
         grew("ultraserve_chip_flops_total") / CHIPS
     )
-    assert total(after, "vllm:num_requests_running") == 0
-    assert total(after, "vllm:num_preemptions_total") == 0
+
+
+def test_each_request_is_once_in_each_histogram(burst: tuple[Usages, Grown]) -> None:
+    usages, grew = burst
+    prompts = sum(usage["prompt_tokens"] for usage in usages)
+    answers = sum(usage["completion_tokens"] for usage in usages)
+    sums = {
+        "request_prompt_tokens": prompts,
+        "request_generation_tokens": answers,
+        "request_max_num_generation_tokens": answers,
+        "request_params_max_tokens": answers,  # no answer ended before its bound
+        "request_params_n": REQUESTS,
+        "request_num_preemptions": 0,
+    }
+    for name, expected in sums.items():
+        assert grew(f"vllm:{name}_sum") == expected, name
+    for name in (*sums, *(f"{name}_seconds" for name in TIMES)):
+        assert grew(f"vllm:{name}_count") == REQUESTS, name
+    assert grew("vllm:inter_token_latency_seconds_count") == answers - REQUESTS
+
+
+def test_the_parts_of_a_request_s_time_are_its_whole(burst: tuple[Usages, Grown]) -> None:
+    _, grew = burst
+    spent = {name: grew(f"vllm:{name}_seconds_sum") for name in TIMES}
+    inference, decode = spent["request_inference_time"], spent["request_decode_time"]
+    assert spent["request_prefill_time"] + decode == pytest.approx(inference)
+    assert grew("vllm:inter_token_latency_seconds_sum") == pytest.approx(decode)
+    assert inference + spent["request_queue_time"] <= spent["e2e_request_latency"] * 1.01
+    # Requests were under way at most as long as emulated time passed, four at a time.
+    assert inference <= 4 * grew("ultraserve_emulated_seconds_total")
+
+
+def test_a_request_s_time_per_output_token_is_of_those_after_its_first(
+    seen_server: ServerProcess,
+) -> None:
+    (usage,), grew = asked(seen_server, [0], 1)
+    decode = grew("vllm:request_decode_time_seconds_sum")
+    further = usage["completion_tokens"] - 1
+    assert decode > 0
+    assert grew("vllm:request_time_per_output_token_seconds_count") == 1
+    mean = grew("vllm:request_time_per_output_token_seconds_sum")
+    assert mean == pytest.approx(decode / further)
+
+
+def test_a_server_at_rest_has_nothing_under_way_and_is_awake(burst: tuple[Usages, Grown]) -> None:
+    _, grew = burst
+    for name in ("running", "waiting", "waiting_by_reason"):
+        assert {sample.value for sample in grew.after[f"vllm:num_requests_{name}"].samples} == {0}
+    assert sleep_states(grew.after) == {"awake"}
+
+
+def test_the_page_tells_that_the_engine_sleeps(seen_server: ServerProcess) -> None:
+    with control(seen_server) as client:
+        client.sleep(level=1)
+        try:
+            assert sleep_states(page(seen_server)) == {"weights_offloaded"}
+        finally:
+            client.wake_up()
+    assert sleep_states(page(seen_server)) == {"awake"}
 
 
 def test_every_family_of_ours_is_on_the_page_as_it_is_defined(seen_server: ServerProcess) -> None:
@@ -116,9 +201,12 @@ def test_what_the_page_says_of_chips_is_the_control_service_s(seen_server: Serve
     found = page(seen_server)
 
     assert len(report.meters) == CHIPS
+    looked_joules = sum(meters.joules for meters in report.meters)
+    assert looked_joules == pytest.approx(report.telemetry.chip_joules)
+    # The engine's own families may be a step ahead of the chips', which are of the look.
     chips_joules = total(found, "ultraserve_chip_joules_total")
-    assert chips_joules == pytest.approx(total(found, "ultraserve_chip_energy_joules_total"))
-    assert chips_joules >= sum(meters.joules for meters in report.meters)
+    assert looked_joules <= chips_joules
+    assert chips_joules <= total(found, "ultraserve_chip_energy_joules_total") * (1 + 1e-9)
     assert total(found, "ultraserve_chip_flops_total") >= sum(m.flops for m in report.meters)
     held = sum(chip.hbm_used_bytes for chip in report.state.chips)
     assert total(found, "ultraserve_chip_hbm_bytes") == held

@@ -1,0 +1,87 @@
+"""deploy/compose/console_port.py, run as compose.yaml runs it, in front of a real control port."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_client import ControlClient
+from tests.deploy.compose.test_compose import FILE, FOLDER, interpolated
+from tests.deploy.served_command import served
+from tests.serving.endpoints.http_calls import SERVICE, browser, key_of
+from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
+
+SERVICES: dict[str, Any] = yaml.safe_load(interpolated(FILE.read_text()))["services"]
+WAIT_S = 30.0
+
+
+@contextlib.contextmanager
+def leading(target: ControlAddress) -> Iterator[ControlAddress]:
+    """A port that leads to `target`, once it is open."""
+    here = ControlAddress.parse(f"127.0.0.1:{free_port()}")
+    command = [sys.executable, str(FOLDER / "console_port.py"), str(here), str(target)]
+    with subprocess.Popen(command) as process:
+        try:
+            end_s = time.monotonic() + WAIT_S
+            while True:
+                with contextlib.suppress(ConnectionRefusedError):
+                    socket.create_connection((here.host, here.port)).close()
+                    break
+                assert process.poll() is None
+                assert time.monotonic() < end_s
+                time.sleep(0.05)  # polls another process
+            yield here
+        finally:
+            process.kill()
+
+
+def test_the_console_and_grpc_are_reached_through_it_with_the_key_alone() -> None:
+    with control_server(SmallEngine()) as address, leading(address) as here:
+        key = key_of(address)
+        with browser(here) as client:
+            page = client.get("/")
+            unknown = client.post(f"{SERVICE}/GetState", json={})
+            begun = client.post("/session", json={"key": key})
+            known = client.post(f"{SERVICE}/GetState", json={})
+        with ControlClient(here, WAIT_S, key=key) as client:
+            chips = client.state().chips
+
+    assert page.status_code == 200
+    assert "<title>" in page.text
+    assert unknown.status_code == 401
+    assert (begun.status_code, known.status_code) == (204, 200)
+    assert chips
+
+
+def test_a_port_that_leads_nowhere_ends_the_connection_and_not_itself() -> None:
+    nowhere = ControlAddress.parse(f"127.0.0.1:{free_port()}")
+
+    with leading(nowhere) as here:
+        for _ in range(2):
+            with socket.create_connection((here.host, here.port), timeout=WAIT_S) as connection:
+                assert connection.recv(1) == b""
+
+
+def test_compose_publishes_it_as_the_control_port_of_the_engine_whose_network_it_shares() -> None:
+    engine, console = SERVICES["engine"], SERVICES["console"]
+    listen, target = (ControlAddress.parse(each) for each in console["command"])
+    args = served(engine["command"])
+
+    assert console["network_mode"] == "service:engine"
+    assert console["image"] == engine["image"]
+    assert "secrets" not in console
+    assert (target.host, target.port) == ("127.0.0.1", args.control_port)
+    # The page's address names the port that is published: what `console` prints can be opened.
+    assert f"127.0.0.1:{args.control_port}:{listen.port}" in engine["ports"]
+    (mount,) = console["volumes"]
+    source, inside, mode = mount.split(":")
+    assert (FOLDER / source).is_file()
+    assert console["entrypoint"] == ["tini", "--", "python", inside]
+    assert mode == "ro"
+    assert listen.host == "0.0.0.0"

@@ -1,0 +1,48 @@
+"""One live server, and one Prometheus that scrapes it: for all files here, and gone with them.
+
+Both end before the folders after this one start engines of their own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.access.control_key import find_control_key
+from tests.e2e.server_process import HOST, ServerProcess
+from tests.prometheus_server import DEPLOYED, PrometheusServer
+from tests.seen_server import seen_server_started
+from tests.system_programs import program
+
+
+@pytest.fixture(scope="package")
+def seen_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A live server for every test that looks at one; see tests/seen_server.py."""
+    with seen_server_started(tmp_path_factory.mktemp("seen")) as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
+def key(seen_server: ServerProcess) -> str:
+    """Of the live server's control service."""
+    found = find_control_key(seen_server.control_port, seen_server.own_environment)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="package")
+def prometheus_program() -> Path:
+    """Prometheus itself; asked for before an engine is started for it."""
+    return program("prometheus")
+
+
+@pytest.fixture(scope="package")
+def seen_prometheus(
+    prometheus_program: Path, seen_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PrometheusServer]:
+    """A real Prometheus that scrapes `seen_server` every second, with deploy's rules."""
+    target = f"{HOST}:{seen_server.port}"
+    folder = tmp_path_factory.mktemp("prometheus")
+    with PrometheusServer(DEPLOYED, targets=[target], folder=folder) as prometheus:
+        prometheus.wait_targets_up()
+        yield prometheus
