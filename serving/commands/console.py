@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import time
 import webbrowser
 from urllib.parse import quote
@@ -28,7 +29,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--open",
         action="store_true",
         help="open it in this machine's browser too, by a file that only you can read and that is "
-        f"removed after {OPENING_WALL_S:g} s: the key is on no command line",
+        f"removed after {OPENING_WALL_S:g} s: the key is on no command line; a browser in a box of "
+        "its own (snap, Flatpak) does not find such files: open the printed address in it",
     )
     add_connection_arguments(parser)
     parser.set_defaults(run=run)
@@ -54,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _open(url: str) -> None:
     """In this machine's browser, whose command line others can read; raises ConfigError."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, so that the file does not stay
+        signal.signal(number, signal.default_int_handler)
     with opening_page(url, os.environ) as path:
         if not webbrowser.open(path.as_uri()):
             raise ConfigError(field="open", value="no browser", expected="one on this machine")

@@ -256,6 +256,11 @@ class ConsoleApp:
                 await stream.run()
         except ConnectionError:
             pass  # it went before it was told anything
+        except Exception:
+            if not response.response.prepared:
+                raise
+            logger.exception("a stream of events failed")  # a status comes too late
+            response.cut_off()
         finally:
             self.streams -= 1
         return response.response

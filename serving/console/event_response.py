@@ -46,11 +46,15 @@ class EventResponse:
             async with asyncio.timeout(WRITE_WALL_S_MAX):
                 await self.response.write(data)
         except TimeoutError:
-            if self._request.transport is not None:
-                self._request.transport.abort()
+            self.cut_off()
             raise ReaderGone from None
         except ConnectionError as error:
             raise ReaderGone from error
+
+    def cut_off(self) -> None:
+        """End the connection without the response's end, so that its reader knows."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
 
 
 def takes_gzip(request: web.Request) -> bool:

@@ -96,6 +96,12 @@ class ConsoleLooks:
         """Who is inside, who waits; None where requests pass no door."""
         return None if self._door is None else msgspec.json.encode(door_report(self._door))
 
+    def forget(self) -> None:
+        """Something was changed: nobody is shown any more how it was before."""
+        self._hardware.forget()
+        for look in (self._experts, self._day_night):
+            look.forget()
+
     async def stop(self) -> None:
         """End the questions that are under way; idempotent."""
         for look in (self._experts, self._day_night, self._latency):

@@ -106,17 +106,22 @@ def unnamed(_: str | None) -> str:
 
 
 class ControlGuard(grpc.aio.ServerInterceptor):
-    """Lets in who shows a key that `admits` knows; `named` says whose it is, for the log."""
+    """Lets in who shows a key that `admits` knows; `named` says whose it is, for the log.
+
+    `changed` is called when one that changes something is over, before it is answered.
+    """
 
     def __init__(
         self,
         admits: Callable[[str | None], bool],
         *,
         named: Callable[[str | None], str] = unnamed,
+        changed: Callable[[], None] = lambda: None,
         limits: GuardLimits | None = None,
     ) -> None:
         self._admits = admits
         self._named = named
+        self._changed = changed
         self._limits = limits or GuardLimits()
         self._calls = _Room("calls", CALLS_MAX)
         self._watches = _Room("streams", WATCHES_MAX)
@@ -157,7 +162,11 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         async def call(raw: bytes, context: Context) -> bytes:
             async with _Ending(context, asked), asyncio.timeout(self._limits.call_wall_s_max):
                 with self._calls:
-                    response = await handler.unary_unary(_message_of(raw, handler), context)
+                    try:
+                        response = await handler.unary_unary(_message_of(raw, handler), context)
+                    finally:  # one that fails may have changed something too
+                        if asked:
+                            self._changed()
                     return handler.response_serializer(response)
 
         return grpc.unary_unary_rpc_method_handler(call)

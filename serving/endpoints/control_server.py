@@ -108,19 +108,10 @@ class ControlServer:
             )
         self._address = address
         parts = parts or ServerParts()
-        self.guard = ControlGuard(admits, named=named, limits=limits)
         self.watch = EngineWatch(engine, parts.door)
         self._health = health.aio.HealthServicer()
         self.watch.on_gone = self._engine_gone
-        self._server = _grpc_server(self.guard)
         hardware = parts.hardware or HardwareWatch(engine)
-        service = ControlService(
-            engine, parts.day_night, door=parts.door, watch=self.watch, hardware=hardware
-        )
-        pb_grpc.add_ControlServiceServicer_to_server(service, self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
         self._looks = ConsoleLooks(
             engine,
             self.watch,
@@ -129,6 +120,15 @@ class ControlServer:
             door=parts.door,
             latencies=parts.latencies,
         )
+        self.guard = ControlGuard(admits, named=named, changed=self._looks.forget, limits=limits)
+        self._server = _grpc_server(self.guard)
+        service = ControlService(
+            engine, parts.day_night, door=parts.door, watch=self.watch, hardware=hardware
+        )
+        pb_grpc.add_ControlServiceServicer_to_server(service, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
         calls = JsonCalls()
         self.console = ConsoleApp(
             calls=calls,

@@ -74,11 +74,17 @@ class HardwareWatch:
                 raise
             return self._last
 
+    def forget(self) -> None:
+        """Something was changed: whoever asks from now on is shown a look of after that."""
+        self._shared.forget()
+
     async def _look(self) -> HardwareLook:
         begun_s = time.monotonic()
         reply = await ask(self._engine, HardwareRequest())
         if not isinstance(reply, HardwareReply):
             raise EngineFailed(f"no look at the hardware: {type(reply).__name__}")
+        if self._last is not None and self._last.taken_s > begun_s:
+            return self._last  # one that was asked for later has come before
         self._last = HardwareLook(
             number=1 if self._last is None else self._last.number + 1,
             report=reply.report,

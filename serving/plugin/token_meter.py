@@ -50,7 +50,11 @@ class TokenMeter:
         )
         if emulated_s - self._samples[-1].emulated_s >= _SAMPLE_S:
             self._samples.append(self._now)
-        while len(self._samples) > 1 and emulated_s - self._samples[1].emulated_s >= WINDOW_S:
+        self._forget()
+
+    def _forget(self) -> None:
+        now_s = self._now.emulated_s
+        while len(self._samples) > 1 and now_s - self._samples[1].emulated_s >= WINDOW_S:
             self._samples.popleft()
 
     def rest(self, *, begin_s: float, begin_joules: float, end_s: float, end_joules: float) -> None:
@@ -61,6 +65,7 @@ class TokenMeter:
         for at_s, joules in ((begin_s, begin_joules), (end_s, end_joules)):
             self._now = replace(self._now, emulated_s=at_s, facility_joules=joules)
             self._samples.append(self._now)
+        self._forget()
 
     @property
     def totals(self) -> TokenTotals:

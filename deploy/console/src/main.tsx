@@ -1,7 +1,7 @@
 // The console: takes the key out of the address, begins a session, listens, and draws.
 import { render } from "preact";
 import { Page } from "./parts/Page";
-import { connect } from "./state/console";
+import { connect, forgetAll } from "./state/console";
 import { startTheme } from "./state/theme";
 import "./style/tokens.css";
 import "./style/page.css";
@@ -11,6 +11,7 @@ import "./style/panel.css";
 import "./style/dialog.css";
 import { CallFailed, openSession } from "./wire/calls";
 import { forgetKey, heldKey, holdKey, keyFromAddress } from "./wire/key";
+import { onSignOut } from "./wire/other_tabs";
 
 async function start(): Promise<void> {
   const given = keyFromAddress();
@@ -29,5 +30,6 @@ async function begin(key: string): Promise<void> {
 }
 
 startTheme();
+onSignOut(forgetAll);
 render(<Page />, document.getElementById("console") as HTMLElement);
 void start();

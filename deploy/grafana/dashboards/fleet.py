@@ -102,16 +102,15 @@ def _now() -> Panels:
 
 
 def _chips_now() -> Panels:
-    in_hands = (
-        f"({total(picked('ultraserve_chips_up'))} + {total(picked('ultraserve_chips_lent'))})"
-    )
+    works = picked("ultraserve_chip_state", 'health=~"up|slow",phase!~"spare|out"')
+    in_hands = f"count by (instance) ({works})"
     chips_up = over(in_hands, total(picked("ultraserve_chips")))
     ranked = picked("ultraserve_chip_state", 'rank!=""')
     at_work = f"{picked('ultraserve_chip_utilization_ratio')} and on (instance, chip) {ranked}"
     return (
         figure(
             "Chips up",
-            "The share of the partition's chips that are in service, or lent to training; orange "
+            "The share of the partition's chips that work, in service or lent to training; orange "
             "below all, red below nine in ten.",
             "percentunit",
             (chips_up, EACH),

@@ -1,6 +1,8 @@
 """deploy/compose/console_port.py, run as compose.yaml runs it, in front of a real control port."""
 
+import asyncio
 import contextlib
+import runpy
 import socket
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import yaml
 
 from serving.endpoints.control_address import ControlAddress
@@ -66,6 +69,41 @@ def test_a_port_that_leads_nowhere_ends_the_connection_and_not_itself() -> None:
         for _ in range(2):
             with socket.create_connection((here.host, here.port), timeout=WAIT_S) as connection:
                 assert connection.recv(1) == b""
+
+
+def test_a_client_that_never_ends_is_let_go_soon_after_the_target_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = runpy.run_path(str(FOLDER / "console_port.py"))
+    monkeypatch.setitem(script["main"].__globals__, "LAST_WALL_S", 0.1)
+
+    async def bye(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"bye")
+        writer.close()
+
+    async def ended() -> None:
+        async with await asyncio.start_server(bye, "127.0.0.1", 0) as target:
+            ports = [free_port(), target.sockets[0].getsockname()[1]]
+            addresses = [f"127.0.0.1:{port}" for port in ports]
+            leads = asyncio.create_task(script["main"](*addresses))
+            before = asyncio.all_tasks()
+            async with asyncio.timeout(WAIT_S):
+                client = None
+                while client is None:
+                    with contextlib.suppress(ConnectionRefusedError):
+                        client = await asyncio.open_connection("127.0.0.1", ports[0])
+                    await asyncio.sleep(0.01)
+                assert await client[0].read() == b"bye"
+                while asyncio.all_tasks() - before:  # which carry it
+                    await asyncio.sleep(0.01)
+                with pytest.raises(ConnectionError):  # noqa: PT012  the second one is refused
+                    while True:
+                        client[1].write(b"still here")
+                        await client[1].drain()
+                        await asyncio.sleep(0.01)
+            leads.cancel()
+
+    asyncio.run(ended())
 
 
 def test_compose_publishes_it_as_the_control_port_of_the_engine_whose_network_it_shares() -> None:

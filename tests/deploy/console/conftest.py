@@ -1,4 +1,4 @@
-"""One browser for all tests of the page, and one machine of 144 chips to look at."""
+"""One browser for a file's tests of the page, and one machine of 144 chips to look at."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.deploy.console.replayed_machine import ReplayedServer, replayed_serve
 from tests.system_programs import program
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright keeps a loop running in this thread: not for others
 def browser() -> Iterator[Browser]:
     chromium = program("chromium")
     with sync_playwright() as playwright:

@@ -47,6 +47,7 @@ def test_the_page_is_what_that_build_wrote(manifest: dict[str, dict[str, str]]) 
     assert manifest["page"] == digests(PAGE, MANIFEST), "run: make console"
 
 
+@pytest.mark.slow  # npm fetches what it has not; the digests above are held every day
 @pytest.mark.timeout(BUILD_WALL_S_MAX + 60)
 def test_a_clean_clone_builds_the_page_that_is_checked_in(tmp_path: Path) -> None:
     for name in ("npm", "make"):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from serving.controller.engine_call import ENGINE_GONE
-from tests.deploy.console.opened_page import DESKTOP, PHONE, OpenedPage, opened
+from tests.deploy.console.opened_page import DESKTOP, PHONE, READY_WALL_MS, OpenedPage, opened
 from tests.deploy.console.replayed_machine import CUT, KEY, LOST, SLOW, ReplayedServer
 
 pytestmark = pytest.mark.timeout(300)
@@ -289,6 +289,32 @@ def test_signing_out_ends_the_session_and_forgets_the_key(tab: OpenedPage) -> No
     tab.page.reload()
     expect(tab.page.locator(".signin")).to_be_visible()
     assert tab.page.locator("[data-chip]").count() == 0
+
+
+def test_signing_out_shows_nothing_at_once_in_every_tab_and_says_when_the_session_lives_on(
+    tab: OpenedPage,
+) -> None:
+    other = tab.context.new_page()
+    other.goto(f"{tab.origin}/#key={KEY}")
+    other.wait_for_selector("main[data-emulated-s]", timeout=READY_WALL_MS)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:  # as a server that does not answer
+        held.append(route)
+
+    tab.page.route("**/session", hold)
+
+    with tab.page.expect_request("**/session"):
+        tab.page.get_by_role("button", name="Sign out").click()
+    for page in (tab.page, other):
+        expect(page.locator(".signin")).to_be_visible()
+        assert page.locator("[data-chip]").count() == 0
+        assert page.evaluate("sessionStorage.length") == 0
+    assert [route.request.method for route in held] == ["DELETE"]  # the other tab asks nothing
+
+    expect(tab.page.get_by_role("alert")).to_have_count(0)
+    held[0].abort()
+    expect(tab.page.get_by_role("alert")).to_contain_text("The session could not be ended")
 
 
 HOUR_S = 3_600

@@ -67,8 +67,14 @@ def test_what_prometheus_has_lies_between_two_looks_at_the_server_itself(
     (tokens,) = seen_prometheus.query('ultraserve_tokens_total{kind="output"}')
     (joules,) = seen_prometheus.query("ultraserve_facility_energy_joules_total")
     (emulated,) = seen_prometheus.query("ultraserve_emulated_seconds_total")
-    last = control.hardware()
+    last = control.hardware()  # or the scrape's own, than which the page may be a step ahead
 
+    def is_after() -> bool:
+        nonlocal last
+        last = control.hardware()
+        return last.emulated_s > emulated.value
+
+    seen_prometheus.wait_until(is_after, "a look after the scrape")
     before, after = first.telemetry, last.telemetry
     assert before.output_tokens <= tokens.value <= after.output_tokens
     assert before.facility_joules <= joules.value <= after.facility_joules

@@ -1,6 +1,8 @@
 """`ultraserve console` against a real control server with a small engine behind it."""
 
 import json
+import os
+import signal
 import webbrowser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -60,6 +62,32 @@ def test_a_browser_is_opened_when_that_is_asked_for(
         assert f'content="0;url={url}"' in page
         assert not Path(unquote(urlsplit(shown).path)).exists()
     assert "open=no browser" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_page_with_the_key_goes_also_when_the_command_is_ended_before_its_time(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+
+    def browse(url: str) -> bool:
+        opened.append(Path(unquote(urlsplit(url).path)))
+        assert opened[0].exists()
+        os.kill(os.getpid(), number)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", browse)
+    monkeypatch.setattr(console, "OPENING_WALL_S", 0.0)
+    both = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(each, lambda *_: None) for each in both]
+    try:
+        with control_server(SmallEngine()) as address:
+            assert run(address, "--open") == 130
+    finally:
+        for each, handler in zip(both, before, strict=True):
+            signal.signal(each, handler)
+    (path,) = opened
+    assert not path.exists()
 
 
 def test_a_server_that_is_not_there_or_knows_another_key_is_told_in_one_line(

@@ -14,6 +14,7 @@ import pytest
 from serving.console import console_app
 from serving.console.console_app import SESSION_BYTES_MAX
 from serving.console.shared_port import PortLimits
+from serving.endpoints.console_looks import ConsoleLooks
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_server import ControlServer
 from tests.serving.endpoints.http_calls import SERVICE, browser, key_of, looking
@@ -136,3 +137,31 @@ def test_a_mistake_of_ours_is_answered_in_json_and_told_in_the_log(
     assert (response.status_code, response.json()["code"]) == (500, "internal")
     assert "ours" not in response.text
     assert any(one.exc_info and "GET" in one.getMessage() for one in caplog.records)
+
+
+def test_a_mistake_of_ours_in_a_stream_ends_its_connection_and_says_no_second_status(
+    address: ControlAddress, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[ConsoleLooks] = []
+
+    async def broken(self: ConsoleLooks) -> bytes:
+        looks.append(self)
+        if len(looks) > 1:
+            raise KeyError("ours")
+        return b"{}"
+
+    monkeypatch.setattr(ConsoleLooks, "door", broken)
+    vllm_log = logging.getLogger("vllm")
+    vllm_log.addHandler(caplog.handler)
+    said = b""
+    with connected(address) as client:
+        key = f"Authorization: Bearer {key_of(address)}".encode()
+        client.sendall(head(b"GET /stream?interval_s=0.25", key) + b"\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            while more := client.recv(65_536):
+                said += more
+    vllm_log.removeHandler(caplog.handler)
+    assert b"event: door" in said
+    assert said.count(b"HTTP/1.1") == 1
+    assert not said.endswith(b"0\r\n\r\n")  # a whole response would be an end like any other
+    assert any(one.exc_info and "stream" in one.getMessage() for one in caplog.records)

@@ -70,6 +70,24 @@ def test_an_engine_in_a_long_step_is_shown_as_it_last_was_and_its_answer_serves_
     asyncio.run(looks())
 
 
+def test_an_answer_that_a_later_question_has_overtaken_shows_no_older_hardware() -> None:
+    async def looks() -> None:
+        engine = SlowEngine()
+        watch = HardwareWatch(engine)
+        first = engine.may_answer = asyncio.Event()
+        overtaken = asyncio.create_task(watch.fresh(60.0))
+        await asyncio.sleep(0.01)  # its question has a time of its own
+        watch.forget()
+        engine.may_answer = asyncio.Event()
+        engine.may_answer.set()
+        newer = await watch.fresh(60.0)
+        first.set()
+        assert (await overtaken) is newer
+        assert watch.last is newer
+
+    asyncio.run(asyncio.wait_for(looks(), 10))
+
+
 def test_who_is_in_a_hurry_before_the_first_look_is_told_so() -> None:
     async def looks() -> None:
         engine = SlowEngine()

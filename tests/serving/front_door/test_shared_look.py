@@ -74,6 +74,42 @@ def test_a_failure_is_told_to_all_who_waited_and_the_next_question_is_new() -> N
     run(main())
 
 
+def test_what_was_asked_before_it_was_forgotten_is_for_those_alone_who_wait_for_it() -> None:
+    async def main() -> None:
+        source = Source()
+        look = SharedLook(source.ask)
+        assert await look.fresh(60.0) == 1
+        look.forget()
+        source.answer.clear()
+        waits = asyncio.create_task(look.fresh(60.0))
+        await asyncio.sleep(0)
+        look.forget()
+        asks = asyncio.create_task(look.fresh(60.0))
+        await asyncio.sleep(0)
+        source.answer.set()
+        assert await asyncio.gather(waits, asks) == [2, 3]
+        assert await look.fresh(60.0) == 3
+
+    run(main())
+
+
+def test_its_end_is_also_that_of_a_question_that_was_forgotten() -> None:
+    async def main() -> None:
+        source = Source()
+        source.answer.clear()
+        look = SharedLook(source.ask)
+        asking = []
+        for _ in range(2):
+            asking.append(asyncio.create_task(look.fresh(1.0)))
+            await asyncio.sleep(0)
+            look.forget()
+        await look.stop()
+        told = await asyncio.gather(*asking, return_exceptions=True)
+        assert [type(each) for each in told] == [asyncio.CancelledError] * 2
+
+    run(main())
+
+
 def test_its_end_is_that_of_a_question_under_way() -> None:
     async def main() -> None:
         source = Source()

@@ -74,9 +74,9 @@ class Books:
         self._time, self._meter, self.passed_ns = time, time._meter, 0
         add = self._meter.add
 
-        def added(*, duration_ns: int, chip_watts: float) -> None:
+        def added(*, duration_ns: int, chip_watts: float) -> tuple[float, float]:
             self.passed_ns += duration_ns
-            add(duration_ns=duration_ns, chip_watts=chip_watts)
+            return add(duration_ns=duration_ns, chip_watts=chip_watts)
 
         self._meter.add = added  # type: ignore[method-assign]
 

@@ -55,6 +55,16 @@ def test_a_window_is_a_minute_and_holds_few_samples(gaps_s: list[float]) -> None
         assert len(meter._samples) <= WINDOW_S + 2
 
 
+def test_rests_without_a_token_leave_no_samples_behind() -> None:
+    meter = TokenMeter()
+    for hour in range(100):
+        begin_s = 3_600.0 * hour
+        meter.rest(
+            begin_s=begin_s, begin_joules=begin_s, end_s=begin_s + 3_000, end_joules=begin_s + 3_000
+        )
+    assert len(meter._samples) <= 3
+
+
 def test_after_a_rest_a_window_begins_in_it_and_not_before() -> None:
     meter = TokenMeter()
     add(meter, 10.0, DECODE, joules=1_000.0)

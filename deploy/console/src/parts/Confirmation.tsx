@@ -54,7 +54,7 @@ export function Confirmation({ deed }: { deed: Deed }) {
     busy.value = true;
     try {
       outcome.value = await deed.act(values.value, key.value);
-      holdKey(key.value);
+      if (proposed.value === deed) holdKey(key.value); // not when signed out meanwhile
       dialog.current?.close();
     } catch (error) {
       fail(error);

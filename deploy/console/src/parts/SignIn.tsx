@@ -1,6 +1,6 @@
 // The door of the page: the key of the control service, asked once.
 import { useSignal } from "@preact/signals";
-import { connect } from "../state/console";
+import { connect, sessionLeft } from "../state/console";
 import { CallFailed, openSession } from "../wire/calls";
 import { holdKey } from "../wire/key";
 import { Mark } from "./Mark";
@@ -41,7 +41,7 @@ export function SignIn() {
           <input name="key" type="password" autocomplete="off" required autofocus aria-describedby="key-trouble" />
         </label>
         <p class="trouble" id="key-trouble" role="alert">
-          {trouble}
+          {trouble.value || sessionLeft.value}
         </p>
         <button class="primary" disabled={busy}>
           Open the console

@@ -2,11 +2,13 @@
 import { batch, signal } from "@preact/signals";
 import { call, closeSession } from "../wire/calls";
 import { forgetKey } from "../wire/key";
+import { tellSignOut } from "../wire/other_tabs";
 import type { DayNight, Door, ExpertLoad, Happened, HardwareReport, Latency } from "../wire/report";
 import type { ServerEvent } from "../wire/server_events";
 import { listen } from "../wire/stream";
 import { dayNightOf } from "../wire/day_night";
 import { systemOf, type System } from "../wire/system";
+import { outcome, proposed } from "./deed";
 import { History } from "./history";
 
 export type Line =
@@ -36,14 +38,23 @@ export const experts = signal<ExpertLoad | null>(null);
 export const happened = signal<readonly Happened[]>([]);
 export const system = signal<System | null>(null);
 export const chosenChip = signal<number | null>(null);
+/** Why the session may live on although the reader has signed out; empty when it does not. */
+export const sessionLeft = signal("");
 export const history = new History();
 
 let hangUp: (() => void) | null = null;
+let run: string | null = null; // the server's, whose events are told
+let untoldNext = 0; // what `untold` grows by with the next event
 
 /** Begin to listen, or begin again with another key. */
 export function connect(): void {
   hangUp?.();
-  line.value = { is: "connecting" };
+  batch(() => {
+    line.value = { is: "connecting" };
+    sessionLeft.value = "";
+    outcome.value = ""; // of a deed that was under way when the last session ended
+    forgetEvents(); // the server tells them again
+  });
   hangUp = listen(EVERY_S, {
     onOpen: () => {
       line.value = { is: "live" };
@@ -59,36 +70,61 @@ export function connect(): void {
   });
 }
 
-/** End the session, forget the key, and show nothing any more. */
+/** Show nothing any more, forget the key, here and in the other tabs, and end the session. */
 export async function signOut(): Promise<void> {
-  hangUp?.();
-  hangUp = null;
-  forgetKey();
-  await closeSession().catch(() => undefined); // a server that is gone has no session either
-  batch(() => {
-    look.value = null;
-    happened.value = [];
-    chosenChip.value = null;
-    line.value = { is: "refused" };
-  });
-}
-
-async function learnSystem(): Promise<void> {
+  forgetAll();
+  tellSignOut();
   try {
-    system.value = systemOf(await call("DescribeSystem", {}));
-  } catch {
-    system.value = null; // the page goes without: only words of the header come from it
+    await closeSession();
+  } catch (error) {
+    if (hangUp !== null) return; // signed in again
+    sessionLeft.value = `The session could not be ended (${(error as Error).message}): this browser may still look when the page is loaded again.`;
   }
 }
 
+/** What signing out comes to in this tab; the session is not touched. */
+export function forgetAll(): void {
+  hangUp?.();
+  hangUp = null;
+  forgetKey();
+  batch(() => {
+    line.value = { is: "refused" };
+    for (const one of [engineGone, look, late, latency, door, dayNight, experts, system, chosenChip, proposed]) one.value = null;
+    looks.value = 0;
+    lookedAt.value = 0;
+    outcome.value = "";
+    sessionLeft.value = "";
+    history.clear();
+    forgetEvents();
+  });
+}
+
+function forgetEvents(): void {
+  happened.value = [];
+  untold.value = 0;
+  untoldNext = 0;
+  run = null;
+}
+
+async function learnSystem(): Promise<void> {
+  const asking = hangUp;
+  let learnt: System | null = null;
+  try {
+    learnt = systemOf(await call("DescribeSystem", {}));
+  } catch {
+    // the page goes without: only words of the header come from it
+  }
+  if (hangUp === asking) system.value = learnt;
+}
+
 /** Take in what the stream says. */
-export function hear({ event, data }: ServerEvent): void {
+export function hear({ event, data, id }: ServerEvent): void {
   const said: unknown = JSON.parse(data);
   batch(() => {
     if (event === "hardware") hearLook(said as HardwareReport);
-    else if (event === "happened") hearEvent(said as Happened);
+    else if (event === "happened") hearEvent(said as Happened, id);
     else if (event === "late") late.value = said as { age_s: number | null };
-    else if (event === "untold") untold.value += (said as { events: number }).events;
+    else if (event === "untold") untoldNext = (said as { events: number }).events;
     else if (event === "latency") latency.value = said as Latency;
     else if (event === "door") door.value = said as Door;
     else if (event === "daynight") dayNight.value = dayNightOf(said);
@@ -106,7 +142,12 @@ function hearLook(report: HardwareReport): void {
   looks.value += 1;
 }
 
-function hearEvent(event: Happened): void {
+/** An event, whose id is `RUN:NUMBER`. What is untold is said right before the event it precedes. */
+function hearEvent(event: Happened, id: string | null): void {
+  const ofRun = id?.split(":")[0] ?? run;
+  untold.value = (ofRun === run ? untold.value : 0) + untoldNext;
+  untoldNext = 0;
+  run = ofRun;
   const known = happened.value;
   const last = known[known.length - 1];
   // A lower number: the server has started again, and its events count from 1.

@@ -14,6 +14,8 @@ export class CallFailed extends Error {
   }
 }
 
+const GOODBYE_MS = 10_000; // a server that has not answered by then is taken for one that does not
+
 type Json = Record<string, unknown>;
 
 /** Call `method`; what changes something needs `key`, for a look the session is enough. */
@@ -37,7 +39,7 @@ async function post<T>(path: string, body: Json | null, key: string | null): Pro
   if (key !== null) headers["Authorization"] = `Bearer ${key}`;
   let response: Response;
   try {
-    response = await fetch(path, body === null ? { method: "DELETE", headers } : { method: "POST", headers, body: JSON.stringify(body) });
+    response = await fetch(path, body === null ? { method: "DELETE", headers, signal: AbortSignal.timeout(GOODBYE_MS) } : { method: "POST", headers, body: JSON.stringify(body) });
   } catch {
     throw new CallFailed("unavailable", "the server cannot be reached");
   }

@@ -36,6 +36,7 @@ async function follow(intervalS: number, ears: StreamEars, ended: AbortSignal): 
     let why = "the server ended the stream";
     try {
       const response = await open(intervalS, place.lastId, ended);
+      if (ended.aborted) return;
       if (response.status === 401 || response.status === 403) return ears.onRefused();
       if (response.status === 400 || response.status === 412) place.lastId = null; // another run's event
       if (!response.ok || response.body === null) throw new Error(`the server answers ${response.status}`);
@@ -44,9 +45,9 @@ async function follow(intervalS: number, ears: StreamEars, ended: AbortSignal): 
       place.engineGone = false;
       await read(response.body, ears, place, ended);
     } catch (error) {
-      if (ended.aborted) return;
       why = error instanceof TypeError ? "the server cannot be reached" : String((error as Error).message);
     }
+    if (ended.aborted) return;
     if (place.engineGone) pauseMs = LONGEST_PAUSE_MS; // until another server is in this one's place
     ears.onBreak(why, pauseMs);
     await new Promise((wake) => setTimeout(wake, pauseMs));
