@@ -15,9 +15,9 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 # How long an example takes says more about the machine than about the code. An example that
-# failed is printed with what it takes to repeat it. In CI too examples are new ones every time:
-# Hypothesis' own profile for it would draw the same for ever.
-settings.register_profile("house", settings.get_profile("default"), deadline=None, print_blob=True)
+# failed is printed with what it takes to repeat it. Where CI is set Hypothesis draws the same ones
+# every time, so that a change is judged by itself; elsewhere it draws new ones.
+settings.register_profile("house", deadline=None, print_blob=True)
 settings.load_profile("house")
 
 

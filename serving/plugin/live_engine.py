@@ -389,14 +389,14 @@ class LiveEngine:
             if self._is_idle or self._wish.paused:  # no step comes in which it could be done
                 self._go_on_with_leases(idle=self._is_idle)
             asked = request_from_json(request)
-            reply = self._sleep.refusal(asked) or self._answer(asked)
-            self._leases.meet_recalls()  # a fault or a repair may have called chips back
-            return to_json(reply)
+            return to_json(self._sleep.refusal(asked) or self._answer(asked))
         except ConfigError as error:
             return to_json(Refusal(code=RefusalCode.INVALID, message=str(error), field=error.field))
         except LeaseRefused as error:
             return to_json(Refusal(code=RefusalCode.PRECONDITION, message=str(error)))
         finally:
+            # A fault or a repair may have called chips back, also where the call is refused.
+            self._leases.meet_recalls()
             # What this took begins now: an idle engine may be through with it before its next step.
             self._hold(self._live.take_pause())
 

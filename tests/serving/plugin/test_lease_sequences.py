@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from emulator.specs.fault import Fault, FaultKind
@@ -162,6 +162,12 @@ def test_whatever_happens_every_text_is_written_once_and_as_without_it(
 @pytest.mark.slow
 @of_shapes
 @given(happens=st.lists(acts, min_size=6, max_size=24))
+@example(  # a loss calls chips back, and the call in which that comes out is refused
+    happens=[
+        *(("turn", 1), ("turn", 1), ("drain", {3}, 0.0), ("turn", 1)),
+        *(("strike", FaultKind.LOSE_CHIP, 4), ("drain", {2}, 0.0)),
+    ]
+)
 @settings(max_examples=40, deadline=None)
 def test_so_it_is_in_long_sequences(
     shape: dict[str, Any], happens: list[tuple[Any, ...]], checkpoints: dict[int, Path]
