@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -141,10 +141,21 @@ class FailingEngine(SlowEngine):
         return await super().collective_rpc(method, timeout, args, kwargs)
 
 
-def test_an_engine_that_answers_with_errors_is_shown_as_it_last_was_and_its_words_are_logged_once(
+@pytest.fixture
+def server_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[pytest.LogCaptureFixture]:
+    """What is logged below "vllm", each line once whatever handlers another test has left."""
+    log = logging.getLogger("vllm")
+    monkeypatch.setattr(log, "propagate", False)
+    log.addHandler(caplog.handler)
+    yield caplog
+    log.removeHandler(caplog.handler)
+
+
+def test_an_engine_that_answers_with_errors_is_shown_as_it_last_was_and_its_words_are_logged_once(
+    server_log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     monkeypatch.setattr(metrics_page, "_MAX_AGE_S", 0.0)
     engine = FailingEngine()
     page = page_of(app_that_says(APP_S.encode()), engine)
@@ -155,23 +166,22 @@ def test_an_engine_that_answers_with_errors_is_shown_as_it_last_was_and_its_word
     engine.fails = True
     for _ in range(3):
         assert b"ultraserve_hardware_age_seconds" in got(page)[1]
-    told = [record.getMessage() for record in caplog.records]
+    told = [record.getMessage() for record in server_log.records]
     assert len(told) == 2
     assert all("the meters do not add up" in each for each in told)
 
 
 def test_a_look_that_cannot_be_shown_leaves_the_app_s_page(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server_log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unshown(*_: object, **__: object) -> str:
         raise ValueError("an owner that nobody knows")
 
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     monkeypatch.setattr(metrics_page, "report_page", unshown)
     page = page_of(app_that_says(APP_S.encode()), SlowEngine())
     for _ in range(2):
         assert got(page)[1].decode() == APP_S
-    (told,) = [record.getMessage() for record in caplog.records]
+    (told,) = [record.getMessage() for record in server_log.records]
     assert "an owner that nobody knows" in told
 
 
