@@ -5,7 +5,6 @@ It counts bytes and refuses what does not fit; it has no addresses, so it knows 
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Self
 
 from emulator.errors import HbmExhausted
@@ -132,9 +131,7 @@ class HbmAllocator:
         """
         if self._named is None:
             self._named = tuple(
-                MappingProxyType(
-                    {str(owner): held for owner, held in stack.bytes_by_owner().items()}
-                )
+                {str(owner): held for owner, held in stack.bytes_by_owner().items()}
                 for stack in self.usage()
             )
         return self._named
