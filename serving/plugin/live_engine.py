@@ -185,7 +185,7 @@ class LiveEngine:
 
     def _end(self, live: LiveStep) -> tuple[dict[int, RankOutput], StepReport]:
         """The step's outputs and its report, with what is due after it."""
-        self._live.faults.finish(emulated_s=self._time.now_s)
+        self._finish_faults()
         lost_ranks = tuple(sorted({*live.lost_ranks, *self._live.take_lost_ranks()}))
         report, energy = self.report(lost_ranks), self._step_energy(live)
         self._follows_step = True

@@ -85,7 +85,7 @@ class LiveMachine:
         self._repeats = 0
         self._begin_ns: int | None = None
         self._lost_ranks: dict[int, int | None] = {}  # by what fault, if one
-        self._told: dict[int, int | None] = {}  # those that the scheduler has been told of last
+        self._told: dict[int, int | None] = {}  # of the reports since the last `credit`
         self._silences: dict[int, Silence] = {}
 
     @property
@@ -343,7 +343,7 @@ class LiveMachine:
         Ranks that lose their KV in it are told of with those before it.
         """
         owed, self._lost_ranks = self._lost_ranks, {}
-        told = self._told
+        told, self._told = self._told, {}
         done = self.step(steps, {})
         found, self._told = self._told, told
         self._lost_ranks |= found | owed
@@ -352,7 +352,7 @@ class LiveMachine:
     def take_lost_ranks(self) -> tuple[int, ...]:
         """Ranks whose requests must move, and have not been told of; they are with this."""
         lost, self._lost_ranks = self._lost_ranks, {}
-        self._told = lost
+        self._told = lost | self._told
         return tuple(sorted(lost))
 
     def credit(self, moved: Sequence[Moved]) -> int:
@@ -361,8 +361,9 @@ class LiveMachine:
         """
         of_fault: dict[int, list[Moved]] = {}
         others = 0
+        told, self._told = self._told, {}
         for each in moved:
-            number = self._told.get(each.rank)
+            number = told.get(each.rank)
             if number is None:
                 others += 1
             else:
