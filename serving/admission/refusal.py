@@ -19,11 +19,22 @@ class RefusalReason(StrEnum):
     CONCURRENT = "concurrent"
     DRAINING = "draining"
     RESTING = "resting"
+    NO_RANK_UP = "no_rank_up"
+    RECOVERING = "recovering"
+    STALLED = "stalled"
+    ENGINE_GONE = "engine_gone"
 
     @property
     def is_of_server(self) -> bool:
         """It is not the client's load: 503 and UNAVAILABLE, not 429 and RESOURCE_EXHAUSTED."""
-        return self in (RefusalReason.DRAINING, RefusalReason.RESTING)
+        return self in (
+            RefusalReason.DRAINING,
+            RefusalReason.RESTING,
+            RefusalReason.NO_RANK_UP,
+            RefusalReason.RECOVERING,
+            RefusalReason.STALLED,
+            RefusalReason.ENGINE_GONE,
+        )
 
     @property
     def is_of_key(self) -> bool:
