@@ -17,6 +17,9 @@ from serving.front_door.http.http_errors import HttpError
 _ERROR_EVENTS: Final = (b'data: {"error"', b"event: error")
 """How a server-sent event that is an error begins, in OpenAI's API and in Anthropic's."""
 
+_SPEAKER: Final = b'"delta":{"role":"assistant","content":""}'
+"""What a chat's stream begins with in vLLM, before it looks whether there is a first token."""
+
 _FRAMEWORK: Final = b'{"detail"'
 """How FastAPI's own errors begin."""
 
@@ -34,6 +37,11 @@ class AppAnswer:
     def is_failed(self) -> bool:
         """Whether the app has met an error that is not the client's, or may not be."""
         return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.is_failed_stream
+
+    @property
+    def is_prelude(self) -> bool:
+        """Whether it is a stream that has said no more than who speaks."""
+        return self.streams_events and _SPEAKER in self.first and self.status == HTTPStatus.OK
 
     @property
     def is_failed_stream(self) -> bool:

@@ -35,6 +35,7 @@ from serving.front_door.http.http_errors import HttpError, HttpRefused, answer, 
 from serving.front_door.http.http_exchange import TOOK_TOO_LONG, HttpExchange
 from serving.front_door.http.json_body import check_json
 from serving.front_door.http.missing_apis import missing_api
+from serving.front_door.http.model_card import ModelCards
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.rate_headers import rate_headers
 from serving.front_door.http.request_body import BodyReader, ClientGone, let_go
@@ -82,7 +83,7 @@ class HttpDoor:
         request_wall_s_max: float,
         missing: Collection[str] = (),
     ) -> None:
-        self._app = app
+        self._app = ModelCards(app)
         self._missing = missing
         self._keys = keys
         self._door = door

@@ -4,8 +4,9 @@ The door has read the body, so the app gets it in one message. When the request'
 app is told that the client has gone, which is what it listens for, and the client is told the
 reason; what the app still sends is dropped.
 
-The response's beginning is kept until the first part of its body: a stream whose first event is an
-error is then answered as one that has not begun, with a status that says so.
+The response's beginning is kept until the first part of its body that says something: a stream that
+is an error from its first event on is answered as one that has not begun, with a status that says
+so.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ class HttpExchange:
         self._headers = headers
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._instead = instead
-        self._start: Message | None = None  # of the response, until its body begins
+        self._kept: list[Message] = []  # the response's beginning, until its body says something
         self._streams_events = False
         self.began = False
         self.replaced = False
@@ -102,27 +103,36 @@ class HttpExchange:
             return
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self._start = {**message, "headers": self._with_headers(message)}
+            self._kept = [{**message, "headers": self._with_headers(message)}]
             return
-        start, self._start = self._start, None
-        if start is not None:
-            error = self._instead(self._begun(start, message))
-            if error is not None:
-                await self._replace(error)
-                return
-            self.began = True
-            await self._send(start)
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
+        is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if self._kept and await self._keeps(message, is_last=is_last):
+            return
+        if is_last:
             self.complete = True
         await self._send(message)
 
-    def _begun(self, start: Message, message: Message) -> AppAnswer:
-        return AppAnswer(
+    async def _keeps(self, message: Message, *, is_last: bool) -> bool:
+        """Whether `message` of the response's beginning does not go out yet, or never will."""
+        start = self._kept[0]
+        begun = AppAnswer(
             status=start["status"],
             headers=start["headers"],
             first=bytes(message.get("body", b"")),
             streams_events=self._streams_events,
         )
+        if begun.is_prelude and not is_last:
+            self._kept.append(message)
+            return True
+        kept, self._kept = self._kept, []
+        error = self._instead(begun)
+        if error is not None:
+            await self._replace(error)
+            return True
+        self.began = True
+        for each in kept:
+            await self._send(each)
+        return False
 
     async def _replace(self, error: HttpError) -> None:
         """Answer `error` where the app has begun another answer, of which nothing was sent."""
