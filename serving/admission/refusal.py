@@ -17,6 +17,7 @@ class RefusalReason(StrEnum):
     REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_MINUTE = "tokens_per_minute"
     CONCURRENT = "concurrent"
+    GRAMMARS_PER_MINUTE = "grammars_per_minute"
     DRAINING = "draining"
     RESTING = "resting"
     NO_RANK_UP = "no_rank_up"
@@ -43,6 +44,7 @@ class RefusalReason(StrEnum):
             RefusalReason.REQUESTS_PER_MINUTE,
             RefusalReason.TOKENS_PER_MINUTE,
             RefusalReason.CONCURRENT,
+            RefusalReason.GRAMMARS_PER_MINUTE,
         )
 
 

@@ -3,8 +3,8 @@
 vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM. It is wrapped once: what
 is really asked for is declared there, batch work awaits its turn, the class of work is the
 scheduler's priority, and the ticket hears of each sequence what `serving.plugin.request_watch`
-sees. A call that comes without a ticket, by whatever way, enters as anonymous interactive work or is
-refused.
+sees. A call that comes without a ticket, by whatever way, enters as anonymous interactive work or
+is refused.
 
 All prompts of a request are declared before the first of them runs: vLLM makes the generators of
 all, and then reads them.
@@ -23,6 +23,7 @@ from serving.admission.work import PRIORITY, Client, Work, WorkClass
 from serving.admission.work_estimate import UNSAID_NEW_TOKENS
 from serving.front_door.declared_beams import declare_beams, is_declared, prompt_tokens_of
 from serving.front_door.door import Door
+from serving.front_door.grammar_limits import GrammarLimits
 from serving.front_door.ticket import Ticket
 from serving.plugin.refused_request import RefusedRequest
 from serving.plugin.request_watch import RequestWatch
@@ -80,22 +81,13 @@ def admit_generation(engine: Any, door: Door) -> None:
     watch.install()
     _guard_preflight(engine, door)
     declare_beams(current_ticket.get, _declare)
-    engine.generate = _admitted(engine, door, watch)
+    engine.generate = _declared(_admitted(engine, door, watch), engine, door)
 
 
 def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
     generate: _Generate = engine.generate
     sets_priority = engine.vllm_config.scheduler_config.policy == "priority"
     context_tokens = engine.vllm_config.model_config.max_model_len
-
-    def declared(
-        prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
-    ) -> AsyncGenerator[Any, None]:
-        """As vLLM's, but that a call which its key's limits do not allow fails at once."""
-        ticket = current_ticket.get()
-        if ticket is not None and not is_declared():
-            _declare(ticket, _counted(prompt, sampling_params, context_tokens))
-        return admitted(prompt, sampling_params, request_id, **kwargs)
 
     async def admitted(
         prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
@@ -128,6 +120,24 @@ def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
                 if own is not None:
                     own.leave(outcome)
 
+    return admitted
+
+
+def _declared(admitted: _Generate, engine: Any, door: Door) -> _Generate:
+    """As `admitted`, but that a call which its key's limits do not allow fails when it is made."""
+    context_tokens = engine.vllm_config.model_config.max_model_len
+    grammars = GrammarLimits()
+
+    def declared(
+        prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        ticket = current_ticket.get()
+        if sampling_params.structured_outputs is not None:
+            _admit_grammar(door, grammars, ticket, sampling_params.structured_outputs)
+        if ticket is not None and not is_declared():
+            _declare(ticket, _counted(prompt, sampling_params, context_tokens))
+        return admitted(prompt, sampling_params, request_id, **kwargs)
+
     return declared
 
 
@@ -135,6 +145,19 @@ def _declare(ticket: Ticket, counted: Counted) -> None:
     try:
         ticket.declare(counted)
     except Refused as refused:
+        raise RefusedRequest(refused) from None
+
+
+def _admit_grammar(
+    door: Door, grammars: GrammarLimits, ticket: Ticket | None, structured: Any
+) -> None:
+    """Let a grammar be compiled, or raise what vLLM answers with 400 or 429."""
+    try:
+        grammars.admit(Client() if ticket is None else ticket.work.client, structured)
+    except Refused as refused:
+        if ticket is not None:
+            ticket.refusal = refused
+            door.count_refusal(refused, ticket.work.work_class)
         raise RefusedRequest(refused) from None
 
 

@@ -55,9 +55,7 @@ class FrontDoor:
         self.keys = KeyRing.of(settings, control_secret=control_secret)
         capacity = EngineCapacity(engine)
         self.door = Door(settings.limits, capacity, metrics=DoorMetrics())
-        self.readiness = Readiness(
-            engine, lambda: self.door.closed, seats=lambda: capacity().seats
-        )
+        self.readiness = Readiness(engine, lambda: self.door.closed, seats=lambda: capacity().seats)
         admit_generation(engine, self.door)
         self.hardware = HardwareWatch(engine)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final
 
-from serving.front_door.http.asgi import Headers, Message, Receive, Send
 from serving.front_door.http.app_errors import AppAnswer
+from serving.front_door.http.asgi import Headers, Message, Receive, Send
 from serving.front_door.http.http_errors import HttpError, answer
 
 _DISCONNECT: Final = {"type": "http.disconnect"}
@@ -25,8 +25,8 @@ _EVENTS: Final = b"text/event-stream"
 class HttpExchange:
     """Between the server's `receive` and `send` and those of the app.
 
-    `headers` are added to the response, unless the app has set the same ones. `instead` says what to
-    answer in the place of what the app begins to; None: let it pass.
+    `headers` are added to the response, unless the app has set the same ones. `instead` says what
+    to answer in the place of what the app begins to; None: let it pass.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.admission.entry import Outcome
 from serving.admission.work import WorkClass
+from serving.front_door.http import request_work
 from tests.serving.front_door.http.http_doors import MODEL, HttpServer
 from tests.serving.front_door.http.test_http_door import run
 
@@ -74,8 +75,6 @@ def test_what_the_estimate_could_not_see_is_refused_before_any_of_it_runs(
     rich: KeyRing, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """A body that the gateway counts as one answer, whatever the reason."""
-    from serving.front_door.http import request_work
-
     monkeypatch.setattr(request_work, "_choices", lambda *_: 1)
 
     async def use(server: HttpServer) -> None:
@@ -94,8 +93,6 @@ def test_what_the_estimate_could_not_see_is_refused_before_any_of_it_runs(
 def test_prompts_in_a_list_are_refused_together(
     rich: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from serving.front_door.http import request_work
-
     monkeypatch.setattr(request_work, "_prompts", lambda _: (1, 1))
 
     async def use(server: HttpServer) -> None:
@@ -134,3 +131,47 @@ def test_a_chat_that_does_not_say_how_long_it_gets_is_no_whole_context(rich: Key
         assert answer.status_code == 200
 
     run(use, keys=rich)
+
+
+HEAVY_SCHEMA = {"enum": [f"value-{each}" for each in range(50_000)]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"structured_outputs": {"json": HEAVY_SCHEMA}},
+        {"structured_outputs": {"choice": HEAVY_SCHEMA["enum"]}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "heavy", "schema": HEAVY_SCHEMA},
+            }
+        },
+    ],
+)
+def test_a_schema_that_takes_a_minute_to_compile_is_the_request_s_mistake(
+    body: dict[str, Any], stream: bool
+) -> None:
+    async def use(server: HttpServer) -> None:
+        answer = await ask(server, "/v1/chat/completions", stream=stream, **body)
+        assert answer.status_code == 400, answer.text
+        assert "weight of at most 100,000" in answer.json()["error"]["message"]
+        assert server.core.added == []
+        light = {"structured_outputs": {"json": {"enum": ["yes", "no"]}}}
+        assert (await ask(server, max_tokens=2, **light)).status_code == 200
+
+    run(use, body_bytes_max=4 * 2**20)
+
+
+def test_a_key_has_so_many_schemas_a_minute(keys: KeyRing) -> None:
+    async def use(server: HttpServer) -> None:
+        for number in range(20):
+            values = [f"value-{number}-{each}" for each in range(5_000)]
+            answer = await ask(server, max_tokens=2, structured_outputs={"choice": values})
+            if answer.status_code != 200:
+                break
+        refused(answer, "grammars_per_minute")
+        assert 2 <= number <= 10
+
+    run(use, keys=keys, body_bytes_max=4 * 2**20)

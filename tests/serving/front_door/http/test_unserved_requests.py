@@ -1,4 +1,4 @@
-"""What cannot be served is told so: a status, the API's own shape, a reason, and when to come back."""
+"""What cannot be served is told so: a status, the API's shape, a reason, when to come back."""
 
 import asyncio
 from typing import Any
@@ -81,9 +81,7 @@ def test_a_request_that_no_rank_takes_is_told_so(stream: bool) -> None:
 
 
 def test_a_source_that_was_added_speaks_to_requests_and_probes() -> None:
-    stalled = Refused(
-        RefusalReason.STALLED, "a chip hangs", retry_after_s=12.0, rate=RateState()
-    )
+    stalled = Refused(RefusalReason.STALLED, "a chip hangs", retry_after_s=12.0, rate=RateState())
     said: list[Refused] = [stalled]
 
     async def use(server: HttpServer) -> None:
