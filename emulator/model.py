@@ -47,7 +47,8 @@ from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.figure import Figure, NamedFigures
 from emulator.specs.health import Health
 from emulator.specs.model import ModelSpec
-from emulator.specs.models import MODELS, model_by_name
+from emulator.specs.models import MODELS, model_by_name, unknown_model
+from emulator.specs.name_suggestions import did_you_mean
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement, ExpertTransfer
@@ -190,6 +191,7 @@ __all__ = [
     "compiled_lnc",
     "connected_chips",
     "core_map",
+    "did_you_mean",
     "expected_accepted",
     "experts_moved",
     "forward_flops",
@@ -215,6 +217,7 @@ __all__ = [
     "training_memory",
     "transfer_bytes",
     "tray_of",
+    "unknown_model",
     "wanted_watts",
     "weights_read",
     "with_readings",

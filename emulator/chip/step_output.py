@@ -1,6 +1,6 @@
 """The end of a step on a rank's leading chip: project, sample, remember, score prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,10 @@ def sample_step(
         request = requests[item.request_id]
         end = item.first_position + item.new_tokens
         if request.sampling.prompt_logprobs is not None:
-            complete = _score_prompt(shard, request, item, x[start : start + item.new_tokens])
+            own = x[start : start + item.new_tokens]
+            complete = score_prompt(
+                request, item, lambda first, last, own=own: logits(shard, own[first:last])
+            )
             if complete is not None:
                 prompt_rows[item.request_id] = complete
         if end == len(request):
@@ -69,13 +72,14 @@ def no_output(rank: int, prompt_rows: dict[str, RowLogprobs] | None = None) -> R
     )
 
 
-def _score_prompt(
-    shard: ModelShard, request: ChipRequest, item: Scheduled, x: F32
+def score_prompt(
+    request: ChipRequest, item: Scheduled, scores: Callable[[int, int], F32]
 ) -> RowLogprobs | None:
     """Add the log-probabilities of this chunk's prompt tokens; returns all of them at the end.
 
-    Row i of `x` predicts the token at position first_position + i + 1. What a preempted request
-    computes again is neither scored nor returned again.
+    `scores(first, last)` are the logits [last - first, vocab] of rows of the chunk, of which row i
+    predicts the token at position first_position + i + 1. What a preempted request computes again
+    is neither scored nor returned again.
     """
     count = request.sampling.prompt_logprobs
     assert count is not None
@@ -84,8 +88,8 @@ def _score_prompt(
     last = min(end, request.prompt_tokens - 1)
     if first < last:
         following = request.tokens(first + 1, last + 1)
-        rows = x[first - item.first_position : last - item.first_position]
-        request.prompt_rows.append(prompt_logprobs(logits(shard, rows), following, count))
+        rows = scores(first - item.first_position, last - item.first_position)
+        request.prompt_rows.append(prompt_logprobs(rows, following, count))
         request.scored_tokens = last
     return _concatenate(request) if end >= request.prompt_tokens else None
 

@@ -11,6 +11,7 @@ from emulator.specs.catalog.mixtral_8x7b import MIXTRAL_8X7B
 from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.specs.catalog.qwen3_235b_a22b import QWEN3_235B_A22B
 from emulator.specs.model import ModelSpec
+from emulator.specs.name_suggestions import did_you_mean
 
 MODELS: Final[dict[str, ModelSpec]] = {
     model.name: model
@@ -33,5 +34,10 @@ MODELS: Final[dict[str, ModelSpec]] = {
 def model_by_name(name: str) -> ModelSpec:
     """The model of that name, in any case; raises ConfigError that lists the names."""
     if name.lower() not in MODELS:
-        raise ConfigError(field="model", value=name, expected=f"one of {', '.join(MODELS)}")
+        raise unknown_model(name, f"one of {', '.join(MODELS)}")
     return MODELS[name.lower()]
+
+
+def unknown_model(name: str, expected: str) -> ConfigError:
+    """What is told of a model that is no catalog name: what is `expected`, and what was meant."""
+    return ConfigError(field="model", value=name, expected=expected + did_you_mean(name, MODELS))

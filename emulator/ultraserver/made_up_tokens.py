@@ -2,11 +2,13 @@
 
 It stands where the fleet stands, knows the same requests, and answers every step at once. A greedy
 text depends on its prompt and the position alone, any other on its request's seed too; grammars and
-logit options are kept. Nothing here says anything about a model.
+logit options are kept, and log-probabilities, those of prompts too, are of the same made-up scores.
+Nothing here says anything about a model.
 """
 
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +18,17 @@ from tokenizers import Tokenizer
 
 from emulator.chip.commands import NO_BITMASK
 from emulator.chip.request_table import ChipRequest, RequestTable
-from emulator.chip.step_output import bitmask_rows
+from emulator.chip.step_output import bitmask_rows, score_prompt
 from emulator.compute.sampling import sample
 from emulator.errors import CheckpointError
-from emulator.specs.step import RankOutput, RankStep
+from emulator.specs.step import RankOutput, RankStep, RowLogprobs, Scheduled
 from emulator.ultraserver.lockstep import StepResult
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
+
+_PROMPT_ROWS: Final = 128
+"""Of a prompt that are scored at once; with 200,000 tokens a row is 0.8 MB."""
 
 _NEVER: Final = np.float32(-1e9)  # below any score, above minus infinity: a grammar may ask for it
 
@@ -57,8 +62,13 @@ class MadeUpTokens:
         table = self._tables[step.rank]
         table.apply(step)
         names, requests = [], []
+        prompt_rows: dict[str, RowLogprobs] = {}
         for item in step.scheduled:
             request = table[item.request_id]
+            if request.sampling.prompt_logprobs is not None:
+                complete = self._score_prompt(request, item)
+                if complete is not None:
+                    prompt_rows[item.request_id] = complete
             if item.first_position + item.new_tokens == len(request):
                 names.append(item.request_id)
                 requests.append(request)
@@ -74,7 +84,7 @@ class MadeUpTokens:
         if len(plain) < len(names):
             # Rows with options go through the real sampler, over made-up scores.
             drawn = sample(
-                np.array([self._scores(request) for request in requests]),
+                np.array([self._scores(request, len(request)) for request in requests]),
                 [request.sampling for request in requests],
                 [request.prompt for request in requests],
                 [request.generated for request in requests],
@@ -88,18 +98,35 @@ class MadeUpTokens:
             request_ids=names,
             token_ids=token_ids,
             logprobs=logprobs,
-            prompt_logprobs={},
+            prompt_logprobs=prompt_rows,
         )
+
+    def _score_prompt(self, request: ChipRequest, item: Scheduled) -> RowLogprobs | None:
+        """As a chip does, `_PROMPT_ROWS` at a time: a row is as wide as the vocabulary."""
+        end, complete = item.first_position + item.new_tokens, None
+        for start in range(item.first_position, end, _PROMPT_ROWS):
+            rows = min(_PROMPT_ROWS, end - start)
+            part = replace(item, first_position=start, new_tokens=rows)
+            complete = score_prompt(
+                request,
+                part,
+                lambda first, last, start=start: np.array(
+                    [self._scores(request, start + row + 1) for row in range(first, last)]
+                ),
+            )
+        return complete
 
     def _draw(self, requests: Sequence[ChipRequest]) -> I64:
         """The word with the highest made-up score, without making the scores."""
-        best = [_generator(request).integers(len(self._words)) for request in requests]
+        best = [
+            _generator(request, len(request)).integers(len(self._words)) for request in requests
+        ]
         words: I64 = self._words[np.array(best, dtype=np.int64)]
         return words
 
-    def _scores(self, request: ChipRequest) -> F32:
-        """Made-up logits [vocab]: the word that `_draw` gives is the best of them."""
-        generator = _generator(request)
+    def _scores(self, request: ChipRequest, position: int) -> F32:
+        """Made-up logits [vocab] at `position`: the word that `_draw` gives is the best of them."""
+        generator = _generator(request, position)
         best = self._words[generator.integers(len(self._words))]
         scores = np.full(self._vocab, _NEVER)
         scores[self._words] = generator.standard_normal(len(self._words), dtype=np.float32)
@@ -107,12 +134,12 @@ class MadeUpTokens:
         return scores
 
 
-def _generator(request: ChipRequest) -> np.random.Generator:
+def _generator(request: ChipRequest, position: int) -> np.random.Generator:
     """Seeded by the prompt and the position, and by the request's seed unless it is greedy."""
     sampling = request.sampling
     seed = 0 if sampling.temperature == 0.0 or sampling.seed is None else sampling.seed
     # A client's seed may be negative, and NumPy takes none that is.
-    entropy = [zlib.crc32(request.prompt.tobytes()), len(request), seed % 2**64]
+    entropy = [zlib.crc32(request.prompt.tobytes()), position, seed % 2**64]
     return np.random.default_rng(entropy)
 
 

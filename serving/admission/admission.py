@@ -31,7 +31,7 @@ from serving.admission.entry import Entry, Outcome, Stage
 from serving.admission.entry_parts import Counted
 from serving.admission.inside import Inside
 from serving.admission.refusal import RateState, RefusalReason, Refused
-from serving.admission.refusing import batch_pace_s, refusal
+from serving.admission.refusing import batch_pace_s, excess_refusal, refusal
 from serving.admission.work import Client, Work, WorkClass
 
 _INTERACTIVE, _BATCH = WorkClass.INTERACTIVE, WorkClass.BATCH
@@ -80,7 +80,9 @@ class Admission:
             raise refused
         self._numbers += 1
         entry = Entry.of(work, number=self._numbers, now_s=now_s)
-        self._inside.books.charge(work.client, entry.charged_tokens, now_s)
+        self._inside.books.charge(
+            work.client, entry.charged_tokens, now_s, sequences=entry.charged_sequences
+        )
         self._counts[work.work_class].entered += 1
         if work.work_class is _BATCH:
             self._inside.queue.add(entry)
@@ -149,6 +151,30 @@ class Admission:
     def open(self) -> None:
         """Let new work enter again."""
         self._inside.closed = None
+
+    def declare(self, entry: Entry, counted: Counted, now_s: float) -> None:
+        """The engine is about to be asked for `counted`; its key is charged for what the estimate
+        left out, or Refused is raised, which is counted, and nothing is charged.
+        """
+        self._pass(now_s)
+        if entry.stage is Stage.LEFT:
+            return
+        entry.declared_sequences += counted.sequences
+        entry.declared_tokens += counted.prompt_tokens + counted.new_tokens_max
+        sequences = max(0, entry.declared_sequences - entry.charged_sequences)
+        tokens = max(0, entry.declared_tokens - entry.charged_tokens)
+        if not sequences and not tokens:
+            return
+        client = entry.work.client
+        refused = excess_refusal(
+            self._inside, client, tokens=tokens, sequences=sequences, now_s=now_s
+        )
+        if refused is not None:
+            self._counts[entry.work_class].refuse(refused.reason)
+            raise refused
+        self._inside.books.charge(client, tokens, now_s, sequences=sequences, requests=0)
+        entry.charged_sequences += sequences
+        entry.charged_tokens += tokens
 
     def begin(self, entry: Entry, counted: Counted, now_s: float) -> None:
         """The engine takes sequences of an entry that has its turn, and has counted them."""
@@ -223,7 +249,7 @@ class Admission:
             self._inside.waiting[entry.work_class].pop(entry.number, None)
         used_tokens = entry.counted_tokens + entry.made_tokens
         self._inside.books.correct(entry.work.client, used_tokens - entry.charged_tokens, now_s)
-        self._inside.books.leave(entry.work.client)
+        self._inside.books.leave(entry.work.client, sequences=entry.charged_sequences)
         if outcome is Outcome.FINISHED:
             stay_s = now_s - entry.entered_s
             last_s = self._inside.stay_s

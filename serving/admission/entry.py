@@ -32,7 +32,8 @@ class Entry:
         number: in the order of entering.
         stage: see `Stage`.
         entered_s, turn_s: emulated seconds; `turn_s` is when the engine could have it.
-        charged_tokens: of its key's minute, until the truth is known.
+        charged_tokens, charged_sequences: of its key's limits, until the truth is known.
+        declared_tokens, declared_sequences: that the engine was asked for so far, counted exactly.
         predicted_s: from `turn_s` to the first token, as it was expected then; None: unknown.
         sequences, prompt_tokens, new_tokens_max: of the part that has not ended.
         waiting_sequences, waiting_tokens: of the part that has no token yet.
@@ -49,6 +50,7 @@ class Entry:
     entered_s: float
     turn_s: float
     charged_tokens: int
+    charged_sequences: int
     sequences: int
     prompt_tokens: int
     new_tokens_max: int
@@ -56,6 +58,8 @@ class Entry:
     waiting_tokens: int
     stage: Stage = Stage.QUEUED
     predicted_s: float | None = None
+    declared_tokens: int = 0
+    declared_sequences: int = 0
     begun_sequences: int = 0
     estimated_tokens: int = 0
     estimated_new_tokens: int = 0
@@ -74,6 +78,7 @@ class Entry:
             entered_s=now_s,
             turn_s=now_s,
             charged_tokens=work.prompt_tokens + work.new_tokens_max,
+            charged_sequences=work.sequences,
             sequences=work.sequences,
             prompt_tokens=work.prompt_tokens,
             new_tokens_max=work.new_tokens_max,

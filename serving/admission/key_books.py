@@ -1,4 +1,4 @@
-"""What each key has used of its limits: requests and tokens of a minute, and requests at once."""
+"""What each key has used of its limits: requests and tokens of a minute, and sequences at once."""
 
 import math
 from collections import OrderedDict
@@ -39,7 +39,8 @@ class KeyBooks:
     Keys' limits may change while their requests run: `charge` is told those of now, `correct` and
     `leave` those that the request was charged by.
 
-    Invariant: a key's `inside` is how many of its requests were charged and have not left.
+    Invariant: a key's `inside` is how many sequences were charged with its requests that have not
+    left.
     """
 
     def __init__(self, names_max: int = NAMES_MAX) -> None:
@@ -50,37 +51,45 @@ class KeyBooks:
         return len(self._books)
 
     def inside(self, name: str) -> int:
-        """Requests of this key that have not left; 0 of a key without limits."""
+        """Sequences of this key's requests that have not left; 0 of a key without limits."""
         book = self._books.get(name)
         return book.inside if book else 0
 
-    def over_limit(self, client: Client, tokens: int, now_s: float) -> OverLimit | None:
-        """The first limit that a request of `tokens` would break; None: it may enter."""
+    def over_limit(
+        self, client: Client, tokens: int, now_s: float, *, sequences: int = 1, requests: int = 1
+    ) -> OverLimit | None:
+        """The first limit that a request of `tokens` and `sequences` would break; None: it may
+        enter. Without `requests` it is more of one that is inside.
+        """
         if not client.is_limited:
             return None
         book = self._book(client, now_s)
         limits = book.limits
-        if limits.concurrent is not None and book.inside >= limits.concurrent:
-            message = f"{book.inside} requests of this key run at once, its limit"
-            return OverLimit(reason=RefusalReason.CONCURRENT, message=message, wait_s=None)
-        if book.requests is not None and (wait_s := book.requests.wait_s(1, now_s)) > 0:
+        at_once = limits.concurrent
+        if sequences and at_once is not None and book.inside + sequences > at_once:
+            return _over_concurrent(book.inside, sequences, at_once)
+        if requests and book.requests and (wait_s := book.requests.wait_s(requests, now_s)) > 0:
             return OverLimit(
                 reason=RefusalReason.REQUESTS_PER_MINUTE,
                 message=f"this key's {book.requests.limit:,} requests a minute are used",
                 wait_s=wait_s,
             )
-        if book.tokens is not None and (wait_s := book.tokens.wait_s(tokens, now_s)) > 0:
+        if tokens and book.tokens and (wait_s := book.tokens.wait_s(tokens, now_s)) > 0:
             return _over_tokens(book.tokens, tokens, wait_s, now_s)
         return None
 
-    def charge(self, client: Client, tokens: int, now_s: float) -> None:
-        """Count a request that enters, with its estimated tokens."""
+    def charge(
+        self, client: Client, tokens: int, now_s: float, *, sequences: int = 1, requests: int = 1
+    ) -> None:
+        """Count a request that enters, with its estimated tokens and sequences; without `requests`
+        what one that is inside asks for beyond its estimate.
+        """
         if not client.is_limited:
             return
         book = self._book(client, now_s)
-        book.inside += 1
+        book.inside += sequences
         if book.requests is not None:
-            book.requests.take(1, now_s)
+            book.requests.take(requests, now_s)
         if book.tokens is not None:
             book.tokens.take(tokens, now_s)
 
@@ -95,12 +104,12 @@ class KeyBooks:
         if book is not None and book.tokens is not None and book.limits == client.limits:
             book.tokens.take(tokens, now_s)
 
-    def leave(self, client: Client) -> None:
-        """A request is over; one of a client without limits was not charged."""
+    def leave(self, client: Client, *, sequences: int = 1) -> None:
+        """A request of so many is over; one of a client without limits was not charged."""
         if client.is_limited:
             book = self._books[client.name]
-            assert book.inside > 0, "it was charged"
-            book.inside -= 1
+            assert book.inside >= sequences, "it was charged"
+            book.inside -= sequences
 
     def rate(self, client: Client, now_s: float, dilation: float) -> RateState:
         """What is left of the key's minute; seconds are wall."""
@@ -149,6 +158,17 @@ def _rate(book: _Book, now_s: float, dilation: float) -> RateState:
         remaining_tokens=max(0, math.floor(tokens.left(now_s))) if tokens else None,
         reset_tokens_s=tokens.full_in_s(now_s) * dilation if tokens else None,
     )
+
+
+def _over_concurrent(inside: int, sequences: int, limit: int) -> OverLimit:
+    if sequences == 1:
+        message = f"{inside:,} sequences of this key run at once, its limit"
+    else:
+        message = (
+            f"the request has {sequences:,} sequences (prompts times n), {inside:,} of this key "
+            f"run, and {limit:,} may at once"
+        )
+    return OverLimit(reason=RefusalReason.CONCURRENT, message=message, wait_s=None)
 
 
 def _over_tokens(budget: RateBudget, tokens: int, wait_s: float, now_s: float) -> OverLimit:

@@ -17,13 +17,25 @@ class RefusalReason(StrEnum):
     REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_MINUTE = "tokens_per_minute"
     CONCURRENT = "concurrent"
+    GRAMMARS_PER_MINUTE = "grammars_per_minute"
     DRAINING = "draining"
     RESTING = "resting"
+    NO_RANK_UP = "no_rank_up"
+    RECOVERING = "recovering"
+    STALLED = "stalled"
+    ENGINE_GONE = "engine_gone"
 
     @property
     def is_of_server(self) -> bool:
         """It is not the client's load: 503 and UNAVAILABLE, not 429 and RESOURCE_EXHAUSTED."""
-        return self in (RefusalReason.DRAINING, RefusalReason.RESTING)
+        return self in (
+            RefusalReason.DRAINING,
+            RefusalReason.RESTING,
+            RefusalReason.NO_RANK_UP,
+            RefusalReason.RECOVERING,
+            RefusalReason.STALLED,
+            RefusalReason.ENGINE_GONE,
+        )
 
     @property
     def is_of_key(self) -> bool:
@@ -32,6 +44,7 @@ class RefusalReason(StrEnum):
             RefusalReason.REQUESTS_PER_MINUTE,
             RefusalReason.TOKENS_PER_MINUTE,
             RefusalReason.CONCURRENT,
+            RefusalReason.GRAMMARS_PER_MINUTE,
         )
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from serving.admission.inside import Inside
+from serving.admission.key_books import OverLimit
 from serving.admission.refusal import RefusalReason, Refused
 from serving.admission.work import Client, Work, WorkClass
 
@@ -23,18 +24,33 @@ def refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
     if inside.closed is not None:
         rate = inside.books.rate(work.client, now_s, inside.capacity.dilation)
         return inside.closed.again(rate)
-    over = inside.books.over_limit(work.client, work.prompt_tokens + work.new_tokens_max, now_s)
+    tokens = work.prompt_tokens + work.new_tokens_max
+    over = inside.books.over_limit(work.client, tokens, now_s, sequences=work.sequences)
     if over is not None:
-        wait_s = over.wait_s if over.wait_s is not None else _stay_hint_s(inside, work.client)
-        return _refused(inside, over.reason, over.message, wait_s, work.client, now_s)
+        return _over_limit(inside, over, work.client, now_s)
     if work.work_class is WorkClass.BATCH:
         return _batch_refusal(inside, work, now_s)
     return _queue_refusal(inside, work, now_s) or _target_refusal(inside, work, now_s)
 
 
+def excess_refusal(
+    inside: Inside, client: Client, *, tokens: int, sequences: int, now_s: float
+) -> Refused | None:
+    """Why a request of `client` that is inside may not ask the engine for so much more than it was
+    charged for; None: it may.
+    """
+    over = inside.books.over_limit(client, tokens, now_s, sequences=sequences, requests=0)
+    return None if over is None else _over_limit(inside, over, client, now_s)
+
+
 def batch_pace_s(inside: Inside, tokens: int) -> float:
     """Emulated seconds in which batch prompts of so many tokens have their turn."""
     return _seconds(tokens, inside.batch_turns.per_s)
+
+
+def _over_limit(inside: Inside, over: OverLimit, client: Client, now_s: float) -> Refused:
+    wait_s = over.wait_s if over.wait_s is not None else _stay_hint_s(inside, client)
+    return _refused(inside, over.reason, over.message, wait_s, client, now_s)
 
 
 def _batch_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:

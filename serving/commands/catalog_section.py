@@ -19,6 +19,7 @@ from emulator.model import (
     Switch,
     SystemSpec,
     core_map,
+    did_you_mean,
     with_readings,
 )
 
@@ -73,8 +74,9 @@ def sections_of(name: str, readings: Sequence[str] = ()) -> tuple[Section, ...]:
     names = {name, *(sheet.name for sheet in DATA_SHEETS.values() if name in sheet.aliases)}
     found = tuple(section for section in _catalog() if section.name in names)
     if not found:
-        known = ", ".join(section.name for section in _catalog())
-        raise ConfigError(field="name", value=asked, expected=f"one of {known}")
+        known = [section.name for section in _catalog()]
+        expected = f"one of {', '.join(known)}{did_you_mean(asked, known)}"
+        raise ConfigError(field="name", value=asked, expected=expected)
     if readings:
         raise ConfigError(
             field="reading", value=readings[0], expected=f"nothing: {name} has no switches"

@@ -22,6 +22,7 @@ from emulator.model import (
     compiled_lnc,
     resolve_cores,
     system_by_name,
+    unknown_model,
     with_readings,
 )
 from serving.commands.day_night_arguments import add_day_night_arguments
@@ -284,11 +285,7 @@ def _model_and_weights(args: argparse.Namespace, model: str | None) -> tuple[str
             field="model", value=model, expected="a catalog name when --weights is given"
         )
     if not weights_directory(model).is_dir():
-        raise ConfigError(
-            field="model",
-            value=model,
-            expected=f"a checkpoint directory or one of {', '.join(sorted(MODELS))}",
-        )
+        raise unknown_model(model, f"a checkpoint directory or one of {', '.join(sorted(MODELS))}")
     return None, weights_directory(model)
 
 

@@ -1,9 +1,13 @@
 """Every generation goes by the door: whoever calls `engine.generate` has a ticket, or gets one.
 
-vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM. It is wrapped once: batch
-work awaits its turn there, the class of work is the scheduler's priority, and the ticket hears of
-each sequence what `serving.plugin.request_watch` sees. A call that comes without a ticket, by
-whatever way, enters as anonymous interactive work or is refused.
+vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM. It is wrapped once: what
+is really asked for is declared there, batch work awaits its turn, the class of work is the
+scheduler's priority, and the ticket hears of each sequence what `serving.plugin.request_watch`
+sees. A call that comes without a ticket, by whatever way, enters as anonymous interactive work or
+is refused.
+
+All prompts of a request are declared before the first of them runs: vLLM makes the generators of
+all, and then reads them.
 """
 
 import asyncio
@@ -16,7 +20,10 @@ from serving.admission.entry import Outcome
 from serving.admission.entry_parts import Counted
 from serving.admission.refusal import Refused
 from serving.admission.work import PRIORITY, Client, Work, WorkClass
+from serving.admission.work_estimate import UNSAID_NEW_TOKENS
+from serving.front_door.declared_beams import declare_beams, is_declared, prompt_tokens_of
 from serving.front_door.door import Door
+from serving.front_door.grammar_limits import GrammarLimits
 from serving.front_door.ticket import Ticket
 from serving.plugin.refused_request import RefusedRequest
 from serving.plugin.request_watch import RequestWatch
@@ -73,7 +80,8 @@ def admit_generation(engine: Any, door: Door) -> None:
     watch = RequestWatch(engine, _generation.get, door.look_soon)
     watch.install()
     _guard_preflight(engine, door)
-    engine.generate = _admitted(engine, door, watch)
+    declare_beams(current_ticket.get, _declare)
+    engine.generate = _declared(_admitted(engine, door, watch), engine, door)
 
 
 def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
@@ -115,6 +123,59 @@ def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
     return admitted
 
 
+def _declared(admitted: _Generate, engine: Any, door: Door) -> _Generate:
+    """As `admitted`, but that a call which its key's limits do not allow fails when it is made."""
+    context_tokens = engine.vllm_config.model_config.max_model_len
+    grammars = GrammarLimits()
+
+    def declared(
+        prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        ticket = current_ticket.get()
+        if sampling_params.structured_outputs is not None:
+            _admit_grammar(door, grammars, ticket, sampling_params.structured_outputs)
+        if ticket is not None and not is_declared():
+            _declare(ticket, _counted(prompt, sampling_params, context_tokens))
+        return admitted(prompt, sampling_params, request_id, **kwargs)
+
+    return declared
+
+
+def _declare(ticket: Ticket, counted: Counted) -> None:
+    try:
+        ticket.declare(counted)
+    except Refused as refused:
+        raise RefusedRequest(refused) from None
+
+
+def _admit_grammar(
+    door: Door, grammars: GrammarLimits, ticket: Ticket | None, structured: Any
+) -> None:
+    """Let a grammar be compiled, or raise what vLLM answers with 400 or 429."""
+    try:
+        grammars.admit(Client() if ticket is None else ticket.work.client, structured)
+    except Refused as refused:
+        if ticket is not None:
+            ticket.refusal = refused
+            door.count_refusal(refused, ticket.work.work_class)
+        raise RefusedRequest(refused) from None
+
+
+def _counted(prompt: Any, sampling_params: Any, context_tokens: int) -> Counted:
+    """What a call asks the engine for. A prompt that vLLM has not rendered is not counted yet."""
+    prompt_tokens = prompt_tokens_of(prompt)
+    left_tokens = max(1, context_tokens - prompt_tokens)
+    new_tokens = sampling_params.max_tokens
+    if new_tokens is None or new_tokens >= left_tokens:
+        # Nothing was said of it, or the estimate has what was said: the engine's bound is no wish.
+        new_tokens = min(left_tokens, UNSAID_NEW_TOKENS)
+    return Counted(
+        sequences=sampling_params.n,
+        prompt_tokens=prompt_tokens,
+        new_tokens_max=sampling_params.n * new_tokens,
+    )
+
+
 async def _first(outputs: AsyncGenerator[Any, None], generation: _Generation) -> Any:
     """The first output; vLLM adds the request's sequences on the way, and they are `generation`'s.
 
@@ -138,8 +199,7 @@ def _priority(work_class: WorkClass, asked: int) -> int:
 
 def _work(prompt: Any, sampling_params: Any, context_tokens: int) -> Work:
     """What a call without a ticket asks for; the engine counts what cannot be seen here."""
-    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else None
-    prompt_tokens = len(token_ids or ())
+    prompt_tokens = prompt_tokens_of(prompt)
     asked = sampling_params.max_tokens
     new_tokens = asked if asked is not None else max(1, context_tokens - prompt_tokens)
     return Work(

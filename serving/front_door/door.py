@@ -136,6 +136,15 @@ class Door:
 
     # ---- for tickets
 
+    def declare(self, entry: Entry, counted: Counted) -> None:
+        """See `Ticket.declare`."""
+        try:
+            self._admission.declare(entry, counted, self._now_s())
+        except Refused as refused:
+            if self._metrics is not None:
+                self._metrics.refused(entry.work_class, refused.reason)
+            raise
+
     def begin(self, entry: Entry, counted: Counted) -> None:
         """See `Ticket.begin`."""
         self._admission.begin(entry, counted, self._now_s())

@@ -53,8 +53,9 @@ class FrontDoor:
         self._engine = engine
         self._settings = settings
         self.keys = KeyRing.of(settings, control_secret=control_secret)
-        self.door = Door(settings.limits, EngineCapacity(engine), metrics=DoorMetrics())
-        self.readiness = Readiness(engine, lambda: self.door.closed)
+        capacity = EngineCapacity(engine)
+        self.door = Door(settings.limits, capacity, metrics=DoorMetrics())
+        self.readiness = Readiness(engine, lambda: self.door.closed, seats=lambda: capacity().seats)
         admit_generation(engine, self.door)
         self.hardware = HardwareWatch(engine)
 

@@ -1,8 +1,12 @@
 """Whether the server is there, and whether it takes requests: one answer for every protocol.
 
 Alive: the engine's process is there. Ready: alive, the door is open, the engine neither sleeps nor
-holds requests back, and a rank is up. The engine is asked at most once in LOOK_EVERY_S however many
-ask here; one that is busy with a step answers after it, until then its last answer stands.
+holds requests back, a rank is up, and no source that was added says otherwise. The engine is asked
+at most once in LOOK_EVERY_S however many ask here; one that is busy with a step answers after it,
+until then its last answer stands.
+
+Requests are refused for the same reasons. They do not ask the engine while nothing speaks against
+it: its newest snapshot says whether a rank is up.
 """
 
 import asyncio
@@ -11,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from serving.admission.refusal import Refused
+from serving.admission.refusal import RateState, RefusalReason, Refused
 from serving.controller.engine_call import Engine, EngineFailed, EngineGone, ask, while_there
 from serving.metrics.control_call import TelemetryReply, TelemetryRequest
 
@@ -27,6 +31,18 @@ ANSWER_WITHIN_S: Final = 0.8
 ENGINE_GONE: Final = "the engine is gone"
 SLEEPS: Final = "the engine sleeps"
 HOLDS_BACK: Final = "the engine holds requests back"
+NO_RANK_UP: Final = "no rank is up"
+
+ENGINE_RETRY_S: Final = 30.0
+"""Assumed: what a supervisor and a start take together; a small model's start takes 25 s of it."""
+
+REST_RETRY_S: Final = 5.0
+"""Wall seconds that clients are told to wait, when nobody says how many: a gateway looks for
+another server meanwhile."""
+
+Source = Callable[[], Refused | None]
+"""One more reason to serve nobody, None while there is none; cheap, for each request asks it."""
+
 _NOT_ASKED: Final = "the engine has not answered yet"
 _UNKNOWN: Final = "the engine's state could not be asked for"
 
@@ -44,7 +60,8 @@ class RestingEngine(Engine, Protocol):
 class Readiness:
     """Asked by probes of HTTP and by the health service of gRPC.
 
-    `closed` is the door's: why it lets nobody in, None while it is open.
+    `closed` is the door's: why it lets nobody in, None while it is open. `seats` is how many
+    sequences the engine has room for, by its newest snapshot: 0 when no rank is up.
     """
 
     def __init__(
@@ -52,14 +69,24 @@ class Readiness:
         engine: RestingEngine,
         closed: Callable[[], Refused | None],
         *,
+        seats: Callable[[], int] = lambda: 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._closed = closed
+        self._seats = seats
+        self._sources: list[Source] = []
+        self._engine_refuses: Refused | None = None
         self._clock = clock
         self._engine_says: str | None = _NOT_ASKED
         self._looked_s = -float("inf")
         self._look: asyncio.Task[None] | None = None
+
+    def add(self, source: Source) -> None:
+        """Let `source` speak too: what it says makes the server not ready, and is what requests are
+        told.
+        """
+        self._sources.append(source)
 
     def not_alive(self) -> str | None:
         """Why the process should be started anew, in one line; None while it should not."""
@@ -75,8 +102,38 @@ class Readiness:
         closed = self._closed()
         if closed is not None:
             return str(closed)
+        said = self._said()
+        if said is not None:
+            return str(said)
         await self._ask_now_and_then()
         return ENGINE_GONE if self._engine.errored else self._engine_says
+
+    async def refusal(self) -> Refused | None:
+        """Why a request that comes now would not be served, an answer of its own; None: it may be.
+
+        What the door itself says is not repeated. The engine is asked when its last answer, or its
+        newest snapshot, spoke against it: both may be of the past.
+        """
+        refused = self._said()
+        if refused is None and (self._engine_refuses is not None or self._seats() == 0):
+            await self._ask_now_and_then()
+            refused = self._said() or self._engine_refuses
+        return None if refused is None else refused.again(RateState())
+
+    def failure(self) -> Refused | None:
+        """Why a request has failed that was let in, as far as that is known; None: for a reason of
+        its own.
+        """
+        refused = self._said()
+        if refused is None and self._seats() == 0:
+            refused = _no_rank_up()
+        return None if refused is None else refused.again(RateState())
+
+    def _said(self) -> Refused | None:
+        """What is known without asking the engine."""
+        if self._engine.errored:
+            return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
+        return next((said for source in self._sources if (said := source()) is not None), None)
 
     async def _ask_now_and_then(self) -> None:
         look = self._begin_look()
@@ -93,8 +150,10 @@ class Readiness:
         return look
 
     async def _ask(self) -> None:
+        refused = None
         try:
-            self._engine_says = await self._why_engine_rests()
+            refused = await self._why_engine_rests()
+            self._engine_says = None if refused is None else str(refused)
         except (EngineGone, EngineFailed) as error:
             self._engine_says = str(error)
         except Exception:
@@ -102,12 +161,21 @@ class Readiness:
             if self._engine_says != _UNKNOWN:
                 logger.exception(_UNKNOWN)
             self._engine_says = _UNKNOWN
+        self._engine_refuses = refused
 
-    async def _why_engine_rests(self) -> str | None:
+    async def _why_engine_rests(self) -> Refused | None:
         if await while_there(self._engine, self._engine.is_sleeping()):
-            return SLEEPS
+            return _refused(RefusalReason.RESTING, SLEEPS, REST_RETRY_S)
         if await while_there(self._engine, self._engine.is_paused()):
-            return HOLDS_BACK
+            return _refused(RefusalReason.RESTING, HOLDS_BACK, REST_RETRY_S)
         reply = await ask(self._engine, TelemetryRequest())
         assert isinstance(reply, TelemetryReply), reply
-        return None if reply.telemetry.ranks_up else "no rank is up"
+        return None if reply.telemetry.ranks_up else _no_rank_up()
+
+
+def _no_rank_up() -> Refused:
+    return _refused(RefusalReason.NO_RANK_UP, NO_RANK_UP, REST_RETRY_S)
+
+
+def _refused(reason: RefusalReason, message: str, retry_after_s: float) -> Refused:
+    return Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())

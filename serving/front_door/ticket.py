@@ -13,6 +13,9 @@ from serving.admission.work import Work
 class Keeper(Protocol):
     """What a ticket tells of its request; the door."""
 
+    def declare(self, entry: Entry, counted: Counted) -> None:
+        """The engine is about to be asked for sequences, counted exactly; raises Refused."""
+
     def begin(self, entry: Entry, counted: Counted) -> None:
         """The engine has taken and counted sequences."""
 
@@ -33,10 +36,11 @@ class Ticket:
     """One request that has entered. A context manager that leaves at its end, if nobody did before:
     as finished, aborted when its task was cancelled, or failed with any other exception.
 
-    `rate` is what was left of its key's limits when it entered.
+    `rate` is what was left of its key's limits when it entered. `refusal` is why the engine was not
+    asked for what it turned out to want; None: it was.
     """
 
-    __slots__ = ("_cut", "_keeper", "_refused", "_turn", "entry", "rate")
+    __slots__ = ("_cut", "_keeper", "_refused", "_turn", "entry", "rate", "refusal")
 
     def __init__(self, entry: Entry, rate: RateState, keeper: Keeper) -> None:
         self.entry = entry
@@ -45,6 +49,7 @@ class Ticket:
         self._turn = asyncio.Event() if entry.stage is Stage.QUEUED else None
         self._refused: Refused | None = None
         self._cut: Outcome | None = None
+        self.refusal: Refused | None = None
 
     @property
     def work(self) -> Work:
@@ -72,6 +77,18 @@ class Ticket:
         if self._turn is not None:
             self._turn.set()
 
+    def declare(self, counted: Counted) -> None:
+        """The engine is about to be asked for `counted`, of which nothing is an estimate.
+
+        Raises Refused when its key's limits do not allow what the estimate left out; `refusal`
+        keeps the answer.
+        """
+        try:
+            self._keeper.declare(self.entry, counted)
+        except Refused as refused:
+            self.refusal = refused
+            raise
+
     def begin(self, counted: Counted) -> None:
         """The engine has taken and counted some of its sequences."""
         self._keeper.begin(self.entry, counted)
@@ -96,7 +113,9 @@ class Ticket:
 
     def leave(self, outcome: Outcome) -> None:
         """It is over; again it changes nothing. What was cut has not finished."""
-        if outcome is Outcome.FINISHED and self._cut is not None:
+        if self.refusal is not None and outcome is not Outcome.ABORTED:
+            outcome = Outcome.REFUSED
+        elif outcome is Outcome.FINISHED and self._cut is not None:
             outcome = self._cut
         self._keeper.leave(self, outcome)
 

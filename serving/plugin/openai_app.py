@@ -17,6 +17,7 @@ from typing import Final
 from emulator.data import BUNDLED_WEIGHTS
 from serving.errors import RefusedByVllm
 from serving.plugin.deployment import Deployment
+from serving.plugin.model_parsers import parser_arguments
 from serving.plugin.parent_watch import DIRECTORY_PREFIX, cleared_by_engine
 from serving.plugin.server_end import ServerEnd, server_end
 from serving.plugin.start_signals import end_imports_on_signals, end_start_on_signals
@@ -29,6 +30,8 @@ _ENVIRONMENT = {
     # Longer than clients and gateways keep an idle connection (aiohttp 15 s, nginx 60 s): the side
     # that gives it up first must be theirs, or a request meets the closing and fails for nothing.
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
+    # Grammars that were compiled are kept in so many MiB; vLLM's 512 are what one client can fill.
+    "VLLM_XGRAMMAR_CACHE_MB": "64",
     # Spans that wait to be sent; the SDK's 2,048 drop some where 600 requests end in one step. Four
     # spans each of 4,096 requests, at an assumed 4 kB a span 64 MB.
     "OTEL_BSP_MAX_QUEUE_SIZE": "16384",
@@ -57,6 +60,9 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
     if _is_noise(deployment):
         environment = environment | _TOOLS_AS_JSON
         vllm_arguments = [*_compact_json(vllm_arguments), *vllm_arguments]
+    model = deployment.time_model.name
+    parsers = parser_arguments(model, deployment.weights_dir, vllm_arguments)
+    vllm_arguments = [*parsers, *vllm_arguments]
     if "service.name=" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
         environment = environment | {_SERVICE_NAME: "ultraserve"}
     for name, value in environment.items():

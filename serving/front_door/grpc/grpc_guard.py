@@ -23,6 +23,7 @@ from serving.front_door.admitted_generate import current_ticket
 from serving.front_door.door import Door
 from serving.front_door.grpc.described_context import CallMeaning, DescribedContext
 from serving.front_door.grpc.generate_request import Asked, aborted_ids, asked_of
+from serving.front_door.grpc.grpc_health import Reasons
 from serving.front_door.grpc.rpc_caller import ABORT, GENERATE, Caller, caller_of, refused
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, failure_of
 from serving.front_door.grpc.unserved_call import message_in, not_served, refusing
@@ -76,9 +77,16 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
     """Stands before all methods of one server."""
 
     def __init__(
-        self, engine: GuardedEngine, *, door: Door, keys: KeyRing, limits: CallLimits
+        self,
+        engine: GuardedEngine,
+        *,
+        door: Door,
+        keys: KeyRing,
+        limits: CallLimits,
+        readiness: Reasons,
     ) -> None:
         self._engine = engine
+        self._readiness = readiness
         self._door = door
         self._keys = keys
         self._limits = limits
@@ -98,7 +106,9 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             caller = caller_of(method, handler_call_details.invocation_metadata, self._keys)
             subject = f"key {caller.client.name}"
             if method == GENERATE:
-                refusal = self._door.would_refuse(caller.client, caller.work_class)
+                refusal = await self._readiness.refusal() or self._door.would_refuse(
+                    caller.client, caller.work_class
+                )
                 if refusal is not None:
                     self._door.count_refusal(refusal, caller.work_class)
                     raise refusal
@@ -222,6 +232,8 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 async for answer in answers:
                     if answer.HasField("complete"):
                         outcome = _BY_REASON.get(answer.complete.finish_reason, outcome)
+                        if outcome is Outcome.FAILED:
+                            self._raise_why()
                     await write(answer)
         except TimeoutError:
             if not limit.expired():
@@ -230,6 +242,12 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         except grpc.aio.InternalError:
             return Outcome.ABORTED  # the client went while it was written to
         return outcome
+
+    def _raise_why(self) -> None:
+        """Raise Refused where it is known why the engine has failed at a request."""
+        failure = self._readiness.failure()
+        if failure is not None:
+            raise failure
 
     async def _end(self, asked: Asked) -> None:
         """End it in the engine, should anything of it be there; a dead one holds nothing."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import grpc
 from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]
 
+from serving.admission.refusal import Refused
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
 
 LIVE: Final = ""
@@ -37,6 +38,12 @@ class Reasons(Protocol):
 
     async def not_ready(self) -> str | None:
         """Why no request should be sent here now; None when one may be."""
+
+    async def refusal(self) -> Refused | None:
+        """Why a request that comes now would not be served; None: it may be."""
+
+    def failure(self) -> Refused | None:
+        """Why a request has failed that was let in, where that is known."""
 
 
 class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]

@@ -66,7 +66,9 @@ class EngineGrpcServer:
         self._health = GrpcHealth(readiness)
         inside = settings.limits.queue_requests + settings.limits.batch_queue_requests
         self._server = grpc.aio.server(
-            interceptors=[GrpcGuard(engine, door=door, keys=keys, limits=limits)],
+            interceptors=[
+                GrpcGuard(engine, door=door, keys=keys, limits=limits, readiness=readiness)
+            ],
             options=server_options(limits),
             # Who is refused by the door is told why; this is for calls that never say anything.
             maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX,

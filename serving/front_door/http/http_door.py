@@ -5,9 +5,10 @@ cheap before the dear:
 
     probe ──► answered here                 path of administration ──► 403, and a way
     key ──► 401, 403                        class of work ──► 400
-    closed, or full for this client ──► 503, 429 before its body is read
+    engine gone or resting, no rank up, door closed, full ──► 503, 429 before its body is read
     body ──► 413, 408                       door.enter(work) ──► 429, 503
-    vLLM's app ──► its response, with what is left of the key's limits; 504 when it takes too long
+    vLLM's app ──► its response, with what is left of the key's limits; 504 when it takes too long;
+                   what it cannot serve after all ──► 404, 405, 429, 503 before the response begins
 
 A ticket covers every POST but those that are known not to generate, so that nothing slips by.
 """
@@ -27,12 +28,14 @@ from serving.admission.work import Client, WorkClass
 from serving.front_door.admitted_generate import current_ticket
 from serving.front_door.door import Door
 from serving.front_door.http.admin_refusal import refusal_of
+from serving.front_door.http.app_errors import AppAnswer, error_of_stream, routing_error
 from serving.front_door.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
 from serving.front_door.http.http_access import client_of, may_enter
-from serving.front_door.http.http_errors import HttpRefused, answer, error_of
+from serving.front_door.http.http_errors import HttpError, HttpRefused, answer, error_of
 from serving.front_door.http.http_exchange import TOOK_TOO_LONG, HttpExchange
 from serving.front_door.http.json_body import check_json
 from serving.front_door.http.missing_apis import missing_api
+from serving.front_door.http.model_card import ModelCards
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.rate_headers import rate_headers
 from serving.front_door.http.request_body import BodyReader, ClientGone, let_go
@@ -80,7 +83,7 @@ class HttpDoor:
         request_wall_s_max: float,
         missing: Collection[str] = (),
     ) -> None:
-        self._app = app
+        self._app = ModelCards(app)
         self._missing = missing
         self._keys = keys
         self._door = door
@@ -131,11 +134,20 @@ class HttpDoor:
         asks_for_work = generates(scope["method"], path)
         said = said_class(scope) if asks_for_work else None
         if asks_for_work:
+            await self._refuse_unserved(client.class_of(said))
             self._refuse_early(client, said)
         body = await self._bodies.read(scope, receive)
+        method: str = scope["method"]
         if not asks_for_work:
             check_json(scope, body)
-            exchange = HttpExchange(receive, send, path=path, body=body, headers=headers)
+            exchange = HttpExchange(
+                receive,
+                send,
+                path=path,
+                body=body,
+                headers=headers,
+                instead=lambda begun: self._instead(begun, None, method=method, path=path),
+            )
             await self._run(scope, exchange)
             return
         asked = asked_in(body)
@@ -146,10 +158,32 @@ class HttpDoor:
         )
         ticket = self._door.enter(work)
         exchange = HttpExchange(
-            receive, send, path=path, body=body, headers=[*headers, *rate_headers(ticket.rate)]
+            receive,
+            send,
+            path=path,
+            body=body,
+            headers=[*headers, *rate_headers(ticket.rate)],
+            instead=lambda begun: self._instead(begun, ticket, method=method, path=path),
         )
         del body, asked, work  # the app has the only copy; an answer may take an hour
         await self._run_with(ticket, scope, exchange)
+
+    async def _refuse_unserved(self, work_class: WorkClass) -> None:
+        """Raise Refused where the engine would serve nobody."""
+        refused = await self._probes.readiness.refusal()
+        if refused is not None:
+            self._door.count_refusal(refused, work_class)
+            raise refused
+
+    def _instead(
+        self, begun: AppAnswer, ticket: Ticket | None, *, method: str, path: str
+    ) -> HttpError | None:
+        """What to answer where the app begins to answer `begun`; None: let it."""
+        if ticket is not None and ticket.refusal is not None:
+            return error_of(ticket.refusal)
+        if begun.is_failed and (failure := self._probes.readiness.failure()) is not None:
+            return error_of(failure)
+        return error_of_stream(begun) or routing_error(begun, method=method, path=path)
 
     def _refuse_early(self, client: Client, said: WorkClass | None) -> None:
         """Raise Refused before the body is read, where it cannot say another class any more."""

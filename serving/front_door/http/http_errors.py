@@ -51,6 +51,7 @@ class HttpError:
         retry_after_s: wall seconds after which the same request may do; None: nobody knows.
         rate: what is left of the client's limits, where that is known.
         closes: the connection; what of the request is still on its way is not kept.
+        allows: the methods that the path takes, where the request's is none of them.
     """
 
     status: HTTPStatus
@@ -60,6 +61,7 @@ class HttpError:
     retry_after_s: float | None = None
     rate: RateState | None = None
     closes: bool = False
+    allows: str | None = None
 
     def headers(self) -> Headers:
         """Beside those of the body."""
@@ -70,6 +72,8 @@ class HttpError:
             headers += retry_headers(self.retry_after_s)
         if self.rate is not None:
             headers += rate_headers(self.rate)
+        if self.allows is not None:
+            headers.append((b"allow", self.allows.encode("latin-1")))
         if self.closes:
             headers.append((b"connection", b"close"))
         return headers

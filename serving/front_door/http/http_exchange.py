@@ -3,13 +3,18 @@
 The door has read the body, so the app gets it in one message. When the request's time is over, the
 app is told that the client has gone, which is what it listens for, and the client is told the
 reason; what the app still sends is dropped.
+
+The response's beginning is kept until the first part of its body that says something: a stream that
+is an error from its first event on is answered as one that has not begun, with a status that says
+so.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final
 
+from serving.front_door.http.app_errors import AppAnswer
 from serving.front_door.http.asgi import Headers, Message, Receive, Send
 from serving.front_door.http.http_errors import HttpError, answer
 
@@ -20,11 +25,19 @@ _EVENTS: Final = b"text/event-stream"
 class HttpExchange:
     """Between the server's `receive` and `send` and those of the app.
 
-    `headers` are added to the response, unless the app has set the same ones.
+    `headers` are added to the response, unless the app has set the same ones. `instead` says what
+    to answer in the place of what the app begins to; None: let it pass.
     """
 
     def __init__(
-        self, receive: Receive, send: Send, *, path: str, body: bytes, headers: Headers
+        self,
+        receive: Receive,
+        send: Send,
+        *,
+        path: str,
+        body: bytes,
+        headers: Headers,
+        instead: Callable[[AppAnswer], HttpError | None] = lambda _: None,
     ) -> None:
         self._receive = receive
         self._send = send
@@ -32,15 +45,14 @@ class HttpExchange:
         self._body: bytes | None = body
         self._headers = headers
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._instead = instead
+        self._kept: list[Message] = []  # the response's beginning, until its body says something
         self._streams_events = False
+        self.began = False
+        self.replaced = False
         self.status: int | None = None
         self.complete = False
         self.client_gone = False
-
-    @property
-    def began(self) -> bool:
-        """The response has."""
-        return self.status is not None
 
     @property
     def is_over(self) -> bool:
@@ -86,16 +98,49 @@ class HttpExchange:
             incoming.cancel()
 
     async def send(self, message: Message) -> None:
-        """Pass it on; nothing more once the exchange is over."""
-        if self._over.done():
+        """Pass it on; nothing more once the exchange is over, or another answer was sent."""
+        if self._over.done() or self.replaced:
             return
-        if message["type"] == "http.response.body":
-            if not message.get("more_body", False):
-                self.complete = True
-        elif message["type"] == "http.response.start":
+        if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": self._with_headers(message)}
+            self._kept = [{**message, "headers": self._with_headers(message)}]
+            return
+        is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if self._kept and await self._keeps(message, is_last=is_last):
+            return
+        if is_last:
+            self.complete = True
         await self._send(message)
+
+    async def _keeps(self, message: Message, *, is_last: bool) -> bool:
+        """Whether `message` of the response's beginning does not go out yet, or never will."""
+        start = self._kept[0]
+        begun = AppAnswer(
+            status=start["status"],
+            headers=start["headers"],
+            first=bytes(message.get("body", b"")),
+            streams_events=self._streams_events,
+        )
+        if begun.is_prelude and not is_last:
+            self._kept.append(message)
+            return True
+        kept, self._kept = self._kept, []
+        error = self._instead(begun)
+        if error is not None:
+            await self._replace(error)
+            return True
+        self.began = True
+        for each in kept:
+            await self._send(each)
+        return False
+
+    async def _replace(self, error: HttpError) -> None:
+        """Answer `error` where the app has begun another answer, of which nothing was sent."""
+        self.replaced = self.began = self.complete = True
+        self.status = error.status.value
+        told = {name for name, _ in error.headers()}
+        others = [one for one in self._headers if one[0] not in told]
+        await answer(self._send, error, path=self.path, headers=others)
 
     def end(self, error: HttpError) -> "asyncio.Future[None]":
         """Tell the app that nobody waits any more, and the client `error`; idempotent.

@@ -15,6 +15,7 @@ from serving.front_door.http.http_access import OPEN_PATHS
 from serving.front_door.http.http_door import generates
 from serving.front_door.http.http_errors import ANTHROPIC_PATHS
 from serving.front_door.http.missing_apis import missing_paths
+from serving.front_door.http.model_card import LIST_PATH
 
 TITLE: Final = "UltraServe"
 
@@ -81,7 +82,11 @@ def described(
     return {
         **description,
         "info": {**description["info"], "title": TITLE, "version": version},
-        "paths": {**paths, **{path: {"get": _probe(path)} for path in probes.PATHS}},
+        "paths": {
+            **paths,
+            f"{LIST_PATH}/{{model}}": {"get": _model_card(needs_key=needs_key)},
+            **{path: {"get": _probe(path)} for path in probes.PATHS},
+        },
         "components": components,
     }
 
@@ -127,6 +132,19 @@ def _operation(
     if needs_key and not is_open:
         changed["security"] = [{name: []} for name in _SECURITY]
     return changed
+
+
+def _model_card(*, needs_key: bool) -> dict[str, Any]:
+    path = f"{LIST_PATH}/{{model}}"
+    name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    card = {"application/json": {"schema": {"type": "object"}}}
+    operation = {
+        "summary": "Retrieve Model",
+        "operationId": "retrieve_model",
+        "parameters": [name],
+        "responses": {"200": {"description": "OK", "content": card}},
+    }
+    return _operation(path, "get", operation, needs_key=needs_key)
 
 
 def _probe(path: str) -> dict[str, Any]:

@@ -18,10 +18,10 @@ PATHS: Final = (STARTUP, LIVE, READY)
 
 
 class Probes:
-    """Answers the probes' paths from one Readiness."""
+    """Answers the probes' paths from one `readiness`."""
 
     def __init__(self, readiness: Readiness) -> None:
-        self._readiness = readiness
+        self.readiness = readiness
 
     async def answered(self, path: str, send: Send, headers: Headers) -> bool:
         """Answer a probe; False, and nothing sent, for another path."""
@@ -48,9 +48,9 @@ class Probes:
         # The app answers nobody before it is up, so whoever hears this hears that.
         reason = None
         if path == LIVE:
-            reason = self._readiness.not_alive()
+            reason = self.readiness.not_alive()
         elif path == READY:
-            reason = await self._readiness.not_ready()
+            reason = await self.readiness.not_ready()
         if reason is None:
             return HTTPStatus.OK, "ok"
         return HTTPStatus.SERVICE_UNAVAILABLE, reason

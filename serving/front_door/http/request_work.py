@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+from pydantic import TypeAdapter
 
 from serving.admission.work import Client, Work, WorkClass
 from serving.admission.work_estimate import (
@@ -82,6 +83,9 @@ _TEXTS: Final = (
 )
 _NO_NUMBERS: Final = (b"[", b'"', b"{", b"l", b"r", b"s")
 """What begins or is in every other value: arrays, strings, objects, null, true and false."""
+
+_WHOLE: Final = TypeAdapter(int)
+"""Pydantic's own reading, which is lax: a string or a float that is a whole number is one."""
 
 _DECODER: Final = msgspec.json.Decoder(AskedBody)
 
@@ -223,8 +227,13 @@ def _length(one: object) -> int:
 
 
 def _count(raw: msgspec.Raw) -> int:
-    """A whole number above zero; zero for whatever else is there."""
-    return max(0, _typed(raw, int) or 0)
+    """A whole number above zero, as vLLM's app reads one ("60" and 60.0 too); zero for whatever
+    else is there.
+    """
+    try:
+        return max(0, _WHOLE.validate_python(_typed(raw, str | int | float | bool)))
+    except ValueError:
+        return 0
 
 
 def _typed(raw: msgspec.Raw, kind: Any) -> Any:

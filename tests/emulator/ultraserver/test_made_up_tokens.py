@@ -223,3 +223,41 @@ def test_sixteen_requests_on_each_of_144_ranks_are_quick() -> None:
     print(f"2,304 made-up tokens: {wall_s * 1e3:.0f} ms, {cpu_s * 1e3:.0f} ms of a core")
     assert sum(len(output.request_ids) for output in result.outputs.values()) == 2_304
     assert cpu_s < 1.0  # 0.04 s on an idle core
+
+
+class TestLogprobs:
+    def test_the_sampled_token_of_a_greedy_text_is_the_likeliest(self) -> None:
+        made = MadeUpTokens(SMALL_MOE_DIR, 1)
+        asked = SamplingSpec(temperature=0.0, logprobs=3)
+
+        output = made.step([first_step([new("r", [5, 6, 7], asked)])], {}).outputs[0]
+
+        assert output.logprobs is not None
+        assert output.token_ids.tolist() == text_of([5, 6, 7], tokens=1)
+        assert output.logprobs.token_ids[0, :2].tolist() == output.token_ids.tolist() * 2
+        assert output.logprobs.ranks.tolist() == [1]
+        assert (np.diff(output.logprobs.logprobs[0, 1:]) <= 0).all()
+
+    @pytest.mark.parametrize("chunk", [1, 3, 300])
+    def test_a_prompt_is_scored_once_however_it_is_cut(self, chunk: int) -> None:
+        made, whole = MadeUpTokens(SMALL_MOE_DIR, 1), MadeUpTokens(SMALL_MOE_DIR, 1)
+        prompt = [(7 * each) % VOCAB for each in range(200)]
+        asked = new("r", prompt, SamplingSpec(temperature=0.0, logprobs=2, prompt_logprobs=2))
+        (at_once,) = whole.step([first_step([asked])], {}).outputs[0].prompt_logprobs.values()
+        found = []
+        for start in range(0, len(prompt), chunk):
+            tokens = min(chunk, len(prompt) - start)
+            scheduled = Scheduled(request_id="r", first_position=start, new_tokens=tokens)
+            step = RankStep(
+                rank=0, new=[asked] if not start else [], scheduled=[scheduled], finished=[]
+            )
+            found += made.step([step], {}).outputs[0].prompt_logprobs.values()
+
+        (rows,) = found
+        assert rows.token_ids[:, 0].tolist() == prompt[1:]
+        assert rows.token_ids.shape == rows.logprobs.shape == (len(prompt) - 1, 3)
+        np.testing.assert_array_equal(rows.token_ids, at_once.token_ids)
+        np.testing.assert_array_equal(rows.logprobs, at_once.logprobs)
+        np.testing.assert_array_equal(rows.ranks, at_once.ranks)
+        assert (rows.logprobs <= 0).all()
+        assert (rows.ranks >= 1).all()

@@ -71,10 +71,16 @@ def test_vllm_reads_our_arguments_and_then_the_user_s(
 
     assert seen[:3] == ["vllm", "serve", str(SMALL_MOE_DIR)]
     seen.remove("--enable-prompt-tokens-details")
+    seen.remove("--enable-auto-tool-choice")
     flags = dict(zip(seen[3:-2:2], seen[4:-2:2], strict=True))
     given = json.loads(flags.pop("--additional-config"))
     assert json.loads(flags.pop(STRUCTURED)) == COMPACT
-    assert flags == {"--served-model-name": "qwen3-30b-a3b", "--host": "::1", "--port": "81"}
+    assert flags == {
+        "--served-model-name": "qwen3-30b-a3b",
+        "--host": "::1",
+        "--port": "81",
+        "--tool-call-parser": "hermes",
+    }
     assert Settings.from_additional_config(given) == SETTINGS
     assert seen[-2:] == ["--port", "82"]
 

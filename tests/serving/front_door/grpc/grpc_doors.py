@@ -17,6 +17,7 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 from serving.access.key_ring import KeyRing
 from serving.admission.capacity import Capacity
 from serving.admission.door_limits import DoorLimits
+from serving.admission.refusal import Refused
 from serving.front_door.admitted_generate import admit_generation
 from serving.front_door.door import Door
 from serving.front_door.front_door_settings import FrontDoorSettings
@@ -32,12 +33,19 @@ class Ready:
     def __init__(self) -> None:
         self.dead: str | None = None
         self.busy: str | None = None
+        self.refused: Refused | None = None
 
     def not_alive(self) -> str | None:
         return self.dead
 
     async def not_ready(self) -> str | None:
         return self.dead or self.busy
+
+    async def refusal(self) -> Refused | None:
+        return self.refused
+
+    def failure(self) -> Refused | None:
+        return self.refused
 
 
 def free_port() -> int:

@@ -49,6 +49,7 @@ class HttpServer:
     door: Door
     http: httpx.AsyncClient
     bodies: BodyReader
+    readiness: Readiness
 
     def client(self, key: str = "none", **settings: Any) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, **settings)
@@ -133,11 +134,14 @@ async def http_server(
         bodies = BodyReader(bytes_max=body_bytes_max, wait_s=body_wait_s)
         ring = keys or KeyRing()
         describe_app(app, version="1", needs_key=not ring.is_open)
+        readiness = Readiness(
+            engine, lambda: door.closed, seats=lambda: SEATS * int(core.scheduler.ranks_up.sum())
+        )
         before.door = HttpDoor(
             before.app,
             keys=ring,
             door=door,
-            probes=Probes(Readiness(engine, lambda: door.closed)),
+            probes=Probes(readiness),
             bodies=bodies,
             context_tokens_max=CONTEXT_TOKENS,
             request_wall_s_max=request_wall_s_max,
@@ -145,4 +149,12 @@ async def http_server(
         )
         url = await held.enter_async_context(served(app))
         http = await held.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20.0))
-        yield HttpServer(url=url, engine=engine, core=core, door=door, http=http, bodies=bodies)
+        yield HttpServer(
+            url=url,
+            engine=engine,
+            core=core,
+            door=door,
+            http=http,
+            bodies=bodies,
+            readiness=readiness,
+        )

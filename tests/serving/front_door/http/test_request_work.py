@@ -52,7 +52,9 @@ def sizes(work: Work) -> tuple[int, int, int]:
         ({"prompt": []}, (1, 1, 16)),
         ({"prompt": "x", "max_tokens": 10**30}, (1, 1, CONTEXT)),
         ({"prompt": "x", "n": 10**6}, (16_384, 1, 16_384 * 16)),
-        ({"prompt": "x", "max_tokens": "7", "n": -3}, (1, 1, 16)),
+        ({"prompt": "x", "max_tokens": "7", "n": -3}, (1, 1, 7)),
+        ({"prompt": "x", "max_tokens": 7.0, "n": "3"}, (3, 1, 21)),
+        ({"prompt": "x", "max_tokens": "seven", "n": 2.5}, (1, 1, 16)),
     ],
 )
 def test_completions_are_counted_by_hand(

@@ -1,0 +1,49 @@
+"""Which names of a catalog were meant by one that it does not have. Pure."""
+
+import difflib
+import re
+from collections.abc import Collection
+from typing import Final
+
+_SUGGESTED_MAX: Final = 3
+
+_CUTOFF: Final = 0.7
+"""Likeness, by difflib's ratio, from which a name is suggested. Assumed: a letter or two that are
+wrong, missing or swapped."""
+
+_LETTERS_MIN: Final = 3
+"""Of a name that is taken for the beginning of others."""
+
+
+def suggested_names(given: str, names: Collection[str]) -> list[str]:
+    """The likeliest of `names`, in their order; none where nothing is like `given`.
+
+    An organisation before a slash, and what follows a whole name ("-Instruct-2507"), are what
+    Hugging Face's ids have beside a catalog's.
+    """
+    wanted = _letters(given.rstrip("/").rpartition("/")[2])
+    if len(wanted) < _LETTERS_MIN:
+        return []
+    spelled = {name: _letters(name) for name in names}
+    inside = [name for name, letters in spelled.items() if wanted.startswith(letters)]
+    if inside:
+        return [max(inside, key=len)]
+    begun = [name for name, letters in spelled.items() if letters.startswith(wanted)]
+    if begun:
+        return begun[:_SUGGESTED_MAX]
+    close = difflib.get_close_matches(wanted, spelled.values(), n=_SUGGESTED_MAX, cutoff=_CUTOFF)
+    return [name for name, letters in spelled.items() if letters in close]
+
+
+def did_you_mean(given: str, names: Collection[str]) -> str:
+    """The end of a message about a name that is none: "; did you mean a or b?", or nothing."""
+    found = suggested_names(given, names)
+    if not found:
+        return ""
+    *others, last = found
+    text = f"{', '.join(others)} or {last}" if others else last
+    return f"; did you mean {text}?"
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

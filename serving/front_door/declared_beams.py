@@ -1,0 +1,83 @@
+"""Beam search, declared as a whole: vLLM runs it as a call of `generate` per beam and token.
+
+What all of them take together is known where a search begins, so that a search which its key's
+limits do not allow fails there, before a beam of it has run.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any, Final
+
+from vllm.entrypoints.generate.beam_search.online import BeamSearchOnlineMixin
+
+from serving.admission.entry_parts import Counted
+from serving.front_door.ticket import Ticket
+
+_MARK: Final = "declares_beams"
+
+_declared: ContextVar[bool] = ContextVar("ultraserve_declared_beams", default=False)
+
+
+def is_declared() -> bool:
+    """Whether what this task asks for is a part of a search that was declared."""
+    return _declared.get()
+
+
+def prompt_tokens_of(prompt: Any) -> int:
+    """Tokens of a prompt as vLLM renders it; 0 of one that it has not rendered."""
+    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else None
+    return len(token_ids or ())
+
+
+def beams_counted(prompt: Any, params: Any) -> Counted:
+    """What a search takes: each step computes every beam's context, and makes a token of each.
+
+    A beam that ends early makes it less.
+    """
+    width, steps = params.beam_width, params.max_tokens
+    prompt_tokens = prompt_tokens_of(prompt)
+    # The first step has one beam; the beams of step `i` are `i` tokens longer than the prompt.
+    longer = steps - 1
+    contexts = prompt_tokens + width * (longer * prompt_tokens + longer * steps // 2)
+    return Counted(
+        sequences=width,
+        prompt_tokens=contexts,
+        new_tokens_max=1 + width * longer,
+    )
+
+
+def declare_beams(
+    current: Callable[[], Ticket | None], declare: Callable[[Ticket, Counted], None]
+) -> None:
+    """Let vLLM's beam search declare itself for the `current` ticket; again it changes nothing."""
+    search = BeamSearchOnlineMixin.beam_search
+    if hasattr(search, _MARK):
+        return
+
+    def beam_search(
+        self: Any, prompt: Any, request_id: str, params: Any, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        ticket = current()
+        if ticket is not None:
+            declare(ticket, beams_counted(prompt, params))
+        return _searched(search(self, prompt, request_id, params, *args, **kwargs))
+
+    setattr(beam_search, _MARK, True)
+    BeamSearchOnlineMixin.beam_search = beam_search  # type: ignore[method-assign]
+
+
+async def _searched(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """The outputs; what is asked for on the way is declared. Each `anext` runs in its caller's
+    context, so that the variable is set and reset around it.
+    """
+    async with aclosing(outputs):
+        while True:
+            token = _declared.set(True)
+            try:
+                output = await anext(outputs, None)
+            finally:
+                _declared.reset(token)
+            if output is None:
+                return
+            yield output

@@ -1,0 +1,89 @@
+"""Bounds the grammars that requests have compiled: each by its weight, each key's by the minute.
+
+A grammar that is too heavy is the request's mistake (400); too many in a minute are a limit of its
+key (429). One that was compiled lately is in the engine's cache and counts as nothing. Without keys
+nobody is one client, and only the first bound holds.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+from vllm.exceptions import VLLMValidationError
+
+from serving.admission.rate_budget import RateBudget
+from serving.admission.refusal import RateState, RefusalReason, Refused
+from serving.admission.work import Client
+from serving.front_door.grammar_weight import grammar_weight
+
+GRAMMAR_WEIGHT_MAX: Final = 100_000
+"""Of one grammar, about its letters: OpenAI takes schemas of 120,000 letters and 1,000 enum values
+(https://platform.openai.com/docs/guides/structured-outputs). The heaviest of those tried compiled
+in 2 s on 2 cores, and kept 20 MB."""
+
+KEY_WEIGHT_PER_MINUTE: Final = 500_000
+"""Of a key's grammars, by the wall: compiling is the host's work. About 10 s of a core."""
+
+_KEYS_MAX: Final = 4_096
+_KNOWN_MAX: Final = 256
+"""Grammars that are taken to be in the engine's cache. Assumed."""
+
+
+class GrammarTooHeavy(VLLMValidationError, ValueError):
+    """The request's grammar is not compiled; vLLM answers it with 400."""
+
+    def __init__(self, weight: int) -> None:
+        words = (
+            "structured output: expected a schema, choice, regex or grammar of a weight of at most "
+            f"{GRAMMAR_WEIGHT_MAX:,} (about its letters, with patterns unrolled and alternatives "
+            f"squared), not {weight:,}"
+        )
+        VLLMValidationError.__init__(self, words, parameter="structured_outputs")
+
+
+class GrammarLimits:
+    """What is left of each key's minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._budgets: OrderedDict[str, RateBudget] = OrderedDict()
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def admit(self, client: Client, structured: Any) -> None:
+        """Charge `client` for the grammar of vLLM's StructuredOutputsParams.
+
+        Raises:
+            GrammarTooHeavy: nobody may have it compiled.
+            Refused: the key has had as much compiled in a minute as it may.
+        """
+        weight = grammar_weight(structured)
+        if weight > GRAMMAR_WEIGHT_MAX:
+            raise GrammarTooHeavy(weight)
+        name = hashlib.blake2b(repr(structured).encode("utf-8", "replace")).digest()
+        if name in self._known:
+            self._known.move_to_end(name)
+            return
+        if client.name != Client().name:
+            self._charge(client.name, weight)
+        self._known[name] = None
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    def _charge(self, name: str, weight: int) -> None:
+        now_s = self._clock()
+        budget = self._budgets.pop(name, None) or RateBudget.full(KEY_WEIGHT_PER_MINUTE, now_s)
+        self._budgets[name] = budget
+        if len(self._budgets) > _KEYS_MAX:
+            self._budgets.popitem(last=False)
+        wait_s = budget.wait_s(weight, now_s)
+        if wait_s > 0:
+            raise Refused(
+                RefusalReason.GRAMMARS_PER_MINUTE,
+                f"this key's grammars of a minute are compiled: a weight of {weight:,} is asked "
+                f"for, and {max(0, int(budget.left(now_s))):,} of {budget.limit:,} are left",
+                retry_after_s=wait_s,
+                rate=RateState(),
+            )
+        budget.take(weight, now_s)

@@ -1,0 +1,105 @@
+"""Which of vLLM's parsers read a model's tool calls and its reasoning, so that tools work unasked.
+
+The names are vLLM's (`vllm.tool_parsers`, `vllm.reasoning`), each for the model's own chat format
+as vLLM documents it (docs/features/tool_calling, docs/features/reasoning_outputs). A parser looks
+for tokens of that format; weights whose tokenizer does not have them never write it, and their
+calls are read as JSON. A stand-in writes in no model's format: calls are read as its own template
+asks for them, and it has no reasoning that would end, so that a parser of reasoning would keep all
+of an answer from its client, and a grammar from ever beginning.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from emulator.data import BUNDLED_WEIGHTS
+
+TOOL_PARSER: Final = "--tool-call-parser"
+REASONING_PARSER: Final = "--reasoning-parser"
+AUTO_TOOLS: Final = "--enable-auto-tool-choice"
+_CONFIG_FILE: Final = "--config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parser:
+    """A parser by vLLM's name; `token` is what the tokenizer must have, None: any will do."""
+
+    name: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelParsers:
+    """Those of one model; `reasoning` is None for one that does not think aloud."""
+
+    tools: Parser
+    reasoning: Parser | None = None
+
+
+STAND_IN_TOOLS: Final = Parser(name="hermes")
+"""What the bundled weights' chat template asks for: JSON between <tool_call> and </tool_call>."""
+
+_QWEN3: Final = ModelParsers(tools=STAND_IN_TOOLS, reasoning=Parser(name="qwen3", token="</think>"))
+_GPT_OSS: Final = ModelParsers(
+    tools=Parser(name="openai", token="<|channel|>"),
+    reasoning=Parser(name="openai_gptoss", token="<|channel|>"),
+)
+_DEEPSEEK_TOOLS: Final = Parser(name="deepseek_v3", token="<｜tool▁calls▁begin｜>")
+_LLAMA_3: Final = ModelParsers(tools=Parser(name="llama3_json", token="<|python_tag|>"))
+
+MODEL_PARSERS: Final = {
+    "qwen3-30b-a3b": _QWEN3,
+    "qwen3-235b-a22b": _QWEN3,
+    "gpt-oss-20b": _GPT_OSS,
+    "gpt-oss-120b": _GPT_OSS,
+    "deepseek-v3": ModelParsers(tools=_DEEPSEEK_TOOLS),
+    "deepseek-r1": ModelParsers(
+        tools=_DEEPSEEK_TOOLS, reasoning=Parser(name="deepseek_r1", token="</think>")
+    ),
+    "kimi-k2": ModelParsers(tools=Parser(name="kimi_k2", token="<|tool_calls_section_begin|>")),
+    "mixtral-8x7b": ModelParsers(tools=Parser(name="mistral", token="[TOOL_CALLS]")),
+    "llama-3.1-8b": _LLAMA_3,
+    "llama-3.1-70b": _LLAMA_3,
+    "llama-3.1-405b": _LLAMA_3,
+}
+"""By catalog name. Kimi K2 is taken for its Instruct, which answers without reasoning."""
+
+
+def parser_arguments(model: str, weights_dir: Path, vllm_arguments: Sequence[str]) -> list[str]:
+    """The flags that set the parsers of `model`, whose text is made by weights in `weights_dir`.
+
+    What the user says in `vllm_arguments` stands; where a configuration file may say it, nothing is
+    set here.
+    """
+    given = {argument.partition("=")[0].replace("_", "-") for argument in vllm_arguments}
+    if _CONFIG_FILE in given:
+        return []
+    parsers = MODEL_PARSERS.get(model, ModelParsers(tools=STAND_IN_TOOLS))
+    if weights_dir.resolve() in BUNDLED_WEIGHTS.values():
+        parsers = ModelParsers(tools=STAND_IN_TOOLS)
+    tokens = _tokens_of(weights_dir)
+    arguments = [] if AUTO_TOOLS in given or f"--no-{AUTO_TOOLS[2:]}" in given else [AUTO_TOOLS]
+    if TOOL_PARSER not in given:
+        tools = parsers.tools if _fits(parsers.tools, tokens) else STAND_IN_TOOLS
+        arguments += [TOOL_PARSER, tools.name]
+    reasoning = parsers.reasoning
+    if REASONING_PARSER not in given and reasoning is not None and _fits(reasoning, tokens):
+        arguments += [REASONING_PARSER, reasoning.name]
+    return arguments
+
+
+def _fits(parser: Parser, tokens: frozenset[str]) -> bool:
+    return parser.token is None or parser.token in tokens
+
+
+def _tokens_of(weights_dir: Path) -> frozenset[str]:
+    """The tokens of the tokenizer in `weights_dir`; none where it has none to read."""
+    try:
+        content = json.loads((weights_dir / "tokenizer.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return frozenset()
+    vocabulary = content.get("model", {}).get("vocab", ())
+    words = vocabulary if isinstance(vocabulary, dict) else (each[0] for each in vocabulary)
+    return frozenset(words) | {added["content"] for added in content.get("added_tokens", ())}
