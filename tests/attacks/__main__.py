@@ -1,6 +1,6 @@
 """Attacks a server of its own, on loopback alone: `python -m tests.attacks [--only NAME ...]`.
 
-Ends with 0 when the server stood every attack, 1 when it did not, 2 for an attack that there is not.
+Ends with 0 when the server stood every attack, 1 when it did not, 2 for a name that no attack has.
 SECURITY.md says what it has to stand.
 """
 

@@ -1,5 +1,6 @@
 """How the results are shown: a line for each attack as soon as it is over."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -32,7 +33,7 @@ def row(trials: Sequence[Trial]) -> str:
         (
             shown.attack.name,
             f"+{growth_bytes / MEGABYTE:,.0f}",
-            f"{ratio:.2f}" if ratio == ratio else "-",
+            "-" if math.isnan(ratio) else f"{ratio:.2f}",
             back,
             "FAILED" if failures_of(trials) else "stood",
             answers_text(shown),

@@ -1,7 +1,7 @@
 """What an attack sends with: connections, bytes and processor time that its budget bounds.
 
-A process that attacks is nice (NICENESS), and sleeps when it has used more than its share of a core: what slows
-the honest client down is then what the server does, and not who else wants the processor.
+A process that attacks is nice (NICENESS), and sleeps when it has used more than its share of a
+core: what slows the honest client down is then the server, and not who else wants a core.
 """
 
 import asyncio

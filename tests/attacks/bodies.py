@@ -145,7 +145,6 @@ ATTACKS = (
         what="trailers without end behind a body of nothing",
         run=partial(chunks, path="/ping", first=b"0\r\n", piece=b"a: b\r\n" * 5000),
         budget=Budget(connections=60),
-        cheap=True,
     ),
     Attack(
         name="slow-bodies",

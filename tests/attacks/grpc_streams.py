@@ -1,4 +1,4 @@
-"""Streams of gRPC that never end, are too many, or carry too much; on the engine's port and ours."""
+"""Streams of gRPC that never end, are too many, or carry too much, on both gRPC ports."""
 
 import asyncio
 from functools import partial

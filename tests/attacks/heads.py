@@ -9,6 +9,7 @@ from tests.attacks.attacker import Attacker
 from tests.attacks.http1 import COMPLETIONS, head
 
 ONE_CLIENT = Budget(connections=60)
+FAST_CLIENT = Budget(connections=60, sent_bytes=300_000_000, bytes_per_s=100_000_000)
 CROWD = Budget(connections=300, sent_bytes=4_000_000)
 
 
@@ -145,23 +146,22 @@ ATTACKS = (
     ),
     Attack(
         name="header-long-lines",
-        what="80 MB of header lines of 60 kB",
+        what="300 MB of header lines of 60 kB",
         run=partial(endless, first=START, piece=LONG_LINE),
-        budget=ONE_CLIENT,
-        cheap=True,
+        budget=FAST_CLIENT,
     ),
     Attack(
         name="header-endless-value",
-        what="a header value of 80 MB",
+        what="a header value of 300 MB",
         run=partial(endless, first=START + b"x: ", piece=b"a" * 64_000),
-        budget=ONE_CLIENT,
+        budget=FAST_CLIENT,
         cheap=True,
     ),
     Attack(
         name="url-endless",
-        what="a URL of 80 MB",
+        what="a URL of 300 MB",
         run=partial(endless, first=b"GET /", piece=b"a" * 64_000),
-        budget=ONE_CLIENT,
+        budget=FAST_CLIENT,
         cheap=True,
     ),
     Attack(
@@ -207,7 +207,6 @@ ATTACKS = (
         what="a new wrong key in every request",
         run=wrong_keys,
         budget=CROWD,
-        cheap=True,
     ),
     Attack(
         name="methods",

@@ -89,7 +89,8 @@ class Honest:
             found.append(Sample(protocol, ended_s, ended_s, "none"))
         return [each for each in found if each.began_s < ended_s or each.status == "none"]
 
-    def usual_s(self, protocol: str, samples: list[Sample]) -> float:
+    @staticmethod
+    def usual_s(samples: list[Sample]) -> float:
         """The time between two requests of an undisturbed loop: the median latency."""
         answered = [each.latency_s for each in samples if each.status == ANSWERED]
         return statistics.median(answered) if answered else 0.05

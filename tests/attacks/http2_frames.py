@@ -110,7 +110,6 @@ ATTACKS = (
         what="SETTINGS without end, acknowledgements never read",
         run=partial(flood, piece=SETTINGS_PIECE),
         budget=FLOOD,
-        cheap=True,
     ),
     Attack(
         name="h2-ping-flood",

@@ -83,7 +83,7 @@ ATTACKS = (
         name="smuggling",
         what="CL with TE, two lengths, folded lines, NUL, bare CR, wrong chunks",
         run=smuggled,
-        budget=Budget(connections=40, wall_s=15.0),
+        budget=Budget(connections=40, wall_s=10.0),
         cheap=True,
     ),
     Attack(
@@ -91,6 +91,5 @@ ATTACKS = (
         what="heads in which some bytes are random",
         run=mangled,
         budget=Budget(connections=500),
-        cheap=True,
     ),
 )

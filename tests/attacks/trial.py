@@ -56,8 +56,9 @@ def heard(attack: Attack, server: AttackedServer, *, seed: int) -> Answers:
 
     A process that does not end in time is ended, and is a fault; so is one that broke.
     """
+    arguments = (attack.name, str(seed), str(attack.budget.wall_s))
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.attacks.attack_process", attack.name, str(seed)],
+        [sys.executable, "-m", "tests.attacks.attack_process", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -96,7 +97,7 @@ class Baselines:
             ended_s = time.monotonic()
             for protocol in PROTOCOLS:
                 samples = self._honest.between(protocol, began_s, ended_s)
-                usual_s = self._honest.usual_s(protocol, samples)
+                usual_s = self._honest.usual_s(samples)
                 self.usual_s.setdefault(protocol, usual_s)
                 latencies = [each.latency_s for each in samples]
                 self._corrected[protocol] += corrected(latencies, self.usual_s[protocol])
