@@ -5,6 +5,7 @@ SECURITY.md says what it has to stand.
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str]) -> int:
         for attack in ATTACKS.values()
         if not asked.only or attack.name.startswith(tuple(asked.only))
     ]
+    # A server of ours has a session of its own: it is ended by us alone.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     return run(chosen, seed=asked.seed)
 
 

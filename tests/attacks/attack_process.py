@@ -1,6 +1,6 @@
 """A process that attacks; the target is on stdin.
 
-`python -m tests.attacks.attack_process NAME SEED WALL_S` says "begun" in a line, attacks, and says what it heard in JSON.
+`python -m tests.attacks.attack_process NAME SEED WALL_S` attacks and says what it heard, in JSON.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ def main(name: str, seed: int, wall_s: float) -> None:
     """Attack once, for that long at most."""
     os.nice(NICENESS)
     target = Target(**json.load(sys.stdin))
-    print("begun", flush=True)
     attack = ATTACKS[name]
     shortened = replace(attack, budget=replace(attack.budget, wall_s=wall_s))
     answers = asyncio.run(attacked(shortened, target, seed=seed))
