@@ -11,13 +11,13 @@ PYTHON ?= $(shell for name in python3.11 python3; do \
 FIND_PYTHON = python="$(PYTHON)"; test -n "$$python" \
 	|| { echo "error: UltraServe needs Python 3.11, and none was found on PATH" >&2; exit 1; }
 
-# More arguments for the command behind demo, test, test-slow and benchmarks: make test ARGS="-k hbm"
+# More arguments for the command behind demo, test, test-slow, attack and benchmarks: make test ARGS="-k hbm"
 ARGS ?=
 
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system-deps demo test test-slow conformance check protos protos-check dashboards rules console format benchmarks clean always
+.PHONY: help install system-deps demo test test-slow conformance attack check protos protos-check dashboards rules console format benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ test-slow: .venv/.installed ## run the tests that take minutes
 
 conformance: .venv/.installed ## other people's clients against a server, each in its own environment (25 min)
 	$(BIN)/python -m tests.conformance $(ARGS)
+
+attack: .venv/.installed ## attack a server of its own, on loopback alone; fails for what it does not stand (10 min)
+	$(BIN)/python -m tests.attacks $(ARGS)
 
 check: .venv/.installed ## lint, formatting, types and import floors
 	$(BIN)/ruff check .

@@ -1,0 +1,44 @@
+"""Requests of HTTP/1, written by hand: also those that no client would write."""
+
+import contextlib
+import json
+from typing import Any, Final
+
+from tests.attacks.attacker import Attacker
+from tests.attacks.target import Target
+
+COMPLETIONS: Final = "/v1/completions"
+CHAT: Final = "/v1/chat/completions"
+BODY_BYTES: Final = 16 * 2**20
+"""The largest body that the server takes, unless it is told otherwise."""
+
+PROBES: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/ping"})
+
+
+def head(method: str, path: str, *lines: str, key: str = "") -> bytes:
+    """A request's head, whole; `key` makes the header that shows it."""
+    shown = [f"authorization: Bearer {key}"] if key else []
+    return "\r\n".join((f"{method} {path} HTTP/1.1", "host: a", *shown, *lines, "", "")).encode()
+
+
+def post(target: Target, path: str, asked: dict[str, Any] | bytes, *lines: str) -> bytes:
+    """A request with a key and a body."""
+    body = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
+    size = f"content-length: {len(body)}"
+    kind = "content-type: application/json"
+    return head("POST", path, size, kind, *lines, key=target.key) + body
+
+
+def completion(target: Target, **given: Any) -> dict[str, Any]:
+    """The body of a small completion, changed as `given`."""
+    return {"model": target.model, "prompt": [1, 2, 3], "max_tokens": 4} | given
+
+
+async def ask(attacker: Attacker, request: bytes, *, wait_s: float = 30.0) -> int | None:
+    """Send one request on a connection of its own, and hear its answer."""
+    wire = await attacker.connect(attacker.target.http_port)
+    with contextlib.suppress(OSError):  # an answer may lie there
+        await wire.send(request)
+    status = await wire.answer(wait_s=wait_s)
+    wire.close()
+    return status

@@ -1,0 +1,77 @@
+"""Runs attacks against servers of its own, one server for each kind, and says what they did."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+from tests.attacks.attack import Attack, Server
+from tests.attacks.attack_table import TITLES, line, row
+from tests.attacks.attacked_server import AttackedServer, attacked_server
+from tests.attacks.honest import Honest
+from tests.attacks.server_memory import ServerMemory
+from tests.attacks.trial import Baselines, Trial, failures_of, settled, tried
+
+
+class Session:
+    """A server, the honest client, and what is known of how both do undisturbed."""
+
+    def __init__(self, stack: contextlib.ExitStack, kind: Server) -> None:
+        self.server: AttackedServer = stack.enter_context(attacked_server(kind))
+        self.honest = stack.enter_context(Honest(self.server.honest))
+        self.memory = stack.enter_context(ServerMemory(self.server.process.pid))
+        self.baselines = Baselines(self.honest)
+
+    def attacked(self, attack: Attack, seed: int) -> list[Trial]:
+        """Attack until the trials decide."""
+        trials: list[Trial] = []
+        while not trials or not settled(trials):
+            trials.append(
+                tried(
+                    attack,
+                    self.server,
+                    self.memory,
+                    seed=seed + len(trials),
+                    honest=self.honest,
+                    baselines=self.baselines,
+                )
+            )
+        return trials
+
+
+def run(attacks: Sequence[Attack], *, seed: int) -> int:
+    """Run all; returns 0 when the server stood each, 1 otherwise."""
+    began_s = time.monotonic()
+    print(line(TITLES), flush=True)
+    failed: dict[str, list[str]] = {}
+    for kind in Server:
+        mine = [attack for attack in attacks if attack.on is kind]
+        while mine:
+            done, found = _on_one_server(kind, mine, seed=seed)
+            failed |= found
+            mine = mine[done:]
+    for name, lines in failed.items():
+        for text in lines:
+            print(f"{name}: FAILED {text}")
+    minutes = (time.monotonic() - began_s) / 60
+    stood = len(attacks) - len(failed)
+    print(f"{stood} of {len(attacks)} attacks were stood, in {minutes:.1f} min")
+    return int(bool(failed))
+
+
+def _on_one_server(
+    kind: Server, attacks: Sequence[Attack], *, seed: int
+) -> tuple[int, dict[str, list[str]]]:
+    """Attack one server until it is no longer as it began; returns how many attacks that were."""
+    failed: dict[str, list[str]] = {}
+    with contextlib.ExitStack() as stack:
+        session = Session(stack, kind)
+        for done, attack in enumerate(attacks, start=1):
+            trials = session.attacked(attack, seed)
+            print(row(trials), flush=True)
+            if lines := failures_of(trials):
+                failed[attack.name] = lines
+                for text in lines:
+                    print(f"    {text}", flush=True)
+            if any(trial.needs_restart for trial in trials):
+                return done, failed
+    return len(attacks), failed

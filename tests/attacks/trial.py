@@ -1,0 +1,184 @@
+"""One attack on a server that runs: what was measured before, while and after."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tests.attacks.answers import Answers
+from tests.attacks.attack import Attack
+from tests.attacks.attacked_server import AttackedServer
+from tests.attacks.honest import ANSWERED, PROTOCOLS, Honest
+from tests.attacks.server_memory import ServerMemory
+from tests.attacks.verdict import (
+    GIVEN_BACK_WALL_S,
+    KEPT_BYTES_MAX,
+    Measured,
+    Served,
+    broken,
+    corrected,
+    p99_s,
+    slowed,
+)
+
+BASELINE_WALL_S: Final = 1.5
+FIRST_BASELINE_WALL_S: Final = 6.0
+HARMLESS_BYTES_PER_S_MAX: Final = 25_000_000
+END_WAIT_S: Final = 10.0
+"""What an attack's process has beyond its budget to end in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What one attack did, and what the server and others said to it.
+
+    Attributes:
+        honest_refusals: statuses of the honest client's requests that were not answered.
+    """
+
+    attack: Attack
+    measured: Measured
+    answers: Answers
+    attacked_wall_s: float
+    honest_refusals: Sequence[str]
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether what the next attack is measured against is not the server as it began."""
+        return not self.measured.server_lives or self.measured.kept_bytes > KEPT_BYTES_MAX
+
+
+def heard(attack: Attack, server: AttackedServer, *, seed: int) -> Answers:
+    """Attack in a process of its own, and return what it heard.
+
+    A process that does not end in time is ended, and is a fault; so is one that broke.
+    """
+    arguments = (attack.name, str(seed), str(attack.budget.wall_s))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.attacks.attack_process", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(
+            json.dumps(asdict(server.target)), timeout=attack.budget.wall_s + END_WAIT_S
+        )
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return Answers(faults=["the attack's own process did not end"])
+    if process.returncode:
+        last = err.strip().rpartition("\n")[2]
+        return Answers(faults=[f"the attack's own process broke: {last}"])
+    return Answers.from_plain(json.loads(out.splitlines()[-1]))
+
+
+class Baselines:
+    """The honest client beside a harmless load: measured before each attack, kept for all."""
+
+    def __init__(self, honest: Honest) -> None:
+        self._honest = honest
+        self._corrected: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
+        self.usual_s: dict[str, float] = {}
+
+    def measure(self, bytes_per_s: int) -> None:
+        """Measure beside as many bytes a second as the attack sends, if not more than a few."""
+        wall_s = BASELINE_WALL_S if self.usual_s else FIRST_BASELINE_WALL_S
+        rate = str(min(bytes_per_s, HARMLESS_BYTES_PER_S_MAX))
+        harmless = subprocess.Popen([sys.executable, "-m", "tests.attacks.harmless", rate])
+        try:
+            began_s = time.monotonic()
+            time.sleep(wall_s)  # the window
+            ended_s = time.monotonic()
+            for protocol in PROTOCOLS:
+                samples = self._honest.between(protocol, began_s, ended_s)
+                usual_s = self._honest.usual_s(samples)
+                self.usual_s.setdefault(protocol, usual_s)
+                latencies = [each.latency_s for each in samples]
+                self._corrected[protocol] += corrected(latencies, self.usual_s[protocol])
+        finally:
+            harmless.kill()
+            harmless.wait()
+
+    def of(self, protocol: str) -> list[float]:
+        """All that was measured in this server's run so far, corrected."""
+        return self._corrected[protocol]
+
+
+def tried(
+    attack: Attack,
+    server: AttackedServer,
+    memory: ServerMemory,
+    *,
+    seed: int,
+    honest: Honest | None = None,
+    baselines: Baselines | None = None,
+) -> Trial:
+    """Attack once; without an honest client its latency is not looked at."""
+    if baselines is not None:
+        baselines.measure(attack.budget.bytes_per_s)
+    start_bytes = memory.begin()
+    began_s = time.monotonic()
+    answers = heard(attack, server, seed=seed)
+    ended_s = time.monotonic()
+    served, refusals = [], []
+    for protocol in PROTOCOLS if honest is not None and baselines is not None else ():
+        assert honest is not None
+        assert baselines is not None
+        samples = honest.between(protocol, began_s, ended_s)
+        refusals += [each.status for each in samples if each.status != ANSWERED]
+        latencies = corrected([each.latency_s for each in samples], baselines.usual_s[protocol])
+        baseline = list(baselines.of(protocol))
+        served.append(Served(protocol=protocol, baseline_s=baseline, attacked_s=latencies))
+    kept_bytes, given_back_s = memory.given_back(
+        start_bytes, kept_bytes_max=KEPT_BYTES_MAX, wall_s=GIVEN_BACK_WALL_S
+    )
+    measured = Measured(
+        needs_key=attack.needs_key,
+        growth_bytes=max(0, memory.largest_bytes - start_bytes),
+        kept_bytes=kept_bytes,
+        given_back_s=given_back_s,
+        served=served,
+        unreasoned=answers.unreasoned,
+        faults=answers.faults,
+        server_lives=memory.lives(),
+    )
+    return Trial(
+        attack=attack,
+        measured=measured,
+        answers=answers,
+        attacked_wall_s=ended_s - began_s,
+        honest_refusals=refusals,
+    )
+
+
+def settled(trials: Sequence[Trial]) -> bool:
+    """Whether these trials of one attack decide: of latency alone, two have to agree."""
+    if broken(trials[-1].measured):
+        return True
+    late = sum(bool(slowed(trial.measured)) for trial in trials)
+    return late == 0 or late >= 2 or len(trials) - late >= 2
+
+
+def failures_of(trials: Sequence[Trial]) -> list[str]:
+    """What the server failed at in these trials of one attack; latency counts if most have it."""
+    found = [line for trial in trials for line in broken(trial.measured)]
+    late = [trial for trial in trials if slowed(trial.measured)]
+    if 2 * len(late) > len(trials):
+        found += slowed(late[-1].measured)
+    return list(dict.fromkeys(found))
+
+
+def worst_ratio(trial: Trial) -> float:
+    """The larger of the protocols' p99 ratios."""
+    return max((served.p99_ratio for served in trial.measured.served), default=float("nan"))
+
+
+def baseline_p99_s(trial: Trial) -> float:
+    """The larger of the protocols' baselines."""
+    return max((p99_s(served.baseline_s) for served in trial.measured.served), default=0.0)

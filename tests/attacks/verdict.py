@@ -1,0 +1,129 @@
+"""Whether a server stood an attack: a pure function of what was measured.
+
+Latencies are corrected for what a closed loop does not ask while it waits: a client that is held up
+for a second counts each request that it would have sent meanwhile (as HdrHistogram's
+`recordValueWithExpectedInterval` does); otherwise one stall of a second would be one bad answer
+among hundreds, and no p99 would show it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MEGABYTE: Final = 1_000_000
+GROWTH_BYTES_MAX: Final = 100 * MEGABYTE
+"""Of any one client without a key."""
+
+KEYED_GROWTH_BYTES_MAX: Final = 200 * MEGABYTE
+"""Of any one key."""
+
+KEPT_BYTES_MAX: Final = 25 * MEGABYTE
+"""What may be there of it GIVEN_BACK_WALL_S later: an allocator's fragments; assumed."""
+
+GIVEN_BACK_WALL_S: Final = 60.0
+P99_RATIO_MAX: Final = 2.0
+SAMPLES_MIN: Final = 20
+"""Of a baseline: with fewer there is no p99 to speak of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """How the honest client was served over one protocol: corrected latencies.
+
+    Attributes:
+        baseline_s: beside a harmless load.
+        attacked_s: while the attack went on.
+    """
+
+    protocol: str
+    baseline_s: Sequence[float]
+    attacked_s: Sequence[float]
+
+    @property
+    def p99_ratio(self) -> float:
+        """The p99 under attack over that beside a harmless load."""
+        return p99_s(self.attacked_s) / p99_s(self.baseline_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One attack on one server.
+
+    Attributes:
+        growth_bytes: the most by which the server's processes together were larger than before.
+        kept_bytes: how much larger they were GIVEN_BACK_WALL_S after the end, or as soon as it was
+            little enough.
+        served: the honest client's two protocols; none where its latency is not looked at.
+    """
+
+    needs_key: bool
+    growth_bytes: int
+    kept_bytes: int
+    given_back_s: float
+    served: Sequence[Served] = ()
+    unreasoned: Sequence[str] = ()
+    faults: Sequence[str] = ()
+    server_lives: bool = True
+
+
+def corrected(latencies_s: Sequence[float], interval_s: float) -> list[float]:
+    """Latencies, with those of the requests that a held-up closed loop did not send.
+
+    `interval_s` is the time between two requests when all is well. A latency that is infinite is an
+    honest request that was refused or broke; it stands for itself.
+    """
+    if not interval_s > 0:
+        raise ValueError(f"interval_s: expected a positive number, got {interval_s}")
+    found = []
+    for latency_s in latencies_s:
+        found.append(latency_s)
+        missing_s = latency_s - interval_s
+        while math.isfinite(missing_s) and missing_s >= interval_s:
+            found.append(missing_s)
+            missing_s -= interval_s
+    return found
+
+
+def p99_s(latencies_s: Sequence[float]) -> float:
+    """The smallest latency that at least 99 % are not above; infinite where there is none."""
+    if not latencies_s:
+        return math.inf
+    return sorted(latencies_s)[math.ceil(0.99 * len(latencies_s)) - 1]
+
+
+def slowed(measured: Measured) -> list[str]:
+    """Why the honest client was not served as well as it has to be, a line each."""
+    found = []
+    for served in measured.served:
+        if len(served.baseline_s) < SAMPLES_MIN:
+            answers = len(served.baseline_s)
+            found.append(
+                f"no baseline: {answers} answers of {served.protocol}, {SAMPLES_MIN} needed"
+            )
+        elif not served.p99_ratio <= P99_RATIO_MAX:
+            ratio = f"{served.p99_ratio:.1f} times its baseline, {P99_RATIO_MAX:g} may be"
+            found.append(f"an honest client's p99 over {served.protocol} is {ratio}")
+    return found
+
+
+def broken(measured: Measured) -> list[str]:
+    """Every criterion but latency that the server did not meet, a line each."""
+    found = []
+    if not measured.server_lives:
+        found.append("the server ended")
+    limit_bytes = KEYED_GROWTH_BYTES_MAX if measured.needs_key else GROWTH_BYTES_MAX
+    if measured.growth_bytes > limit_bytes:
+        grown, limit = measured.growth_bytes / MEGABYTE, limit_bytes / MEGABYTE
+        found.append(f"memory grew by {grown:,.0f} MB, {limit:g} may be")
+    if measured.kept_bytes > KEPT_BYTES_MAX:
+        kept = measured.kept_bytes / MEGABYTE
+        found.append(f"{kept:,.0f} MB were not given back in {measured.given_back_s:.0f} s")
+    found += [f"5xx without a reason: {answer}" for answer in measured.unreasoned]
+    found += measured.faults
+    return found
+
+
+def failures(measured: Measured) -> list[str]:
+    """Every criterion that the server did not meet, a line each; none: it stood the attack."""
+    return broken(measured) + slowed(measured)
