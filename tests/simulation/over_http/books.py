@@ -100,7 +100,7 @@ def check_at_rest(state: MachineState, before: MachineState) -> None:
         assert rank.up, rank
         assert (rank.requests_running, rank.requests_waiting) == (0, 0), rank
         assert rank.kv_blocks_used == 0, rank
-    for chip, first in zip(state.chips, before.chips, strict=True):
+    for chip in state.chips:
         assert (chip.health, chip.phase) == (ChipHealth.UP, SERVING), chip
         assert chip.cut_links == (), chip
         assert not any(stack.failed for stack in chip.stacks), chip
@@ -130,7 +130,7 @@ def filled(state: MachineState) -> int:
 
 
 def check_counts(page: Page, state: MachineState, tally: Tally, *, calm: int) -> None:
-    """Client, server and machine have counted the same; `calm` requests came before the clients."""
+    """Clients, server and machine have counted the same; `calm` requests came before them."""
     outcomes = page.outcomes
     accepted = tally.accepted + calm
     assert outcomes.get("failed", 0) == 0, outcomes
@@ -139,6 +139,10 @@ def check_counts(page: Page, state: MachineState, tally: Tally, *, calm: int) ->
     assert ended == accepted, (outcomes, tally.accepted, calm)
     assert outcomes.get("aborted", 0) <= tally.hung_up, (outcomes, tally.hung_up)
     assert page.count(FAULTS) == len(state.faults)
+
+
+def check_accounts(page: Page, state: MachineState) -> None:
+    """Every request that was moved is in the account of one fault or of one hand-over."""
     faults, leases = moved_by_faults(state), moved_by_leases(state)
     assert page.count(MOVED) == faults + leases, (page.count(MOVED), faults, leases)
 

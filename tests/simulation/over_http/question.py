@@ -111,7 +111,7 @@ class Answer:
             self.end = choice.get("finish_reason")
 
     def differs(self, expected: "Answer", *, whole: bool) -> str | None:
-        """What is wrong with it, where `expected` is right; of one broken off, with its beginning."""
+        """What is wrong with it; of one that is not `whole`, with its beginning."""
         if whole and self != expected:
             return f"{self} is not {expected}"
         if not whole and self.tokens != expected.tokens[: len(self.tokens)]:

@@ -26,8 +26,9 @@ def report_lines(
     yield f"kills inside a recovery or a repair: {figures.killed_inside}"
     yield (
         f"requests: {tally.asked:,} asked, {tally.accepted:,} accepted, {tally.whole:,} whole and "
-        f"right, {tally.hung_up:,} given up by their client, {len(tally.failures):,} lost or wrong, "
-        f"{tally.refused:,} refused; {tally.tokens:,} tokens; slowest {tally.slowest_s:.1f} s"
+        f"right, {tally.hung_up:,} given up by their client, {len(tally.failures):,} lost or "
+        f"wrong, {tally.refused:,} refused; {tally.tokens:,} tokens; "
+        f"slowest {tally.slowest_s:.1f} s"
     )
     yield (
         f"requests moved: {figures.moved_requests:,} by faults, {figures.lease_moved_requests:,} "

@@ -115,6 +115,10 @@ class ServedMachine:
         """The processes of chips, by id, whether they serve or train."""
         return {process.pid: process for process in self.cluster.workers()}
 
+    def workers(self) -> set[int]:
+        """All that Ray has started, those included that are about to become chips."""
+        return {each.pid for each in self.cluster.processes() if _is_worker(each)}
+
     def chips_of_other_node(self) -> int:
         """How many processes of chips the node has that can be lost."""
         return len(self.cluster.workers(OTHER))
@@ -126,6 +130,14 @@ class ServedMachine:
             with contextlib.suppress(psutil.NoSuchProcess):
                 found += process.memory_info().rss
         return found
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name().startswith("ray::") or any(
+            part.endswith("default_worker.py") for part in process.cmdline()
+        )
+    return False
 
 
 @contextmanager

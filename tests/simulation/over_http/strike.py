@@ -27,7 +27,7 @@ class Means(StrEnum):
 
     CALL: through the control service. KILL: SIGKILL to a chip's process. KILL_IN_RECOVERY: two
     chips, the second while the first one's loss is recovered from. KILL_IN_HEAL: one while another
-    one's repair goes on. PAUSE: SIGSTOP, and SIGCONT before anybody has to notice. STOP: SIGSTOP for
+    one's repair goes on. PAUSE: SIGSTOP, and SIGCONT before it has to be noticed. STOP: SIGSTOP for
     good. LOSE_NODE: every process of a Ray node, its chips' too, at once; then a node comes back.
     HAND_OVER: a group of chips goes to training, and comes back some strikes later.
     """

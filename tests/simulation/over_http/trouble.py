@@ -20,6 +20,7 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.endpoints.control_client import RefusedByServer
 from serving.metrics.machine_state import SERVING, FaultRecord, FaultStage, LeaseState, MachineState
 from tests.simulation.over_http.books import (
+    check_accounts,
     check_at_rest,
     check_counts,
     check_faults,
@@ -145,36 +146,45 @@ class Trouble:
         return self._lost(before, 1)
 
     def _kill_in_recovery(self, strike: Strike) -> list[FaultRecord] | None:
-        before, chips = self._state(), set(self._machine.chips())
+        if self._lease is not None:
+            return None
+        self._machine.call(self._machine.client.heal)  # so that a spare's process is started
+        before, workers = self._state(), self._machine.workers()
         first = self._victim(before, strike.chip_share)
         if first is None:
             return None
         os.kill(first, signal.SIGKILL)
-        new = self._wait_for_new(chips, strike.second_after_s)
-        self.figures.killed_inside += new is not None
-        others = sorted(chips - {first})
-        # The one that is just being started, or any other.
-        second = new if new and strike.other_share < 0.3 else picked(others, strike.other_share)
-        self._kill_if_there(second)
-        return self._lost(before, 1 if self._lease else 2)
+        new = self._wait_for_new(workers, strike.second_after_s)
+        self._second_kill(strike, first, new)
+        return self._lost(before, 2)
 
     def _kill_in_heal(self, strike: Strike) -> list[FaultRecord] | None:
-        before = self._state()
-        first = self._victim(before, strike.chip_share)
-        if first is None:
+        if self._lease is not None:
             return None
-        os.kill(first, signal.SIGKILL)
-        self._met(len(before.faults) + 1)
-        chips, client = set(self._machine.chips()), self._machine.client
+        before = first = self._state()
+        while len(seated(first)) == self._machine.size.chips:  # until no spare takes the seat
+            pid = self._victim(first, strike.chip_share)
+            if pid is None:
+                return None
+            os.kill(pid, signal.SIGKILL)
+            self._met(len(first.faults) + 1)
+            first = self._state()
+        workers, client = self._machine.workers(), self._machine.client
         healing = threading.Thread(target=lambda: self._machine.call(client.heal))
         healing.start()
-        new = self._wait_for_new(chips, AGREE_S_MAX, meanwhile=healing)
-        self.figures.killed_inside += new is not None
-        second = new if new and strike.other_share < 0.3 else picked(sorted(chips), 0.5)
-        self._kill_if_there(second)
+        new = self._wait_for_new(workers, AGREE_S_MAX, meanwhile=healing)
+        self._second_kill(strike, -1, new)
         healing.join(MET_S_MAX)
         assert not healing.is_alive()
-        return self._lost(before, 1 if self._lease else 2)
+        return self._lost(before, len(first.faults) - len(before.faults) + 1)
+
+    def _second_kill(self, strike: Strike, first: int, new: int | None) -> None:
+        """End the one that is just being started, or any other."""
+        self.figures.killed_inside += new is not None
+        others = sorted(set(self._machine.chips()) - {first})
+        victim = new if new and strike.other_share < 0.3 else picked(others, strike.other_share)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
 
     def _pause(self, strike: Strike) -> list[FaultRecord] | None:
         before = self._state()
@@ -205,7 +215,7 @@ class Trouble:
             return None
         cluster.lose_other()
         records = self._lost(before, gone)
-        assert len(records) == gone
+        assert len(records) >= gone  # and spares that were to start there
         self._clients.wait_for(ANSWERS_AFTER)
         cluster.start_other()
         return records
@@ -218,10 +228,7 @@ class Trouble:
         state = self._machine.call(client.day_night)
         group = state.groups[int(strike.chip_share * len(state.groups))]
         report = self._machine.call(lambda: client.drain(group.chips, grace_s=0.05))
-        if report.lease is None:
-            lease = self._wait_for_lease(group.chips)
-        else:
-            lease = report.lease
+        lease = report.lease or self._wait_for_lease(group.chips)
         self._lease, self._strikes_in_lease = lease.number, 0
         self.figures.leases += 1
         if strike.other_share < 0.5:  # or else the next strikes come while it drains
@@ -251,17 +258,13 @@ class Trouble:
             return None
         return picked(sorted(self._machine.chips()), share)
 
-    def _kill_if_there(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
     def _wait_for_new(
         self, before: set[int], timeout_s: float, meanwhile: threading.Thread | None = None
     ) -> int | None:
-        """A chip's process that was not there before, once there is one."""
+        """A process of Ray's that was not there before, once there is one: a chip's to be."""
         end_s = time.monotonic() + timeout_s
         while time.monotonic() < end_s and (meanwhile is None or meanwhile.is_alive()):
-            new = set(self._machine.chips()) - before
+            new = self._machine.workers() - before
             if new:
                 return min(new)
             time.sleep(0.02)  # polls other processes
@@ -389,6 +392,7 @@ class Trouble:
         state, page = self._state(), read_page(self._machine.url)
         check_at_rest(state, self._before)
         check_counts(page, state, self._clients.tally, calm=self._calm)
+        check_accounts(page, state)
         check_stages(self._machine.events.stages, state)
         faults = [each.recovery for each in state.faults if each.recovery]
         self.figures.faults = len(state.faults)
