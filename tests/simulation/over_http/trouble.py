@@ -182,7 +182,10 @@ class Trouble:
         """End the one that is just being started, or any other."""
         self.figures.killed_inside += new is not None
         others = sorted(set(self._machine.chips()) - {first})
-        victim = new if new and strike.other_share < 0.3 else picked(others, strike.other_share)
+        victim = picked(others, strike.other_share)
+        if new is not None and strike.other_share < 0.5:
+            self._wait_until(lambda: new in self._machine.chips(), "a chip starts")
+            victim = new
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
 
