@@ -100,7 +100,12 @@ def recovery_ns(
     partition: Partition,
     system: SystemSpec,
     rates: RecoveryRates,
+    *,
+    silence_ns: int = 0,
 ) -> int:
-    """Emulated time from the faults `kinds` until the engine goes on, or knows that it cannot."""
+    """Emulated time from the faults `kinds` until the engine goes on, or knows that it cannot.
+
+    Chips that are silent are given up after `silence_ns`, while the others are noticed.
+    """
     reading_ns = reload_ns(recovery, partition, system, rates) if recovery.survivable else 0
-    return rates.detection_ns(kinds) + reading_ns
+    return max(rates.detection_ns(kinds), silence_ns) + reading_ns

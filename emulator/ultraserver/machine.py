@@ -156,8 +156,10 @@ class Machine:
         kinds: Iterable[FaultKind] = (),
         *,
         prepared: Collection[int] = (),
+        silence_ns: int = 0,
     ) -> Settlement:
-        """How the machine would go on with `health`; changes nothing. `kinds` are noticed first.
+        """How the machine would go on with `health`; changes nothing. `kinds` are noticed first,
+        and chips that are silent after `silence_ns`.
 
         The chips `prepared` were lent out, and have read the weights of the seats that they left.
         """
@@ -181,8 +183,24 @@ class Machine:
             recovery = replace(recovery, reload_bytes=reload_bytes)
         return Settlement(
             recovery=recovery,
-            duration_ns=recovery_ns(recovery, kinds, self.partition, self.system, self._rates),
+            duration_ns=recovery_ns(
+                recovery,
+                kinds,
+                self.partition,
+                self.system,
+                self._rates,
+                silence_ns=silence_ns,
+            ),
         )
+
+    @property
+    def hang_ns(self) -> int:
+        """Emulated time after which a chip that does not answer is given up."""
+        return round(self._rates.hang_ns.value)
+
+    def notice_ns(self, kinds: Iterable[FaultKind]) -> int:
+        """Emulated time until all of these faults are noticed, starting together."""
+        return self._rates.detection_ns(kinds)
 
     def settle(self, health: Health, settlement: Settlement) -> None:
         """Go on as `settlement`, made for `health`, says.

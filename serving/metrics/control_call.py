@@ -15,6 +15,7 @@ from emulator.specs.fault import Fault
 from serving.metrics.hardware import ExpertLoad, HardwareReport
 from serving.metrics.machine_state import (
     Count,
+    FaultEvent,
     FaultRecord,
     LeaseState,
     MachineState,
@@ -197,12 +198,16 @@ class FaultReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="faul
         accepted: the fault has happened; False for a dry run.
         survivable: every accepted request can still be answered; `reason` says why or why not.
         number: of the fault in the state's `faults`; None when it was not accepted.
+        stall_s: emulated seconds for which the machine stands still because of it, until it is
+            noticed and weights are read; `stall_wall_s` is the wall time that they take now.
     """
 
     accepted: bool
     survivable: bool
     reason: str
     number: Count | None = None
+    stall_s: float = 0.0
+    stall_wall_s: float = 0.0
 
 
 class HealReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="healed"):
@@ -310,6 +315,7 @@ class TelemetryReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="t
 
     Attributes:
         faults: the last ones, in the order of their numbers; at most `FAULTS_TOLD_MAX`.
+        fault_events: stages that faults have reached, the last ones; likewise.
         leases, versions, sleep: as in MachineState.
     """
 
@@ -318,6 +324,7 @@ class TelemetryReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="t
     leases: tuple[LeaseState, ...]
     versions: tuple[VersionState, ...]
     sleep: SleepState
+    fault_events: tuple[FaultEvent, ...] = ()
 
 
 class HardwareReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="hardware"):

@@ -16,6 +16,9 @@ Count = Annotated[int, Meta(ge=0)]
 """A number of things, or one of them by its number."""
 
 
+REQUESTS_NAMED_MAX: Final = 64
+"""Of one fault, that are named: a page of them; all are counted."""
+
 SERVING: Final = "serving"
 """The phase of chips that no lease has."""
 
@@ -39,8 +42,9 @@ class ChipHealth(StrEnum):
 class FaultStage(StrEnum):
     """How far the engine is with a fault.
 
-    PENDING: it has happened, and no step has met it yet. RECOVERED: every request that it touched
-    goes on. FAILED: requests that it touched ended with an error.
+    PENDING: it has happened, and no step has met it yet. RECOVERING: the machine stands still for
+    it. RECOVERED: every request that it touched goes on. FAILED: requests that it touched ended
+    with an error. DEGRADED: requests go on, but the chip stays slow until it is healed.
     """
 
     PENDING = "pending"
@@ -48,6 +52,7 @@ class FaultStage(StrEnum):
     RECOVERED = "recovered"
     FAILED = "failed"
     HEALED = "healed"
+    DEGRADED = "degraded"
 
 
 class PartitionState(Plain, frozen=True, kw_only=True):
@@ -154,8 +159,10 @@ class ExpertBalance(Plain, frozen=True, kw_only=True):
 class Recovery(Plain, frozen=True, kw_only=True):
     """What it took until the engine served again.
 
+    `wall_s` counts from the fault until the machine went on; up to now while it recovers.
     `requests_failed` ended with an error. `experts_reloaded` are slots that were filled again, from
-    another copy or from the checkpoint.
+    another copy or from the checkpoint. `moved` and `failed` name the requests, the first
+    REQUESTS_NAMED_MAX of each.
     """
 
     emulated_ns: Count
@@ -163,6 +170,8 @@ class Recovery(Plain, frozen=True, kw_only=True):
     requests_moved: Count
     requests_failed: Count
     experts_reloaded: Count
+    moved: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
 
 class FaultRecord(Plain, frozen=True, kw_only=True):
@@ -179,6 +188,32 @@ class FaultRecord(Plain, frozen=True, kw_only=True):
     stage: FaultStage
     recovery: Recovery | None
     healed_emulated_s: float | None
+
+
+class FaultEvent(Plain, frozen=True, kw_only=True):
+    """A fault has reached a stage; numbered from 1 since the engine's start.
+
+    `fault` is the record as it was then, and `ranks_up` counts the ranks that served at that time.
+    """
+
+    number: Count
+    emulated_s: float
+    ranks_up: Count
+    fault: FaultRecord
+
+
+class StallState(Plain, frozen=True, kw_only=True):
+    """Nothing is computed until `until_emulated_s`.
+
+    Attributes:
+        left_s: emulated seconds until then; `wall_left_s` is the wall time that they take.
+        reason: what is waited for: one line.
+    """
+
+    until_emulated_s: float
+    left_s: float
+    wall_left_s: float
+    reason: str
 
 
 class TrainingTotals(Plain, frozen=True, kw_only=True):
@@ -297,6 +332,8 @@ class MachineState(Plain, frozen=True, kw_only=True):
         faults: all since the start, in the order of their numbers.
         leases: those that go on, and the last ones that have ended, in the order of their numbers.
         versions: of the weights, in the order of their numbers.
+        stall: why nothing is computed now, and how long; None while the machine is free to.
+        age_s: wall seconds since the engine said so; above 0 where it has not answered since.
     """
 
     emulated_s: float
@@ -317,3 +354,5 @@ class MachineState(Plain, frozen=True, kw_only=True):
     leases: tuple[LeaseState, ...] = ()
     versions: tuple[VersionState, ...] = ()
     sleep: SleepState = SleepState()
+    stall: StallState | None = None
+    age_s: float = 0.0

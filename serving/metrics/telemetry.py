@@ -8,6 +8,7 @@ from serving.metrics.machine_state import (
     LeaseState,
     Plain,
     SleepState,
+    StallState,
     VersionState,
 )
 
@@ -22,6 +23,7 @@ class Telemetry(Plain, frozen=True, kw_only=True):
         requests_arrived: all since the start; `requests_running` and `requests_waiting` are in the
             ranks' schedulers at the last step.
         expert_imbalance: as in ExpertBalance.
+        stall: as in MachineState; `age_s` likewise.
     """
 
     emulated_s: float
@@ -47,6 +49,8 @@ class Telemetry(Plain, frozen=True, kw_only=True):
     facility_joules: float
     faults: Count
     expert_imbalance: float | None
+    stall: StallState | None = None
+    age_s: float = 0.0
 
 
 class EventKind(StrEnum):
@@ -58,15 +62,18 @@ class EventKind(StrEnum):
     SLEEP = "sleep"
     DOOR = "door"
     ENGINE_GONE = "engine-gone"
+    STALL = "stall"
 
 
 class Event(Plain, frozen=True, kw_only=True):
     """One change, numbered from 1 since the server's start.
 
     Attributes:
-        emulated_s: when it was seen; `unix_s` is the wall's time of that.
+        emulated_s: when it happened, of a fault's stages; when it was seen, of all others. `unix_s`
+            is the wall's time at which it was seen.
         words: one line.
         fault, lease, version, sleep: what it is about, as it is then; None for the other kinds.
+        ranks_up: that served then; None for what is not about a fault.
     """
 
     number: Count
@@ -78,3 +85,4 @@ class Event(Plain, frozen=True, kw_only=True):
     lease: LeaseState | None = None
     version: VersionState | None = None
     sleep: SleepState | None = None
+    ranks_up: Count | None = None

@@ -102,6 +102,16 @@ class EngineTime:
         """Let a moment of wall time pass, in which nothing is computed."""
         time.sleep(_REST_S)
 
+    @property
+    def dilation(self) -> float:
+        """Wall seconds per emulated second, now; 0 where time jumps."""
+        return self._clock.dilation
+
+    def wall_left_s(self, deadline_ns: int) -> float:
+        """Wall seconds until an emulated time, at the present pace; 0 where time jumps."""
+        left_ns = max(0, deadline_ns - self._clock.now_ns())
+        return left_ns / NS_PER_S * self._clock.dilation
+
     def spend(self, joules: float) -> None:
         """Count what chips drew beyond what steps and idle chips do."""
         self._meter.add_beyond(joules)

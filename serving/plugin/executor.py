@@ -5,7 +5,7 @@ decision, and then `sample_tokens`, which computes it with the grammar's bitmask
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,7 +18,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 from emulator.fleet import Fleet, MadeUpTokens
-from emulator.specs.step import RankStep
+from emulator.specs.step import RankOutput, RankStep
 from serving.metrics.control_call import METHOD as CONTROL_METHOD
 from serving.plugin.calibration import calibrate
 from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
@@ -28,7 +28,7 @@ from serving.plugin.live_engine import LiveEngine
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.parent_watch import end_with_parent, kill_within
 from serving.plugin.platform import deployment_of
-from serving.plugin.step_report import TimedOutput
+from serving.plugin.step_report import StepReport, StillHeld, TimedOutput
 from serving.plugin.token_source import start_tokens
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
 
@@ -51,6 +51,13 @@ _REST = ("sleep", "wake_up", "discard")
 _TORCH_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
+def _done(result: Any) -> Future[Any]:
+    """What vLLM waits for where it asked not to."""
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
 class NoWorker:
     """The worker class that vLLM's config must name; chips are not vLLM workers."""
 
@@ -69,6 +76,7 @@ class UltraServeExecutor(Executor):
         self._tokens: Fleet | MadeUpTokens | None = None
         self._engine: LiveEngine | None = None
         self._pending: LockstepOutput | None = None
+        self._under_way: Sequence[RankStep] | None = None
         self._finished: dict[int, list[str]] = {}
         self._signals = EngineSignals()
         self._failed: Callable[[], None] = lambda: None
@@ -175,43 +183,54 @@ class UltraServeExecutor(Executor):
         )
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
-        """Keep the decision; `sample_tokens` computes it. A step without tokens ends here."""
+        """Keep the decision; `sample_tokens` computes it. A step without tokens ends here.
+
+        So does a decision whose step is under way, which the scheduler hands out again.
+        """
         assert isinstance(scheduler_output, LockstepOutput)
+        result: ModelRunnerOutput | None = None
+        if self._under_way is not None:
+            done = self.live_engine().go_on(abandoned=scheduler_output.abandoned)
+            result = self._outcome(self._under_way, done)
+            return result if not non_block else _done(result)
         if self._engine is not None:
             self._engine.hear(scheduler_output)
         self._note_finished(scheduler_output)
-        result: ModelRunnerOutput | None = None
         if scheduler_output.total_num_scheduled_tokens:
             self._pending = scheduler_output
         else:
             result = self._idle_output()
-        if not non_block:
-            return result
-        future: Future[ModelRunnerOutput | None] = Future()
-        future.set_result(result)
-        return future
+        return result if not non_block else _done(result)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
-        """Compute the kept step on the chips and hold it until its emulated end."""
+        """Compute the kept step on the chips; its tokens come at its emulated end."""
         pending, self._pending = self._pending, None
         assert pending is not None, "sample_tokens without execute_model"
         result = self._run(pending, grammar_output)
-        if not non_block:
-            return result
-        future: Future[ModelRunnerOutput] = Future()
-        future.set_result(result)
-        return future
+        return result if not non_block else _done(result)
 
-    def _run(self, output: LockstepOutput, grammar: GrammarOutput | None) -> TimedOutput:
+    def _run(self, output: LockstepOutput, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         steps = self._rank_steps(output, grammar)
         bitmasks = {
             step.rank: mask
             for step in steps
             if (mask := grammar_bitmask(step, grammar)) is not None
         }
-        outputs, report = self.live_engine().run(steps, bitmasks, continues=output.continues)
-        result = model_runner_output(steps, outputs)
-        return TimedOutput(**vars(result), report=report)
+        done = self.live_engine().begin(steps, bitmasks, continues=output.continues)
+        return self._outcome(steps, done)
+
+    def _outcome(
+        self,
+        steps: Sequence[RankStep],
+        done: tuple[dict[int, RankOutput], StepReport] | None,
+    ) -> ModelRunnerOutput:
+        """What the scheduler is told of a step, which is under way while there is no outcome."""
+        if done is None:
+            self._under_way = steps
+            return StillHeld(req_ids=[], req_id_to_index={})
+        self._under_way = None
+        outputs, report = done
+        return TimedOutput(**vars(model_runner_output(steps, outputs)), report=report)
 
     def _rank_steps(self, output: LockstepOutput, grammar: GrammarOutput | None) -> list[RankStep]:
         """The ranks that have something to do; what finished elsewhere waits for its rank."""
@@ -267,11 +286,7 @@ class UltraServeExecutor(Executor):
             result = [answers[method]]
         else:
             raise NotImplementedError(f"{method} is not available on emulated chips")
-        if not non_block:
-            return result
-        future: Future[list[Any]] = Future()
-        future.set_result(result)
-        return future
+        return result if not non_block else _done(result)
 
     def check_health(self) -> None:
         """Nothing: chips that are gone are met by the next step, which goes on without them."""

@@ -11,7 +11,7 @@ from emulator.model import Ceilings, Machine, SystemPower
 from emulator.specs.fault import FaultKind
 from emulator.units import NS_PER_S
 from serving.metrics.hardware import ChipMeters, HardwareReport
-from serving.metrics.machine_state import FaultRecord, LeaseState, MachineState
+from serving.metrics.machine_state import ChipHealth, FaultRecord, LeaseState, MachineState
 from serving.metrics.snapshot import Snapshot
 from serving.metrics.telemetry import Telemetry
 from serving.plugin.chip_counters import ChipCounters, Float64s
@@ -90,7 +90,7 @@ def hardware_report(
 def _watts(now: Now, counters: ChipCounters, idle_watts: float) -> Float64s:
     """What each chip draws, [chips]: the mean over the window's steps and the idle time in it.
 
-    A chip that trains draws what its job says. What chips draw beyond that while they read weights
+    A lost chip draws nothing. A chip that trains draws what its job says. What chips draw beyond that while they read weights
     is booked in one go, when it is in their joules and in nobody's watts.
     """
     window_s, window = counters.window(now.ns)
@@ -101,7 +101,12 @@ def _watts(now: Now, counters: ChipCounters, idle_watts: float) -> Float64s:
         training = _training_watts(lease)
         if training is not None:
             watts[list(lease.chips)] = max(training, idle_watts)
-    return watts
+    return watts * _powered(now)
+
+
+def _powered(now: Now) -> Float64s:
+    """1 for each chip that is there, 0 for one that is lost: it does and draws nothing, [chips]."""
+    return np.array([float(chip.health is not ChipHealth.LOST) for chip in now.state.chips])
 
 
 def _training_watts(lease: LeaseState) -> float | None:
@@ -116,7 +121,7 @@ def _meters(
 ) -> tuple[ChipMeters, ...]:
     window_s, window = counters.window(now.ns)
     totals = counters.totals
-    per_s = 1 / window_s if window_s else 0.0
+    per_s = (1 / window_s if window_s else 0.0) * _powered(now)  # [chips]
     joules = ceilings.idle_watts * now.elapsed_s + totals.above_idle_joules
     could_send = np.where(capacity > 0, capacity, np.inf)
     engine_busy_s = (totals.engine_busy_ns / NS_PER_S).T.tolist()  # [chips][engines]

@@ -4,8 +4,7 @@ One call is one step: the chips compute it, the cost model times it, the clock h
 Between steps it answers the control service.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine, StepCost, SystemPower, ceilings_of
+from emulator.model import Machine, SystemPower, ceilings_of
 from emulator.sim.clock import Clock
 from emulator.specs.step import RankOutput, RankStep
 from emulator.units import NS_PER_S
@@ -64,6 +63,7 @@ from serving.plugin.deployment import Deployment
 from serving.plugin.engine_description import describe_engine
 from serving.plugin.engine_meters import EngineMeters
 from serving.plugin.engine_sleep import EngineSleep
+from serving.plugin.engine_steps import EngineSteps
 from serving.plugin.engine_time import EngineTime, MachineTotals
 from serving.plugin.expert_moves import ExpertMoves
 from serving.plugin.lease_checks import training_hbm
@@ -78,7 +78,7 @@ from serving.plugin.step_energy import StepEnergy
 from serving.plugin.step_report import StepReport
 from serving.plugin.step_wish import StepWish
 from serving.plugin.telemetry_look import telemetry_look
-from serving.plugin.translate import step_batch, warm_up_step
+from serving.plugin.translate import warm_up_step
 
 Shown = (
     DescribeRequest
@@ -115,11 +115,19 @@ class LiveEngine:
             machine,
             tokens,
             same_model=deployment.same_model,
-            now_s=lambda: self._time.now_s,
+            now_ns=lambda: self._time.now_ns,
             on_change=self._chips_changed,
         )
         self._experts = ExpertMoves(deployment, self._live)
         self._recording = LiveRecording(lambda: self._time.now_ns, ceilings_of(machine.cost_model))
+        self._steps = EngineSteps(
+            deployment,
+            self._live,
+            time=self._time,
+            experts=self._experts,
+            recording=self._recording,
+            meters=self._meters,
+        )
         self._versions = ModelVersions(
             deployment.weights_dir,
             self._live,
@@ -138,10 +146,9 @@ class LiveEngine:
         )
         self._sleep = EngineSleep(self._live, self._versions, spend=self._meters.spend)
         self._wish = StepWish()
-        self._last_cost: StepCost | None = None
-        self._held_until_ns = 0
         self._follows_step = False
-        self._heard = self._counted = LockstepOutput.make_empty()
+        self._lease_moved = 0
+        self._heard = LockstepOutput.make_empty()
 
     def _chips_changed(self) -> None:
         """Chips have come or gone: moves of experts that have not begun are void."""
@@ -154,9 +161,33 @@ class LiveEngine:
         *,
         continues: bool,
     ) -> tuple[dict[int, RankOutput], StepReport]:
-        """Compute a step and hold it until its emulated end; `continues`: see `StepPacer`."""
-        live, _ = self._step(lambda: self._live.step(steps, bitmasks), steps, continues=continues)
-        report, energy = self.report(live.lost_ranks), self._step_energy(live)
+        """Compute a step and wait for its emulated end; for drivers that nobody calls meanwhile."""
+        done = self.begin(steps, bitmasks, continues=continues)
+        while done is None:
+            done = self.go_on()
+        return done
+
+    def begin(
+        self,
+        steps: Sequence[RankStep],
+        bitmasks: Mapping[int, NDArray[np.int32]],
+        *,
+        continues: bool,
+    ) -> tuple[dict[int, RankOutput], StepReport] | None:
+        """Compute a step; None while its emulated end is far: see `go_on` and `EngineSteps`."""
+        live = self._steps.begin(steps, bitmasks, self._heard.rank_states, continues=continues)
+        return None if live is None else self._end(live)
+
+    def go_on(self, *, abandoned: bool = False) -> tuple[dict[int, RankOutput], StepReport] | None:
+        """Go on with the step that has begun; with `abandoned` nobody waits for it any more."""
+        live = self._steps.go_on(abandoned=abandoned)
+        return None if live is None else self._end(live)
+
+    def _end(self, live: LiveStep) -> tuple[dict[int, RankOutput], StepReport]:
+        """The step's outputs and its report, with what is due after it."""
+        self._finish_faults()
+        lost_ranks = tuple(sorted({*live.lost_ranks, *self._live.take_lost_ranks()}))
+        report, energy = self.report(lost_ranks), self._step_energy(live)
         self._follows_step = True
         if self._go_on_with_leases(idle=False):
             # What leases did after the step is in the same report, but not the time that it took.
@@ -175,59 +206,11 @@ class LiveEngine:
             tp=self._deployment.partition.tp,
         )
 
-    def _step(
-        self,
-        compute: Callable[[], LiveStep],
-        steps: Sequence[RankStep],
-        *,
-        continues: bool,
-        made_up: bool = False,
-    ) -> tuple[LiveStep, StepCost]:
-        """Compute `steps`, count what they cost, and hold them until their emulated end.
-
-        Tokens that are `made_up` are nobody's, and are not counted as served.
-        """
-        begin_ns = self._time.begin_ns(continues=continues)
-        started = time.perf_counter()
-        live = compute()
-        outputs, loads = live.result.outputs, live.result.loads
-        computed = [step for step in steps if step.rank in outputs]
-        batch = step_batch(computed, outputs, self._deployment.partition.ranks)
-        self._experts.after_step(live.result, batch)
-        compute_wall_s = time.perf_counter() - started
-        counted = loads if self._deployment.same_model else None
-        cost = live.costing.cost(batch, counted)
-        self._last_cost = cost
-        # An attempt that broke off is charged as whole: where in it the chip was lost is not known.
-        again_ns = live.repeats * cost.duration_ns
-        held_ns = max(0, self._held_until_ns - begin_ns)
-        pause_ns = held_ns + live.pause_ns + again_ns
-        self._recording.add(
-            cost,
-            batch,
-            costing=live.costing,
-            loads=counted,
-            begin_ns=begin_ns + pause_ns,
-            pause_ns=pause_ns,
-            chips=live.seating.chip_of_position,
-            queues=self._heard.rank_states,
-        )
-        self._time.finish(begin_ns, cost, pause_ns=pause_ns, compute_wall_s=compute_wall_s)
-        served = sum(len(output.request_ids) for output in outputs.values())
-        self._meters.after_step(
-            cost,
-            batch,
-            live.seating.chip_of_position,
-            begin_ns=begin_ns,
-            output_tokens=None if made_up else served,
-        )
-        return live, cost
-
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
         """A made-up prompt on ranks that have just come back, in a step of its own."""
         steps = [warm_up_step(rank) for rank in ranks]
-        live, cost = self._step(
-            lambda: self._live.warm_up(steps), steps, continues=self._follows_step, made_up=True
+        live, cost = self._steps.warm_up(
+            steps, self._heard.rank_states, continues=self._follows_step
         )
         self._live.forget_requests(ranks)
         partition = self._deployment.partition
@@ -256,19 +239,17 @@ class LiveEngine:
         """Take what the scheduler says of its ranks, and of requests that had to move."""
         self._heard = output
         self._wish = output.wish
-        self._hold(self._versions.advance(output))
+        self._steps.hold(self._versions.advance(output))
         if self._versions.wants_step:
             self._wish.make()
+        self._lease_moved += self._live.credit(output.moved)
         if not self._live.owes_ranks:  # or else their requests have yet to move
-            before, self._counted = self._counted, output
-            moved = output.moved_requests - before.moved_requests
-            failed = output.failed_requests - before.failed_requests
-            self._live.faults.count_requests(moved=moved, failed=failed)
+            moved, self._lease_moved = self._lease_moved, 0
             self._leases.count_moved(moved)
         self._wish_for_time()
         if not output.total_num_scheduled_tokens:
             self._go_on_with_leases(idle=self._is_idle)
-            self._hold(self._live.take_pause())
+            self._steps.hold(self._live.take_pause())
 
     def report(self, lost_ranks: tuple[int, ...] = ()) -> StepReport:
         """The end of the last step, for the scheduler and the metrics."""
@@ -316,7 +297,7 @@ class LiveEngine:
             self._time.snapshot(self._totals()),
             self._experts.balance,
             leases=self._leases,
-            last_cost=self._last_cost,
+            last_cost=self._steps.last_cost,
             queues=self._heard.rank_states,
             kv_blocks=self._kv_blocks,
         )
@@ -325,7 +306,9 @@ class LiveEngine:
             for rank in state.ranks
         ]
         versions, sleep = self._versions.states(), self._sleep.state()
-        return structs.replace(state, ranks=tuple(ranks), versions=versions, sleep=sleep)
+        return structs.replace(
+            state, ranks=tuple(ranks), versions=versions, sleep=sleep, stall=self._steps.stall()
+        )
 
     def _watched(self) -> WatchReply:
         """What changes all the time, without the rest of the machine."""
@@ -362,6 +345,7 @@ class LiveEngine:
         return TelemetryReply(
             telemetry=self._telemetry(),
             faults=self._live.faults.records[-FAULTS_TOLD_MAX:],
+            fault_events=self._live.faults.events,
             leases=self._leases.states,
             versions=self._versions.states(),
             sleep=self._sleep.state(),
@@ -376,18 +360,18 @@ class LiveEngine:
             ranks=self._deployment.partition.ranks,
             kv_blocks=self._kv_blocks,
             expert_imbalance=self._experts.imbalance,
+            stall=self._steps.stall(),
         )
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no request was left when the scheduler last spoke."""
-        return not self._heard.has_requests
+        """Whether no request was left when the scheduler last spoke, and no step is under way."""
+        return not self._heard.has_requests and not self._steps.under_way
 
     def control(self, request: str) -> str:
         """Answer the control service: JSON in, JSON out; a refusal is an answer too."""
         try:
-            if self._is_idle or self._wish.paused:  # no step comes in which it could be done
-                self._go_on_with_leases(idle=self._is_idle)
+            self._go_on_between_steps()
             asked = request_from_json(request)
             return to_json(self._sleep.refusal(asked) or self._answer(asked))
         except ConfigError as error:
@@ -398,20 +382,32 @@ class LiveEngine:
             # A fault or a repair may have called chips back, also where the call is refused.
             self._leases.meet_recalls()
             # What this took begins now: an idle engine may be through with it before its next step.
-            self._hold(self._live.take_pause())
+            self._steps.hold(self._live.take_pause())
+            self._finish_faults()
 
-    def _hold(self, duration_ns: int) -> None:
-        """Let the next step begin so much later than it would now."""
-        if duration_ns:
-            self._held_until_ns = max(self._held_until_ns, self._time.now_ns) + duration_ns
+    def _go_on_between_steps(self) -> None:
+        """Do what is due where no step comes in which it could be done."""
+        if self._steps.under_way:
+            return
+        silence = self._live.silence
+        if silence is not None and self._is_idle and silence.until_ns <= self._time.now_ns:
+            self._live.settle_pending()
+        if self._is_idle or self._wish.paused:
+            self._go_on_with_leases(idle=self._is_idle)
+
+    def _finish_faults(self) -> None:
+        """Faults whose recovery is over are, also where no step shows it."""
+        is_over = not self._time.passes or self._steps.held_until_ns <= self._time.now_ns
+        if is_over and not self._steps.under_way:
+            self._live.faults.finish(emulated_s=self._time.now_s)
 
     def sleep(self, level: int) -> None:
         """Give up HBM as vLLM's sleep does; raises ConfigError when it cannot be now."""
-        self._hold(self._sleep.fall_asleep(level, self._leases.going_on))
+        self._steps.hold(self._sleep.fall_asleep(level, self._leases.going_on))
 
     def wake_up(self, tags: Sequence[str] | None) -> None:
         """Bring back into HBM what `tags` name, or everything."""
-        self._hold(self._sleep.wake(tags))
+        self._steps.hold(self._sleep.wake(tags))
 
     def discard(self, tags: Sequence[str]) -> None:
         """Give up the KV cache alone."""
@@ -428,9 +424,7 @@ class LiveEngine:
             case InjectRequest():
                 return self._inject(request)
             case HealRequest():
-                healed = self._live.heal(request.chip, request.rack)
-                self._experts.bring_home()
-                return HealReport(healed=healed)
+                return self._heal(request)
             case PublishRequest():
                 self._wish.make()  # an idle scheduler has to hear of blocks that close
                 return self._versions.publish(request.weights_dir, request.note)
@@ -444,15 +438,29 @@ class LiveEngine:
 
     def _inject(self, request: InjectRequest) -> FaultReport:
         """Let a fault happen; raises ConfigError for one that cannot."""
+        stall_ns = self._live.stall_ns(request.fault)
         number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
-        if self._is_idle:
+        waits = self._time.passes and self._live.silence is not None
+        if number is not None and self._is_idle and not waits:
             self._live.settle_pending()
+        stall_s = stall_ns / NS_PER_S
         return FaultReport(
             accepted=number is not None,
             survivable=recovery.survivable,
             reason=recovery.reason,
             number=number,
+            stall_s=stall_s,
+            stall_wall_s=stall_s * self._time.dilation,
         )
+
+    def _heal(self, request: HealRequest) -> HealReport:
+        """Repair, and do not wait any more for chips that answer again."""
+        left_ns = self._live.silence_left_ns()
+        healed = self._live.heal(request.chip, request.rack)
+        if self._live.silence is None:
+            self._steps.silence_over(max(0, left_ns - self._live.silence_left_ns()))
+        self._experts.bring_home()
+        return HealReport(healed=healed)
 
     def _answer_of_lease(
         self, request: DrainRequest | ResumeRequest | TrainingNote
@@ -460,7 +468,8 @@ class LiveEngine:
         """Raises ConfigError and LeaseRefused; what can be done at once in an idle engine is."""
         match request:
             case DrainRequest():
-                self._live.settle_pending()
+                if self._live.silence is None:  # or else it is met when the chip is given up
+                    self._live.settle_pending()
                 number, words = self._leases.drain(request, self._heard.rank_states)
             case ResumeRequest():
                 number, words = self._leases.resume(request.lease), ""

@@ -5,9 +5,9 @@ The step that meets it breaks off; then the machine says how to go on, the chips
 the step is repeated by the ranks that have no output yet. Nothing of this leaves as an exception.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from emulator.model import Health, Machine, Recovery, Settlement, StepCosting
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.step import RankStep
-from serving.plugin.fault_log import FaultLog, Outcome
+from emulator.units import NS_PER_S
+from serving.plugin.fault_log import FaultLog, Moved, Outcome
 from serving.plugin.fleet_recovery import follow, positions_vacated, ranks_without_kv
 
 logger = init_logger(f"vllm.{__name__}")
@@ -43,11 +44,25 @@ class LiveStep:
     lost_ranks: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """A chip that a fault has made silent is given up at `until_ns`.
+
+    Then the machine reads weights for `reading_ns`, as far as is known. `charged`: the wait is in
+    what the machine has been held up for.
+    """
+
+    chip: int
+    until_ns: int
+    reading_ns: int
+    charged: bool = False
+
+
 class LiveMachine:
     """`machine` with the `tokens` that are computed, or made up, on it.
 
     `same_model` says that the weights which compute tokens are those of the machine's own model.
-    `now_s` is the emulated present; `on_change` is called when chips have come or gone.
+    `now_ns` is the emulated present; `on_change` is called when chips have come or gone.
     """
 
     def __init__(
@@ -56,19 +71,22 @@ class LiveMachine:
         tokens: Fleet | MadeUpTokens,
         *,
         same_model: bool,
-        now_s: Callable[[], float],
+        now_ns: Callable[[], int],
         on_change: Callable[[], None],
     ) -> None:
         self.machine = machine
         self.tokens = tokens
-        self.faults = FaultLog()
+        self.faults = FaultLog(lambda: int(machine.ranks_up.sum()))
         self._same_model = same_model
-        self._now_s = now_s
+        self._now_ns = now_ns
         self._on_change = on_change
         self._actual: Health = machine.health
         self._pause_ns = 0
         self._repeats = 0
-        self._lost_ranks: set[int] = set()
+        self._begin_ns: int | None = None
+        self._lost_ranks: dict[int, int | None] = {}  # by what fault, if one
+        self._told: dict[int, int | None] = {}  # of the reports since the last `credit`
+        self._silences: dict[int, Silence] = {}
 
     @property
     def actual(self) -> Health:
@@ -80,10 +98,32 @@ class LiveMachine:
         """Whether the next step will tell of ranks whose requests must move."""
         return bool(self._lost_ranks)
 
+    @property
+    def silence(self) -> Silence | None:
+        """The silent chip that is given up first, of those that no step has met."""
+        waiting = [each for each in self._silences.values() if not each.charged]
+        return min(waiting, key=lambda each: each.until_ns, default=None)
+
     def step(
+        self,
+        steps: Sequence[RankStep],
+        bitmasks: Mapping[int, NDArray[np.int32]],
+        *,
+        begin_ns: int | None = None,
+    ) -> LiveStep:
+        """Compute one step of every rank in `steps`, through any loss of chips.
+
+        It begins at `begin_ns`, or now: from then on a silent chip is waited for.
+        """
+        self._begin_ns = begin_ns
+        try:
+            return self._stepped(steps, bitmasks)
+        finally:
+            self._begin_ns = None
+
+    def _stepped(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
     ) -> LiveStep:
-        """Compute one step of every rank in `steps`, through any loss of chips."""
         if isinstance(self.tokens, MadeUpTokens):
             self.settle_pending()  # there is no process to miss
             up = [step for step in steps if step.rank not in self._lost_ranks]
@@ -91,7 +131,7 @@ class LiveMachine:
         else:
             result, machine = self._compute(self.tokens, steps, bitmasks)
         self.settle_pending()  # of a chip that this step did not need any more
-        lost, self._lost_ranks = self._lost_ranks, set()
+        lost = self.take_lost_ranks()
         repeats, self._repeats = self._repeats, 0
         return LiveStep(
             result=result,
@@ -99,7 +139,7 @@ class LiveMachine:
             seating=machine[1],
             pause_ns=self.take_pause(),
             repeats=repeats,
-            lost_ranks=tuple(sorted(lost)),
+            lost_ranks=lost,
         )
 
     def _compute(
@@ -120,7 +160,7 @@ class LiveMachine:
             if not fleet.has_loads:
                 machine = self._machine_now()
             try:
-                return fleet.resume(self._lost_ranks), machine
+                return fleet.resume(self._lost_ranks.keys()), machine
             except ChipLost as loss:
                 self.meet(loss.chips)
 
@@ -133,14 +173,20 @@ class LiveMachine:
 
         Raises ConfigError for a fault that cannot happen on this machine as it is.
         """
-        health = self._actual.after(fault, self.machine.system, self.machine.partition)
-        recovery = self._settlement(health, ())[1].recovery
+        health, settlement = self._after(fault)
+        recovery = settlement.recovery
         if dry_run:
             return None, recovery
         self.faults.check_room()
         position = self._position_of(fault.chip)
         self._actual = health
         number = self._record(fault, recovery)
+        if fault.kind is FaultKind.HANG_CHIP and position is not None:
+            self._silences[number] = Silence(
+                chip=fault.chip,
+                until_ns=self._now_ns() + self.machine.hang_ns,
+                reading_ns=settlement.duration_ns,
+            )
         if fault.kind not in _TAKES_CHIP or position is None:
             self.settle_pending()
         elif isinstance(self.tokens, Fleet):
@@ -150,6 +196,17 @@ class LiveMachine:
                 self.tokens.kill(position)
         return number, recovery
 
+    def stall_ns(self, fault: Fault) -> int:
+        """Emulated time for which the machine would stand still for `fault`; raises as `inject`."""
+        settlement = self._after(fault)[1]
+        kinds = [] if self._position_of(fault.chip) is None and fault.chip >= 0 else [fault.kind]
+        return self.machine.notice_ns(kinds) + settlement.duration_ns
+
+    def _after(self, fault: Fault) -> tuple[Health, Settlement]:
+        """The health after `fault`, and how the machine would go on; changes nothing."""
+        health = self._actual.after(fault, self.machine.system, self.machine.partition)
+        return health, self._settlement(health, ())[1]
+
     def heal(self, chip: int | None = None, rack: int | None = None) -> tuple[int, ...]:
         """Repair one chip, or one rack's switch trays, or everything when neither is given.
 
@@ -157,6 +214,10 @@ class LiveMachine:
         read their weights. Raises ConfigError for a chip or a rack that does not exist.
         """
         self._actual.healed(chip, rack)  # refuses what does not exist before anything moves
+        now_ns = self._now_ns()
+        for number, each in self._silences.items():
+            if rack is None and chip in (None, each.chip):  # it need not be waited for
+                self._silences[number] = replace(each, until_ns=min(each.until_ns, now_ns))
         self.settle_pending()  # a process that is gone has to be started again
         known = self.faults.records  # not what the repair itself may come upon
         self._actual = self._actual.healed(chip, rack)
@@ -169,7 +230,16 @@ class LiveMachine:
             or (chip is not None and record.fault.chip == chip)
             or (rack is not None and record.fault.rack == rack)
         ]
-        return self.faults.heal(numbers, emulated_s=self._now_s())
+        self._silences = {n: each for n, each in self._silences.items() if n not in numbers}
+        return self.faults.heal(numbers, emulated_s=now_ns / NS_PER_S)
+
+    def silence_left_ns(self) -> int:
+        """How long the machine is yet held up for chips that were given up early, and are not
+        healed.
+        """
+        now_ns = self._now_ns()
+        ends = (each.until_ns for each in self._silences.values() if each.charged)
+        return max(0, max(ends, default=0) - now_ns)
 
     def take_pause(self) -> int:
         """Emulated time that was taken since the last step, to be charged by the caller."""
@@ -205,7 +275,7 @@ class LiveMachine:
     def _record(self, fault: Fault, recovery: Recovery) -> int:
         return self.faults.add(
             fault,
-            emulated_s=self._now_s(),
+            emulated_s=self._now_ns() / NS_PER_S,
             survivable=recovery.survivable,
             reason=recovery.reason,
         )
@@ -242,7 +312,7 @@ class LiveMachine:
             self.tokens.place(self.tokens.placement.without(leaving), ())
         self._actual = health
         self.machine.settle(health, settlement)
-        self._lost_ranks |= lost_ranks
+        self._owe(lost_ranks, dict.fromkeys(lost_ranks))
         self._on_change()
         if gone:
             self.meet(gone)
@@ -272,28 +342,59 @@ class LiveMachine:
 
         Ranks that lose their KV in it are told of with those before it.
         """
-        owed, self._lost_ranks = self._lost_ranks, set()
+        owed, self._lost_ranks = self._lost_ranks, {}
+        told, self._told = self._told, {}
         done = self.step(steps, {})
-        self._lost_ranks |= owed.union(done.lost_ranks)
+        found, self._told = self._told, told
+        self._lost_ranks |= found | owed
         return done
 
     def take_lost_ranks(self) -> tuple[int, ...]:
         """Ranks whose requests must move, and have not been told of; they are with this."""
-        lost, self._lost_ranks = self._lost_ranks, set()
+        lost, self._lost_ranks = self._lost_ranks, {}
+        self._told = lost | self._told
         return tuple(sorted(lost))
 
+    def credit(self, moved: Sequence[Moved]) -> int:
+        """Count requests that have left ranks to the faults that took them; returns how many are
+        no fault's.
+        """
+        of_fault: dict[int, list[Moved]] = {}
+        others = 0
+        told, self._told = self._told, {}
+        for each in moved:
+            number = told.get(each.rank)
+            if number is None:
+                others += 1
+            else:
+                of_fault.setdefault(number, []).append(each)
+        for number, its in of_fault.items():
+            self.faults.credit(number, its, emulated_s=self._now_ns() / NS_PER_S)
+        return others
+
+    def _owe(self, ranks: Collection[int], taken_by: Mapping[int, int | None]) -> None:
+        """The requests of `ranks` must move; those of a rank that owes already stay its fault's."""
+        for rank in ranks:
+            self._lost_ranks.setdefault(rank, taken_by.get(rank))
+
     def _settlement(
-        self, health: Health, kinds: Sequence[FaultKind], prepared: Collection[int] = ()
+        self,
+        health: Health,
+        kinds: Sequence[FaultKind],
+        prepared: Collection[int] = (),
+        *,
+        silence_ns: int = 0,
     ) -> tuple[Health, Settlement]:
         """How to go on with `health`, in which lent chips are called back where nothing else helps.
 
-        Changes nothing.
+        Changes nothing. A silent chip is waited for as long as `silence_ns`.
         """
-        settlement = self.machine.settlement(health, kinds, prepared=prepared)
+        settle = partial(self.machine.settlement, prepared=prepared, silence_ns=silence_ns)
+        settlement = settle(health, kinds)
         recalled = self.machine.recallable(health, settlement.recovery)
         if recalled:
             health = health.returning(recalled)
-            settlement = self.machine.settlement(health, kinds, prepared=prepared)
+            settlement = settle(health, kinds)
         return health, settlement
 
     def _settle(self, prepared: Collection[int] = ()) -> None:
@@ -301,10 +402,12 @@ class LiveMachine:
 
         The chips `prepared` have read the weights of a seat that they take.
         """
-        started = time.perf_counter()
+        silence_ns = self._silence_ns()
         while True:
             kinds = self._noticed()
-            health, settlement = self._settlement(self._actual, kinds, prepared)
+            health, settlement = self._settlement(
+                self._actual, kinds, prepared, silence_ns=silence_ns
+            )
             recovery = settlement.recovery
             before, partition = self.machine.seating, self.machine.partition
             lost_ranks = ranks_without_kv(before, recovery, partition)
@@ -325,24 +428,61 @@ class LiveMachine:
                 self._note_experts()
                 self._note_gone(loss.chips, recovery.seating)
         self._actual = health
+        taken_by = self._taken_by(lost_ranks, before, recovery.seating)
         self.machine.settle(health, settlement)
-        self._lost_ranks |= lost_ranks
+        self._owe(lost_ranks, taken_by)
+        self._silences = {n: replace(s, charged=True) for n, s in self._silences.items()}
         self._pause_ns += settlement.duration_ns
         self._on_change()
-        if kinds:
-            logger.warning("after %s: %s", ", ".join(kinds), recovery.reason)
+        pending = [record.fault.kind for record in self.faults.pending]
+        if pending:
+            logger.warning("after %s: %s", ", ".join(pending), recovery.reason)
         outcome = Outcome(
             emulated_ns=settlement.duration_ns,
-            wall_s=time.perf_counter() - started,
             experts_reloaded=len(recovery.reloads),
         )
-        self.faults.settle(outcome, survived=recovery.survivable)
+        self.faults.settle(
+            outcome, emulated_s=self._now_ns() / NS_PER_S, survived=recovery.survivable
+        )
+
+    def _silence_ns(self) -> int:
+        """How long silent chips are waited for from the step's begin on, or from now."""
+        silence = self.silence
+        if silence is None:
+            return 0
+        begin_ns = self._now_ns() if self._begin_ns is None else self._begin_ns
+        return max(0, silence.until_ns - begin_ns)
+
+    def _taken_by(
+        self, ranks: Collection[int], before: Seating, after: Seating
+    ) -> dict[int, int | None]:
+        """The fault for which the requests of each rank must move: the one that took a chip of the
+        rank, or else the last of those that are met now.
+        """
+        pending = self.faults.pending
+        last = pending[-1].number if pending else None
+        taken_by: dict[int, int | None] = dict.fromkeys(ranks, last)
+        for record in reversed(pending):  # the first that took a chip of the rank is its fault
+            for seating in (after, before):
+                seats = np.flatnonzero(seating.chip_of_position == record.fault.chip)
+                if record.fault.chip >= 0 and len(seats):
+                    rank = self.machine.partition.rank_of_chip(int(seats[0]))
+                    if rank in taken_by:
+                        taken_by[rank] = record.number
+        return taken_by
 
     def _noticed(self) -> list[FaultKind]:
-        """Pending faults that hold this machine up: those of lent chips are somebody else's."""
+        """Pending faults that hold this machine up: those of lent chips are somebody else's.
+
+        How long a silent chip is waited for is in `_silence_ns`.
+        """
         lent = self._actual.lent
         faults = [record.fault for record in self.faults.pending]
-        return [fault.kind for fault in faults if fault.chip < 0 or not lent[fault.chip]]
+        return [
+            fault.kind
+            for fault in faults
+            if fault.kind is not FaultKind.HANG_CHIP and (fault.chip < 0 or not lent[fault.chip])
+        ]
 
     def _position_of(self, chip: int) -> int | None:
         seats = np.flatnonzero(self.machine.seating.chip_of_position == chip)

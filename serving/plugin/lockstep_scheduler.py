@@ -22,8 +22,10 @@ from vllm.v1.engine import (
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 
+from serving.plugin.fault_log import Moved
 from serving.plugin.merge import (
     LockstepOutput,
+    merge_bitmasks,
     merge_client,
     merge_outputs,
     merge_stats,
@@ -42,7 +44,7 @@ from serving.plugin.rank_evacuation import (
 from serving.plugin.rank_loads import RankLoads
 from serving.plugin.rank_throttle import RankThrottle
 from serving.plugin.request_place import NOWHERE, Place, name_weights
-from serving.plugin.step_report import StepReport, TimedOutput, stamp_events
+from serving.plugin.step_report import StepReport, StillHeld, TimedOutput, stamp_events
 from serving.plugin.step_wish import StepWish
 from serving.plugin.traced_requests import TracedRequests
 from serving.policy.prefill_throttle import parse_prefill_policy
@@ -111,6 +113,8 @@ class LockstepScheduler(SchedulerInterface):
         self._wish = StepWish()
         self._moved_requests = 0
         self._failed_requests = 0
+        self._moved: list[Moved] = []
+        self._under_way: LockstepOutput | None = None
         self._continues = False
         self._report: StepReport | None = None
         self._announced = False
@@ -121,8 +125,14 @@ class LockstepScheduler(SchedulerInterface):
         return self.ranks[0].kv_cache_manager
 
     def schedule(self, throttle_prefills: bool = False) -> LockstepOutput:
-        """Let every rank schedule, and merge; a rank without requests takes part all the same."""
+        """Let every rank schedule, and merge; a rank without requests takes part all the same.
+
+        While a step is under way its decision is handed out again: see `StillHeld`.
+        """
         self._announced = True
+        if self._under_way is not None:
+            self._under_way.abandoned = not self._under_way.is_awaited(self.ranks)
+            return self._under_way
         self._wish.grant()
         by_rank = self._throttle.schedule(throttle_prefills)
         for number, (rank, output) in enumerate(zip(self.ranks, by_rank, strict=True)):
@@ -136,6 +146,7 @@ class LockstepScheduler(SchedulerInterface):
         if has_tokens.any():
             self.empty_steps += self.ranks_up & ~has_tokens
         continues, self._continues = self._continues, False
+        moved, self._moved = tuple(self._moved), []
         return merge_outputs(
             by_rank,
             continues=continues,
@@ -143,6 +154,7 @@ class LockstepScheduler(SchedulerInterface):
             arrived_requests=self._arrivals,
             moved_requests=self._moved_requests,
             failed_requests=self._failed_requests,
+            moved=moved,
             rank_states=tuple(map(queues_of, self.ranks)),
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
             wish=self._wish,
@@ -151,15 +163,9 @@ class LockstepScheduler(SchedulerInterface):
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
         """Collect the ranks' bitmasks into one, in rank order."""
         assert isinstance(scheduler_output, LockstepOutput)
-        names: list[str] = []
-        bitmasks: list[NDArray[np.int32]] = []
-        for rank, output in zip(self.ranks, scheduler_output.by_rank, strict=True):
-            part = rank.get_grammar_bitmask(output)
-            if part is not None:
-                names.extend(part.structured_output_request_ids)
-                # The bitmask is a view of one buffer that the next rank's call writes again.
-                bitmasks.append(part.grammar_bitmask.copy())
-        return GrammarOutput(names, np.concatenate(bitmasks)) if names else None
+        if self._under_way is not None:
+            return None  # its step has them
+        return merge_bitmasks(self.ranks, scheduler_output)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: "ModelRunnerOutput"
@@ -169,6 +175,10 @@ class LockstepScheduler(SchedulerInterface):
         Then ends what failed, and moves the requests of ranks that the step's report calls lost.
         """
         assert isinstance(scheduler_output, LockstepOutput)
+        if isinstance(model_runner_output, StillHeld):
+            self._under_way = scheduler_output
+            return {}
+        self._under_way = None
         report = None
         if isinstance(model_runner_output, TimedOutput):
             self._report = report = model_runner_output.report
@@ -234,6 +244,7 @@ class LockstepScheduler(SchedulerInterface):
             if number in report.lost_ranks or self.ranks[number].requests
             for request in take_out(self.ranks[number])
         ]
+        left = {r.request_id: self._places[r.request_id].rank for r in moving}
         reached: set[int] = set()
         for request in sorted(moving, key=self._arrival):
             if request.is_finished():
@@ -253,6 +264,10 @@ class LockstepScheduler(SchedulerInterface):
             reached.add(number)
         for number in reached:
             restore_order(self.ranks[number], self._arrival)
+        self._moved.extend(
+            Moved(rank=left[r.request_id], name=r.request_id, failed=r.is_finished())
+            for r in moving
+        )
         return [request for request in moving if request.is_finished()]
 
     def _arrival(self, request: Request) -> int:
@@ -434,6 +449,7 @@ class LockstepScheduler(SchedulerInterface):
         """Also true once before the first request: an empty step publishes the clock."""
         return (
             not self._announced
+            or self._under_way is not None
             or self._wish.wanted
             or (self._wish.waits and self._runs)
             or self._owes_turned_away
@@ -454,7 +470,9 @@ class LockstepScheduler(SchedulerInterface):
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Reset every rank's prefix cache; true when all could."""
+        """Reset every rank's prefix cache; true when all could. None can while a step is held."""
+        if self._under_way is not None:
+            return False
         self._loads.forget()
         # Every rank is reset, also after one that could not.
         done = [

@@ -81,8 +81,9 @@ def _chips(
         place = partition.first_chip + chip
         seated = position is not None
         holds = position if seated else machine.lent_position(chip)  # whose HBM it is
-        watts = idle_watts
-        if position is not None and last_cost is not None:
+        how = _health(live, chip)
+        watts = 0.0 if how is ChipHealth.LOST else idle_watts
+        if position is not None and last_cost is not None and how is not ChipHealth.LOST:
             watts = float(last_cost.chip_watts[position])
         chips.append(
             ChipState(
@@ -90,7 +91,7 @@ def _chips(
                 rack=place // per_rack,
                 tray=place % per_rack // per_tray,
                 position=place % per_tray,
-                health=_health(live, chip),
+                health=how,
                 slow_factor=float(health.slow_factor[chip]),
                 spare=not seated and bool(health.in_service[chip]),
                 rank=partition.rank_of_chip(position) if position is not None else None,

@@ -1,13 +1,17 @@
 """What the ranks' schedulers say, as one: decisions, outputs by client, statistics."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+import numpy as np
+from numpy.typing import NDArray
+from vllm.v1.core.sched.output import CachedRequestData, GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 
+from serving.plugin.fault_log import Moved
 from serving.plugin.step_wish import StepWish
 
 
@@ -38,6 +42,8 @@ class LockstepOutput(SchedulerOutput):
     added; `moved_requests` the requests that lost ranks
     have handed to others, `failed_requests` those that ended with an error because no rank could
     take them, or the executor gave them up. `rank_states` say how each rank stands;
+    `moved` are the requests that left a rank since the decision before. `abandoned` says that the
+    step is under way, and that none of its requests is there any more.
     `closed_ranks` are those that take no new request, as the engine asked. `wish` is how the engine
     asks for a step when there is nothing to compute.
     """
@@ -48,6 +54,8 @@ class LockstepOutput(SchedulerOutput):
     arrived_requests: int = 0
     moved_requests: int = 0
     failed_requests: int = 0
+    moved: tuple[Moved, ...] = ()
+    abandoned: bool = False
     rank_states: tuple[RankQueues, ...] = ()
     closed_ranks: tuple[int, ...] = ()
     wish: StepWish = field(default_factory=StepWish)
@@ -56,6 +64,27 @@ class LockstepOutput(SchedulerOutput):
     def has_requests(self) -> bool:
         """Whether a request was left on any rank when its scheduler last spoke."""
         return any(queues.running or queues.waiting for queues in self.rank_states)
+
+    def is_awaited(self, ranks: Sequence[Scheduler]) -> bool:
+        """Whether a request that is computed in this step is still there."""
+        return any(
+            request_id in rank.requests
+            for rank, output in zip(ranks, self.by_rank, strict=True)
+            for request_id in output.num_scheduled_tokens
+        )
+
+
+def merge_bitmasks(ranks: Sequence[Scheduler], decision: LockstepOutput) -> GrammarOutput | None:
+    """The ranks' grammar bitmasks as one, in rank order."""
+    names: list[str] = []
+    bitmasks: list[NDArray[np.int32]] = []
+    for rank, output in zip(ranks, decision.by_rank, strict=True):
+        part = rank.get_grammar_bitmask(output)
+        if part is not None:
+            names.extend(part.structured_output_request_ids)
+            # The bitmask is a view of one buffer that the next rank's call writes again.
+            bitmasks.append(part.grammar_bitmask.copy())
+    return GrammarOutput(names, np.concatenate(bitmasks)) if names else None
 
 
 def merge_outputs(by_rank: list[SchedulerOutput], **of_all: Any) -> LockstepOutput:

@@ -54,6 +54,11 @@ class TimedOutput(ModelRunnerOutput):
     report: StepReport | None = field(default=None)
 
 
+@dataclass
+class StillHeld(ModelRunnerOutput):
+    """In place of a step's output while the step is under way: see `EngineSteps`."""
+
+
 def stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
     """Put emulated seconds on events that vLLM stamped with the wall in the step of `report`."""
     for event in events:

@@ -1,5 +1,6 @@
 """One look at a running engine, for whoever watches it."""
 
+from serving.metrics.machine_state import StallState
 from serving.metrics.snapshot import Snapshot
 from serving.metrics.telemetry import Telemetry
 from serving.plugin.merge import LockstepOutput
@@ -15,6 +16,7 @@ def telemetry_look(
     ranks: int,
     kv_blocks: int,
     expert_imbalance: float | None,
+    stall: StallState | None = None,
 ) -> Telemetry:
     """What the engine's time, its meter and its schedulers say; `kv_blocks` are each rank's."""
     queues = heard.rank_states
@@ -42,4 +44,5 @@ def telemetry_look(
         facility_joules=snapshot.facility_joules,
         faults=snapshot.faults,
         expert_imbalance=expert_imbalance,
+        stall=stall,
     )

@@ -73,11 +73,14 @@ class _FaultStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FaultStage
     FAULT_STAGE_PENDING: _FaultStage.ValueType  # 1
     """It has happened, and no step has met it yet."""
     FAULT_STAGE_RECOVERING: _FaultStage.ValueType  # 2
+    """The machine stands still for it."""
     FAULT_STAGE_RECOVERED: _FaultStage.ValueType  # 3
     """Every request that it touched goes on."""
     FAULT_STAGE_FAILED: _FaultStage.ValueType  # 4
     """Requests that it touched ended with an error."""
     FAULT_STAGE_HEALED: _FaultStage.ValueType  # 5
+    FAULT_STAGE_DEGRADED: _FaultStage.ValueType  # 6
+    """Requests go on, but the chip is slow until it is healed."""
 
 class FaultStage(_FaultStage, metaclass=_FaultStageEnumTypeWrapper): ...
 
@@ -85,11 +88,14 @@ FAULT_STAGE_UNSPECIFIED: FaultStage.ValueType  # 0
 FAULT_STAGE_PENDING: FaultStage.ValueType  # 1
 """It has happened, and no step has met it yet."""
 FAULT_STAGE_RECOVERING: FaultStage.ValueType  # 2
+"""The machine stands still for it."""
 FAULT_STAGE_RECOVERED: FaultStage.ValueType  # 3
 """Every request that it touched goes on."""
 FAULT_STAGE_FAILED: FaultStage.ValueType  # 4
 """Requests that it touched ended with an error."""
 FAULT_STAGE_HEALED: FaultStage.ValueType  # 5
+FAULT_STAGE_DEGRADED: FaultStage.ValueType  # 6
+"""Requests go on, but the chip is slow until it is healed."""
 Global___FaultStage: _TypeAlias = FaultStage  # noqa: Y015
 
 @_typing.final
@@ -166,6 +172,8 @@ class FaultReport(_message.Message):
     SURVIVABLE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    STALL_S_FIELD_NUMBER: _builtins.int
+    STALL_WALL_S_FIELD_NUMBER: _builtins.int
     accepted: _builtins.bool
     """False for a dry run."""
     survivable: _builtins.bool
@@ -174,6 +182,11 @@ class FaultReport(_message.Message):
     """Why it is survivable, or what it lacks."""
     number: _builtins.int
     """The fault's number in MachineState.faults, once it was accepted."""
+    stall_s: _builtins.float
+    """Emulated seconds for which the machine stands still because of it, and the wall time that they
+    take now; 0 where it does not.
+    """
+    stall_wall_s: _builtins.float
     def __init__(
         self,
         *,
@@ -181,10 +194,12 @@ class FaultReport(_message.Message):
         survivable: _builtins.bool = ...,
         reason: _builtins.str = ...,
         number: _builtins.int | None = ...,
+        stall_s: _builtins.float = ...,
+        stall_wall_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "number", b"number"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "accepted", b"accepted", "number", b"number", "reason", b"reason", "survivable", b"survivable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "accepted", b"accepted", "number", b"number", "reason", b"reason", "stall_s", b"stall_s", "stall_wall_s", b"stall_wall_s", "survivable", b"survivable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__number: _TypeAlias = _typing.Literal["number"]  # noqa: Y015
     _WhichOneofArgType__number: _TypeAlias = _typing.Literal["_number", b"_number"]  # noqa: Y015
@@ -271,13 +286,22 @@ class Recovery(_message.Message):
     REQUESTS_MOVED_FIELD_NUMBER: _builtins.int
     REQUESTS_FAILED_FIELD_NUMBER: _builtins.int
     EXPERTS_RELOADED_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
     emulated_ns: _builtins.int
     wall_s: _builtins.float
+    """From the fault until the machine went on."""
     requests_moved: _builtins.int
     requests_failed: _builtins.int
     """Requests that ended with an error."""
     experts_reloaded: _builtins.int
     """Expert slots that were filled again, from another copy or from the checkpoint."""
+    @_builtins.property
+    def moved(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the requests, the first 64 of each."""
+
+    @_builtins.property
+    def failed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -286,10 +310,12 @@ class Recovery(_message.Message):
         requests_moved: _builtins.int = ...,
         requests_failed: _builtins.int = ...,
         experts_reloaded: _builtins.int = ...,
+        moved: _abc.Iterable[_builtins.str] | None = ...,
+        failed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["emulated_ns", b"emulated_ns", "experts_reloaded", b"experts_reloaded", "requests_failed", b"requests_failed", "requests_moved", b"requests_moved", "wall_s", b"wall_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["emulated_ns", b"emulated_ns", "experts_reloaded", b"experts_reloaded", "failed", b"failed", "moved", b"moved", "requests_failed", b"requests_failed", "requests_moved", b"requests_moved", "wall_s", b"wall_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,6 +66,8 @@ class MachineState(_message.Message):
     LEASES_FIELD_NUMBER: _builtins.int
     VERSIONS_FIELD_NUMBER: _builtins.int
     SLEEP_FIELD_NUMBER: _builtins.int
+    STALL_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
     emulated_s: _builtins.float
     dilation: _builtins.float
     """Wall seconds per emulated second; 0 when time is virtual."""
@@ -77,6 +79,8 @@ class MachineState(_message.Message):
     routing: _builtins.str
     chip_watts: _builtins.float
     facility_watts: _builtins.float
+    age_s: _builtins.float
+    """Wall seconds since the engine said so; above 0 where it has not answered since."""
     @_builtins.property
     def partition(self) -> Global___PartitionState: ...
     @_builtins.property
@@ -99,6 +103,10 @@ class MachineState(_message.Message):
 
     @_builtins.property
     def sleep(self) -> _rest_pb2.SleepState: ...
+    @_builtins.property
+    def stall(self) -> Global___StallState:
+        """Absent while the machine is free to compute."""
+
     def __init__(
         self,
         *,
@@ -120,14 +128,48 @@ class MachineState(_message.Message):
         leases: _abc.Iterable[_lease_pb2.LeaseState] | None = ...,
         versions: _abc.Iterable[_weights_pb2.VersionState] | None = ...,
         sleep: _rest_pb2.SleepState | None = ...,
+        stall: Global___StallState | None = ...,
+        age_s: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expert_balance", b"expert_balance", "partition", b"partition", "sleep", b"sleep"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expert_balance", b"expert_balance", "partition", b"partition", "sleep", b"sleep", "stall", b"stall"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chip_watts", b"chip_watts", "chips", b"chips", "dilation", b"dilation", "emulated_s", b"emulated_s", "expert_balance", b"expert_balance", "facility_watts", b"facility_watts", "faults", b"faults", "leases", b"leases", "model", b"model", "partition", b"partition", "racks", b"racks", "ranks", b"ranks", "routing", b"routing", "sleep", b"sleep", "steps", b"steps", "system", b"system", "versions", b"versions", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "chip_watts", b"chip_watts", "chips", b"chips", "dilation", b"dilation", "emulated_s", b"emulated_s", "expert_balance", b"expert_balance", "facility_watts", b"facility_watts", "faults", b"faults", "leases", b"leases", "model", b"model", "partition", b"partition", "racks", b"racks", "ranks", b"ranks", "routing", b"routing", "sleep", b"sleep", "stall", b"stall", "steps", b"steps", "system", b"system", "versions", b"versions", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MachineState: _TypeAlias = MachineState  # noqa: Y015
+
+@_typing.final
+class StallState(_message.Message):
+    """Nothing is computed until some emulated time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_EMULATED_S_FIELD_NUMBER: _builtins.int
+    LEFT_S_FIELD_NUMBER: _builtins.int
+    WALL_LEFT_S_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    until_emulated_s: _builtins.float
+    left_s: _builtins.float
+    """Emulated seconds until then, and the wall time that they take."""
+    wall_left_s: _builtins.float
+    reason: _builtins.str
+    """What is waited for: one line."""
+    def __init__(
+        self,
+        *,
+        until_emulated_s: _builtins.float = ...,
+        left_s: _builtins.float = ...,
+        wall_left_s: _builtins.float = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_s", b"left_s", "reason", b"reason", "until_emulated_s", b"until_emulated_s", "wall_left_s", b"wall_left_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StallState: _TypeAlias = StallState  # noqa: Y015
 
 @_typing.final
 class PartitionState(_message.Message):

@@ -8,16 +8,17 @@ from google.protobuf import message as _message
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos.ultraserve.v1 import fault_pb2 as _fault_pb2
 from protos.ultraserve.v1 import lease_pb2 as _lease_pb2
+from protos.ultraserve.v1 import machine_pb2 as _machine_pb2
 from protos.ultraserve.v1 import rest_pb2 as _rest_pb2
 from protos.ultraserve.v1 import weights_pb2 as _weights_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import TypeAlias as _TypeAlias, Never as _Never
+if sys.version_info >= (3, 10):
+    from typing import TypeAlias as _TypeAlias
 else:
-    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
+    from typing_extensions import TypeAlias as _TypeAlias
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -40,6 +41,8 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """No new request enters, or they enter again."""
     EVENT_KIND_ENGINE_GONE: _EventKind.ValueType  # 6
     """The engine is gone; there is nothing after it."""
+    EVENT_KIND_STALL: _EventKind.ValueType  # 7
+    """The machine stands still for a time, or goes on."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper): ...
 
@@ -56,6 +59,8 @@ EVENT_KIND_DOOR: EventKind.ValueType  # 5
 """No new request enters, or they enter again."""
 EVENT_KIND_ENGINE_GONE: EventKind.ValueType  # 6
 """The engine is gone; there is nothing after it."""
+EVENT_KIND_STALL: EventKind.ValueType  # 7
+"""The machine stands still for a time, or goes on."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
@@ -87,6 +92,8 @@ class Telemetry(_message.Message):
     FACILITY_JOULES_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
     EXPERT_IMBALANCE_FIELD_NUMBER: _builtins.int
+    STALL_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
     emulated_s: _builtins.float
     """Now, also between two steps."""
     dilation: _builtins.float
@@ -118,6 +125,11 @@ class Telemetry(_message.Message):
     faults: _builtins.int
     expert_imbalance: _builtins.float
     """Absent until a token was routed."""
+    age_s: _builtins.float
+    @_builtins.property
+    def stall(self) -> _machine_pb2.StallState:
+        """As in MachineState."""
+
     def __init__(
         self,
         *,
@@ -144,10 +156,12 @@ class Telemetry(_message.Message):
         facility_joules: _builtins.float = ...,
         faults: _builtins.int = ...,
         expert_imbalance: _builtins.float | None = ...,
+        stall: _machine_pb2.StallState | None = ...,
+        age_s: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "expert_imbalance", b"expert_imbalance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "expert_imbalance", b"expert_imbalance", "stall", b"stall"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "busy_s", b"busy_s", "chip_joules", b"chip_joules", "chip_watts", b"chip_watts", "chips", b"chips", "chips_lent", b"chips_lent", "chips_up", b"chips_up", "dilation", b"dilation", "emulated_s", b"emulated_s", "expert_imbalance", b"expert_imbalance", "facility_joules", b"facility_joules", "facility_watts", b"facility_watts", "faults", b"faults", "kv_blocks", b"kv_blocks", "kv_blocks_used", b"kv_blocks_used", "lag_s", b"lag_s", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "ranks", b"ranks", "ranks_up", b"ranks_up", "requests_arrived", b"requests_arrived", "requests_running", b"requests_running", "requests_waiting", b"requests_waiting", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "age_s", b"age_s", "busy_s", b"busy_s", "chip_joules", b"chip_joules", "chip_watts", b"chip_watts", "chips", b"chips", "chips_lent", b"chips_lent", "chips_up", b"chips_up", "dilation", b"dilation", "emulated_s", b"emulated_s", "expert_imbalance", b"expert_imbalance", "facility_joules", b"facility_joules", "facility_watts", b"facility_watts", "faults", b"faults", "kv_blocks", b"kv_blocks", "kv_blocks_used", b"kv_blocks_used", "lag_s", b"lag_s", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "ranks", b"ranks", "ranks_up", b"ranks_up", "requests_arrived", b"requests_arrived", "requests_running", b"requests_running", "requests_waiting", b"requests_waiting", "stall", b"stall", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expert_imbalance: _TypeAlias = _typing.Literal["expert_imbalance"]  # noqa: Y015
     _WhichOneofArgType__expert_imbalance: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance"]  # noqa: Y015
@@ -158,7 +172,8 @@ Global___Telemetry: _TypeAlias = Telemetry  # noqa: Y015
 @_typing.final
 class Event(_message.Message):
     """What has changed from one look at the engine to the next: of several stages that lie between two
-    looks the last one is told. A call that closes or opens the door is told by itself.
+    looks the last one is told. Each stage of a fault is told by itself, with the time at which it was
+    reached; so is a call that closes or opens the door.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -172,14 +187,17 @@ class Event(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     SLEEP_FIELD_NUMBER: _builtins.int
+    RANKS_UP_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Counts from 1, since the server's start."""
     emulated_s: _builtins.float
-    """When it was seen."""
+    """When it was seen; of a fault's stages, when it happened."""
     unix_s: _builtins.float
     kind: Global___EventKind.ValueType
     words: _builtins.str
     """One line."""
+    ranks_up: _builtins.int
+    """Ranks that served then; of a fault's stages."""
     @_builtins.property
     def fault(self) -> _fault_pb2.FaultRecord:
         """What it is about, as it is now."""
@@ -202,11 +220,14 @@ class Event(_message.Message):
         lease: _lease_pb2.LeaseState | None = ...,
         version: _weights_pb2.VersionState | None = ...,
         sleep: _rest_pb2.SleepState | None = ...,
+        ranks_up: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "lease", b"lease", "sleep", b"sleep", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ranks_up", b"_ranks_up", "fault", b"fault", "lease", b"lease", "ranks_up", b"ranks_up", "sleep", b"sleep", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["emulated_s", b"emulated_s", "fault", b"fault", "kind", b"kind", "lease", b"lease", "number", b"number", "sleep", b"sleep", "unix_s", b"unix_s", "version", b"version", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ranks_up", b"_ranks_up", "emulated_s", b"emulated_s", "fault", b"fault", "kind", b"kind", "lease", b"lease", "number", b"number", "ranks_up", b"ranks_up", "sleep", b"sleep", "unix_s", b"unix_s", "version", b"version", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ranks_up: _TypeAlias = _typing.Literal["ranks_up"]  # noqa: Y015
+    _WhichOneofArgType__ranks_up: _TypeAlias = _typing.Literal["_ranks_up", b"_ranks_up"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ranks_up) -> _WhichOneofReturnType__ranks_up | None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015

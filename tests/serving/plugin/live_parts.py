@@ -63,7 +63,7 @@ def live_parts(**settings: Any) -> LiveParts:
         machine,
         tokens,
         same_model=deployment.time_model is deployment.weights,
-        now_s=lambda: parts.now_s,
+        now_ns=lambda: round(parts.now_s * 1e9),
         on_change=lambda: parts.changes.append(None),
     )
     parts = LiveParts(deployment=deployment, machine=machine, tokens=tokens, live=live)

@@ -402,7 +402,7 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
     beyond = spent.joules - 4 * idle_watts * spent.experts_s
     assert beyond > 0
     assert before.chip_joules - beyond <= quiet_s.chip_joules
-    last = lending.engine._last_cost
+    last = lending.engine._steps.last_cost
     assert last is not None
     step_joules = float(last.chip_watts.sum()) * last.duration_ns / 1e9
     pause_joules = 8 * idle_watts * pause_s

@@ -14,8 +14,11 @@ from serving.metrics.control_call import (
     reply_from_json,
 )
 from serving.metrics.machine_state import FaultStage
+from serving.plugin.fault_log import Moved
 from serving.plugin.merge import RankQueues
 from tests.serving.plugin.running_engine import Running, heard, lose
+
+BUSY = RankQueues(running=1, waiting=0, kv_blocks_used=1)
 
 
 def test_a_step_is_timed_by_the_cost_model_and_counted_once() -> None:
@@ -113,18 +116,41 @@ def test_an_idle_engine_meets_a_fault_at_once_and_a_busy_one_in_its_next_step(
     assert [record.stage for record in running.state().faults] == [FaultStage.RECOVERED]
 
 
-def test_what_the_scheduler_moved_is_counted_to_the_faults_that_made_it_move() -> None:
+def test_what_the_scheduler_moved_is_counted_to_the_fault_that_made_it_move() -> None:
     running = Running()
-    running.engine.hear(heard(moved_requests=0))
     running.inject(lose(2))
     running.step(0, 2)
-    running.engine.hear(heard(moved_requests=5, failed_requests=0, empty_rank_steps=7))
+    moved = tuple(Moved(rank=2, name=name) for name in "abcde")
+    running.engine.hear(heard(moved_requests=5, moved=moved, empty_rank_steps=7))
     report = running.step(0)
 
     (record,) = running.state().faults
     assert record.recovery is not None
     assert (record.stage, record.recovery.requests_moved) == (FaultStage.RECOVERED, 5)
+    assert record.recovery.moved == ("a", "b", "c", "d", "e")
     assert (report.snapshot.requests_moved, report.snapshot.empty_rank_steps) == (5, 7)
+
+
+def test_two_faults_that_are_met_together_are_each_counted_their_own_requests() -> None:
+    running = Running()
+    running.step(0, 1, 2, 3)
+    running.engine.hear(heard(rank_states=(BUSY,) * 4))
+    running.inject(lose(1))
+    running.inject(lose(2))
+    assert running.step(0, 1, 2, 3).lost_ranks == (1, 2)
+    moved = (
+        Moved(rank=1, name="a"),
+        Moved(rank=2, name="b"),
+        Moved(rank=1, name="c", failed=True),
+    )
+    running.engine.hear(heard(moved=moved, rank_states=(BUSY,) * 4))
+
+    first, second = running.state().faults
+    assert first.recovery is not None
+    assert second.recovery is not None
+    assert (first.recovery.moved, first.recovery.failed) == (("a",), ("c",))
+    assert (second.recovery.moved, second.recovery.failed) == (("b",), ())
+    assert (first.stage, second.stage) == (FaultStage.FAILED, FaultStage.RECOVERED)
 
 
 def test_a_repair_brings_experts_home_and_the_links_are_charged_for_it() -> None:

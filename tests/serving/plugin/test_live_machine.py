@@ -75,7 +75,7 @@ def test_the_loss_of_a_chip_by_hand(expected: dict[str, list[int]]) -> None:
     assert met.lost_ranks == (1,)
     assert parts.machine.ranks_up.tolist() == [True, False, True, True]
     (record,) = parts.live.faults.records
-    assert (record.stage, record.injected_emulated_s) == (FaultStage.RECOVERED, 1.5)
+    assert (record.stage, record.injected_emulated_s) == (FaultStage.RECOVERING, 1.5)
     assert record.recovery is not None
     assert record.recovery.experts_reloaded == 4 * 36
     expert_bytes = 3 * 112 * 16 * 2
@@ -149,7 +149,7 @@ def test_a_chip_that_stops_by_itself_in_a_step_is_a_fault_too(
 
     (record,) = parts.live.faults.records
     assert record.fault == lose(1)
-    assert record.stage is FaultStage.RECOVERED
+    assert record.stage is FaultStage.RECOVERING
     check_agreement(parts)
 
 
@@ -169,7 +169,7 @@ def test_a_second_chip_is_lost_while_the_first_is_recovered_from(
     # With a spare nobody but it reads experts, so the other goes on.
     lost = {record.fault.chip for record in parts.live.faults.records}
     assert lost == ({0} if during is LoadExperts and spares else {0, 2})
-    assert {record.stage for record in parts.live.faults.records} == {FaultStage.RECOVERED}
+    assert {record.stage for record in parts.live.faults.records} == {FaultStage.RECOVERING}
     check_agreement(parts)
 
 
@@ -210,7 +210,7 @@ def test_what_takes_no_chip_is_settled_at_once_and_loses_no_request(
     requests = Requests(parts)
     requests.step()
     parts.live.inject(fault)
-    assert [record.stage for record in parts.live.faults.records] == [FaultStage.RECOVERED]
+    assert [record.stage for record in parts.live.faults.records] == [FaultStage.RECOVERING]
     step = requests.step()
 
     assert step.lost_ranks == ()
@@ -360,6 +360,7 @@ def test_when_no_rank_is_left_steps_are_empty_until_a_chip_is_repaired(
     step = requests.step()
 
     assert (step.result.outputs, step.lost_ranks) == ({}, (0, 1))
+    parts.live.faults.finish(emulated_s=0.0)
     assert {record.stage for record in parts.live.faults.records} == {FaultStage.FAILED}
     assert requests.step().result.outputs == {}
     parts.live.heal()
