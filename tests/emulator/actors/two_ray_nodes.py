@@ -1,12 +1,15 @@
 """A Ray cluster that somebody else runs: two nodes on two loopback addresses, with a token."""
 
+import contextlib
 import os
 import secrets
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -21,15 +24,22 @@ class TwoRayNodes:
     """A head at `HEAD` and a second node at `OTHER`; `environment` is what a driver needs.
 
     Its processes write below `directory`, which must have a short path. One that `is_open` asks
-    nobody for the token.
+    nobody for the token. `settings` are further variables of its own daemons.
     """
 
-    def __init__(self, directory: Path, *, is_open: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        is_open: bool = False,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         token = secrets.token_hex(32)
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-        self._servers = {"RAY_AUTH_MODE": "disabled"} if is_open else self.environment
+        asked = {"RAY_AUTH_MODE": "disabled"} if is_open else self.environment
+        self._servers = {**asked, **settings}
         self._directory = directory
-        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         with socket.create_server((HEAD, 0)) as free:
             self.address = f"{HEAD}:{free.getsockname()[1]}"
 
@@ -41,7 +51,18 @@ class TwoRayNodes:
             HEAD, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={temporary}"
         )
         if not alone:
-            self._start_node(OTHER, f"--address={self.address}")
+            self.start_other()
+
+    def start_other(self) -> None:
+        """Start the second node, also after it was lost."""
+        self._start_node(OTHER, f"--address={self.address}")
+
+    def lose_other(self) -> None:
+        """End every process of the second node at once, its chips too, as when its host goes."""
+        for process in self._processes_of(OTHER):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._nodes.pop(OTHER).wait(STOP_S)
 
     def _start_node(self, address: str, *options: str) -> None:
         log = self._directory / f"{address}.log"
@@ -57,7 +78,7 @@ class TwoRayNodes:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._nodes.append(node)
+        self._nodes[address] = node
         end_s = time.monotonic() + START_S
         while "Ray runtime started" not in log.read_text():
             assert node.poll() is None, log.read_text()
@@ -66,25 +87,30 @@ class TwoRayNodes:
 
     def processes(self) -> set[psutil.Process]:
         """All living processes of both nodes, workers included."""
-        found: set[psutil.Process] = set()
-        for node in self._nodes:
-            try:
-                root = psutil.Process(node.pid)
-                found.update({root, *root.children(recursive=True)})
-            except psutil.NoSuchProcess:
-                continue
-        return {each for each in found if each.is_running() and each.status() != "zombie"}
+        return {process for address in self._nodes for process in self._processes_of(address)}
 
-    def workers(self) -> set[psutil.Process]:
-        """Those that hold a chip."""
-        return {each for each in self.processes() if each.name().startswith("ray::ChipActor")}
+    def _processes_of(self, address: str) -> set[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._nodes[address].pid)
+            return {each for each in {root, *root.children(recursive=True)} if _lives(each)}
+        return set()
+
+    def workers(self, *addresses: str) -> set[psutil.Process]:
+        """Those that hold a chip, on the nodes at `addresses`, or on both."""
+        found = set()
+        for address in addresses or self._nodes:
+            for each in self._processes_of(address):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if each.name().startswith("ray::ChipActor"):
+                        found.add(each)
+        return found
 
     def stop(self) -> None:
         """End every process of it, by its id."""
         processes = self.processes()
-        for node in reversed(self._nodes):
+        for node in reversed(self._nodes.values()):
             node.terminate()
-        for node in self._nodes:
+        for node in self._nodes.values():
             try:
                 node.wait(STOP_S)
             except subprocess.TimeoutExpired:
@@ -93,3 +119,9 @@ class TwoRayNodes:
         for process in alive:
             process.kill()
         psutil.wait_procs(alive, 5.0)
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -1,0 +1,157 @@
+"""What holds of a server whatever has been done to it: at all times, and once nobody asks.
+
+Three tell of it, and have to agree: the clients, the server's state and metrics, and the processes.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.metrics.machine_state import (
+    SERVING,
+    ChipHealth,
+    ChipState,
+    FaultStage,
+    MachineState,
+)
+from tests.simulation.over_http.clients import Tally
+
+OUTCOMES = "ultraserve_admission_requests_total"
+MOVED = "ultraserve_requests_moved_total"
+FAULTS = "ultraserve_faults_total"
+_COMPUTES = (ChipHealth.UP, ChipHealth.SLOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One reading of /metrics: sums over all labels, and requests by their outcome."""
+
+    sums: Mapping[str, float]
+    outcomes: Mapping[str, int]
+
+    def count(self, name: str) -> int:
+        """A counter's value; 0 for one without a sample."""
+        return int(self.sums.get(name, 0.0))
+
+
+def read_page(url: str) -> Page:
+    """What /metrics says now."""
+    text = httpx.get(f"{url}/metrics", timeout=60.0).raise_for_status().text
+    sums, outcomes = Counter[str](), Counter[str]()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if not sample.name.endswith("_bucket"):
+                sums[sample.name] += sample.value  # type: ignore[assignment]
+            if sample.name == OUTCOMES:
+                outcomes[sample.labels["outcome"]] += int(sample.value)
+    return Page(sums=sums, outcomes=outcomes)
+
+
+def seated(state: MachineState) -> list[int]:
+    """Chips that have a rank and compute, ascending."""
+    return [chip.chip for chip in state.chips if _is_seated(chip)]
+
+
+def _is_seated(chip: ChipState) -> bool:
+    return chip.rank is not None and chip.health in _COMPUTES
+
+
+def check_now(state: MachineState) -> None:
+    """No stack holds more than it has, no rank is up without its chips, no fault is forgotten."""
+    for chip in state.chips:
+        for stack in chip.stacks:
+            used = sum(stack.owner_bytes.values())
+            assert used <= stack.capacity_bytes, (chip.chip, stack)
+            assert not (stack.failed and used), (chip.chip, stack)
+    chips_of_rank = Counter(chip.rank for chip in state.chips if _is_seated(chip))
+    up = {rank.rank for rank in state.ranks if rank.up}
+    whole = {rank for rank, chips in chips_of_rank.items() if chips == state.partition.tp}
+    assert up <= whole, f"ranks {sorted(up - whole)} are up without all of their chips"
+    assert [fault.number for fault in state.faults] == list(range(1, len(state.faults) + 1))
+    for rank in state.ranks:
+        assert rank.kv_blocks_used <= rank.kv_blocks, rank
+
+
+def moved_by_faults(state: MachineState) -> int:
+    """Requests that the faults say they have moved."""
+    return sum(fault.recovery.requests_moved for fault in state.faults if fault.recovery)
+
+
+def moved_by_leases(state: MachineState) -> int:
+    """Requests that hand-overs say they have moved."""
+    return sum(lease.moved_requests for lease in state.leases)
+
+
+def check_faults(state: MachineState) -> None:
+    """Every fault that happened was foreseen to be survived, and was."""
+    for fault in state.faults:
+        assert fault.survivable, fault
+        assert fault.stage is not FaultStage.FAILED, fault
+        assert fault.recovery is None or fault.recovery.requests_failed == 0, fault
+
+
+def check_at_rest(state: MachineState, before: MachineState) -> None:
+    """Nobody asks and all is repaired: the machine is what it was before the first fault."""
+    check_now(state)
+    for rank in state.ranks:
+        assert rank.up, rank
+        assert (rank.requests_running, rank.requests_waiting) == (0, 0), rank
+        assert rank.kv_blocks_used == 0, rank
+    for chip in state.chips:
+        assert (chip.health, chip.phase) == (ChipHealth.UP, SERVING), chip
+        assert chip.cut_links == (), chip
+        assert not any(stack.failed for stack in chip.stacks), chip
+    assert held(state) == held(before), "HBM is held that was not held before, or the other way"
+    assert filled(state) == filled(before)
+    for rack in state.racks:
+        assert rack.switch_trays_up == rack.switch_trays, rack
+    for fault in state.faults:
+        assert fault.stage is FaultStage.HEALED, fault
+        assert fault.recovery is not None, fault
+        assert fault.healed_emulated_s is not None, fault
+        assert fault.healed_emulated_s >= fault.injected_emulated_s, fault
+
+
+def held(state: MachineState) -> Counter[str]:
+    """HBM of all chips together by its owner, bytes; a spare may sit where a chip was."""
+    bytes_of = Counter[str]()
+    for chip in state.chips:
+        for stack in chip.stacks:
+            bytes_of.update(stack.owner_bytes)
+    return +bytes_of
+
+
+def filled(state: MachineState) -> int:
+    """Slots that hold an expert, of all chips and layers."""
+    return sum(chip.expert_slots_filled for chip in state.chips)
+
+
+def check_counts(page: Page, state: MachineState, tally: Tally, *, calm: int) -> None:
+    """Clients, server and machine have counted the same; `calm` requests came before them."""
+    outcomes = page.outcomes
+    accepted = tally.accepted + calm
+    assert outcomes.get("failed", 0) == 0, outcomes
+    assert outcomes["entered"] == accepted, (outcomes, tally.accepted, calm)
+    ended = outcomes.get("finished", 0) + outcomes.get("aborted", 0)
+    assert ended == accepted, (outcomes, tally.accepted, calm)
+    assert outcomes.get("aborted", 0) <= tally.hung_up, (outcomes, tally.hung_up)
+    assert page.count(FAULTS) == len(state.faults)
+
+
+def check_accounts(page: Page, state: MachineState) -> None:
+    """Every request that was moved is in the account of one fault or of one hand-over."""
+    faults, leases = moved_by_faults(state), moved_by_leases(state)
+    assert page.count(MOVED) == faults + leases, (page.count(MOVED), faults, leases)
+
+
+def check_stages(stages: Mapping[int, Sequence[FaultStage]], state: MachineState) -> None:
+    """The events tell of every fault, in an order that can be, to its repair."""
+    order = [FaultStage.PENDING, FaultStage.RECOVERING, FaultStage.RECOVERED, FaultStage.HEALED]
+    for fault in state.faults:
+        told = list(stages.get(fault.number, ()))
+        assert told, f"no event tells of {fault}"
+        assert told == sorted(told, key=order.index), (fault, told)
+        assert told[-1] is fault.stage, (fault, told)

@@ -1,0 +1,189 @@
+"""A server whose chips live on two Ray nodes, with its control service, events and processes."""
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import psutil
+
+from emulator.errors import UltraServeError
+from serving.endpoints.control_client import ControlClient
+from serving.metrics.machine_state import FaultStage
+from tests.e2e.server_answers import control
+from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
+from tests.emulator.actors.two_ray_nodes import OTHER, TwoRayNodes
+from tests.simulation.over_http.question import CONTEXT_TOKENS
+
+ReplyT = TypeVar("ReplyT")
+
+CALL_S_MAX: Final = 120.0
+HANG_TIMEOUT_S: Final = 0.2
+"""Emulated, and with the real clock also the wall's."""
+CORPUS_FILES: Final = 40
+RAY_SETTINGS: Final = {
+    # What the engine sets for a Ray of its own, for the same reasons.
+    "RAY_worker_niceness": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_maximum_startup_concurrency": "160",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_gcs_server_port_wait_time_s": "120",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large a run is: the partition, chips that change hands together, and clients."""
+
+    chips: int
+    spares: int
+    group_chips: int
+    clients: int
+    silence_s: float | None = None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Of `ultraserve serve`."""
+        return (
+            *("--chips", f"{self.chips}", "--spares", f"{self.spares}", "--clock", "real"),
+            *("--max-num-batched-tokens", "256", "--max-model-len", f"{CONTEXT_TOKENS}"),
+            *("--hang-timeout", f"{HANG_TIMEOUT_S}", "--disable-uvicorn-access-log"),
+            *("--day-night", "manual", "--day-length", "120s", "--drain-grace", "0.05s"),
+            *("--group-chips", f"{self.group_chips}", "--lend-chips", f"{self.group_chips}"),
+        )
+
+
+class EventReader:
+    """Reads the server's events from the start: the stages of each fault, in their order."""
+
+    def __init__(self, client: ControlClient) -> None:
+        self.stages: dict[int, list[FaultStage]] = defaultdict(list)
+        self.lost = 0
+        self._client = client
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(UltraServeError, ValueError):  # the server ends, or this run does
+            for event, lost in self._client.events(0):
+                self.lost += lost
+                if event.fault is not None:
+                    self.stages[event.fault.number].append(event.fault.stage)
+
+    def wait_for(self, fault: int, stage: FaultStage, timeout_s: float = 30.0) -> None:
+        """Wait until a fault is said to be so far."""
+        end_s = time.monotonic() + timeout_s
+        while stage not in self.stages.get(fault, ()):
+            assert time.monotonic() < end_s, f"fault {fault}: {self.stages.get(fault)}"
+            time.sleep(0.05)  # the events are read by another thread
+
+
+@dataclass(kw_only=True)
+class ServedMachine:
+    """All that a chaos run has in its hands."""
+
+    size: Size
+    server: ServerProcess
+    cluster: TwoRayNodes
+    client: ControlClient
+    events: EventReader
+    call_s: list[float] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Where HTTP is."""
+        return self.server.url
+
+    def call(self, method: Callable[[], ReplyT]) -> ReplyT:
+        """Ask the control service, and note how long it took."""
+        began_s = time.monotonic()
+        try:
+            return method()
+        finally:
+            self.call_s.append(time.monotonic() - began_s)
+
+    def chips(self) -> dict[int, psutil.Process]:
+        """The processes of chips, by id, whether they serve or train."""
+        return {process.pid: process for process in self.cluster.workers()}
+
+    def workers(self) -> set[int]:
+        """All that Ray has started, those included that are about to become chips."""
+        return {each.pid for each in self.cluster.processes() if _is_worker(each)}
+
+    def chips_of_other_node(self) -> int:
+        """How many processes of chips the node has that can be lost."""
+        return len(self.cluster.workers(OTHER))
+
+    def resident_bytes(self) -> int:
+        """Of the server and of all chips, shared pages counted once for each."""
+        found = 0
+        for process in [psutil.Process(self.server.pid), *self.chips().values()]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += process.memory_info().rss
+        return found
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name().startswith("ray::") or any(
+            part.endswith("default_worker.py") for part in process.cmdline()
+        )
+    return False
+
+
+@contextmanager
+def two_nodes() -> Iterator[TwoRayNodes]:
+    """A Ray cluster of two nodes on this machine; afterwards nothing of it is left."""
+    directory = Path(tempfile.mkdtemp(prefix="cn", dir="/tmp"))  # Ray's sockets want a short path
+    cluster = TwoRayNodes(directory, settings=RAY_SETTINGS)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+    assert cluster.processes() == set()
+
+
+def write_corpus(folder: Path) -> Path:
+    """Some text that a job can train on: enough files that some are held out."""
+    folder.mkdir()
+    for number in range(CORPUS_FILES):
+        lines = (f"line {line} of file {number}: the bridge stands.\n" for line in range(100))
+        (folder / f"{number}.txt").write_text("".join(lines))
+    return folder
+
+
+@contextmanager
+def served_machine(size: Size, scratch: Path) -> Iterator[ServedMachine]:
+    """Start nodes and server, and wait until it answers."""
+    training = (
+        *("--train-dir", str(scratch / "training")),
+        *("--train-corpus", str(write_corpus(scratch / "corpus"))),
+    )
+    with two_nodes() as cluster:
+        arguments = (*size.arguments, *training, "--ray-address", cluster.address)
+        with started(ULTRASERVE, *arguments, environment=cluster.environment) as server:
+            server.wait_ready()
+            with control(server, CALL_S_MAX) as client, control(server, CALL_S_MAX) as watching:
+                events = EventReader(watching)
+                yield ServedMachine(
+                    size=size, server=server, cluster=cluster, client=client, events=events
+                )
+
+
+def right_answers_arguments() -> tuple[str, ...]:
+    """A server of one chip, on which nothing happens: text does not depend on the partition."""
+    return (
+        *("--chips", "1", "--clock", "real", "--max-model-len", f"{CONTEXT_TOKENS}"),
+        *("--max-num-batched-tokens", "256", "--disable-uvicorn-access-log"),
+    )
