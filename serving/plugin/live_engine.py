@@ -59,6 +59,7 @@ from serving.metrics.control_call import (
 )
 from serving.metrics.machine_state import MachineState
 from serving.metrics.telemetry import Telemetry
+from serving.plugin.calibration import HostRatio
 from serving.plugin.chip_leases import ChipLeases, WarmUp
 from serving.plugin.deployment import Deployment
 from serving.plugin.engine_description import describe_engine
@@ -106,10 +107,13 @@ class LiveEngine:
         clock: Clock,
         *,
         kv_blocks: int,
+        host_ratios: tuple[HostRatio, ...] = (),
     ) -> None:
+        """With `host_ratios`, what this host was measured to need, the clock follows the load."""
         self._deployment = deployment
         self._kv_blocks = kv_blocks
-        self._time = EngineTime(clock, machine.cost_model)
+        self._host_ratios = host_ratios
+        self._time = EngineTime(clock, machine.cost_model, follows_load=bool(host_ratios))
         self._meters = EngineMeters(machine, self._time)
         self._live = LiveMachine(
             machine,
@@ -212,7 +216,13 @@ class LiveEngine:
             chips=live.seating.chip_of_position,
             queues=self._heard.rank_states,
         )
-        self._time.finish(begin_ns, cost, pause_ns=pause_ns, compute_wall_s=compute_wall_s)
+        self._time.finish(
+            begin_ns,
+            cost,
+            pause_ns=pause_ns,
+            compute_wall_s=compute_wall_s,
+            keeps_pace=self._leases.chips_lent > 0,  # a training job goes by the dilation it got
+        )
         served = sum(len(output.request_ids) for output in outputs.values())
         self._meters.after_step(
             cost,

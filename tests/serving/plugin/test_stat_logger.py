@@ -11,6 +11,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
+from emulator.sim.epochs import EpochMap
 from serving.plugin.stat_logger import (
     EmulatedStatLogger,
     first_token_times,
@@ -20,6 +21,9 @@ from serving.plugin.stat_logger import (
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
+
+
+EPOCHS = EpochMap.at(now_ns=0, wall_ns=0, dilation=4.0)
 
 
 def finished(e2e_s: float) -> FinishedRequestStats:
@@ -48,7 +52,7 @@ def iteration() -> IterationStats:
 
 
 def test_only_what_the_front_end_measured_with_the_wall_is_divided_by_the_dilation() -> None:
-    scaled = in_emulated_time(iteration(), 4.0)
+    scaled = in_emulated_time(iteration(), EPOCHS)
 
     assert scaled.time_to_first_tokens_iter == [2.0, 1.0]
     assert [request.e2e_latency for request in scaled.finished_requests] == [10.0]
@@ -64,7 +68,7 @@ def test_only_what_the_front_end_measured_with_the_wall_is_divided_by_the_dilati
 def test_the_stats_that_other_loggers_share_are_left_as_they_were() -> None:
     stats = iteration()
     before = copy.deepcopy(vars(stats))
-    in_emulated_time(stats, 4.0)
+    in_emulated_time(stats, EPOCHS)
 
     assert vars(stats) == before
 
