@@ -27,9 +27,10 @@ CHANGE_MIN: Final = 1.08
 """A dilation that is off its target by less than this factor stays."""
 
 LARGE_CHANGE: Final = 1.3
+EPOCH_STEPS_MIN: Final = 4
 EPOCH_WALL_NS_MIN: Final = 2_000_000_000
 SMALL_CHANGE_WALL_NS_MIN: Final = 10_000_000_000
-"""Assumed: an epoch lasts so long at least, and before a change by less than `LARGE_CHANGE`."""
+"""Assumed: an epoch lasts so long at least; before a change by less than `LARGE_CHANGE`, longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,8 @@ class HostStep:
 class LoadFollower:
     """The steps of late, and the dilation that fits them.
 
-    Invariants: a proposal is at least 1; between two of them lie `STEPS_MIN` steps and
-    `EPOCH_WALL_NS_MIN`.
+    Invariants: a proposal is at least 1; between two of them lie `EPOCH_STEPS_MIN` steps
+    and `EPOCH_WALL_NS_MIN`.
     """
 
     def __init__(self, *, began_wall_ns: int) -> None:
@@ -67,7 +68,7 @@ class LoadFollower:
     def proposal(self, dilation: float, now_wall_ns: int) -> float | None:
         """The dilation that should follow `dilation`; None while that one should stay."""
         if (
-            self._since_change < STEPS_MIN
+            self._since_change < EPOCH_STEPS_MIN
             or now_wall_ns < self._changed_wall_ns + EPOCH_WALL_NS_MIN
             or now_wall_ns < self._looked_wall_ns + EPOCH_WALL_NS_MIN // 4
         ):
