@@ -127,7 +127,7 @@ def first_dilation(ratios: Sequence[HostRatio]) -> float:
 def ratio_lines(ratios: Sequence[HostRatio]) -> list[str]:
     """The ratios as text, a line each."""
     return [
-        f"{each.load}: this host needs {each.ratio:.3g} wall seconds for an emulated one"
+        f"{each.load}: this host needs {each.ratio:,.3g} wall seconds for an emulated one"
         f"{' (chosen)' if each.chosen else ''}"
         for each in ratios
     ]

@@ -1,10 +1,10 @@
 """What `--clock auto` costs: tokens per wall second against the same server as fast as it can.
 
 As fast as it can is `--clock real` on a host that is slower than the machine: no step waits, and
-all that is missing is lag. It is measured before and after, for hosts vary. All have the same load, a closed
+all that is missing is lag. It is measured before and after, for hosts vary. The load is a closed
 loop of requests that are answered as streams. Told are tokens per wall second (vLLM's own count of
-what was generated), their ratio, the dilation and the number of epochs, and the share of emulated
-time that was lag.
+what was generated), their ratio, what a step took and how much of it was computing, the dilation,
+the number of epochs, and the share of emulated time that was lag.
 
 `python -m tests.benchmarks.clock` takes 4 chips that are timed only; `chips=144 requests=144
 weights=small seconds=60` and the like is another deployment.

@@ -232,9 +232,7 @@ def test_a_prompt_s_log_probabilities_are_told_once() -> None:
         result = model_output([] if lost else ["s"], tokens)
         if first:
             result.prompt_logprobs_dict = {"s": rows}
-        report = StepReport(
-            begin_s=0, end_s=1, epochs=None, snapshot=snapshot(), lost_ranks=lost
-        )
+        report = StepReport(begin_s=0, end_s=1, epochs=None, snapshot=snapshot(), lost_ranks=lost)
         answers = machine.scheduler.update_from_output(
             output, TimedOutput(**vars(result), report=report)
         )

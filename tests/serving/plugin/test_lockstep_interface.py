@@ -13,9 +13,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from emulator.sim.epochs import EpochMap
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput, merge_stats
-from emulator.sim.epochs import EpochMap
 from serving.plugin.step_report import StepReport, TimedOutput
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import (
@@ -415,9 +415,7 @@ def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None
     scheduler.add_request(request)
     (event,) = request.events
     event.timestamp = 300.0  # emulated 50, though the step is laid out from 4 on
-    report = StepReport(
-        begin_s=4.0, end_s=4.5, epochs=epochs(4.0), snapshot=snapshot(dilation=4.0)
-    )
+    report = StepReport(begin_s=4.0, end_s=4.5, epochs=epochs(4.0), snapshot=snapshot(dilation=4.0))
     output = scheduler.schedule()
     results = scheduler.update_from_output(output, timed(model_output(["a"], {"a": 9}), report))
 
