@@ -286,6 +286,17 @@ class SleepState(Plain, frozen=True, kw_only=True):
     joules: float = 0.0
 
 
+class HostRatio(Plain, frozen=True, kw_only=True):
+    """Wall seconds that this host needs for what takes the machine one emulated second of `load`.
+
+    `chosen` says that the clock began with it.
+    """
+
+    load: str
+    ratio: float
+    chosen: bool = False
+
+
 class MachineState(Plain, frozen=True, kw_only=True):
     """Everything.
 
@@ -297,6 +308,8 @@ class MachineState(Plain, frozen=True, kw_only=True):
         faults: all since the start, in the order of their numbers.
         leases: those that go on, and the last ones that have ended, in the order of their numbers.
         versions: of the weights, in the order of their numbers.
+        clock_epoch: of the clock, from 0 on, in which `dilation` holds.
+        host_ratios: what this host was measured to need; empty but for a clock that follows it.
     """
 
     emulated_s: float
@@ -317,3 +330,5 @@ class MachineState(Plain, frozen=True, kw_only=True):
     leases: tuple[LeaseState, ...] = ()
     versions: tuple[VersionState, ...] = ()
     sleep: SleepState = SleepState()
+    clock_epoch: Count = 0
+    host_ratios: tuple[HostRatio, ...] = ()

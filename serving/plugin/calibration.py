@@ -17,6 +17,7 @@ from emulator.sim.load_follower import HEADROOM, round_dilation
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
 from emulator.units import NS_PER_S
+from serving.metrics.machine_state import HostRatio
 
 HOST_STEP_S = 0.004
 HOST_REQUEST_STEP_S = 0.000_2
@@ -41,18 +42,6 @@ SLOW_RATIO = 100.0
 """A host that is slower by more than this makes a second of clients' waiting hours: a warning."""
 
 Step = Callable[[Sequence[RankStep], Mapping[int, NDArray[np.int32]]], Mapping[int, RankOutput]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRatio:
-    """Wall seconds that this host needs for what takes the machine one emulated second of `load`.
-
-    `chosen` says that the clock began with it.
-    """
-
-    load: str
-    ratio: float
-    chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from emulator.fleet import Fleet, MadeUpTokens
 from emulator.specs.step import RankStep
 from serving.metrics.control_call import METHOD as CONTROL_METHOD
+from serving.metrics.machine_state import HostRatio
 from serving.plugin.calibration import (
     SLOW_RATIO,
-    HostRatio,
     PoolLimits,
     first_dilation,
     host_ratios,

@@ -57,9 +57,8 @@ from serving.metrics.control_call import (
     request_from_json,
     to_json,
 )
-from serving.metrics.machine_state import MachineState
+from serving.metrics.machine_state import HostRatio, MachineState
 from serving.metrics.telemetry import Telemetry
-from serving.plugin.calibration import HostRatio
 from serving.plugin.chip_leases import ChipLeases, WarmUp
 from serving.plugin.deployment import Deployment
 from serving.plugin.engine_description import describe_engine
@@ -335,7 +334,13 @@ class LiveEngine:
             for rank in state.ranks
         ]
         versions, sleep = self._versions.states(), self._sleep.state()
-        return structs.replace(state, ranks=tuple(ranks), versions=versions, sleep=sleep)
+        return structs.replace(
+            state,
+            ranks=tuple(ranks),
+            versions=versions,
+            sleep=sleep,
+            host_ratios=self._host_ratios,
+        )
 
     def _watched(self) -> WatchReply:
         """What changes all the time, without the rest of the machine."""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from emulator.data import SMALL_MOE_DIR
 from emulator.sim.load_follower import HEADROOM
 from emulator.specs.step import RankOutput, RankStep, Scheduled
+from serving.metrics.machine_state import HostRatio
 from serving.plugin.calibration import (
     HOST_REQUEST_STEP_S,
     HOST_STEP_S,
-    HostRatio,
     PoolLimits,
     Step,
     first_dilation,
