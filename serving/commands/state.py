@@ -65,8 +65,7 @@ def state_lines(state: MachineState) -> Iterator[str]:
         f"{state.chip_watts:,.0f} W chips, {state.facility_watts:,.0f} W facility"
     )
     for each in state.host_ratios:
-        chosen = ", which the clock began with" if each.chosen else ""
-        yield f"host: {each.ratio:,.3g} wall seconds for an emulated one of {each.load}{chosen}"
+        yield f"clock: {each.words}"
     ranks = state.ranks
     yield (
         f"ranks {sum(rank.up for rank in ranks)} of {len(ranks)} up; requests "

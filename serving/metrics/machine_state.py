@@ -296,6 +296,13 @@ class HostRatio(Plain, frozen=True, kw_only=True):
     ratio: float
     chosen: bool = False
 
+    @property
+    def words(self) -> str:
+        """One line."""
+        ratio = f"{self.ratio:.3g}" if self.ratio < 1_000 else f"{self.ratio:,.0f}"
+        chosen = " (chosen to begin with)" if self.chosen else ""
+        return f"{self.load}: this host needs {ratio} wall seconds for an emulated one{chosen}"
+
 
 class MachineState(Plain, frozen=True, kw_only=True):
     """Everything.

@@ -113,15 +113,6 @@ def first_dilation(ratios: Sequence[HostRatio]) -> float:
     return max(1.0, round_dilation((1.0 + HEADROOM) * chosen.ratio))
 
 
-def ratio_lines(ratios: Sequence[HostRatio]) -> list[str]:
-    """The ratios as text, a line each."""
-    return [
-        f"{each.load}: this host needs {each.ratio:,.3g} wall seconds for an emulated one"
-        f"{' (chosen)' if each.chosen else ''}"
-        for each in ratios
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Host:
     """The chips on this host, to be timed."""

@@ -26,7 +26,6 @@ from serving.plugin.calibration import (
     PoolLimits,
     first_dilation,
     host_ratios,
-    ratio_lines,
 )
 from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.engine_signals import EngineSignals
@@ -172,8 +171,8 @@ class UltraServeExecutor(Executor):
             kv_blocks=self._kv_blocks,
             host_ratios=ratios,
         )
-        for line in ratio_lines(ratios):
-            logger.info("clock auto: %s", line)
+        for each in ratios:
+            logger.info("clock auto: %s", each.words)
         logger.info("clock %s: %g wall seconds per emulated second", setting, clock.dilation)
         if setting == "auto" and clock.dilation > SLOW_RATIO:
             logger.warning(

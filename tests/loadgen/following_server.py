@@ -1,7 +1,7 @@
 """A server of known delays in emulated time, whose clock changes its dilation as it goes.
 
-Its delays are emulated seconds. The dilation changes at known wall times after the first request,
-and its Unix clock is wrong by `SKEW_S`: a client has to find that out.
+Its delays are emulated seconds. The dilation changes at known wall times after the first request
+of the run, and its Unix clock is wrong by `SKEW_S`: a client has to find that out.
 """
 
 import asyncio
@@ -18,20 +18,26 @@ SKEW_S = 1_234.5
 
 @dataclass(kw_only=True)
 class FollowingServer(KnownServer):
-    """`changes` are (wall seconds after the first request, dilation), in their order."""
+    """`changes` are (wall seconds after the first request, dilation), in their order.
+
+    Requests of fewer tokens than `run_tokens` are warm-ups.
+    """
 
     dilation: float | None = 4.0
     changes: tuple[tuple[float, float], ...] = ()
+    run_tokens: int = 6
     looks: int = 0
+    _began_s: float | None = None
     _made_s: float = field(default_factory=time.monotonic)
 
     def begins_s(self) -> list[tuple[float, float, float]]:
         """(wall, emulated, dilation) at the begin of each epoch that has been planned."""
         assert self.dilation is not None
         epochs = [(self._made_s, 0.0, self.dilation)]
-        for after_s, dilation in self.changes if self._first_at_s is not None else ():
+        for after_s, dilation in self.changes if self._began_s is not None else ():
             wall_s, emulated_s, before = epochs[-1]
-            at_s = self._first_at_s + after_s
+            assert self._began_s is not None
+            at_s = self._began_s + after_s
             epochs.append((at_s, emulated_s + (at_s - wall_s) / before, dilation))
         return epochs
 
@@ -84,10 +90,12 @@ class FollowingServer(KnownServer):
     ) -> web.StreamResponse:
         ttft_s, itl_s = self._chance.uniform(*self.ttft_s), self._chance.uniform(*self.itl_s)
         reply = ServedReply(begin_s=begin_s)
-        self.replies.append(reply)
+        tokens = int(body["max_tokens"])
+        if tokens >= self.run_tokens:
+            self._began_s = self._began_s or begin_s
+            self.replies.append(reply)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        tokens = int(body["max_tokens"])
         for token in range(tokens):
             due_s = self.wall(self.emulated(begin_s) + ttft_s + token * itl_s)
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))

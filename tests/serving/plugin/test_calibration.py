@@ -18,7 +18,6 @@ from serving.plugin.calibration import (
     Step,
     first_dilation,
     host_ratios,
-    ratio_lines,
 )
 from serving.plugin.deployment import resolve_deployment
 from serving.plugin.translate import step_batch
@@ -150,14 +149,6 @@ def test_the_first_dilation_is_the_chosen_ratio_with_head_room_and_never_below_o
     ratios = [HostRatio(load="a", ratio=1_800.0), HostRatio(load="b", ratio=40.0, chosen=True)]
     assert first_dilation(ratios) == pytest.approx((1 + HEADROOM) * 40.0)
     assert first_dilation([HostRatio(load="b", ratio=0.2, chosen=True)]) == 1.0
-
-
-def test_the_ratios_are_told_a_line_each_and_which_was_chosen() -> None:
-    ratios = [HostRatio(load="a", ratio=1_812.4), HostRatio(load="b", ratio=0.25, chosen=True)]
-    assert ratio_lines(ratios) == [
-        "a: this host needs 1.81e+03 wall seconds for an emulated one",
-        "b: this host needs 0.25 wall seconds for an emulated one (chosen)",
-    ]
 
 
 @pytest.mark.parametrize(
