@@ -54,10 +54,28 @@ _WORDS = {
     "ray_address": "host:port",
 }
 _MAY_BE_ABSENT = frozenset(
-    {"ep", "lnc", "model", "routing", "pue", "prefill_policy", "eplb", "ray_address"}
+    {
+        "ep",
+        "lnc",
+        "model",
+        "routing",
+        "expect_concurrency",
+        "pue",
+        "prefill_policy",
+        "eplb",
+        "ray_address",
+    }
 )
 _SWITCHES = ("computes", "exclusive_cores")
-_WHOLE_NUMBERS = {"chips": 1, "tp": 1, "ep": 1, "lnc": 1, "first_chip": 0, "spares": 0}
+_WHOLE_NUMBERS = {
+    "chips": 1,
+    "tp": 1,
+    "ep": 1,
+    "lnc": 1,
+    "first_chip": 0,
+    "spares": 0,
+    "expect_concurrency": 1,
+}
 """The least that each may be; what fits together is the partition's to say."""
 
 
@@ -80,6 +98,8 @@ class Settings:
         routing: where the timed model's tokens go when its own router is not computed: see
             `emulator.model.ExpertDistribution`; None is uniform.
         clock: see `ClockSetting`.
+        expect_concurrency: requests under way at a time, of all ranks, that `auto` begins for;
+            None begins for one a rank. From then on it follows what is measured.
         pue: power usage effectiveness of the facility; None takes the system's own.
         overlap: how far the exchange of tokens hides behind computing: see `Overlap`.
         calibration: what real stacks add to the roofline: `fitted`, or `ceiling` for nothing.
@@ -103,6 +123,7 @@ class Settings:
     computes: bool = True
     routing: str | None = None
     clock: str = "auto"
+    expect_concurrency: int | None = None
     pue: float | None = None
     overlap: str = "none"
     calibration: str = "fitted"
@@ -116,11 +137,12 @@ class Settings:
     def __post_init__(self) -> None:
         if not isinstance(self.clock, str):
             raise ConfigError(field="clock", value=self.clock, expected=_CLOCKS)
-        ClockSetting.parse(self.clock)
+        follows = ClockSetting.parse(self.clock).kind == "auto"
         for name, least in _WHOLE_NUMBERS.items():
             value = getattr(self, name)
             fits = type(value) is int and value >= least
             self._check(name, fits, f"a whole number of at least {least}")
+        self._check("expect_concurrency", follows, "none beside a clock other than auto")
         for name, expected in _WORDS.items():
             self._check(name, isinstance(getattr(self, name), str), expected)
         fits = _NAME.fullmatch(self.ultraserver) is not None

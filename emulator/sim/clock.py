@@ -1,14 +1,15 @@
 """Emulated time. One clock per engine run, passed to whoever needs it; nobody else reads the wall.
 
 The seam is three methods: `now_ns`, `wait_until_ns`, `dilation`. A dilated clock maps emulated time
-to the wall by a constant factor; a virtual clock jumps. All times are whole nanoseconds.
+to the wall by a factor, which changes only where it is told to (see `emulator.sim.epochs`); a
+virtual clock jumps. All times are whole nanoseconds.
 """
 
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-from emulator.errors import ConfigError
+from emulator.sim.epochs import EpochMap
 
 
 class Clock(Protocol):
@@ -16,7 +17,12 @@ class Clock(Protocol):
 
     @property
     def dilation(self) -> float:
-        """Wall seconds per emulated second; 0 when time jumps."""
+        """Wall seconds per emulated second, at present; 0 when time jumps."""
+        ...
+
+    @property
+    def epochs(self) -> EpochMap | None:
+        """How emulated time follows the wall (the system's monotonic clock); None when it jumps."""
         ...
 
     def now_ns(self) -> int:
@@ -31,7 +37,8 @@ class Clock(Protocol):
 class DilatedClock:
     """One emulated second takes `dilation` wall seconds; 1 is real time.
 
-    Waiting here is the one place where the program sleeps: it paces emulated time.
+    Waiting here is the one place where the program sleeps: it paces emulated time. Other threads
+    may read it.
     """
 
     def __init__(
@@ -41,32 +48,45 @@ class DilatedClock:
         wall_ns: Callable[[], int] = time.monotonic_ns,
         sleep_s: Callable[[float], None] = time.sleep,
     ) -> None:
-        if not 0.0 < dilation < float("inf"):
-            raise ConfigError(field="dilation", value=dilation, expected="a number above 0")
-        self._dilation = float(dilation)
         self._wall_ns = wall_ns
         self._sleep_s = sleep_s
-        self._origin_ns = wall_ns()
+        self._epochs = EpochMap.at(now_ns=0, wall_ns=wall_ns(), dilation=float(dilation))
 
     @property
     def dilation(self) -> float:
-        """Wall seconds per emulated second."""
-        return self._dilation
+        """Wall seconds per emulated second, at present."""
+        return self._epochs.last.dilation
+
+    @property
+    def epochs(self) -> EpochMap:
+        """How emulated time follows the wall."""
+        return self._epochs
+
+    def change(self, dilation: float) -> None:
+        """From now on an emulated second takes `dilation` wall seconds; the present stays.
+
+        Raises ConfigError for one that is not a number above 0.
+        """
+        self._epochs = self._epochs.changed(dilation, wall_ns=self._wall_ns())
+
+    def wall_ns(self) -> int:
+        """The reading of the wall clock that emulated time follows."""
+        return self._wall_ns()
 
     def now_ns(self) -> int:
         """The present, in emulated ns."""
-        return int((self._wall_ns() - self._origin_ns) / self._dilation)
+        return self._epochs.emulated_ns(self._wall_ns())
 
     def at_monotonic_s(self, wall_s: float) -> float:
         """Convert a reading of the system's monotonic clock to emulated seconds."""
-        return (wall_s - self._origin_ns / 1e9) / self._dilation
+        return self._epochs.emulated_s(wall_s)
 
     def wait_until_ns(self, deadline_ns: int) -> int:
         """Sleep until `deadline_ns`; returns the lag in emulated ns, 0 when there is none."""
-        wall_deadline_ns = self._origin_ns + int(deadline_ns * self._dilation)
+        wall_deadline_ns = self._epochs.wall_ns(deadline_ns)
         left_ns = wall_deadline_ns - self._wall_ns()
         if left_ns <= 0:
-            return int(-left_ns / self._dilation)
+            return max(0, self.now_ns() - deadline_ns)
         while left_ns > 0:
             self._sleep_s(left_ns / 1e9)
             left_ns = wall_deadline_ns - self._wall_ns()
@@ -83,6 +103,11 @@ class VirtualClock:
     def dilation(self) -> float:
         """0: emulated time does not follow the wall."""
         return 0.0
+
+    @property
+    def epochs(self) -> None:
+        """None, for the same reason."""
+        return
 
     def now_ns(self) -> int:
         """The present, in emulated ns."""

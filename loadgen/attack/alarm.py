@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
+from loadgen.attack.pace import Pace
 from loadgen.attack.timetable import Action, Alarm
 
 # <sys/timerfd.h> and <time.h> of Linux: the same on all of its architectures. Python 3.13 has
@@ -104,6 +105,23 @@ class KernelAlarm:
         except BlockingIOError:  # it was set anew between the kernel's word and this call
             return
         self._action()
+
+
+class PacedAlarm:
+    """`alarm`, which is of the monotonic clock, set by the steady time of a run (see `Pace`)."""
+
+    def __init__(self, alarm: Alarm, pace: Pace, origin_ns: int) -> None:
+        self._alarm = alarm
+        self._pace = pace
+        self._origin_ns = origin_ns
+
+    def set(self, at_ns: int) -> None:
+        """See `Alarm.set`; steady ns since the run's start."""
+        self._alarm.set(self._origin_ns + self._pace.wall_ns(at_ns))
+
+    def close(self) -> None:
+        """See `Alarm.close`."""
+        self._alarm.close()
 
 
 def make_alarm(action: Action) -> Alarm:

@@ -8,7 +8,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from loadgen.attack.alarm import make_alarm
+from loadgen.attack.alarm import PacedAlarm, make_alarm
+from loadgen.attack.pace import Pace
 from loadgen.attack.sender import Sender, Stage
 from loadgen.attack.timetable import Action, Alarm, Timetable
 from loadgen.attack.traffic import Traffic
@@ -42,6 +43,10 @@ class Attack:
         self._now_ns = now_ns
         self._alarm = alarm
         self._senders: dict[str, Sender] = {}
+        self._pace = Pace()  # of the server's clock
+        self._steady_per_wall = 1.0
+        self._timetables: list[Timetable] = []
+        self._began_ns: int | None = None
         self._stopped = False
         self._faults: list[BaseException] = []
         self._over: asyncio.Future[None] | None = None
@@ -50,6 +55,15 @@ class Attack:
     def in_flight(self) -> Mapping[str, int]:
         """Requests under way, by class."""
         return {name: sender.in_flight for name, sender in self._senders.items()}
+
+    def follow(self, steady_per_wall: float) -> None:
+        """From now on the server's clock runs at so much of its speed at the run's start."""
+        self._steady_per_wall = steady_per_wall
+        if self._began_ns is not None:
+            at_wall_ns = max(0, self._now_ns() - self._began_ns)
+            self._pace.change(steady_per_wall, at_wall_ns=at_wall_ns)
+            for timetable in self._timetables:
+                timetable.rearm()
 
     def stop(self) -> None:
         """Send no more, and abort what is under way; `run` returns soon after. May be repeated."""
@@ -65,18 +79,13 @@ class Attack:
         """
         self._over = asyncio.get_running_loop().create_future()
         origin_ns = self._now_ns() if self._origin_ns is None else self._origin_ns
-        timetable = Timetable(now_ns=self._now_ns, make_alarm=self._alarm, on_fault=self._fault)
+        self._began_ns = origin_ns
+        if self._steady_per_wall != 1.0:
+            self._pace.change(self._steady_per_wall, at_wall_ns=0)
         try:
-            stage = Stage(
-                timetable=timetable,
-                now_ns=self._now_ns,
-                origin_ns=origin_ns,
-                worker=self._worker,
-                sink=self._sink,
-                on_fault=self._fault,
-                on_over=self._look,
-            )
+            server, wall = self._stage(self._pace, origin_ns), self._stage(Pace(), origin_ns)
             for traffic, client in self._traffics:
+                stage = server if traffic.follows_server else wall
                 self._senders[traffic.name] = Sender(traffic, client=client, stage=stage)
             for sender in self._senders.values():
                 if self._stopped:
@@ -87,12 +96,32 @@ class Attack:
             await self._over
             summaries = {name: sender.summary() for name, sender in self._senders.items()}
         finally:
-            timetable.close()
+            for timetable in self._timetables:
+                timetable.close()
             for sender in self._senders.values():
                 await sender.abort()
         if self._faults:
             raise BaseExceptionGroup("the attack failed", self._faults)
         return summaries
+
+    def _stage(self, pace: Pace, origin_ns: int) -> Stage:
+        """What senders share that go by `pace`."""
+        timetable = Timetable(
+            now_ns=lambda: pace.steady_ns(self._now_ns() - origin_ns),
+            make_alarm=lambda action: PacedAlarm(self._alarm(action), pace, origin_ns),
+            on_fault=self._fault,
+        )
+        self._timetables.append(timetable)
+        return Stage(
+            timetable=timetable,
+            pace=pace,
+            now_ns=self._now_ns,
+            origin_ns=origin_ns,
+            worker=self._worker,
+            sink=self._sink,
+            on_fault=self._fault,
+            on_over=self._look,
+        )
 
     def _fault(self, fault: BaseException) -> None:
         self._faults.append(fault)

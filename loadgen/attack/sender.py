@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from loadgen.attack.pace import Pace
 from loadgen.attack.served_history import ServedHistory
 from loadgen.attack.session_progress import SessionProgress
 from loadgen.attack.session_source import SessionSource
@@ -31,7 +32,7 @@ class _Flight:
 class _Sending:
     """A call that is due, or under way once `began`: until then a cancelled task has sent nothing.
 
-    Times are wall ns since the run's start.
+    Times are steady ns since the run's start (see `Pace`).
     """
 
     flight: _Flight
@@ -42,13 +43,14 @@ class _Sending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What the senders of one attack share.
+    """What the senders of one attack share that have one `pace`.
 
-    `origin_ns` is the run's start by `now_ns`, which the timetable goes by too. `on_over` is told
-    that a sender may have become `over`.
+    `origin_ns` is the run's start by `now_ns`; the timetable goes by steady ns since then.
+    `on_over` is told that a sender may have become `over`.
     """
 
     timetable: Timetable
+    pace: Pace
     now_ns: Callable[[], int]
     origin_ns: int
     worker: int
@@ -122,7 +124,8 @@ class Sender:
         )
 
     def _elapsed_ns(self) -> int:
-        return self._stage.now_ns() - self._stage.origin_ns
+        """Steady ns since the run's start."""
+        return self._stage.pace.steady_ns(self._stage.now_ns() - self._stage.origin_ns)
 
     def _exhausted(self) -> bool:
         """Whether no more sessions will begin."""
@@ -152,14 +155,14 @@ class Sender:
             self._ahead = self._source.session(self._begun)  # while there is time
 
     def _end_ns(self) -> float:
-        """When the class ends, in wall ns since the run's start; inf where no time ends it."""
+        """When the class ends, in steady ns since the run's start; inf where no time ends it."""
         ends_ns = self._traffic.pacer.ends_ns
         if ends_ns is None:
             return math.inf
         return self._traffic.start_ns + math.ceil(ends_ns * self._traffic.wall_per_pace) + 1
 
     def _due_ns(self, elapsed_ns: int) -> int | None:
-        """When the next session is due, in wall ns since the run's start."""
+        """When the next session is due, in steady ns since the run's start."""
         traffic = self._traffic
         if elapsed_ns < traffic.start_ns:
             return traffic.start_ns  # and asked again then
@@ -174,7 +177,7 @@ class Sender:
         if self._alarm_ns is not None and self._elapsed_ns() < self._alarm_ns <= due_ns:
             return  # it will be asked again before
         self._alarm_ns = int(due_ns)  # the end alone may be inf, and is then not the earlier one
-        self._stage.timetable.at(self._stage.origin_ns + self._alarm_ns, self._woken)
+        self._stage.timetable.at(self._alarm_ns, self._woken)
 
     def _woken(self) -> None:
         self._alarm_ns = None
@@ -244,7 +247,8 @@ class Sender:
         else:
             if flight.history is not None:
                 flight.history.keep(position, reply)
-            for waiter, since_ns in flight.progress.ended(position, result.ended_ns):
+            ended_ns = self._stage.pace.steady_ns(result.ended_ns)
+            for waiter, since_ns in flight.progress.ended(position, ended_ns):
                 self._think(flight, waiter, since_ns)
         if flight.progress.over:
             self._flights -= 1
@@ -261,7 +265,7 @@ class Sender:
         if think_ns == 0:
             due()
         else:
-            self._stage.timetable.at(self._stage.origin_ns + due_ns, due)
+            self._stage.timetable.at(due_ns, due)
 
     def _give_room(self) -> None:
         """A request has ended: send what waited for it."""
@@ -277,15 +281,17 @@ class Sender:
         if self.over:
             self._stage.on_over()
 
-    def _result(self, request: Request, intended_ns: int, reply: Reply) -> Result:
+    def _result(self, request: Request, intended_steady_ns: int, reply: Reply) -> Result:
+        sent_ns = reply.sent_ns - self._stage.origin_ns
         return Result(
             request_id=request.request_id,
             traffic_class=request.traffic_class,
             session_id=request.session_id,
             turn=request.turn,
             worker=self._stage.worker,
-            intended_ns=intended_ns,
-            sent_ns=reply.sent_ns - self._stage.origin_ns,
+            # A rounding must not make it due after it was sent.
+            intended_ns=min(sent_ns, self._stage.pace.wall_ns(intended_steady_ns)),
+            sent_ns=sent_ns,
             ended_ns=reply.ended_ns - self._stage.origin_ns,
             chunk_ns=reply.chunk_ns - self._stage.origin_ns,
             asked_input_tokens=request.input_tokens,

@@ -49,6 +49,11 @@ class Timetable:
         if self._set_ns is None or due_ns < self._set_ns:
             self._set(due_ns)
 
+    def rearm(self) -> None:
+        """Set the alarm anew: the times that it rings at have changed."""
+        if self._due:
+            self._set(self._due[0][0])
+
     def clear(self) -> None:
         """Forget every action."""
         self._due.clear()

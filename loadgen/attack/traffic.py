@@ -13,10 +13,10 @@ class Traffic:
     """One class, or a worker's part of it: every `stride`-th session of the workload from `first`.
 
     `pacer` has times for those sessions alone. `wall_per_pace` is wall seconds per second of the
-    pacer's time, which think times are in too; `start_ns` wall ns after the run's start at which
-    the pacer's time begins; `max_in_flight` the most requests under way at once. With
-    `served_history` a message that stands for an earlier reply carries what the server said. Raises
-    ValueError for what cannot be.
+    pacer's time, which think times are in too: where it `follows_server`, at the dilation of the
+    run's start. `start_ns` is wall ns after the run's start at which the pacer's time begins,
+    `max_in_flight` the most requests under way at once. With `served_history` a message that stands
+    for an earlier reply carries what the server said. Raises ValueError for what cannot be.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Traffic:
     max_in_flight: int
     start_ns: int = 0
     served_history: bool = False
+    follows_server: bool = True
     first: int = 0
     stride: int = 1
 
@@ -57,6 +58,7 @@ class Traffic:
             max_in_flight=share,
             start_ns=self.start_ns,
             served_history=self.served_history,
+            follows_server=self.follows_server,
             first=worker,
             stride=workers,
         )

@@ -1,8 +1,8 @@
 """A worker process: does its job and sends what happens to its parent, in batches, over a pipe.
 
 What goes over the pipe is an `Awake`, a `Ready`, any number of `Batch`es, and a `Done` or a
-`Failed`; what comes is a `Job` for the first, a `Go` for the second, and perhaps a `Stop` at any
-time after the job. A pipe that closes means that the parent is gone: stop.
+`Failed`; what comes is a `Job` for the first, a `Go` for the second, and perhaps a `Stop` and some
+`Follow`s at any time after the job. A pipe that closes means that the parent is gone: stop.
 """
 
 import asyncio
@@ -30,6 +30,13 @@ class Go:
     """The run starts at this time of the system's monotonic clock, which all processes share."""
 
     origin_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The server's clock runs at so much of its speed at the run's start; see `Attack.follow`."""
+
+    steady_per_wall: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class _Worker:
         self._lag_ms: float | None = None
         self._stopped = False
         self._stop: Callable[[], None] | None = None
+        self._follow: Callable[[float], None] | None = None
+        self._steady_per_wall = 1.0
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -128,7 +137,9 @@ class _Worker:
         return origin_ns
 
     def _begins(self, attack: Attack) -> None:
-        self._stop = attack.stop
+        self._stop, self._follow = attack.stop, attack.follow
+        if self._steady_per_wall != 1.0:
+            attack.follow(self._steady_per_wall)
         if self._stopped:
             attack.stop()
 
@@ -140,6 +151,11 @@ class _Worker:
             word = Stop()
         if isinstance(word, Go):
             self._go.set_result(word.origin_ns)
+            return
+        if isinstance(word, Follow):
+            self._steady_per_wall = word.steady_per_wall
+            if self._follow is not None:
+                self._follow(word.steady_per_wall)
             return
         self._stopped = True
         if not self._go.done():

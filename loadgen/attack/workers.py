@@ -19,7 +19,7 @@ from typing import Final
 
 from loadgen.attack.job import Job, JobEnd
 from loadgen.attack.spectator import Spectator
-from loadgen.attack.worker import Awake, Batch, Done, Failed, Go, Ready, Stop, work
+from loadgen.attack.worker import Awake, Batch, Done, Failed, Follow, Go, Ready, Stop, work
 from loadgen.records.result import Result
 
 HEAD_START_NS: Final = 50_000_000
@@ -84,6 +84,10 @@ class Workers:
             raise self._fault
         ends = [each.end for each in self._workers if each.end is not None]
         return WorkersEnd(ends=ends, problem=self._problem)
+
+    def follow(self, steady_per_wall: float) -> None:
+        """See `Attack.follow`."""
+        self._tell_all(Follow(steady_per_wall))
 
     def stop(self) -> None:
         """Send no more, and abort what is under way. May be repeated, and come before `run`."""
@@ -175,7 +179,7 @@ class Workers:
         self._problem = self._problem or problem
         self.stop()
 
-    def _tell_all(self, word: Go | Stop) -> None:
+    def _tell_all(self, word: Go | Follow | Stop) -> None:
         for worker in self._workers:
             if worker.awake and not worker.gone and worker.end is None:
                 with suppress(OSError):  # it is gone: its closed pipe says so in a moment

@@ -5,6 +5,7 @@ from typing import Final
 
 from loadgen.measures.run_measures import RunMeasures
 from loadgen.records.run_record import RunHeader, RunRecord
+from loadgen.records.server_reading import FOLLOWING_CLOCK
 
 SHORT_RUN: Final = 1_000
 """Requests. Of equal M/M/1 queues at a load of 0.7 some figure was called different in 10 of 100
@@ -54,8 +55,10 @@ def _settings(header: RunHeader) -> Mapping[str, str]:
         "seed": str(header.seed),
         "workers": str(header.workers),
         "skip": f"{header.skip_s:g} s",
-        "dilation": "wall" if header.start.dilation is None else f"{header.start.dilation:g}",
     }
+    if header.start.info.get("clock") != FOLLOWING_CLOCK:  # there it is the load's
+        dilation = header.start.dilation
+        settings["dilation"] = "wall" if dilation is None else f"{dilation:g}"
     settings |= {f"server {name}": value for name, value in header.start.info.items()}
     for each in header.classes:
         prefix = "" if len(header.classes) == 1 else f"{each.name}: "

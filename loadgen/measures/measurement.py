@@ -84,7 +84,7 @@ def measures_of(
         time="emulated" if server.emulated else "wall",
         dilation=dilation,
         window_s=window_s,
-        wall_s=None if window is None else window.wall_s,
+        wall_s=None if window is None else record.wall_s(window.start_ns, window.end_ns),
         lag_s=server.lag_s,
         total=whole,
         classes=found,

@@ -28,7 +28,7 @@ def server_doubts(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
         )
     elif record.end is not None and server.end.problem:
         yield f"the server's /metrics could not be read at the end: {server.end.problem}"
-    if server.dilation_changed:
+    if server.dilation_changed and not record.epochs:
         yield (
             f"the server's dilation went from {server.start.dilation:g} to "
             f"{server.end.dilation:g} during the run: no emulated figure here is right"

@@ -20,6 +20,7 @@ from loadgen.records.arrays import Int64s
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunEnd, RunHeader, RunRecord
 from loadgen.records.server_reading import ServerReading
+from loadgen.records.steady_time import steady_results
 
 FORMAT: Final = "ultraserve-loadgen/1"
 
@@ -157,7 +158,11 @@ class _Reader:
             raise self._refused(None, "is empty")
         return RunRecord(
             header=self._header,
-            results=self._results,
+            results=steady_results(
+                self._results,
+                () if self._end is None else self._end.epochs,
+                self._header.start.dilation,
+            ),
             end=self._end,
             skipped=self._skipped,
             cut=self._cut,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from loadgen.records.result import Result
 from loadgen.records.server_reading import ServerReading
+from loadgen.records.steady_time import ClockEpoch, SteadyTime, changes
 
 Api = Literal["completions", "chat", "grpc"]
 PromptKind = Literal["token-ids", "text"]
@@ -147,6 +148,7 @@ class RunEnd:
     """What is known after the last reply. `wall_s` is the attack's own length.
 
     `problem` is empty, or says what ended the sending before its time (a worker process that died).
+    `epochs` are those of the server's clock in the run, where it tells them.
     """
 
     end: ServerReading
@@ -155,6 +157,7 @@ class RunEnd:
     lags: tuple[LoopLag, ...] = ()
     recount: Recount = field(default_factory=Recount)
     problem: str = ""
+    epochs: tuple[ClockEpoch, ...] = ()
 
     @property
     def interrupted(self) -> bool:
@@ -164,7 +167,9 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunRecord:
-    """One run. `end` is None when its file has none: the process was killed.
+    """One run, whose stamps are steady (see `records.steady_time`): a file's are the wall's.
+
+    `end` is None when the file has none: the process was killed.
 
     `skipped` is the reading of the server's meters when the skipped part was over, if there is one.
     `cut` is True when the file's last line was cut off and left out: a result or a reading is lost.
@@ -175,3 +180,15 @@ class RunRecord:
     end: RunEnd | None
     skipped: ServerReading | None = None
     cut: bool = False
+
+    @property
+    def epochs(self) -> tuple[ClockEpoch, ...]:
+        """Of the server's clock; empty where it tells none, or the run has no end."""
+        return () if self.end is None else self.end.epochs
+
+    def wall_s(self, from_steady_ns: int, to_steady_ns: int) -> float:
+        """Wall seconds between two steady times."""
+        dilation = self.header.start.dilation
+        if dilation is None or not changes(self.epochs, dilation):
+            return (to_steady_ns - from_steady_ns) / 1e9
+        return SteadyTime(self.epochs, dilation).wall_s(from_steady_ns, to_steady_ns)

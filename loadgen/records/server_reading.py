@@ -7,6 +7,10 @@ is an answer, not an error.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+FOLLOWING_CLOCK: Final = "auto"
+"""What the `info` of a server says of a clock whose dilation follows the load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

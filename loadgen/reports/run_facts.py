@@ -29,7 +29,7 @@ def _server(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, str
         yield "chips", number(start.chips)
     if measures.time == "emulated":
         clock = start.info.get("clock", "clock")
-        yield "clock", f"{clock}: 1 emulated second is {measures.dilation:g} wall seconds"
+        yield "clock", f"{clock}: 1 emulated second is {dilation_words(record, measures)}"
         if measures.lag_s is None:
             yield "lag", UNKNOWN
         else:
@@ -43,6 +43,14 @@ def _server(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, str
         yield "window", f"{measures.window_s:,.3f} {measures.time} s{wall}"
     if record.header.skip_s:
         yield "", f"the first {record.header.skip_s:g} {measures.time} s are not measured"
+
+
+def dilation_words(record: RunRecord, measures: RunMeasures) -> str:
+    """How many wall seconds an emulated one took, and in how many epochs of the server's clock."""
+    found = [each.dilation for each in record.epochs]
+    if len(found) < 2:
+        return f"{measures.dilation:g} wall seconds"
+    return f"{min(found):g} to {max(found):g} wall seconds, in {len(found)} epochs"
 
 
 def class_facts(header: ClassHeader, *, several: bool) -> Facts:

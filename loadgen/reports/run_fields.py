@@ -31,6 +31,10 @@ def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]
         },
         "time": measures.time,
         "dilation": measures.dilation,
+        "clock_epochs": [
+            {"epoch": each.epoch, "from_wall_s": each.from_wall_ns / 1e9, "dilation": each.dilation}
+            for each in record.epochs
+        ],
         "window_s": measures.window_s,
         "wall_s": measures.wall_s,
         "emulated_s": measures.window_s if measures.time == "emulated" else None,

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from loadgen.measures.run_measures import RunMeasures
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.document import Document, Facts, FigureRow, Grid
-from loadgen.reports.run_facts import class_facts, client_facts, request_facts, server_facts
+from loadgen.reports.run_facts import (
+    class_facts,
+    client_facts,
+    dilation_words,
+    request_facts,
+    server_facts,
+)
 from loadgen.reports.run_fields import run_fields
 from loadgen.reports.run_figures import run_figures
 from loadgen.reports.run_tables import (
@@ -67,7 +73,7 @@ class RunReport:
 def _time(report: RunReport) -> str:
     measures = report.measures
     if measures.time == "emulated":
-        return f"emulated time, 1 s is {measures.dilation:g} wall s"
+        return f"emulated time, 1 s is {dilation_words(report.record, measures)}"
     return "wall time"
 
 

@@ -62,6 +62,7 @@ class ClassPlan:
             max_in_flight=self._in_flight_max(),
             start_ns=round(self.options.arrivals.start_s * 1e9 * wall_per_pace),
             served_history=self.options.history == "served",
+            follows_server=not self.options.arrivals.wall_time,
         )
 
     def header(self, *, emulated: bool, context_tokens: int | None) -> ClassHeader:

@@ -14,7 +14,9 @@ from typing import Final
 
 import aiohttp
 
+from loadgen.attack.attack import Attack
 from loadgen.attack.job import do_job
+from loadgen.attack.pace import Pace
 from loadgen.attack.workers import HEAD_START_NS as WORKERS_HEAD_START_NS
 from loadgen.attack.workers import Workers, WorkersEnd
 from loadgen.clients.server_clock import read_server
@@ -32,7 +34,9 @@ from loadgen.records.run_record import (
     RunRecord,
     SendSummary,
 )
-from loadgen.records.server_reading import ServerReading
+from loadgen.records.server_reading import FOLLOWING_CLOCK, ServerReading
+from loadgen.records.steady_time import ClockEpoch, steady_results
+from loadgen.runs.clock_watch import EVERY_WALL_S, ClockWatch
 from loadgen.runs.interruption import stopped_by_signals
 from loadgen.runs.options import RunOptions
 from loadgen.runs.preparation import Prepared, prepare
@@ -96,6 +100,11 @@ class _Run:
         self._watch = UnreachableWatch()
         self._problem = ""
         self._began_ns: int | None = None
+        self._pace = Pace()
+        self._clock = ClockWatch(session, options.server.url, self._dilated)
+        self._clock_task: asyncio.Task[None] | None = None
+        self._steady_per_wall = 1.0
+        self._follow: Callable[[float], None] | None = None
 
     async def run(self) -> RunRecord:
         with stopped_by_signals(self._interrupt):
@@ -107,7 +116,8 @@ class _Run:
             end = await self._end(done, wall_s)
         if self._writer is not None:
             self._writer.end(end)
-        return RunRecord(header=self._header, results=self._results, end=end, skipped=self._skipped)
+        results = steady_results(self._results, end.epochs, self._header.start.dilation)
+        return RunRecord(header=self._header, results=results, end=end, skipped=self._skipped)
 
     def _write_header(self) -> None:
         if self._writer is not None:
@@ -133,10 +143,11 @@ class _Run:
                     origin_ns=partial(self._begin, HEAD_START_NS),
                     sink=self._keep,
                     spectator=self._live,
-                    on_attack=lambda attack: self._stop_by(attack.stop),
+                    on_attack=self._attacks,
                 )
                 return WorkersEnd(ends=[end])
             pool = Workers(jobs, sink=self._keep, spectator=self._live)
+            self._follow = pool.follow
             self._stop_by(pool.stop)
             return await pool.run(partial(self._begin, WORKERS_HEAD_START_NS))
         except BaseExceptionGroup as group:
@@ -159,15 +170,19 @@ class _Run:
             if self._options.warmup == 0:
                 self._header = replace(self._header, notes=(*self._header.notes, STEPPED))
         start = await read_server(self._session, self._options.server.url, must_answer=True)
-        if start.dilation != before.dilation:
+        if start.dilation != before.dilation and not _follows_load(start):
             reason = f"its clock's dilation changed from {before.dilation} to {start.dilation}"
             raise ServerError(
                 url=self._options.server.url, reason=f"{reason} while the run was prepared"
             )
-        self._header = replace(self._header, start=start)
+        # What is sent was planned at the dilation of before; a change is followed from it.
+        self._header = replace(self._header, start=replace(start, dilation=before.dilation))
         self._write_header()
         self._began_ns = origin_ns = time.monotonic_ns() + head_start_ns
         self._live.begin(self._header, origin_ns)
+        if _follows_load(start) and start.dilation is not None:
+            self._dilated(start.dilation)
+            self._clock_task = asyncio.create_task(self._clock.follow())
         if self._options.skip_s > 0:
             self._skipping = asyncio.create_task(self._read_after_skip(origin_ns))
         return origin_ns
@@ -181,8 +196,9 @@ class _Run:
 
     async def _read_after_skip(self, origin_ns: int) -> None:
         """Read the server's meters when what is measured begins."""
-        skip_ns = self._options.skip_s * 1e9 * (self._header.start.dilation or 1.0)
-        await asyncio.sleep((origin_ns + skip_ns - time.monotonic_ns()) / 1e9)
+        skip_ns = int(self._options.skip_s * 1e9 * (self._header.start.dilation or 1.0))
+        while (left_ns := origin_ns + self._pace.wall_ns(skip_ns) - time.monotonic_ns()) > 0:
+            await asyncio.sleep(min(left_ns / 1e9, EVERY_WALL_S))  # the pace may change
         self._skipped = await self._reading()
         if self._writer is not None:
             self._writer.skipped(self._skipped)
@@ -201,6 +217,22 @@ class _Run:
             if self._problem:
                 self._interrupt()
 
+    def _attacks(self, attack: Attack) -> None:
+        self._follow = attack.follow
+        attack.follow(self._steady_per_wall)
+        self._stop_by(attack.stop)
+
+    def _dilated(self, dilation: float) -> None:
+        """The server's emulated second takes `dilation` wall seconds from now on."""
+        assert self._began_ns is not None
+        assert self._header.start.dilation is not None
+        self._steady_per_wall = self._header.start.dilation / dilation
+        at_wall_ns = max(0, time.monotonic_ns() - self._began_ns)
+        self._pace.change(self._steady_per_wall, at_wall_ns=at_wall_ns)
+        self._live.dilation = dilation
+        if self._follow is not None:
+            self._follow(self._steady_per_wall)
+
     def _stop_by(self, stop: Callable[[], None]) -> None:
         self._stop = stop
         if self._stopped:
@@ -214,6 +246,7 @@ class _Run:
     async def _end(self, done: WorkersEnd, wall_s: float) -> RunEnd:
         self._live.say("reading the server's meters")
         reading = await self._reading()
+        epochs = await self._end_following()
         self._live.say("counting tokens again")
         return RunEnd(
             end=reading,
@@ -222,7 +255,18 @@ class _Run:
             lags=tuple(end.lag for end in done.ends),
             recount=await self._recounted(),
             problem=done.problem or self._problem,
+            epochs=epochs,
         )
+
+    async def _end_following(self) -> tuple[ClockEpoch, ...]:
+        """End the following of the clock; returns the run's epochs."""
+        if self._clock_task is None or self._began_ns is None:
+            return ()
+        self._clock_task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._clock_task
+        await self._clock.look()
+        return self._clock.epochs(self._began_ns)
 
     async def _reading(self) -> ServerReading:
         """Read the server's meters; by now a failure is a note in the report, no reason to stop."""
@@ -240,6 +284,11 @@ class _Run:
             )
         except LoadError as error:
             return Recount(problem=str(error))
+
+
+def _follows_load(reading: ServerReading) -> bool:
+    """Whether the server's clock changes its dilation with the load."""
+    return reading.info.get("clock") == FOLLOWING_CLOCK
 
 
 def _sending(

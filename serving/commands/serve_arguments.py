@@ -46,8 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument(
         "--clock",
         default=defaults.clock,
-        help="real, auto or dilated:K (K wall seconds per emulated second; auto measures the K at "
-        "which this host keeps up; default: %(default)s)",
+        help="real, auto or dilated:K (K wall seconds per emulated second; auto follows the load, "
+        "so that this host just keeps up; default: %(default)s)",
+    )
+    running.add_argument(
+        "--expect-concurrency",
+        metavar="N",
+        type=int,
+        help="requests under way at a time that --clock auto begins for (default: one a rank); "
+        "from then on it follows what is measured",
     )
     running.add_argument("--pue", type=float, help="facility PUE (default: the system's)")
     running.add_argument(
@@ -222,6 +229,7 @@ def resolve_arguments(
         computes=args.weights != NO_WEIGHTS,
         routing=args.routing,
         clock=args.clock,
+        expect_concurrency=args.expect_concurrency,
         pue=args.pue,
         overlap=args.overlap,
         calibration=args.calibration,

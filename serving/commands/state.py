@@ -59,10 +59,14 @@ def state_lines(state: MachineState) -> Iterator[str]:
     )
     yield f"model {state.model}, weights {state.weights}, routing {state.routing}"
     pace = f"{state.dilation:g} wall seconds each" if state.dilation else "virtual"
+    if state.host_ratios:
+        pace += f", epoch {state.clock_epoch}"
     yield (
         f"emulated {state.emulated_s:.6f} s ({pace}), {state.steps:,} steps; "
         f"{state.chip_watts:,.0f} W chips, {state.facility_watts:,.0f} W facility"
     )
+    for each in state.host_ratios:
+        yield f"clock: {each.words}"
     ranks = state.ranks
     yield (
         f"ranks {sum(rank.up for rank in ranks)} of {len(ranks)} up; requests "

@@ -14,6 +14,7 @@ from serving.front_door.graceful_end import GracefulEnd
 from serving.front_door.grpc.grpc_server import EngineGrpcServer
 from serving.front_door.hardware_watch import HardwareWatch
 from serving.front_door.http.asgi import App
+from serving.front_door.http.clock_page import ClockPage
 from serving.front_door.http.http_door import HttpDoor
 from serving.front_door.http.http_tls import HttpCertificate
 from serving.front_door.http.metrics_page import MetricsPage
@@ -73,14 +74,15 @@ class FrontDoor:
         )
 
     def _with_hardware(self, app: App) -> MetricsPage:
-        """The app, whose page of metrics tells of the hardware too."""
+        """The app, whose page of metrics tells of the hardware too, and which tells its clock."""
         deployment = deployment_of(self._engine.vllm_config)
+        logger = stat_logger_of(self._engine)
         return MetricsPage(
-            app,
+            ClockPage(app, logger, setting=deployment.settings.clock),
             self.hardware,
             instance_of(deployment, os.environ, pid=os.getpid()),
             HostMeter(os.getpid()),
-            stat_logger_of(self._engine),
+            logger,
         )
 
     def services(self, server: Any) -> list[Service]:

@@ -321,6 +321,24 @@ class SleepState(Plain, frozen=True, kw_only=True):
     joules: float = 0.0
 
 
+class HostRatio(Plain, frozen=True, kw_only=True):
+    """Wall seconds that this host needs for what takes the machine one emulated second of `load`.
+
+    `chosen` says that the clock began with it.
+    """
+
+    load: str
+    ratio: float
+    chosen: bool = False
+
+    @property
+    def words(self) -> str:
+        """One line."""
+        ratio = f"{self.ratio:.3g}" if self.ratio < 1_000 else f"{self.ratio:,.0f}"
+        chosen = " (chosen to begin with)" if self.chosen else ""
+        return f"{self.load}: this host needs {ratio} wall seconds for an emulated one{chosen}"
+
+
 class MachineState(Plain, frozen=True, kw_only=True):
     """Everything.
 
@@ -334,6 +352,8 @@ class MachineState(Plain, frozen=True, kw_only=True):
         versions: of the weights, in the order of their numbers.
         stall: why nothing is computed now, and how long; None while the machine is free to.
         age_s: wall seconds since the engine said so; above 0 where it has not answered since.
+        clock_epoch: of the clock, from 0 on, in which `dilation` holds.
+        host_ratios: what this host was measured to need; empty but for a clock that follows it.
     """
 
     emulated_s: float
@@ -356,3 +376,5 @@ class MachineState(Plain, frozen=True, kw_only=True):
     sleep: SleepState = SleepState()
     stall: StallState | None = None
     age_s: float = 0.0
+    clock_epoch: Count = 0
+    host_ratios: tuple[HostRatio, ...] = ()

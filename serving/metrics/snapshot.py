@@ -18,6 +18,9 @@ class Snapshot:
     `pause_s` is time in which recovering from faults or moving experts held steps up; it is not in
     `busy_s`. `training_joules` are what training jobs drew on lent chips beyond idle ones.
     `expert_imbalance` is the busiest chip's tokens over the mean's, 0 before the first.
+
+    `dilation` is that of the clock's epoch `clock_epoch`, counted from 0, which began at
+    `epoch_emulated_s`, by the wall at `epoch_unix_s`; all 0 where time is virtual.
     """
 
     dilation: float
@@ -50,6 +53,9 @@ class Snapshot:
     handover_joules: float
     training_tokens: int
     training_joules: float
+    clock_epoch: int = 0
+    epoch_emulated_s: float = 0.0
+    epoch_unix_s: float = 0.0
 
     def to_payload(self) -> dict[str, int]:
         """Return every field as a whole number of 64 bits; exact."""

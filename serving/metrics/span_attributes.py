@@ -138,4 +138,4 @@ EMULATED_LATENCIES: Final = (
     "gen_ai.latency.time_in_model_decode",
     "gen_ai.latency.time_in_model_inference",
 )
-"""vLLM's own, all in emulated seconds: the first two are the wall's, divided by the dilation."""
+"""vLLM's own, all in emulated seconds: the first two are the wall's, by the clock's epochs."""

@@ -194,6 +194,7 @@ class EngineSteps:
         batch = step_batch(computed, outputs, self._deployment.partition.ranks)
         self._experts.after_step(live.result, batch)
         wall_s = time.perf_counter() - started
+        self._time.computed()
         counted = loads if self._deployment.same_model else None
         cost = live.costing.cost(batch, counted)
         self.last_cost = cost

@@ -1,15 +1,19 @@
 """The engine's emulated time and energy: where each step lies, what it drew, the totals."""
 
+import logging
 import time
 from dataclasses import asdict, dataclass
 
 from emulator.model import EnergyMeter, StepCost, StepCostModel
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
+from emulator.sim.host_pace import HostPace
 from emulator.sim.pacing import StepPacer
 from emulator.units import NS_PER_S
 from serving.metrics.snapshot import Snapshot
 from serving.plugin.step_report import StepReport
 from serving.settings import ClockSetting
+
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
 _REST_S = 0.02
 """Assumed: an engine that waits for emulated time alone looks again so many wall seconds later. A
@@ -50,13 +54,19 @@ class EngineTime:
     """Paces steps by a clock and integrates their energy.
 
     Invariants: every emulated nanosecond since the start is counted once, in a step at its own
-    watts or between steps at idle.
+    watts or between steps at idle. With `follows_load`, which takes a dilated clock, its dilation
+    changes with what the host needs, between steps only.
     """
 
-    def __init__(self, clock: Clock, cost: StepCostModel) -> None:
+    def __init__(self, clock: Clock, cost: StepCostModel, *, follows_load: bool = False) -> None:
         self._clock = clock
         self._cost = cost
-        self._wall_origin_s = time.monotonic() - clock.now_ns() * clock.dilation / NS_PER_S
+        self._pace: HostPace | None = None
+        if follows_load:
+            assert isinstance(clock, DilatedClock), "time that jumps follows nothing"
+            self._pace = HostPace(clock)
+        self._keeps_pace = False
+        self._unix_offset_ns = time.time_ns() - time.monotonic_ns()
         self._pacer = StepPacer(clock)
         self._meter = EnergyMeter(cost.facility_watts)
         self._idle_watts = cost.idle_chip_watts * (cost.partition.chips + cost.partition.spares)
@@ -72,16 +82,24 @@ class EngineTime:
 
     def begin_ns(self, *, continues: bool) -> int:
         """When the next step begins; see `StepPacer.begin_ns`."""
+        if self._pace is not None:
+            self._pace.begin(continues=continues)
         return self._pacer.begin_ns(continues=continues)
 
     def finish(
-        self, begin_ns: int, cost: StepCost, *, pause_ns: int, compute_wall_s: float
+        self,
+        begin_ns: int,
+        cost: StepCost,
+        *,
+        pause_ns: int,
+        compute_wall_s: float,
     ) -> None:
         """Hold the step until its emulated end, and count it.
 
         `pause_ns` is time in which the machine was held up before or in the step, at idle power.
         """
         paced = self._pacer.finish(begin_ns, cost.duration_ns + pause_ns)
+        self._follow(None if pause_ns else cost.duration_ns)
         watts = float(cost.chip_watts.sum()) + self._spare_watts
         idle_ns = begin_ns - self._accounted_ns + paced.lag_ns + pause_ns
         self._meter.add(duration_ns=idle_ns, chip_watts=self._idle_watts)
@@ -92,6 +110,28 @@ class EngineTime:
         self._steps += 1
         self._pause_ns += pause_ns
         self._compute_wall_s += compute_wall_s
+
+    def computed(self) -> None:
+        """The step that has begun is computed: what is left of it is waiting."""
+        if self._pace is not None:
+            self._pace.computed()
+
+    def keep_pace(self, keeps: bool) -> None:
+        """Let the clock's dilation stay, whatever the load, or follow the load again."""
+        self._keeps_pace = keeps
+
+    def _follow(self, emulated_ns: int | None) -> None:
+        """Let the clock follow the load; what a fault held up says nothing of it."""
+        if self._pace is not None and self._pace.released(
+            emulated_ns, may_change=not self._keeps_pace
+        ):
+            epoch = self._pace.epoch
+            logger.info(
+                "clock auto: epoch %d, %g wall seconds per emulated second from %.6f s on",
+                epoch.index,
+                epoch.dilation,
+                epoch.from_ns / NS_PER_S,
+            )
 
     @property
     def passes(self) -> bool:
@@ -157,7 +197,7 @@ class EngineTime:
         return StepReport(
             begin_s=self._begin_ns / NS_PER_S,
             end_s=self._accounted_ns / NS_PER_S,
-            wall_origin_s=self._wall_origin_s,
+            epochs=self._clock.epochs,
             snapshot=self.snapshot(machine),
             lost_ranks=lost_ranks,
             ranks_up=ranks_up,
@@ -175,8 +215,13 @@ class EngineTime:
         idle_joules = self._idle_watts * idle_s
         idle_facility_joules = cost.facility_watts(self._idle_watts) * idle_s
         busy_ns = self._pacer.busy_ns_total - self._pause_ns
+        epochs = self._clock.epochs
+        epoch = None if epochs is None else epochs.last
         return Snapshot(
             dilation=self._clock.dilation,
+            clock_epoch=epoch.index if epoch else 0,
+            epoch_emulated_s=epoch.from_ns / NS_PER_S if epoch else 0.0,
+            epoch_unix_s=(epoch.from_wall_ns + self._unix_offset_ns) / NS_PER_S if epoch else 0.0,
             emulated_s=at_ns / NS_PER_S,
             steps=self._steps,
             busy_s=busy_ns / NS_PER_S,

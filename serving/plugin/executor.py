@@ -20,7 +20,13 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from emulator.fleet import Fleet, MadeUpTokens
 from emulator.specs.step import RankOutput, RankStep
 from serving.metrics.control_call import METHOD as CONTROL_METHOD
-from serving.plugin.calibration import calibrate
+from serving.metrics.machine_state import HostRatio
+from serving.plugin.calibration import (
+    SLOW_RATIO,
+    PoolLimits,
+    first_dilation,
+    host_ratios,
+)
 from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.engine_signals import EngineSignals
 from serving.plugin.engine_time import make_clock
@@ -163,23 +169,39 @@ class UltraServeExecutor(Executor):
         assert tokens is not None, "the chips are not started"
         setting = self.deployment.settings.clock
         # Only `auto` asks what the host can do; the chips' first step is then a request's.
-        dilation = self._host_dilation(tokens) if setting == "auto" else 0.0
-        clock = make_clock(setting, dilation)
+        ratios = self._host_ratios(tokens) if setting == "auto" else ()
+        clock = make_clock(setting, first_dilation(ratios) if ratios else 1.0)
         self._engine = LiveEngine(
-            self.deployment, self.machine, tokens, clock, kv_blocks=self._kv_blocks
+            self.deployment,
+            self.machine,
+            tokens,
+            clock,
+            kv_blocks=self._kv_blocks,
+            host_ratios=ratios,
         )
+        for each in ratios:
+            logger.info("clock auto: %s", each.words)
         logger.info("clock %s: %g wall seconds per emulated second", setting, clock.dilation)
+        if setting == "auto" and clock.dilation > SLOW_RATIO:
+            logger.warning(
+                "clock auto: this host is %.0f times slower than the emulated machine; fewer chips "
+                "(--chips), --weights none or a smaller stand-in make it quicker",
+                clock.dilation,
+            )
 
-    def _host_dilation(self, tokens: Fleet | MadeUpTokens) -> float:
-        return calibrate(
+    def _host_ratios(self, tokens: Fleet | MadeUpTokens) -> tuple[HostRatio, ...]:
+        return host_ratios(
             lambda steps, bitmasks: tokens.step(steps, bitmasks).outputs,
             self.machine.cost_model,
             ranks=self.deployment.partition.ranks,
-            block_tokens=self.cache_config.block_size,
-            kv_blocks=self._kv_blocks,
-            max_model_len=self.model_config.max_model_len,
-            max_batched_tokens=self.scheduler_config.max_num_batched_tokens,
-            max_requests=self.scheduler_config.max_num_seqs,
+            limits=PoolLimits(
+                block_tokens=self.cache_config.block_size,
+                kv_blocks=self._kv_blocks,
+                max_model_len=self.model_config.max_model_len,
+                max_batched_tokens=self.scheduler_config.max_num_batched_tokens,
+                max_requests=self.scheduler_config.max_num_seqs,
+            ),
+            expected_requests=self.deployment.settings.expect_concurrency,
         )
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:

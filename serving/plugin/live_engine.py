@@ -56,7 +56,7 @@ from serving.metrics.control_call import (
     request_from_json,
     to_json,
 )
-from serving.metrics.machine_state import MachineState
+from serving.metrics.machine_state import HostRatio, MachineState
 from serving.metrics.telemetry import Telemetry
 from serving.plugin.chip_leases import ChipLeases, WarmUp
 from serving.plugin.deployment import Deployment
@@ -106,10 +106,13 @@ class LiveEngine:
         clock: Clock,
         *,
         kv_blocks: int,
+        host_ratios: tuple[HostRatio, ...] = (),
     ) -> None:
+        """With `host_ratios`, what this host was measured to need, the clock follows the load."""
         self._deployment = deployment
         self._kv_blocks = kv_blocks
-        self._time = EngineTime(clock, machine.cost_model)
+        self._host_ratios = host_ratios
+        self._time = EngineTime(clock, machine.cost_model, follows_load=bool(host_ratios))
         self._meters = EngineMeters(machine, self._time)
         self._live = LiveMachine(
             machine,
@@ -175,6 +178,7 @@ class LiveEngine:
         continues: bool,
     ) -> tuple[dict[int, RankOutput], StepReport] | None:
         """Compute a step; None while its emulated end is far: see `go_on` and `EngineSteps`."""
+        self._time.keep_pace(self._leases.chips_lent > 0)  # a job goes by the dilation it got
         live = self._steps.begin(steps, bitmasks, self._heard.rank_states, continues=continues)
         return None if live is None else self._end(live)
 
@@ -307,7 +311,12 @@ class LiveEngine:
         ]
         versions, sleep = self._versions.states(), self._sleep.state()
         return structs.replace(
-            state, ranks=tuple(ranks), versions=versions, sleep=sleep, stall=self._steps.stall()
+            state,
+            ranks=tuple(ranks),
+            versions=versions,
+            sleep=sleep,
+            stall=self._steps.stall(),
+            host_ratios=self._host_ratios,
         )
 
     def _watched(self) -> WatchReply:

@@ -42,6 +42,7 @@ def machine_state(
     return MachineState(
         emulated_s=snapshot.emulated_s,
         dilation=snapshot.dilation,
+        clock_epoch=snapshot.clock_epoch,
         steps=snapshot.steps,
         system=deployment.system.name,
         model=deployment.time_model.name,

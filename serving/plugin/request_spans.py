@@ -22,11 +22,14 @@ from opentelemetry.trace import set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from emulator.errors import ConfigError
+from emulator.sim.epochs import EpochMap
 from emulator.units import NS_PER_S
 from serving.metrics import span_attributes as names
+from serving.metrics.clock_epochs import ClockEpochs, emulated_duration_s
 from serving.plugin.platform import deployment_of
 from serving.plugin.request_place import WEIGHTS_KEY
 from serving.plugin.request_trace import RequestTrace
+from serving.plugin.stat_logger import stat_logger_of
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -96,9 +99,13 @@ class Stamps:
             end_s=metrics.last_token_ts,
         )
 
-    def wall_scheduled_s(self, dilation: float) -> float:
+    def wall_scheduled_s(self, epochs: EpochMap) -> float:
         """As long before the first token as the emulated clock says; not before the arrival."""
-        before_s = (self.first_token_s - self.scheduled_s) * dilation
+        first_ns, scheduled_ns = (
+            epochs.wall_ns(round(emulated_s * NS_PER_S))
+            for emulated_s in (self.first_token_s, self.scheduled_s)
+        )
+        before_s = (first_ns - scheduled_ns) / NS_PER_S
         return max(self.wall_arrival_s, self.wall_first_token_s - before_s)
 
 
@@ -126,9 +133,9 @@ def request_attributes(
     return attributes
 
 
-def phases(told: RequestTrace, stamps: Stamps) -> tuple[Phase, ...]:
+def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[Phase, ...]:
     """Queue, prefill and decode: one begins where the one before it ends."""
-    wall_scheduled_s = stamps.wall_scheduled_s(told.dilation)
+    wall_scheduled_s = stamps.wall_scheduled_s(epochs)
 
     def phase(
         name: str, wall: tuple[float, float], emulated: tuple[float, float], **more: float
@@ -164,18 +171,19 @@ def phases(told: RequestTrace, stamps: Stamps) -> tuple[Phase, ...]:
 
 
 def in_emulated_time(
-    state: Any, iteration: Any, stamps: Stamps, dilation: float
+    state: Any, iteration: Any, stamps: Stamps, epochs: EpochMap
 ) -> tuple[Any, Any]:
     """Copies of vLLM's request state and iteration from which it computes emulated durations.
 
-    What it would take from the wall is divided by the dilation; missing stamps are filled in.
+    What it would take from the wall is converted by `epochs`; missing stamps are filled in.
     """
     told_state, told_iteration = copy.copy(state), copy.copy(iteration)
     told_state.stats = metrics = copy.copy(state.stats)
     metrics.queued_ts, metrics.scheduled_ts = stamps.queued_s, stamps.scheduled_s
     metrics.first_token_ts = stamps.first_token_s
-    metrics.first_token_latency = metrics.first_token_latency / dilation
-    e2e_s = (stamps.wall_end_s - stamps.wall_arrival_s) / dilation
+    arrival_s = stamps.wall_arrival_s
+    metrics.first_token_latency = emulated_duration_s(epochs, arrival_s, stamps.wall_first_token_s)
+    e2e_s = emulated_duration_s(epochs, arrival_s, stamps.wall_end_s)
     told_iteration.iteration_timestamp = stamps.wall_arrival_s + e2e_s
     return told_state, told_iteration
 
@@ -183,9 +191,12 @@ def in_emulated_time(
 class RequestSpans:
     """What `do_tracing` of an output processor becomes; `plain` is vLLM's own."""
 
-    def __init__(self, plain: Callable[[Any, Any, Any], None], *, system: str) -> None:
+    def __init__(
+        self, plain: Callable[[Any, Any, Any], None], *, system: str, clock: ClockEpochs
+    ) -> None:
         self._plain = plain
         self._system = system
+        self._clock = clock
         self._tracer = trace.get_tracer("ultraserve")
 
     def trace(self, output: Any, state: Any, iteration: Any) -> None:
@@ -194,6 +205,8 @@ class RequestSpans:
         if told is None or not told.dilation:
             self._plain(output, state, iteration)
             return
+        # Without a logger of stats there is one epoch: the one that the request began in.
+        epochs = self._clock.map or EpochMap.at(now_ns=0, wall_ns=0, dilation=told.dilation)
         stamps = Stamps.of(state.stats, iteration.iteration_timestamp)
         weights = output.kv_transfer_params.get(WEIGHTS_KEY, [])
         extension = _Extension(
@@ -201,11 +214,11 @@ class RequestSpans:
         )
         token = _extension.set(extension)
         try:
-            self._plain(output, *in_emulated_time(state, iteration, stamps, told.dilation))
+            self._plain(output, *in_emulated_time(state, iteration, stamps, epochs))
         finally:
             _extension.reset(token)
         if extension.span is not None:  # else its trace is not sampled
-            self._show(extension.span, phases(told, stamps))
+            self._show(extension.span, phases(told, stamps, epochs))
 
     def _show(self, parent: Span, parts: tuple[Phase, ...]) -> None:
         """Make a span below `parent` of each of `parts`."""
@@ -238,5 +251,7 @@ def extend_spans(engine: Any) -> None:
     assert isinstance(provider, TracerProvider), "vLLM has set it"
     provider.add_span_processor(_AddAttributes())
     system = deployment_of(engine.vllm_config).system.name
-    processor.do_tracing = RequestSpans(processor.do_tracing, system=system).trace
+    logger = stat_logger_of(engine)
+    clock = ClockEpochs() if logger is None else logger.clock_epochs
+    processor.do_tracing = RequestSpans(processor.do_tracing, system=system, clock=clock).trace
     setattr(processor, _MARK, True)

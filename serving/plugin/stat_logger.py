@@ -1,8 +1,8 @@
 """vLLM's Prometheus metrics in emulated seconds, and ours beside them.
 
 Engine-side durations arrive in emulated time already (see lockstep_scheduler). Only what the front
-end measures with the wall, TTFT and the whole request, is divided by the dilation here; the wall
-values are kept under names of their own.
+end measures with the wall, TTFT and the whole request, is converted here, by the epochs of the
+clock that a request lived through; the wall values are kept under names of their own.
 """
 
 import copy
@@ -13,6 +13,8 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
+from emulator.sim.epochs import EpochMap
+from serving.metrics.clock_epochs import ClockEpochs, emulated_duration_s
 from serving.metrics.first_token_times import FirstTokenTimes
 from serving.metrics.hardware import HardwareReport
 from serving.metrics.latency_window import Latencies, LatencyReport, LatencyWindow
@@ -41,6 +43,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
             )
         super().__init__(vllm_config, engine_indexes)
         self._recorder = Recorder(deployment.info())
+        self.clock_epochs = ClockEpochs()
         self.first_tokens = FirstTokenTimes()
         self.latencies = LatencyWindow()
 
@@ -54,12 +57,13 @@ class EmulatedStatLogger(PrometheusStatLogger):
         """Record one iteration, converted to emulated time."""
         if scheduler_stats is not None:
             self._take_snapshot(scheduler_stats)
-        if iteration_stats is not None and self._recorder.last is not None:
+        epochs = self.clock_epochs.map
+        if iteration_stats is not None and self._recorder.last is not None and epochs is not None:
             self._recorder.observe_wall(
                 list(iteration_stats.time_to_first_tokens_iter),
                 [request.e2e_latency for request in iteration_stats.finished_requests],
             )
-            iteration_stats = in_emulated_time(iteration_stats, self._recorder.last.dilation)
+            iteration_stats = in_emulated_time(iteration_stats, epochs)
             self._take_times(self._recorder.last.emulated_s, iteration_stats)
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
@@ -94,7 +98,9 @@ class EmulatedStatLogger(PrometheusStatLogger):
         """Take our payload out of vLLM's stats."""
         payload, scheduler_stats.running_lora_adapters = scheduler_stats.running_lora_adapters, {}
         if payload:
-            self._recorder.record(Snapshot.from_payload(payload))
+            snapshot = Snapshot.from_payload(payload)
+            self.clock_epochs.take(snapshot)
+            self._recorder.record(snapshot)
 
 
 def first_token_times(engine: Any) -> FirstTokenTimes | None:
@@ -123,11 +129,19 @@ def stat_logger_of(engine: Any) -> EmulatedStatLogger | None:
     return next((each for each in loggers if isinstance(each, EmulatedStatLogger)), None)
 
 
-def in_emulated_time(stats: IterationStats, dilation: float) -> IterationStats:
-    """Return a copy of `stats` whose wall durations are divided by `dilation`."""
+def in_emulated_time(stats: IterationStats, epochs: EpochMap) -> IterationStats:
+    """Return a copy of `stats` whose wall durations are emulated, by `epochs` of Unix time.
+
+    They end with the iteration, as vLLM has stamped it.
+    """
     scaled = copy.copy(stats)
-    scaled.time_to_first_tokens_iter = [s / dilation for s in stats.time_to_first_tokens_iter]
+    end_s = stats.iteration_timestamp
+
+    def emulated_s(wall_s: float) -> float:
+        return emulated_duration_s(epochs, end_s - wall_s, end_s)
+
+    scaled.time_to_first_tokens_iter = [emulated_s(s) for s in stats.time_to_first_tokens_iter]
     scaled.finished_requests = [copy.copy(request) for request in stats.finished_requests]
     for request in scaled.finished_requests:
-        request.e2e_latency /= dilation
+        request.e2e_latency = emulated_s(request.e2e_latency)
     return scaled

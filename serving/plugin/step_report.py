@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
 from vllm.v1.outputs import ModelRunnerOutput
 
+from emulator.sim.epochs import EpochMap
 from serving.metrics.snapshot import Snapshot
 from serving.plugin.step_energy import StepEnergy
 
@@ -14,8 +15,8 @@ from serving.plugin.step_energy import StepEnergy
 class StepReport:
     """Emulated begin and end of a step in seconds, and the totals after it.
 
-    `wall_origin_s` is the system's monotonic clock at emulated zero; a dilation of 0 means that
-    time is virtual and does not follow the wall.
+    `epochs` is how emulated time follows the system's monotonic clock; None where it is virtual
+    and does not.
 
     `lost_ranks` lost their KV cache in this step; tokens that they sampled before are still good.
     `failed_requests` could not be computed and end with an error. `ranks_up` says of each rank
@@ -30,7 +31,7 @@ class StepReport:
 
     begin_s: float
     end_s: float
-    wall_origin_s: float
+    epochs: EpochMap | None
     snapshot: Snapshot
     lost_ranks: tuple[int, ...] = ()
     failed_requests: tuple[str, ...] = ()
@@ -42,9 +43,7 @@ class StepReport:
 
     def at_monotonic_s(self, wall_s: float) -> float:
         """Emulated seconds at a reading of the monotonic clock; the step's begin when virtual."""
-        if not self.snapshot.dilation:
-            return self.begin_s
-        return (wall_s - self.wall_origin_s) / self.snapshot.dilation
+        return self.begin_s if self.epochs is None else self.epochs.emulated_s(wall_s)
 
 
 @dataclass

@@ -65,8 +65,12 @@ WRONG = [
     ("clock", 3, "real, auto, virtual or dilated:K"),
     ("clock", None, "real, auto, virtual or dilated:K"),
     *[(name, value, ABOVE_ZERO) for name in ("chips", "tp") for value in (*NO_WHOLE_NUMBER, None)],
-    *[(name, 0, ABOVE_ZERO) for name in ("chips", "tp", "ep", "lnc")],
-    *[(name, value, ABOVE_ZERO) for name in ("ep", "lnc") for value in NO_WHOLE_NUMBER],
+    *[(name, 0, ABOVE_ZERO) for name in ("chips", "tp", "ep", "lnc", "expect_concurrency")],
+    *[
+        (name, value, ABOVE_ZERO)
+        for name in ("ep", "lnc", "expect_concurrency")
+        for value in NO_WHOLE_NUMBER
+    ],
     *[
         (name, value, AT_LEAST_ZERO)
         for name in ("first_chip", "spares")
@@ -166,3 +170,10 @@ def test_settings_survive_the_way_through_the_additional_config(settings: Settin
 @pytest.mark.parametrize(("chips", "tp", "ranks"), [(4, 1, 4), (4, 2, 2), (144, 4, 36)])
 def test_a_rank_is_tp_chips(chips: int, tp: int, ranks: int) -> None:
     assert Settings(chips=chips, tp=tp).ranks == ranks
+
+
+@pytest.mark.parametrize("clock", ["real", "dilated:4", "virtual"])
+def test_a_load_is_expected_by_a_clock_that_follows_it_alone(clock: str) -> None:
+    with pytest.raises(ConfigError, match="expect_concurrency=8: expected none beside a clock"):
+        Settings(clock=clock, expect_concurrency=8)
+    assert Settings(clock="auto", expect_concurrency=8).expect_concurrency == 8

@@ -68,6 +68,8 @@ class MachineState(_message.Message):
     SLEEP_FIELD_NUMBER: _builtins.int
     STALL_FIELD_NUMBER: _builtins.int
     AGE_S_FIELD_NUMBER: _builtins.int
+    CLOCK_EPOCH_FIELD_NUMBER: _builtins.int
+    HOST_RATIOS_FIELD_NUMBER: _builtins.int
     emulated_s: _builtins.float
     dilation: _builtins.float
     """Wall seconds per emulated second; 0 when time is virtual."""
@@ -81,6 +83,8 @@ class MachineState(_message.Message):
     facility_watts: _builtins.float
     age_s: _builtins.float
     """Wall seconds since the engine said so; above 0 where it has not answered since."""
+    clock_epoch: _builtins.int
+    """Of the clock, from 0 on; `dilation` is this epoch's."""
     @_builtins.property
     def partition(self) -> Global___PartitionState: ...
     @_builtins.property
@@ -107,6 +111,10 @@ class MachineState(_message.Message):
     def stall(self) -> Global___StallState:
         """Absent while the machine is free to compute."""
 
+    @_builtins.property
+    def host_ratios(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostRatio]:
+        """What this host was measured to need before the engine was ready; empty but for `--clock auto`."""
+
     def __init__(
         self,
         *,
@@ -130,10 +138,12 @@ class MachineState(_message.Message):
         sleep: _rest_pb2.SleepState | None = ...,
         stall: Global___StallState | None = ...,
         age_s: _builtins.float = ...,
+        clock_epoch: _builtins.int = ...,
+        host_ratios: _abc.Iterable[Global___HostRatio] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expert_balance", b"expert_balance", "partition", b"partition", "sleep", b"sleep", "stall", b"stall"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "chip_watts", b"chip_watts", "chips", b"chips", "dilation", b"dilation", "emulated_s", b"emulated_s", "expert_balance", b"expert_balance", "facility_watts", b"facility_watts", "faults", b"faults", "leases", b"leases", "model", b"model", "partition", b"partition", "racks", b"racks", "ranks", b"ranks", "routing", b"routing", "sleep", b"sleep", "stall", b"stall", "steps", b"steps", "system", b"system", "versions", b"versions", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "chip_watts", b"chip_watts", "chips", b"chips", "clock_epoch", b"clock_epoch", "dilation", b"dilation", "emulated_s", b"emulated_s", "expert_balance", b"expert_balance", "facility_watts", b"facility_watts", "faults", b"faults", "host_ratios", b"host_ratios", "leases", b"leases", "model", b"model", "partition", b"partition", "racks", b"racks", "ranks", b"ranks", "routing", b"routing", "sleep", b"sleep", "stall", b"stall", "steps", b"steps", "system", b"system", "versions", b"versions", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -170,6 +180,34 @@ class StallState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StallState: _TypeAlias = StallState  # noqa: Y015
+
+@_typing.final
+class HostRatio(_message.Message):
+    """Wall seconds that this host needs for what takes the machine one emulated second of a load."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOAD_FIELD_NUMBER: _builtins.int
+    RATIO_FIELD_NUMBER: _builtins.int
+    CHOSEN_FIELD_NUMBER: _builtins.int
+    load: _builtins.str
+    ratio: _builtins.float
+    chosen: _builtins.bool
+    """The clock began with it."""
+    def __init__(
+        self,
+        *,
+        load: _builtins.str = ...,
+        ratio: _builtins.float = ...,
+        chosen: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "load", b"load", "ratio", b"ratio"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostRatio: _TypeAlias = HostRatio  # noqa: Y015
 
 @_typing.final
 class PartitionState(_message.Message):

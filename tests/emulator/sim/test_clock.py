@@ -88,6 +88,20 @@ class TestDilatedClock:
         assert dilated.at_monotonic_s(8.0) == 1.5
         assert dilated.at_monotonic_s(4.0) == -0.5
 
+    def test_a_change_counts_from_the_present_on_for_reading_and_for_waiting(self) -> None:
+        wall = Wall()
+        dilated = clock(wall, 2)
+        wall.now_ns += 40 * MS
+        dilated.change(10)
+        assert (dilated.now_ns(), dilated.dilation) == (20 * MS, 10.0)
+        assert dilated.epochs.last.index == 1
+
+        wall.now_ns += 40 * MS
+        assert dilated.now_ns() == 24 * MS
+        assert dilated.wait_until_ns(30 * MS) == 0
+        assert wall.slept_s == [pytest.approx(0.06)]
+        assert dilated.wait_until_ns(10 * MS) == 20 * MS  # of the epoch before: late all the same
+
     @pytest.mark.parametrize("dilation", [0, -1, float("inf"), float("nan")])
     def test_a_dilation_is_a_number_above_zero(self, dilation: float) -> None:
         with pytest.raises(ConfigError, match="dilation="):

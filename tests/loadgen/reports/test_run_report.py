@@ -152,7 +152,7 @@ def test_the_printed_report_says_which_time_which_models_and_which_clock() -> No
 
     for phrase in (
         "UltraServe load report",
-        "emulated time, 1 s is 2 wall s",
+        "emulated time, 1 s is 2 wall seconds",
         "time model qwen3-30b-a3b",
         "weights small-moe",
         "routing uniform",

@@ -169,6 +169,11 @@ CONTRADICTIONS = [
     ("--dp 0", "dp=0: expected a whole number of at least 1"),
     ("--ep 0", "ep=0: expected a whole number of at least 1"),
     ("--spares -1", "spares=-1: expected a whole number of at least 0"),
+    (
+        "--clock real --expect-concurrency 8",
+        "expect_concurrency=8: expected none beside a clock other than auto",
+    ),
+    ("--expect-concurrency 0", "expect_concurrency=0: expected a whole number of at least 1"),
     ("--clock soon", "clock=soon: expected real, auto, virtual or dilated:K"),
     ("--clock virtual", "clock=virtual: expected real, auto or dilated:K behind a socket"),
     ("--pue 0.5", "pue=0.5: expected a number of at least 1"),

@@ -8,7 +8,7 @@ import pytest
 
 from emulator.errors import ConfigError, UltraServeError
 from serving.commands import state as command
-from serving.metrics.machine_state import MachineState, SleepState
+from serving.metrics.machine_state import HostRatio, MachineState, SleepState
 from tests.serving.controller.lending_engine import a_version
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
 from tests.serving.metrics.machine_states import a_broken_chip, a_state
@@ -37,6 +37,22 @@ def test_the_text_says_what_the_machine_is_and_does() -> None:
         "   0     0     0   0      0  up        6.00  144       64  96    700",
         "   1     0     0   1      1  up        6.00  144       64  96    700",
         "   2     0     0   2  spare  up        0.00  144        0  96    400",
+    ]
+
+
+def test_a_clock_that_follows_the_load_tells_its_epoch_and_what_it_began_with() -> None:
+    ratios = (
+        HostRatio(load="decode, 1 request a rank", ratio=38.44, chosen=True),
+        HostRatio(load="prefill", ratio=3_250.0),
+    )
+    state = msgspec.structs.replace(a_state(), clock_epoch=3, host_ratios=ratios)
+
+    assert list(command.state_lines(state))[2:5] == [
+        "emulated 12.500000 s (4 wall seconds each, epoch 3), 1,234 steps; 1,801 W chips, "
+        "3,000 W facility",
+        "clock: decode, 1 request a rank: this host needs 38.4 wall seconds for an emulated one "
+        "(chosen to begin with)",
+        "clock: prefill: this host needs 3,250 wall seconds for an emulated one",
     ]
 
 

@@ -77,7 +77,7 @@ class Machine:
         report = StepReport(
             begin_s=0.0,
             end_s=1.0,
-            wall_origin_s=0.0,
+            epochs=None,
             snapshot=snapshot(),
             lost_ranks=lost,
             failed_requests=failed,

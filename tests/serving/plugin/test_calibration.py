@@ -1,4 +1,4 @@
-"""Calibration finds a dilation at which a host of known slowness keeps up."""
+"""Calibration finds how slow a host of known slowness is, for four kinds of load."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,17 @@ import pytest
 from numpy.typing import NDArray
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.specs.step import RankOutput, RankStep
-from serving.plugin.calibration import SAFETY, calibrate
+from emulator.sim.load_follower import HEADROOM
+from emulator.specs.step import RankOutput, RankStep, Scheduled
+from serving.metrics.machine_state import HostRatio
+from serving.plugin.calibration import (
+    HOST_REQUEST_STEP_S,
+    HOST_STEP_S,
+    PoolLimits,
+    Step,
+    first_dilation,
+    host_ratios,
+)
 from serving.plugin.deployment import resolve_deployment
 from serving.plugin.translate import step_batch
 from serving.settings import Settings
@@ -49,44 +58,97 @@ def answer(step: RankStep) -> RankOutput:
 
 
 def run(
-    host: Host,
+    host: Step,
     *,
     tokens: int = 128,
     requests: int = 8,
     blocks: int = KV_BLOCKS,
     context: int = 40_960,
-) -> float:
-    return calibrate(
-        host,
-        COST,
-        ranks=CHIPS,
+    expected: int | None = None,
+) -> tuple[HostRatio, ...]:
+    limits = PoolLimits(
         block_tokens=BLOCK_TOKENS,
         kv_blocks=blocks,
         max_model_len=context,
         max_batched_tokens=tokens,
         max_requests=requests,
     )
+    return host_ratios(host, COST, ranks=CHIPS, limits=limits, expected_requests=expected)
+
+
+def decode_s(requests: int, *, ranks: int = CHIPS, context: int = 64) -> float:
+    """What the cost model says of a decode step, each of the first `ranks` with `requests`."""
+    names = [f"r{index}" for index in range(requests)]
+    steps = [
+        RankStep(
+            rank=rank,
+            new=[],
+            scheduled=[
+                Scheduled(request_id=name, first_position=context, new_tokens=1) for name in names
+            ],
+            finished=[],
+        )
+        for rank in range(ranks)
+    ]
+    outputs = {step.rank: answer(step) for step in steps}
+    return COST.cost(step_batch(steps, outputs, CHIPS)).duration_ns / 1e9
 
 
 @pytest.mark.parametrize("seconds", [0.002, 0.02])
-def test_the_dilation_is_at_least_the_head_room_times_the_worst_known_ratio(
-    seconds: float,
+def test_each_ratio_is_what_the_host_took_and_is_assumed_to_take_over_the_machine_s_time(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    host = Host(seconds)
-    dilation = run(host)
+    now_s = 0.0
 
-    assert dilation >= SAFETY * seconds / min(host.emulated_s)
+    def compute(
+        steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
+    ) -> dict[int, RankOutput]:
+        nonlocal now_s
+        now_s += seconds
+        return {step.rank: answer(step) for step in steps}
+
+    monkeypatch.setattr("time.perf_counter", lambda: now_s)
+    found = run(compute)
+
+    host_s = seconds + HOST_STEP_S + HOST_REQUEST_STEP_S * CHIPS
+    assert found[1].ratio == pytest.approx(host_s / decode_s(1))
+    host_s = seconds + HOST_STEP_S + HOST_REQUEST_STEP_S * CHIPS * 8
+    assert found[2].ratio == pytest.approx(host_s / decode_s(8))
+    assert found[3].ratio == pytest.approx(host_s / decode_s(8, context=1024))
+    assert len(found) == 4
 
 
-def test_a_slower_host_needs_more_dilation() -> None:
-    assert run(Host(0.1)) > run(Host(0.0))
+def test_a_slower_host_has_higher_ratios() -> None:
+    slow, quick = run(Host(0.1)), run(Host(0.0))
+    assert all(a.ratio > b.ratio for a, b in zip(slow, quick, strict=True))
 
 
-def test_a_dilation_has_two_significant_digits_and_is_never_below_one() -> None:
-    for seconds in (0.0, 0.001, 0.01):
-        dilation = run(Host(seconds))
-        assert dilation >= 1.0
-        assert float(f"{dilation:.1e}") == pytest.approx(dilation)
+def test_one_request_a_rank_chooses_where_nothing_is_expected() -> None:
+    found = run(Host(0.0))
+    assert [each.load for each in found if each.chosen] == ["decode, 1 request a rank"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "ranks", "a_rank"), [(1, 1, 1), (2, 2, 1), (5, 2, 3), (1_000, 2, 8)]
+)
+def test_a_step_of_the_expected_requests_chooses_over_all_ranks_that_they_reach(
+    expected: int, ranks: int, a_rank: int
+) -> None:
+    host = Host(0.001)
+    found = run(host, expected=expected)
+
+    (chosen,) = (each for each in found if each.chosen)
+    assert chosen == found[-1]
+    assert len(found) == 5
+    assert chosen.load == f"decode, {expected} requests expected"
+    last = [steps for steps in host.steps if any(step.scheduled for step in steps)][-1]
+    assert [len(step.scheduled) for step in last] == [a_rank] * ranks
+
+
+def test_the_first_dilation_is_the_chosen_ratio_with_head_room_and_never_below_one() -> None:
+    ratios = [HostRatio(load="a", ratio=1_800.0), HostRatio(load="b", ratio=40.0, chosen=True)]
+    assert first_dilation(ratios) == pytest.approx((1 + HEADROOM) * 40.0)
+    assert first_dilation([HostRatio(load="b", ratio=0.2, chosen=True)]) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -157,20 +219,12 @@ def test_steps_that_are_too_long_to_measure_count_in_proportion(
         now_s += 1e-3 * sum(item.new_tokens for step in steps for item in step.scheduled)
         return {step.rank: answer(step) for step in steps}
 
-    def dilation(measured_tokens_max: int) -> float:
+    def ratios(measured_tokens_max: int) -> list[float]:
         monkeypatch.setattr("serving.plugin.calibration.MEASURED_TOKENS_MAX", measured_tokens_max)
-        return calibrate(
-            compute,
-            COST,
-            ranks=CHIPS,
-            block_tokens=BLOCK_TOKENS,
-            kv_blocks=10_000,
-            max_model_len=40_960,
-            max_batched_tokens=4_096,
-            max_requests=8,
-        )
+        found = run(compute, tokens=4_096, requests=8, blocks=10_000)
+        return [each.ratio for each in found]
 
     monkeypatch.setattr("time.perf_counter", lambda: now_s)
-    whole = dilation(8_192)
-    assert dilation(1_024) == whole
-    assert dilation(1) == whole  # never less than one token of one request on each rank
+    whole = pytest.approx(ratios(8_192))
+    assert ratios(1_024) == whole
+    assert ratios(1) == whole  # never less than one token of one request on each rank

@@ -13,6 +13,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from emulator.sim.epochs import EpochMap
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput, merge_stats
 from serving.plugin.step_report import StepReport, TimedOutput
@@ -377,6 +378,11 @@ def timed(output: ModelRunnerOutput, report: StepReport) -> TimedOutput:
     return TimedOutput(**vars(output), report=report)
 
 
+def epochs(dilation: float) -> EpochMap | None:
+    """A clock that is at 0 when the system's monotonic one is at 100 s; virtual at 0."""
+    return EpochMap.at(now_ns=0, wall_ns=100 * 10**9, dilation=dilation) if dilation else None
+
+
 @pytest.mark.parametrize(("dilation", "queued_s"), [(4.0, 2.5), (0.0, 4.0)])
 def test_events_and_outputs_carry_the_emulated_times_of_the_report(
     dilation: float, queued_s: float
@@ -387,7 +393,7 @@ def test_events_and_outputs_carry_the_emulated_times_of_the_report(
     (event,) = request.events
     event.timestamp = 110.0  # 10 wall seconds after emulated zero
     report = StepReport(
-        begin_s=4.0, end_s=4.5, wall_origin_s=100.0, snapshot=snapshot(dilation=dilation)
+        begin_s=4.0, end_s=4.5, epochs=epochs(dilation), snapshot=snapshot(dilation=dilation)
     )
 
     output = scheduler.schedule()
@@ -409,9 +415,7 @@ def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None
     scheduler.add_request(request)
     (event,) = request.events
     event.timestamp = 300.0  # emulated 50, though the step is laid out from 4 on
-    report = StepReport(
-        begin_s=4.0, end_s=4.5, wall_origin_s=100.0, snapshot=snapshot(dilation=4.0)
-    )
+    report = StepReport(begin_s=4.0, end_s=4.5, epochs=epochs(4.0), snapshot=snapshot(dilation=4.0))
     output = scheduler.schedule()
     results = scheduler.update_from_output(output, timed(model_output(["a"], {"a": 9}), report))
 
@@ -431,7 +435,7 @@ def test_a_prompt_of_several_steps_is_scheduled_when_the_first_of_them_begins() 
         report = StepReport(
             begin_s=begin_s,
             end_s=begin_s + 1.0,
-            wall_origin_s=100.0,
+            epochs=epochs(4.0),
             snapshot=snapshot(dilation=4.0),
         )
         output = scheduler.schedule()
@@ -452,7 +456,7 @@ def test_a_resumed_request_s_events_are_of_the_step_that_takes_it_again() -> Non
     def turn() -> list[tuple[EngineCoreEventType, float]]:
         begin_s = float(next(times))
         report = StepReport(
-            begin_s=begin_s, end_s=begin_s + 1.0, wall_origin_s=0.0, snapshot=snapshot(dilation=0.0)
+            begin_s=begin_s, end_s=begin_s + 1.0, epochs=None, snapshot=snapshot(dilation=0.0)
         )
         output = scheduler.schedule()
         result = timed(model_output(["a"], {"a": 9}), report)

@@ -24,6 +24,7 @@ from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.metrics.stats import IterationStats
 
 from emulator.errors import ConfigError
+from emulator.sim.epochs import EpochMap
 from serving.metrics.span_attributes import (
     EMULATED_LATENCIES,
     PHASE_ATTRIBUTES,
@@ -288,7 +289,7 @@ def test_a_prefill_that_seems_to_begin_before_the_request_came_begins_as_it_came
         first_token_s=1.2,  # 2 wall seconds, of which the host has caught up with some
         end_s=1.3,
     )
-    queue, prefill, _ = phases(TRACE, stamps)
+    queue, prefill, _ = phases(TRACE, stamps, EpochMap.at(now_ns=0, wall_ns=0, dilation=DILATION))
 
     assert (queue.wall_begin_s, queue.wall_end_s) == (100.0, 100.0)
     assert (prefill.wall_begin_s, prefill.wall_end_s) == (100.0, 100.5)

@@ -11,6 +11,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
+from emulator.sim.epochs import EpochMap
 from serving.plugin.stat_logger import (
     EmulatedStatLogger,
     first_token_times,
@@ -20,6 +21,8 @@ from serving.plugin.stat_logger import (
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
+
+EPOCHS = EpochMap.at(now_ns=0, wall_ns=0, dilation=4.0)
 
 
 def finished(e2e_s: float) -> FinishedRequestStats:
@@ -48,7 +51,7 @@ def iteration() -> IterationStats:
 
 
 def test_only_what_the_front_end_measured_with_the_wall_is_divided_by_the_dilation() -> None:
-    scaled = in_emulated_time(iteration(), 4.0)
+    scaled = in_emulated_time(iteration(), EPOCHS)
 
     assert scaled.time_to_first_tokens_iter == [2.0, 1.0]
     assert [request.e2e_latency for request in scaled.finished_requests] == [10.0]
@@ -64,7 +67,7 @@ def test_only_what_the_front_end_measured_with_the_wall_is_divided_by_the_dilati
 def test_the_stats_that_other_loggers_share_are_left_as_they_were() -> None:
     stats = iteration()
     before = copy.deepcopy(vars(stats))
-    in_emulated_time(stats, 4.0)
+    in_emulated_time(stats, EPOCHS)
 
     assert vars(stats) == before
 
@@ -134,6 +137,27 @@ def test_an_iteration_without_stats_is_scaled_by_the_last_dilation_known() -> No
     target.record(None, iteration())
 
     assert value("vllm:time_to_first_token_seconds_sum") == pytest.approx(1.5)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_request_that_lived_through_two_epochs_is_converted_by_both() -> None:
+    target, stats = logger(), iteration()
+    end_s = stats.iteration_timestamp
+    stats.time_to_first_tokens_iter = [8.0]
+    began = {"clock_epoch": 0, "epoch_emulated_s": 0.0, "epoch_unix_s": end_s - 1_000.0}
+    target.record(scheduler_stats(dilation=10.0, **began), None)
+    target.record(
+        scheduler_stats(
+            dilation=2.0, clock_epoch=1, epoch_emulated_s=99.6, epoch_unix_s=end_s - 4.0
+        ),
+        stats,
+    )
+
+    # 4 wall s at 10 are 0.4, 4 at 2 are 2; of 40 s 36 at 10 are 3.6.
+    assert value("vllm:time_to_first_token_seconds_sum") == pytest.approx(2.4)
+    assert value("vllm:e2e_request_latency_seconds_sum") == pytest.approx(5.6)
+    assert value("ultraserve_wall_time_to_first_token_seconds_sum") == pytest.approx(8.0)
+    assert value("ultraserve_clock_epoch") == 1.0
 
 
 @pytest.mark.usefixtures("clean_registry")

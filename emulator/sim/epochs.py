@@ -1,0 +1,106 @@
+"""Emulated time as a function of the wall: piecewise linear, continuous, never falling.
+
+An *epoch* is a stretch of wall time in which an emulated second takes the same number of wall
+seconds. A map holds the newest epochs; an instant before the first of them is read by its rate.
+Which wall it is (the system's monotonic clock, Unix time) is the maker's to say.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from emulator.errors import ConfigError
+
+EPOCHS_KEPT: Final = 64
+"""Older ones are forgotten. Assumed: with at least 2 wall seconds each, what they say of the last
+2 minutes is exact; a request that lasts longer is stretched by the oldest known rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """From `from_wall_ns` on, when it is `from_ns`, an emulated second takes `dilation` wall ones.
+
+    Raises ConfigError for a dilation that is not a number above 0.
+    """
+
+    index: int
+    from_ns: int
+    from_wall_ns: int
+    dilation: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.dilation < float("inf"):
+            raise ConfigError(field="dilation", value=self.dilation, expected="a number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochMap:
+    """Epochs in the order of their indices, at least one; each begins where the last one ends."""
+
+    epochs: tuple[Epoch, ...]
+
+    @classmethod
+    def at(cls, *, now_ns: int, wall_ns: int, dilation: float) -> Self:
+        """One epoch: it is `now_ns` at `wall_ns`."""
+        first = Epoch(index=0, from_ns=now_ns, from_wall_ns=wall_ns, dilation=dilation)
+        return cls((first,))
+
+    @property
+    def last(self) -> Epoch:
+        """The newest."""
+        return self.epochs[-1]
+
+    def emulated_ns(self, wall_ns: int) -> int:
+        """Emulated time at an instant of the wall."""
+        epoch = self.last
+        if wall_ns < epoch.from_wall_ns:
+            epoch = self._epoch([each.from_wall_ns for each in self.epochs], wall_ns)
+        return epoch.from_ns + math.floor((wall_ns - epoch.from_wall_ns) / epoch.dilation)
+
+    def wall_ns(self, emulated_ns: int) -> int:
+        """The instant of the wall at which it is `emulated_ns`."""
+        epoch = self.last
+        if emulated_ns < epoch.from_ns:
+            epoch = self._epoch([each.from_ns for each in self.epochs], emulated_ns)
+        return epoch.from_wall_ns + math.ceil((emulated_ns - epoch.from_ns) * epoch.dilation)
+
+    def emulated_s(self, wall_s: float) -> float:
+        """`emulated_ns` in seconds."""
+        return self.emulated_ns(round(wall_s * 1e9)) / 1e9
+
+    def changed(self, dilation: float, *, wall_ns: int) -> Self:
+        """The same until `wall_ns`, and another dilation from then on; the oldest may be dropped.
+
+        Raises ConfigError for a dilation that is not a number above 0.
+        """
+        assert wall_ns >= self.last.from_wall_ns, "epochs begin one after another"
+        following = Epoch(
+            index=self.last.index + 1,
+            from_ns=self.emulated_ns(wall_ns),
+            from_wall_ns=wall_ns,
+            dilation=dilation,
+        )
+        return self.followed_by(following)
+
+    def followed_by(self, epoch: Epoch) -> Self:
+        """The same with a later epoch behind it, made elsewhere; the oldest may be dropped."""
+        return type(self)((*self.epochs, epoch)[-EPOCHS_KEPT:])
+
+    def shifted(self, wall_ns: int) -> Self:
+        """The same by a wall clock that shows `wall_ns` more."""
+        return type(self)(
+            tuple(
+                Epoch(
+                    index=epoch.index,
+                    from_ns=epoch.from_ns,
+                    from_wall_ns=epoch.from_wall_ns + wall_ns,
+                    dilation=epoch.dilation,
+                )
+                for epoch in self.epochs
+            )
+        )
+
+    def _epoch(self, begins: Sequence[int], at: int) -> Epoch:
+        return self.epochs[max(0, bisect_right(begins, at) - 1)]

@@ -1,0 +1,49 @@
+"""Measures what the host needs for each step, and lets the clock follow it between steps."""
+
+from emulator.sim.clock import DilatedClock
+from emulator.sim.epochs import Epoch
+from emulator.sim.load_follower import HostStep, LoadFollower
+
+
+class HostPace:
+    """Lets the dilation of `clock` follow what the host needs for each step of a `StepPacer`.
+
+    A step's need is the wall time from when the host was free to begin it until it was computed:
+    for one that continues, since the step before was released. Changes come between steps.
+    """
+
+    def __init__(self, clock: DilatedClock) -> None:
+        self._clock = clock
+        self._follower = LoadFollower(began_wall_ns=clock.wall_ns())
+        self._released_wall_ns = self._began_wall_ns = self._computed_wall_ns = clock.wall_ns()
+
+    @property
+    def epoch(self) -> Epoch:
+        """The present one."""
+        return self._clock.epochs.last
+
+    def begin(self, *, continues: bool) -> None:
+        """The next step begins; `continues` as in `StepPacer.begin_ns`."""
+        self._began_wall_ns = self._released_wall_ns if continues else self._clock.wall_ns()
+
+    def computed(self) -> None:
+        """What the step needed has been computed; what is left of it is waiting."""
+        self._computed_wall_ns = self._clock.wall_ns()
+
+    def released(self, emulated_ns: int | None, *, may_change: bool) -> bool:
+        """The step is over; returns whether the dilation has changed.
+
+        `emulated_ns` is what it stands for, None for a step whose need tells nothing of the load.
+        """
+        self._released_wall_ns = now_wall_ns = self._clock.wall_ns()
+        if emulated_ns is not None:
+            need_ns = self._computed_wall_ns - self._began_wall_ns
+            step = HostStep(at_wall_ns=now_wall_ns, need_wall_ns=need_ns, emulated_ns=emulated_ns)
+            self._follower.add(step)
+        if not may_change:
+            return False
+        dilation = self._follower.proposal(self._clock.dilation, now_wall_ns)
+        if dilation is None:
+            return False
+        self._clock.change(dilation)
+        return True

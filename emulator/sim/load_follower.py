@@ -1,0 +1,116 @@
+"""Chooses how many wall seconds an emulated second takes, by what the host needs for the load.
+
+Pure: wall time is passed in. It sees, of each step, the wall time that the host needed and the
+emulated time that the step stands for. Paced at a dilation K, a step takes the longer of the two:
+its emulated time x K, or what the host needs. So a high K makes the host wait, and a low one makes
+steps late. The target is the highest K at which waiting makes the steps of the window longer by
+`HEADROOM` and no more.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADROOM: Final = 0.15
+"""Assumed: by this share of the host's own time steps may wait, so that few of them are late. The
+more a host's times vary, the more are late all the same."""
+
+WINDOW_WALL_NS: Final = 5_000_000_000
+STEPS_MIN: Final = 16
+STEPS_MAX: Final = 4_096
+"""Assumed: what counts are the steps of the last 5 wall seconds, and at least the last 16."""
+
+CHANGE_MIN: Final = 1.08
+"""A dilation that is off its target by less than this factor stays."""
+
+LARGE_CHANGE: Final = 1.3
+EPOCH_STEPS_MIN: Final = 4
+EPOCH_WALL_NS_MIN: Final = 2_000_000_000
+SMALL_CHANGE_WALL_NS_MIN: Final = 10_000_000_000
+"""Assumed: an epoch lasts so long at least; before a change by less than `LARGE_CHANGE`, longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStep:
+    """One step: when it was done, what the host needed for it, and what it stands for."""
+
+    at_wall_ns: int
+    need_wall_ns: int
+    emulated_ns: int
+
+
+class LoadFollower:
+    """The steps of late, and the dilation that fits them.
+
+    Invariants: a proposal is at least 1; between two of them lie `EPOCH_STEPS_MIN` steps
+    and `EPOCH_WALL_NS_MIN`.
+    """
+
+    def __init__(self, *, began_wall_ns: int) -> None:
+        self._steps: deque[HostStep] = deque(maxlen=STEPS_MAX)
+        self._changed_wall_ns = began_wall_ns
+        self._looked_wall_ns = began_wall_ns
+        self._since_change = 0
+
+    def add(self, step: HostStep) -> None:
+        """Take a step into the window."""
+        if step.need_wall_ns <= 0 or step.emulated_ns <= 0:
+            return
+        self._steps.append(step)
+        self._since_change += 1
+        oldest_wall_ns = step.at_wall_ns - WINDOW_WALL_NS
+        while len(self._steps) > STEPS_MIN and self._steps[0].at_wall_ns < oldest_wall_ns:
+            self._steps.popleft()
+
+    def proposal(self, dilation: float, now_wall_ns: int) -> float | None:
+        """The dilation that should follow `dilation`; None while that one should stay."""
+        if (
+            self._since_change < EPOCH_STEPS_MIN
+            or now_wall_ns < self._changed_wall_ns + EPOCH_WALL_NS_MIN
+            or now_wall_ns < self._looked_wall_ns + EPOCH_WALL_NS_MIN // 4
+        ):
+            return None
+        self._looked_wall_ns = now_wall_ns
+        target = max(1.0, round_dilation(self.target()))
+        factor = max(target / dilation, dilation / target)
+        patience_ns = EPOCH_WALL_NS_MIN if factor >= LARGE_CHANGE else SMALL_CHANGE_WALL_NS_MIN
+        if factor < CHANGE_MIN or now_wall_ns < self._changed_wall_ns + patience_ns:
+            return None
+        self._changed_wall_ns = now_wall_ns
+        self._since_change = 0
+        return target
+
+    def target(self) -> float:
+        """The highest dilation at which the window's steps wait for `HEADROOM` of the host's time.
+
+        There is at least one step.
+        """
+        return paced_dilation(
+            np.array([step.need_wall_ns for step in self._steps], dtype=np.float64),
+            np.array([step.emulated_ns for step in self._steps], dtype=np.float64),
+        )
+
+
+def paced_dilation(need_wall_ns: NDArray[np.float64], emulated_ns: NDArray[np.float64]) -> float:
+    """Solve sum(max(K x emulated, need)) = (1 + HEADROOM) x sum(need) for K; all are [steps].
+
+    The left side rises with K, and is linear between the steps' own ratios of need to emulated.
+    """
+    ratio = need_wall_ns / emulated_ns
+    order = np.argsort(ratio)
+    ratio, need, emulated = ratio[order], need_wall_ns[order], emulated_ns[order]
+    allowed_ns = (1.0 + HEADROOM) * need.sum()
+    # With K between ratio i and i + 1, the steps up to i wait, and those behind it are late.
+    waiting_ns = np.cumsum(emulated)  # [steps]
+    late_ns = need.sum() - np.cumsum(need)  # [steps]
+    fits = ratio * waiting_ns + late_ns <= allowed_ns  # K = ratio i; the first always fits
+    at = int(np.flatnonzero(fits)[-1])
+    return float((allowed_ns - late_ns[at]) / waiting_ns[at])
+
+
+def round_dilation(dilation: float) -> float:
+    """To three significant digits, as people read it."""
+    return float(f"{dilation:.3g}")

@@ -1,0 +1,88 @@
+"""The epochs of a server's clock, and a run's stamps as one dilation would have made them.
+
+In an *epoch* an emulated second takes the same number of wall seconds. A file keeps stamps of the
+wall, and the epochs beside them; everything that measures takes stamps in *steady* ns, which are
+wall ns as if the dilation of the run's start had been that of all epochs: a difference of two,
+divided by that dilation, is emulated time. Without a change they are the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadgen.records.arrays import Float64s, Int64s
+from loadgen.records.result import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockEpoch:
+    """From `from_wall_ns` after the run's start (before it, if negative) an emulated second takes
+    `dilation` wall seconds; it is then `from_emulated_s` since the server's start.
+    """
+
+    epoch: int
+    from_wall_ns: int
+    from_emulated_s: float
+    dilation: float
+
+
+class SteadyTime:
+    """The steady time of wall stamps; `dilation` is the run's at its start.
+
+    Of an epoch that is missing between two others the mean of its time counts.
+    """
+
+    def __init__(self, epochs: Sequence[ClockEpoch], dilation: float) -> None:
+        """`epochs` are at least one, in their order."""
+        self._wall_ns = np.array([each.from_wall_ns for each in epochs], dtype=np.float64)
+        emulated_s = np.array([each.from_emulated_s for each in epochs])
+        self._steady_ns = (emulated_s - emulated_s[0]) * 1e9 * dilation
+        self._before = dilation / epochs[0].dilation  # steady per wall
+        self._after = dilation / epochs[-1].dilation
+        self._origin_ns = float(self._of(np.zeros(1))[0])
+
+    def of(self, wall_ns: Int64s) -> Int64s:
+        """Steady ns since the run's start, [stamps]; never falling where `wall_ns` does not."""
+        return np.rint(self._of(wall_ns.astype(np.float64)) - self._origin_ns).astype(np.int64)
+
+    def wall_s(self, from_steady_ns: int, to_steady_ns: int) -> float:
+        """Wall seconds between two steady times."""
+        ends = self._origin_ns + np.array([from_steady_ns, to_steady_ns], dtype=np.float64)
+        within = np.interp(ends, self._steady_ns, self._wall_ns)
+        within += np.minimum(0.0, ends - self._steady_ns[0]) / self._before
+        within += np.maximum(0.0, ends - self._steady_ns[-1]) / self._after
+        return float(within[1] - within[0]) / 1e9
+
+    def _of(self, wall_ns: Float64s) -> Float64s:
+        steady: Float64s = np.interp(wall_ns, self._wall_ns, self._steady_ns)
+        steady += np.minimum(0.0, wall_ns - self._wall_ns[0]) * self._before
+        steady += np.maximum(0.0, wall_ns - self._wall_ns[-1]) * self._after
+        return steady
+
+
+def changes(epochs: Sequence[ClockEpoch], dilation: float | None) -> bool:
+    """Whether the clock had another dilation than at the run's start, in `epochs` of the run."""
+    return dilation is not None and any(each.dilation != dilation for each in epochs)
+
+
+def steady_results(
+    results: Sequence[Result], epochs: Sequence[ClockEpoch], dilation: float | None
+) -> Sequence[Result]:
+    """The results with steady stamps; as they are where the dilation has always been the same."""
+    if dilation is None or not changes(epochs, dilation):
+        return results
+    time = SteadyTime(epochs, dilation)
+
+    def steady(result: Result) -> Result:
+        ends = np.array([result.intended_ns, result.sent_ns, result.ended_ns], dtype=np.int64)
+        intended_ns, sent_ns, ended_ns = time.of(ends).tolist()
+        return replace(
+            result,
+            intended_ns=intended_ns,
+            sent_ns=sent_ns,
+            ended_ns=ended_ns,
+            chunk_ns=time.of(result.chunk_ns),
+        )
+
+    return [steady(result) for result in results]
