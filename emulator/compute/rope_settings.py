@@ -2,10 +2,10 @@
 
 A config may say them under `rope_parameters` (newer), under `rope_scaling` (older), or both, with
 `rope_theta` inside or beside. transformers takes `rope_scaling` whole where it says anything, and
-`rope_parameters` otherwise; what is missing there is taken from beside. (Source: `convert_rope_params_to_dict` and
-`standardize_rope_params` of its modeling_rope_utils, for a model without settings by layer type,
-as Qwen3-MoE is.) What the
-kernels do not compute is refused here, with the setting's name.
+`rope_parameters` otherwise; what is missing there is taken from beside. (Source: its
+modeling_rope_utils, `convert_rope_params_to_dict` and `standardize_rope_params`, for a model
+without settings by layer type, as Qwen3-MoE is.) Settings that the kernels do not compute are
+refused here, by name.
 """
 
 import math

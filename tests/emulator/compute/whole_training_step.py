@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.compute.architecture import Architecture
-from emulator.compute.rope_settings import RopeSettings
 from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters, dense_layout, expert_layout
+from emulator.compute.rope_settings import RopeSettings
 from emulator.compute.training_experts import ExpertsTape, experts_backward, experts_forward
 from emulator.compute.training_layer import (
     AttentionTape,
