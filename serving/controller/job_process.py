@@ -13,6 +13,7 @@ from typing import Final
 
 import psutil
 
+from emulator.import_path import child_environment
 from serving.controller.handover_plan import JobSeen
 from serving.controller.job_record import JobRecord, kill_job, read_record, write_record
 from serving.daynight.handover import Failures, JobObserved, JobPhase
@@ -41,12 +42,12 @@ class JobProcess:
 
         `command[0]` is the path of a program.
         """
-        launcher = [sys.executable, "-m", "serving.controller.job_launcher", str(os.getpid())]
+        launcher = [sys.executable, "-P", "-m", "serving.controller.job_launcher"]
         output, created = str(self.directory / OUTPUT), os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             sys.executable,
-            [*launcher, *command],
-            os.environ,
+            [*launcher, str(os.getpid()), *command],
+            child_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, output, created, 0o644),
