@@ -15,6 +15,7 @@ import psutil
 
 from emulator.import_path import child_environment
 from serving.controller.handover_plan import JobSeen
+from serving.controller.job_failure import JobFailure
 from serving.controller.job_record import JobRecord, kill_job, read_record, write_record
 from serving.daynight.handover import Failures, JobObserved, JobPhase
 from serving.training import job_status
@@ -32,6 +33,7 @@ class JobProcess:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._starts = Failures()
+        self.failure: JobFailure | None = None
         self._stop_asked_s: float | None = None
         self._ours: JobRecord | None = None  # the last one that was seen since this server began
         self._first_step: int | None = None
@@ -78,7 +80,7 @@ class JobProcess:
         kill_job(self.directory)
 
     def forgive(self) -> None:
-        """Forget its failures: somebody wants it anew."""
+        """Try it anew, because somebody wants it; what made it fail stays known."""
         self._starts = Failures()
 
     def seen(self, now_s: float) -> JobSeen:
@@ -92,7 +94,7 @@ class JobProcess:
             self._note_progress(record, mine)
         else:
             phase = _phase_of_ended(mine)
-            self._note_end(record, phase, now_s)
+            self._note_end(record, phase, now_s, "" if mine is None else mine.message)
         observed = JobObserved(
             phase=phase,
             heard_s=max(record.started_s, 0.0 if mine is None else _written_s(self.directory)),
@@ -110,14 +112,19 @@ class JobProcess:
         if self._first_step is None:
             self._first_step = status.step
         if status.step > self._first_step:
-            self._starts = Failures()
+            self._starts, self.failure = Failures(), None
 
-    def _note_end(self, record: JobRecord, phase: JobPhase, now_s: float) -> None:
+    def _note_end(self, record: JobRecord, phase: JobPhase, now_s: float, said: str) -> None:
         if record == self._judged:
             return
         self._judged = record
         if phase in (JobPhase.CRASHED, JobPhase.FAILED):
             self._starts = Failures(count=self._starts.count + 1, last_s=now_s)
+            self.failure = JobFailure(
+                why=" ".join((said or self.last_words() or "it ended without a word").split()),
+                unix_s=now_s,
+                count=self._starts.count,
+            )
 
     def status(self) -> JobStatus | None:
         """What the job has last written; None before it has written anything."""

@@ -58,6 +58,7 @@ class EventKind(StrEnum):
     SLEEP = "sleep"
     DOOR = "door"
     ENGINE_GONE = "engine-gone"
+    JOB = "job"
 
 
 class Event(Plain, frozen=True, kw_only=True):

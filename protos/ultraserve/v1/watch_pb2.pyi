@@ -40,6 +40,8 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """No new request enters, or they enter again."""
     EVENT_KIND_ENGINE_GONE: _EventKind.ValueType  # 6
     """The engine is gone; there is nothing after it."""
+    EVENT_KIND_JOB: _EventKind.ValueType  # 8
+    """The training job has failed."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper): ...
 
@@ -56,6 +58,8 @@ EVENT_KIND_DOOR: EventKind.ValueType  # 5
 """No new request enters, or they enter again."""
 EVENT_KIND_ENGINE_GONE: EventKind.ValueType  # 6
 """The engine is gone; there is nothing after it."""
+EVENT_KIND_JOB: EventKind.ValueType  # 8
+"""The training job has failed."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
