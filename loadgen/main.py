@@ -13,6 +13,7 @@ from loadgen.commands import exit_codes
 from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.commands.standard_output import ReaderGone
 from loadgen.errors import LoadError
+from loadgen.import_path import seal_import_path
 
 PROGRAM: Final = "ultraserve-loadgen"
 COMMANDS: Final = {
@@ -27,6 +28,8 @@ TAKE_CLASSES: Final = ("run", "sweep")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: the process's); returns the exit code."""
+    if arguments is None:  # the process is this command's alone
+        seal_import_path()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(words)

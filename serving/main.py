@@ -10,6 +10,7 @@ from importlib.metadata import version
 from io import TextIOWrapper
 
 from emulator.errors import UltraServeError
+from emulator.import_path import seal_import_path
 
 _COMMANDS = (
     "serve",
@@ -60,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # bars and boxes, where the locale has none: "?"
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if argv is None:  # the process is this command's alone
+        seal_import_path()
     arguments = sys.argv[1:] if argv is None else argv
     parser = command_parser()
     args, unknown = parser.parse_known_args(arguments)

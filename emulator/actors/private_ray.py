@@ -21,6 +21,7 @@ from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined] 
 
 from emulator.actors import tokenless_call
 from emulator.errors import ConfigError
+from emulator.import_path import child_environment
 
 _TOKEN: Final = "RAY_AUTH_TOKEN"
 _TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
@@ -70,10 +71,11 @@ def wants_token(ray_address: str) -> bool:
     Raises:
         OSError: no cluster answers there, with what was met.
     """
-    without = {name: value for name, value in os.environ.items() if name not in _AUTHENTICATION}
+    environment = child_environment()
+    without = {name: value for name, value in environment.items() if name not in _AUTHENTICATION}
     try:
         asked = subprocess.run(
-            [sys.executable, "-m", tokenless_call.__name__, ray_address],
+            [sys.executable, "-P", "-m", tokenless_call.__name__, ray_address],
             env={**without, AUTH_MODE_ENV_VAR: "disabled"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

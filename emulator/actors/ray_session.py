@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from emulator.actors.chip_actor import ChipActor
@@ -33,6 +34,7 @@ from emulator.actors.ray_node import RayNode, spread_chips
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.actors.worker_nursery import WorkerNursery
 from emulator.errors import ConfigError
+from emulator.import_path import CODE_ROOT, SAFE_PATH, sealed_children
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,17 @@ _OWN_RAY_ENVIRONMENT = {
     # Seconds that Ray's own server may take to start: 30 were too few on a host with a load of 50.
     "RAY_gcs_server_port_wait_time_s": "120",
 }
+
+
+class _InstalledCode(JobConfig):  # type: ignore[misc]  # Ray's classes have no types
+    """A job whose workers import installed code alone.
+
+    Ray puts the driver's working directory before everything that a worker imports, and its
+    script's too, unless the job brings a directory of its own.
+    """
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,6 +141,7 @@ class RaySession:
             own_token(self._directory.path),
             loopback_only(),
             _environment(_OWN_RAY_ENVIRONMENT),
+            sealed_children(),
             _own_signal_handlers(),
             without_sigterm(),
         ):
@@ -135,6 +149,7 @@ class RaySession:
             with _interpreter(self._nursery.executable):
                 ray.init(
                     address="local",
+                    job_config=_InstalledCode(),
                     num_cpus=1,
                     num_gpus=0,
                     include_dashboard=False,
@@ -260,10 +275,11 @@ def _connect(ray_address: str) -> None:
     with _own_signal_handlers():
         ray.init(
             address=ray_address,
+            job_config=_InstalledCode(_py_driver_sys_path=[CODE_ROOT]),
             configure_logging=True,
             logging_level=logging.ERROR,
             log_to_driver=False,
-            runtime_env={"env_vars": _CHIP_ENVIRONMENT},
+            runtime_env={"env_vars": {**_CHIP_ENVIRONMENT, SAFE_PATH: "1"}},
         )
 
 

@@ -67,7 +67,7 @@ class WorkerNursery:
             listener.listen(_BACKLOG)
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, __file__, "--listen", str(listener.fileno())],
+                    [sys.executable, "-P", __file__, "--listen", str(listener.fileno())],
                     stdin=end,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[listener.fileno()],
@@ -179,8 +179,8 @@ def _become_worker(order: _Order) -> None:
 
 def _main(arguments: list[str]) -> None:
     if arguments[0] == "--listen":
-        # Ray's script looks beside itself for modules, and so must we for ours.
-        sys.path[0] = str(Path(__file__).resolve().parents[2])
+        # A worker imports us wherever it was started; installed packages come first.
+        sys.path.append(str(Path(__file__).resolve().parents[2]))
         _become_worker(_tend(socket.socket(fileno=int(arguments[1]))))
     else:
         _request(arguments[0], arguments[1], arguments[2:])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from emulator.compute.rope_settings import RopeSettings, read_rope_settings
 from emulator.errors import CheckpointError
 
 SUPPORTED = "Qwen3MoeForCausalLM"
@@ -31,7 +32,7 @@ class Architecture:
     max_context_tokens: int
     tied_embeddings: bool
     norm_eps: float
-    rope_theta: float
+    rope: RopeSettings
 
 
 def read_architecture(directory: Path) -> Architecture:
@@ -58,20 +59,20 @@ def architecture_from_config(config: Mapping[str, Any], path: str) -> Architectu
     names = [names] if isinstance(names, str) else names
     if names[0] != SUPPORTED:
         raise CheckpointError(f"{path}: architectures={names[0]}: only {SUPPORTED} is computed")
-    rope = config.get("rope_parameters") or {}
-    if not isinstance(rope, Mapping):
-        raise CheckpointError(f"{path}: rope_parameters={rope}: must be an object")
     _refuse_variants(config, path)
-    numbers = _Numbers({**config, **rope}, path)
+    numbers = _Numbers(config, path)
     heads, hidden = numbers.whole("num_attention_heads"), numbers.whole("hidden_size")
     spellings = ("num_experts", "num_local_experts")
     experts = next((key for key in spellings if key in config), spellings[0])
+    head_dim = hidden // heads if config.get("head_dim") is None else numbers.whole("head_dim")
+    if head_dim % 2:
+        raise CheckpointError(f"{path}: head_dim={head_dim}: must be even, as rotary pairs need")
     return Architecture(
         layers=numbers.whole("num_hidden_layers"),
         hidden=hidden,
         heads=heads,
         kv_heads=numbers.whole("num_key_value_heads"),
-        head_dim=hidden // heads if config.get("head_dim") is None else numbers.whole("head_dim"),
+        head_dim=head_dim,
         experts=numbers.whole(experts),
         experts_per_token=numbers.whole("num_experts_per_tok"),
         expert_intermediate=numbers.whole("moe_intermediate_size"),
@@ -80,7 +81,7 @@ def architecture_from_config(config: Mapping[str, Any], path: str) -> Architectu
         max_context_tokens=numbers.whole("max_position_embeddings"),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         norm_eps=numbers.real("rms_norm_eps", default=1e-6),
-        rope_theta=numbers.real("rope_theta", default=10_000.0),
+        rope=read_rope_settings(config, path),
     )
 
 
@@ -107,18 +108,14 @@ class _Numbers:
 
 
 def _refuse_variants(config: Mapping[str, Any], path: str) -> None:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
     variants = {
         "attention_bias": (bool(config.get("attention_bias")), "must be false"),
         "use_sliding_window": (bool(config.get("use_sliding_window")), "must be false"),
         "mlp_only_layers": (bool(config.get("mlp_only_layers")), "must be empty (all layers MoE)"),
         "decoder_sparse_step": (config.get("decoder_sparse_step", 1) != 1, "must be 1"),
         "hidden_act": (config.get("hidden_act", "silu") != "silu", "must be silu"),
-        "rope_type": (rope_type != "default", "must be default"),
         "quantization_config": (bool(config.get("quantization_config")), "must be absent"),
     }
     for key, (found, wanted) in variants.items():
         if found:
-            value = config.get(key, rope_type)
-            raise CheckpointError(f"{path}: {key}={value}: {wanted} to be computed here")
+            raise CheckpointError(f"{path}: {key}={config[key]}: {wanted} to be computed here")

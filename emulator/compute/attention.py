@@ -141,11 +141,12 @@ def _gather_rows(queries: F32, items: AttentionItems, kv_heads: int, tile: int) 
     return laid.reshape(kv_heads, item_count, 1, tiles, tile, head_dim)
 
 
-def scores_are_bounded(query_norm: F32, key_norm: F32) -> bool:
+def scores_are_bounded(query_norm: F32, key_norm: F32, *, rotation_gain: float = 1.0) -> bool:
     """Whether normalised queries and keys cannot give a score above `SAFE_SCORE`.
 
     A normalised vector times its weight [head_dim] is at most sqrt(head_dim) * max|weight| long, so
-    a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm|.
+    a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm|, times the square of
+    `rotation_gain`, by which the rotation lengthens both of them.
     """
-    longest = np.abs(query_norm).max() * np.abs(key_norm).max()
+    longest = np.abs(query_norm).max() * np.abs(key_norm).max() * rotation_gain**2
     return bool(np.sqrt(len(query_norm)) * longest <= SAFE_SCORE)

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from emulator.compute.architecture import Architecture, read_architecture
 from emulator.compute.attention import scores_are_bounded
+from emulator.compute.rope import attention_factor
 from emulator.compute.tiled_matmul import F32
 from emulator.errors import CheckpointError
 from emulator.specs.placement import EMPTY
@@ -221,7 +222,9 @@ def _load_layer(
         input_norm=input_norm,
         qkv=np.ascontiguousarray(np.concatenate(by_group, axis=1)[share].transpose(0, 2, 1)),
         head_norms=np.repeat([query_norm, key_norm], [group_heads, 1], axis=0),
-        scores_bounded=scores_are_bounded(query_norm, key_norm),
+        scores_bounded=scores_are_bounded(
+            query_norm, key_norm, rotation_gain=attention_factor(arch.rope.scaling)
+        ),
         output=np.ascontiguousarray(output_groups[share]),
         post_norm=post_norm,
         router=np.ascontiguousarray(router.T),

@@ -43,7 +43,7 @@ def embed(shard: ModelShard, batch: TokenBatch) -> F32:
 def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
     """Rotary angles of the batch, the same for every layer."""
     arch = shard.architecture
-    return rotation(batch.positions, arch.head_dim, arch.rope_theta)
+    return rotation(batch.positions, arch.head_dim, arch.rope)
 
 
 def attend(

@@ -1,10 +1,19 @@
 """Rotary position embedding (Su et al. 2021), halves split as in Hugging Face checkpoints."""
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.compute.rope_settings import (
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    RopeSettings,
+    YarnScaling,
+)
 from emulator.compute.tiled_matmul import F32
 
 
@@ -16,18 +25,76 @@ class Rotation:
     sin: F32
 
 
-def rotation(positions: NDArray[np.int64], head_dim: int, theta: float) -> Rotation:
+def rotation(positions: NDArray[np.int64], head_dim: int, rope: RopeSettings) -> Rotation:
     """Make the angles of `positions` [tokens].
 
     Exponents, powers, inverse frequencies and angles are each rounded to float32 where the
     reference implementation does, so that long contexts rotate by the very same angles.
     """
+    angles = positions.astype(np.float32)[:, None] * inverse_frequencies(head_dim, rope)
+    cos, sin = np.cos(angles)[:, None, :], np.sin(angles)[:, None, :]
+    gain = np.float32(attention_factor(rope.scaling))
+    return Rotation(cos=cos * gain, sin=sin * gain)
+
+
+def attention_factor(scaling: RopeScaling | None) -> float:
+    """What a rotation multiplies the length of a query and of a key by."""
+    return scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
+
+
+@lru_cache(maxsize=16)
+def inverse_frequencies(head_dim: int, rope: RopeSettings) -> F32:
+    """Radians per position of each pair, [head_dim / 2]; not to be written to."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     # Its power is the exact one, rounded; that of numpy's float32 is often the number beside it.
-    powers = (theta ** exponents.astype(np.float64)).astype(np.float32)
-    inverse_frequency = np.float32(1.0) / powers  # [head_dim / 2]
-    angles = positions.astype(np.float32)[:, None] * inverse_frequency  # [tokens, head_dim / 2]
-    return Rotation(cos=np.cos(angles)[:, None, :], sin=np.sin(angles)[:, None, :])
+    powers = (rope.theta ** exponents.astype(np.float64)).astype(np.float32)
+    plain: F32 = np.float32(1.0) / powers
+    scaling = rope.scaling
+    if isinstance(scaling, LinearScaling):
+        scaled: F32 = plain / np.float32(scaling.factor)
+    elif isinstance(scaling, Llama3Scaling):
+        scaled = _llama3(plain, scaling)
+    elif isinstance(scaling, YarnScaling):
+        scaled = _yarn(plain, powers, head_dim, rope.theta, scaling)
+    else:
+        scaled = plain
+    scaled.setflags(write=False)
+    return scaled
+
+
+def _llama3(plain: F32, scaling: Llama3Scaling) -> F32:
+    """Divide waves that are long for the pretrained context; `plain` [head_dim / 2]."""
+    factor, context = np.float32(scaling.factor), np.float32(scaling.original_context_tokens)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    wavelength = np.float32(2 * math.pi) * (np.float32(1.0) / plain)
+    waves = context * (np.float32(1.0) / wavelength)  # in the pretrained context
+    smooth = (waves - np.float32(low)) / np.float32(high - low)
+    between = (np.float32(1.0) - smooth) * plain / factor + smooth * plain
+    is_long = wavelength > np.float32(scaling.original_context_tokens / low)
+    is_short = wavelength < np.float32(scaling.original_context_tokens / high)
+    scaled: F32 = np.where(is_long, plain / factor, np.where(is_short, plain, between))
+    return scaled
+
+
+def _yarn(plain: F32, powers: F32, head_dim: int, theta: float, scaling: YarnScaling) -> F32:
+    """Blend interpolated and `plain` frequencies [head_dim / 2] along the ramp of YaRN."""
+
+    def pair_of(turns: float) -> float:
+        """The pair, as a fraction, that turns so often in the pretrained context."""
+        context = scaling.original_context_tokens
+        return head_dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_of(scaling.beta_fast), pair_of(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low if high != low else 0.001
+    pairs = np.arange(head_dim // 2, dtype=np.float32)
+    ramp = np.clip((pairs - np.float32(low)) / np.float32(width), 0, 1)
+    kept = np.float32(1.0) - ramp
+    interpolated = np.float32(1.0) / (np.float32(scaling.factor) * powers)
+    blended: F32 = interpolated * (np.float32(1.0) - kept) + plain * kept
+    return blended
 
 
 def rotate(x: F32, angles: Rotation) -> F32:

@@ -21,7 +21,8 @@ from emulator.compute.causal_attention import (
 )
 from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters
-from emulator.compute.rope import rotation
+from emulator.compute.rope import attention_factor, rotation
+from emulator.compute.rope_settings import RopeSettings
 from emulator.compute.tiled_matmul import F32
 from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 
@@ -61,7 +62,11 @@ def attend_forward(
     rotated[-arch.kv_heads :] = qkv.reshape(rotated.shape)[-arch.kv_heads :]
     as_operand(rotated, precision)
     query, key, value = _parts(rotated, shape, arch)
-    bounded = scores_are_bounded(weights[f"{prefix}.query_norm"], weights[f"{prefix}.key_norm"])
+    bounded = scores_are_bounded(
+        weights[f"{prefix}.query_norm"],
+        weights[f"{prefix}.key_norm"],
+        rotation_gain=attention_factor(arch.rope.scaling),
+    )
     inputs = AttentionInputs(
         query=query, key=key, value=value, bounded=bounded, precision=precision
     )
@@ -133,9 +138,9 @@ def _parts(heads: F32, shape: BatchShape, arch: Architecture) -> tuple[F32, F32,
 
 
 @lru_cache(maxsize=16)
-def _angles(length: int, head_dim: int, theta: float, dtype: str) -> tuple[F32, F32]:
+def _angles(length: int, head_dim: int, rope: RopeSettings, dtype: str) -> tuple[F32, F32]:
     """Cosine and sine of every position, [head_dim / 2, 1, length] each."""
-    angles = rotation(np.arange(length), head_dim, theta)
+    angles = rotation(np.arange(length), head_dim, rope)
     cos, sin = angles.cos[:, 0].T, angles.sin[:, 0].T
     return cos[:, None].astype(dtype, order="C"), sin[:, None].astype(dtype, order="C")
 
@@ -144,7 +149,7 @@ def _rotate(
     x: F32, shape: BatchShape, arch: Architecture, *, out: F32 | None = None, back: bool = False
 ) -> F32:
     """Rotate `x` [heads, head_dim, tokens] by each token's position, or `back`; into `out`."""
-    cos, sin = _angles(shape.length, arch.head_dim, arch.rope_theta, x.dtype.name)
+    cos, sin = _angles(shape.length, arch.head_dim, arch.rope, x.dtype.name)
     if back:
         sin = -sin
     out = np.empty_like(x) if out is None else out

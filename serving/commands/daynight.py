@@ -172,8 +172,8 @@ def _job_lines(job: JobState) -> Iterator[str]:
             f"  step {job.step:,}, {job.tokens:,} tokens{loss}; {job.emulated_s:.3f} emulated s, "
             f"{job.joules:,.0f} J; checkpoint {saved}"
         )
-    if job.failures:
-        yield f"  failed {job.failures} times in a row, the last time: {job.trouble}"
+    if job.trouble:
+        yield f"  {job.trouble}"
 
 
 def _lease_row(lease: LeaseState) -> tuple[str, ...]:

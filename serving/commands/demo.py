@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from emulator.errors import ConfigError
+from emulator.import_path import child_environment
 from serving.commands.front_door_arguments import API_KEY_VARIABLE
 from serving.errors import ServerFailed
 
@@ -87,7 +88,7 @@ def _say(line: str) -> None:
 
 def _load(args: argparse.Namespace, port: int) -> int:
     command = [
-        *(sys.executable, "-m", "loadgen", "run"),
+        *(sys.executable, "-P", "-m", "loadgen", "run"),
         *("--url", f"http://{_HOST}:{port}"),
         *("--requests", str(args.requests)),
         *("--speedup", str(args.speedup)),
@@ -96,7 +97,7 @@ def _load(args: argparse.Namespace, port: int) -> int:
     trace = args.trace or _recorded_trace()
     if trace is not None:
         command += ["--trace", str(trace)]
-    return subprocess.run(command, check=False).returncode
+    return subprocess.run(command, env=child_environment(), check=False).returncode
 
 
 def _recorded_trace() -> Path | None:
@@ -109,16 +110,17 @@ def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
     """Start `ultraserve serve` in a session of its own; stop it whatever happens."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         command = [
-            *(sys.executable, "-m", "serving.main", "serve"),
+            *(sys.executable, "-P", "-m", "serving.main", "serve"),
             *("--model", args.model, "--chips", str(args.chips), "--clock", args.clock),
             *("--host", _HOST, "--port", str(port), "--control-port", "0"),
             # Small steps: what a host computes least fast against its emulated time is prefill.
             *("--max-num-batched-tokens", "256", "--max-num-seqs", "32"),
             "--disable-uvicorn-access-log",
         ]
-        _say(f"Starting {args.chips} emulated chips and vLLM: ultraserve {' '.join(command[3:])}")
+        _say(f"Starting {args.chips} emulated chips and vLLM: ultraserve {' '.join(command[4:])}")
         # A key that a user keeps for other servers would keep the demo's own load out.
-        environment = {name: word for name, word in os.environ.items() if name != API_KEY_VARIABLE}
+        environment = child_environment()
+        environment.pop(API_KEY_VARIABLE, None)
         server = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

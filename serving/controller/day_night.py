@@ -23,6 +23,7 @@ from serving.controller.demand_meter import BUCKET_S, Arrivals, DemandMeter, las
 from serving.controller.engine_call import Engine, EngineFailed, EngineGone, ask
 from serving.controller.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
 from serving.controller.handover_tries import HandoverTries
+from serving.controller.job_failure import JobFailure, NextTry, failure_words, next_try
 from serving.controller.job_process import JobProcess
 from serving.controller.job_record import end_job
 from serving.controller.lease_notes import LeaseNotes
@@ -122,6 +123,8 @@ class DayNight:
         self._decided: tuple[int, float] | None = None  # groups that are to serve, since when
         self.restarts = 0
         self.trouble = ""
+        self.on_job_failure: Callable[[str], None] | None = None
+        self._told_failure: JobFailure | None = None
         self._task: asyncio.Task[None] | None = None
         self.set_policy(settings.policy)
 
@@ -246,7 +249,7 @@ class DayNight:
             self._decided = (decision.serving_groups, observed.now_s)
         self.tries.look(groups, desired, now_s)
         self.returns.look(groups, desired, watch.emulated_s)
-        return Look(
+        look = Look(
             now_s=now_s,
             watch=watch,
             observed=observed,
@@ -254,6 +257,30 @@ class DayNight:
             groups=groups,
             desired=desired,
             job=self.job.seen(now_s),
+        )
+        self._tell_of_failure(look)
+        return look
+
+    def _tell_of_failure(self, look: Look) -> None:
+        """A new failure of the job is logged, and told to who listens: once."""
+        failure, before = self.job.failure, self._told_failure
+        self._told_failure = failure
+        if failure is None or failure is before:
+            return
+        words = f"the training job {failure_words(failure, self.next_try(look))}"
+        logger.warning(words)
+        if self.on_job_failure is not None:
+            self.on_job_failure(words)
+
+    def next_try(self, look: Look) -> NextTry:
+        """What follows a failure of the job, as things stand."""
+        status = self.job.status()
+        saved = status is not None and bool(status.checkpoint)
+        return next_try(
+            look.job.observed,
+            wanted=Phase.TRAINING in look.desired,
+            checkpoint_step=status.checkpoint_step if saved and status is not None else None,
+            limits=self._limits,
         )
 
     def _observation(self, watch: WatchReply, groups: Sequence[Group]) -> Observation:

@@ -17,6 +17,7 @@ from serving.controller.day_night_state import (
     GroupState,
     JobState,
 )
+from serving.controller.job_failure import failure_words
 from serving.daynight.demand import Demand
 from serving.daynight.history import BUCKETS_MAX
 from serving.daynight.observation import Observation
@@ -85,6 +86,7 @@ def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
 
 def _job_state(day_night: DayNight, look: Look) -> JobState:
     seen, status = look.job.observed, day_night.job.status()
+    failure, following = day_night.job.failure, day_night.next_try(look)
     told = JobState(
         phase=seen.phase,
         directory=str(day_night.job.directory),
@@ -99,7 +101,9 @@ def _job_state(day_night: DayNight, look: Look) -> JobState:
         watts=0.0,
         checkpoint_step=None,
         failures=seen.starts.count,
-        trouble=day_night.job.last_words() if seen.starts.count else "",
+        trouble="" if failure is None else failure_words(failure, following),
+        failed_unix_s=None if failure is None else failure.unix_s,
+        next_try_unix_s=None if failure is None else following.unix_s,
     )
     if status is None:
         return told

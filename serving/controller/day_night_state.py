@@ -48,7 +48,10 @@ class JobState(Plain, frozen=True, kw_only=True):
         loss: of the last step, nats per token; `held_out_loss` of the last evaluation.
         emulated_s: that it has trained; `joules` and `watts` of its chips.
         checkpoint_step: of the newest whole checkpoint.
-        failures: failed starts and crashes in a row; `trouble` is what the last one said.
+        failures: failed starts and crashes in a row.
+        trouble: of the last failure when it was, why, what is tried next and when, by the wall;
+            empty once the job has done a step again. Asking for it anew does not empty it.
+        failed_unix_s: when that was; `next_try_unix_s` is when a start is due. None without.
     """
 
     phase: JobPhaseWord
@@ -65,6 +68,8 @@ class JobState(Plain, frozen=True, kw_only=True):
     checkpoint_step: Count | None
     failures: Count
     trouble: str
+    failed_unix_s: float | None = None
+    next_try_unix_s: float | None = None
 
 
 class ForecastState(Plain, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ def job_command(
     """
     sequences = max(BATCH_SEQUENCES, chips_max)
     rate = LEARNING_RATE if training.learning_rate is None else training.learning_rate
-    command = [sys.executable, "-m", "serving.main", "train"]
+    command = [sys.executable, "-P", "-m", "serving.main", "train"]
     command += ["--weights", str(training.weights_dir), "--output", str(training.directory)]
     command += ["--system", training.system, "--chips", str(len(chips))]
     command += ["--first-chip", str(training.first_chip + min(chips))]

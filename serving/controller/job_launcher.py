@@ -1,6 +1,6 @@
 """Becomes the training job: a program that outlives its server by no more than one checkpoint.
 
-    python -m serving.controller.job_launcher PARENT_PID COMMAND...
+    python -P -m serving.controller.job_launcher PARENT_PID COMMAND...
 
 The server's process may end without a word, so the kernel is asked to tell the job when it does,
 with the SIGTERM on which a job saves and ends. Importing this must cost nothing: it runs before

@@ -13,7 +13,9 @@ from typing import Final
 
 import psutil
 
+from emulator.import_path import child_environment
 from serving.controller.handover_plan import JobSeen
+from serving.controller.job_failure import JobFailure
 from serving.controller.job_record import JobRecord, kill_job, read_record, write_record
 from serving.daynight.handover import Failures, JobObserved, JobPhase
 from serving.training import job_status
@@ -31,6 +33,7 @@ class JobProcess:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._starts = Failures()
+        self.failure: JobFailure | None = None
         self._stop_asked_s: float | None = None
         self._ours: JobRecord | None = None  # the last one that was seen since this server began
         self._first_step: int | None = None
@@ -41,12 +44,12 @@ class JobProcess:
 
         `command[0]` is the path of a program.
         """
-        launcher = [sys.executable, "-m", "serving.controller.job_launcher", str(os.getpid())]
+        launcher = [sys.executable, "-P", "-m", "serving.controller.job_launcher"]
         output, created = str(self.directory / OUTPUT), os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             sys.executable,
-            [*launcher, *command],
-            os.environ,
+            [*launcher, str(os.getpid()), *command],
+            child_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, output, created, 0o644),
@@ -77,7 +80,7 @@ class JobProcess:
         kill_job(self.directory)
 
     def forgive(self) -> None:
-        """Forget its failures: somebody wants it anew."""
+        """Try it anew, because somebody wants it; what made it fail stays known."""
         self._starts = Failures()
 
     def seen(self, now_s: float) -> JobSeen:
@@ -91,7 +94,7 @@ class JobProcess:
             self._note_progress(record, mine)
         else:
             phase = _phase_of_ended(mine)
-            self._note_end(record, phase, now_s)
+            self._note_end(record, phase, now_s, "" if mine is None else mine.message)
         observed = JobObserved(
             phase=phase,
             heard_s=max(record.started_s, 0.0 if mine is None else _written_s(self.directory)),
@@ -109,14 +112,19 @@ class JobProcess:
         if self._first_step is None:
             self._first_step = status.step
         if status.step > self._first_step:
-            self._starts = Failures()
+            self._starts, self.failure = Failures(), None
 
-    def _note_end(self, record: JobRecord, phase: JobPhase, now_s: float) -> None:
+    def _note_end(self, record: JobRecord, phase: JobPhase, now_s: float, said: str) -> None:
         if record == self._judged:
             return
         self._judged = record
         if phase in (JobPhase.CRASHED, JobPhase.FAILED):
             self._starts = Failures(count=self._starts.count + 1, last_s=now_s)
+            self.failure = JobFailure(
+                why=" ".join((said or self.last_words() or "it ended without a word").split()),
+                unix_s=now_s,
+                count=self._starts.count,
+            )
 
     def status(self) -> JobStatus | None:
         """What the job has last written; None before it has written anything."""

@@ -112,6 +112,8 @@ class ControlServer:
         self.watch = EngineWatch(engine, parts.door)
         self._health = health.aio.HealthServicer()
         self.watch.on_gone = self._engine_gone
+        if parts.day_night is not None:
+            parts.day_night.on_job_failure = self.watch.job_failed
         hardware = parts.hardware or HardwareWatch(engine)
         self._looks = ConsoleLooks(
             engine,

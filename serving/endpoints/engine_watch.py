@@ -193,6 +193,11 @@ class EngineWatch:
         self._take_door()
         self._tell()
 
+    def job_failed(self, words: str) -> None:
+        """The training job has failed; `words` say why, and what follows."""
+        self._add(Change(kind=EventKind.JOB, words=words))
+        self._tell()
+
     async def _poll(self) -> None:
         """Look until the end; what is our own mistake is one, and in the log."""
         try:

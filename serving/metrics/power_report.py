@@ -4,7 +4,7 @@ from serving.metrics.machine_state import Count, Plain
 
 
 class ChipPower(Plain, frozen=True, kw_only=True):
-    """What one chip drew in the last step, or draws at idle."""
+    """What one chip draws: the mean of the last emulated seconds."""
 
     chip: Count
     watts: float
@@ -52,8 +52,9 @@ class PowerReport(Plain, frozen=True, kw_only=True):
     """Everything about power.
 
     Attributes:
-        chip_watts: of all chips in the last step, or at idle; `it_watts` is the racks' input and
-            `facility_watts` the utility's meter, both with the chips' share of all the rest.
+        chip_watts: of all chips, the mean of the last emulated seconds; `it_watts` is the racks'
+            input and `facility_watts` the utility's meter, both with the chips' share of all the
+            rest.
             `parts_watts` are the latter by part.
         chip_budget_watts: what a chip may draw; `provisioned_watts` is the chips' share of what the
             racks are given, before cooling.

@@ -1,6 +1,6 @@
 """Keeps the engine's own Prometheus families at the values of the newest snapshot."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
@@ -11,7 +11,7 @@ from serving.metrics.snapshot import Snapshot
 
 _WALL_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
 
-_MEANS: Final = ("chip_watts", "facility_watts")
+_MEANS: Final = frozenset({"chip_watts", "facility_watts"})
 
 
 class Recorder:
@@ -35,7 +35,7 @@ class Recorder:
         self._wall_ttft = histogram(WALL_TTFT, registry, _WALL_BUCKETS_S)
         self._wall_e2e = histogram(WALL_E2E, registry, _WALL_BUCKETS_S)
         self._last: Snapshot | None = None
-        self._looked = False
+        self._looked_s: float | None = None  # emulated, of the newest look
 
     @property
     def last(self) -> Snapshot | None:
@@ -46,19 +46,26 @@ class Recorder:
         """Take over `snapshot`; an older one than the last moves counters at most.
 
         One of a look that was `looked` at has watts that are means. From the first of them on
-        those are shown, and no longer what single steps drew.
+        those of the newest look are shown, however new a step's snapshot is, and no longer what
+        single steps drew: they stand on one page with other figures of that look.
         """
-        self._looked = self._looked or looked
+        if looked and (self._looked_s is None or snapshot.emulated_s >= self._looked_s):
+            self._looked_s = snapshot.emulated_s
+            self._set(snapshot, _MEANS)
         if self._last is None or snapshot.emulated_s >= self._last.emulated_s:
             self._last = snapshot
-            for field, each in self._gauges.items():
-                if looked or not self._looked or field not in _MEANS:
-                    each.set(getattr(snapshot, field))
+            self._set(snapshot, self._gauges.keys() - _MEANS)
+            if self._looked_s is None:
+                self._set(snapshot, _MEANS)
         for field, total in self._counters.items():
             now = getattr(snapshot, field)
             if now > self._totals[field]:
                 total.inc(now - self._totals[field])
                 self._totals[field] = now
+
+    def _set(self, snapshot: Snapshot, fields: Collection[str]) -> None:
+        for field in fields:
+            self._gauges[field].set(getattr(snapshot, field))
 
     def observe_wall(self, ttft_s: list[float], e2e_s: list[float]) -> None:
         """Add latencies in wall seconds under names of their own."""

@@ -63,6 +63,7 @@ class EventKind(StrEnum):
     DOOR = "door"
     ENGINE_GONE = "engine-gone"
     STALL = "stall"
+    JOB = "job"
 
 
 class Event(Plain, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """The meters of a running engine: tokens, chips, steps. They count steps, and what lies beyond."""
 
 from collections.abc import Collection
+from dataclasses import replace as replace_fields
 from typing import Final
 
 from msgspec.structs import replace
@@ -9,10 +10,11 @@ from emulator.model import ENGINE_NAMES, Machine, StepBatch, StepCost, ceilings_
 from emulator.units import NS_PER_S
 from serving.metrics.control_call import HardwareReply
 from serving.metrics.machine_state import MachineState
+from serving.metrics.snapshot import Snapshot
 from serving.metrics.telemetry import Telemetry
 from serving.plugin.chip_counters import ChipCounters, Int64s
 from serving.plugin.engine_time import EngineTime, MachineTotals
-from serving.plugin.hardware_look import Now, hardware_report
+from serving.plugin.hardware_look import Now, StateNow, hardware_report, metered_state
 from serving.plugin.step_history import StepHistory
 from serving.plugin.token_meter import TokenMeter
 
@@ -87,6 +89,19 @@ class EngineMeters:
         self._time.spend(joules)
         self._beyond_joules += self._time.facility_joules - before
         self._chips.add_beyond(joules, chips)
+
+    def metered(self, state: MachineState) -> MachineState:
+        """The state up to now: the clock's present, and the watts of the window that ends then."""
+        now = StateNow(ns=self._time.now_ns, state=state)
+        return metered_state(now, self._machine, self._chips, self._ceilings.idle_watts)
+
+    def snapshot(self, totals: MachineTotals, state: MachineState) -> Snapshot:
+        """All totals up to now, beside a `state` that was `metered`."""
+        return replace_fields(
+            self._time.snapshot(totals, now_ns=self._time.now_ns),
+            chip_watts=state.chip_watts,
+            facility_watts=state.facility_watts,
+        )
 
     def look(
         self, totals: MachineTotals, telemetry: Telemetry, state: MachineState

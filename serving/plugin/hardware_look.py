@@ -24,15 +24,42 @@ FAULTS_SHOWN_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
-    """What the engine's parts say of one moment; `snapshot` and `telemetry` are up to now."""
+class StateNow:
+    """The machine's state at one moment."""
 
     ns: int
+    state: MachineState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now(StateNow):
+    """What the engine's parts say of one moment; `snapshot` and `telemetry` are up to now."""
+
     elapsed_s: float  # since the energy meter's start
     snapshot: Snapshot
     telemetry: Telemetry
-    state: MachineState
     tokens: TokenTotals | None  # of the window that ends now
+
+
+def metered_state(
+    now: StateNow, machine: Machine, counters: ChipCounters, idle_watts: float
+) -> MachineState:
+    """The state with the moment's clock, and the watts of the window that ends then.
+
+    Every view of the engine shows these: `state`, `watch`, power, dashboards and metrics.
+    """
+    watts = _watts(now, counters, idle_watts)
+    chip_watts = float(watts.sum())
+    return structs.replace(
+        now.state,
+        emulated_s=now.ns / NS_PER_S,
+        chips=tuple(
+            structs.replace(chip, watts=each)
+            for chip, each in zip(now.state.chips, watts.tolist(), strict=True)
+        ),
+        chip_watts=chip_watts,
+        facility_watts=machine.cost_model.facility_watts(chip_watts),
+    )
 
 
 def hardware_report(
@@ -45,24 +72,14 @@ def hardware_report(
     """The report, and the moment's snapshot with the window's watts."""
     window_s, _ = counters.window(now.ns)
     capacity = machine.link_capacity_bytes_per_s()
-    watts = _watts(now, counters, ceilings.idle_watts)
-    chip_watts = float(watts.sum())
-    snapshot = replace(
-        now.snapshot,
-        chip_watts=chip_watts,
-        facility_watts=machine.cost_model.facility_watts(chip_watts),
-    )
-    chips = tuple(
-        structs.replace(chip, watts=each)
-        for chip, each in zip(now.state.chips, watts.tolist(), strict=True)
-    )
     faults = now.state.faults
     state = structs.replace(
-        now.state,
-        chips=chips,
-        chip_watts=chip_watts,
-        facility_watts=snapshot.facility_watts,
+        metered_state(now, machine, counters, ceilings.idle_watts),
         faults=faults[-FAULTS_SHOWN_MAX:],
+    )
+    watts: Float64s = np.array([chip.watts for chip in state.chips])
+    snapshot = replace(
+        now.snapshot, chip_watts=state.chip_watts, facility_watts=state.facility_watts
     )
     kinds = Counter(record.fault.kind for record in faults)
     report = HardwareReport(
@@ -70,7 +87,10 @@ def hardware_report(
         window_s=window_s,
         state=state,
         telemetry=structs.replace(
-            now.telemetry, chip_watts=chip_watts, facility_watts=snapshot.facility_watts
+            now.telemetry,
+            emulated_s=state.emulated_s,
+            chip_watts=state.chip_watts,
+            facility_watts=state.facility_watts,
         ),
         power=power_report(SystemPower(machine.system), state, snapshot, now.tokens),
         meters=_meters(now, counters, ceilings, watts, capacity),
@@ -87,7 +107,7 @@ def hardware_report(
     return report, snapshot
 
 
-def _watts(now: Now, counters: ChipCounters, idle_watts: float) -> Float64s:
+def _watts(now: StateNow, counters: ChipCounters, idle_watts: float) -> Float64s:
     """What each chip draws, [chips]: the mean over the window's steps and the idle time in it.
 
     A lost chip draws nothing. A chip that trains draws what its job says. What chips draw beyond
@@ -105,7 +125,7 @@ def _watts(now: Now, counters: ChipCounters, idle_watts: float) -> Float64s:
     return watts * _powered(now)
 
 
-def _powered(now: Now) -> Float64s:
+def _powered(now: StateNow) -> Float64s:
     """1 for each chip that is there, 0 for one that is lost: it does and draws nothing, [chips]."""
     return np.array([float(chip.health is not ChipHealth.LOST) for chip in now.state.chips])
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine, SystemPower, ceilings_of
+from emulator.model import Machine, ceilings_of
 from emulator.sim.clock import Clock
 from emulator.specs.step import RankOutput, RankStep
 from emulator.units import NS_PER_S
@@ -28,6 +28,7 @@ from serving.metrics.control_call import (
     ExpertLoadReply,
     ExpertLoadRequest,
     FaultReport,
+    HardwareReply,
     HardwareRequest,
     HealReport,
     HealRequest,
@@ -73,7 +74,6 @@ from serving.plugin.machine_report import machine_state
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.model_versions import ModelVersions
 from serving.plugin.placement_pages import placement_page
-from serving.plugin.power_figures import power_report
 from serving.plugin.step_energy import StepEnergy
 from serving.plugin.step_report import StepReport
 from serving.plugin.step_wish import StepWish
@@ -305,6 +305,7 @@ class LiveEngine:
             queues=self._heard.rank_states,
             kv_blocks=self._kv_blocks,
         )
+        state = self._meters.metered(state)
         ranks = [
             structs.replace(rank, version=self._versions.number_of(rank.rank))
             for rank in state.ranks
@@ -344,15 +345,13 @@ class LiveEngine:
             case PlacementRequest():
                 return PlacementReply(page=placement_page(self._live.machine, request.first_layer))
             case PowerRequest():
-                power = SystemPower(self._deployment.system)
-                window = self._meters.tokens.window()
-                return PowerReply(report=power_report(power, self.state(), snapshot, window))
+                return PowerReply(report=self._look().report.power)
             case HardwareRequest():
-                return self._meters.look(self._totals(), self._telemetry(), self.state())
+                return self._look()
             case ExpertLoadRequest():
                 return ExpertLoadReply(load=self._experts.load)
         return TelemetryReply(
-            telemetry=self._telemetry(),
+            telemetry=self._telemetry(self.state()),
             faults=self._live.faults.records[-FAULTS_TOLD_MAX:],
             fault_events=self._live.faults.events,
             leases=self._leases.states,
@@ -360,9 +359,13 @@ class LiveEngine:
             sleep=self._sleep.state(),
         )
 
-    def _telemetry(self) -> Telemetry:
+    def _look(self) -> HardwareReply:
+        state = self.state()
+        return self._meters.look(self._totals(), self._telemetry(state), state)
+
+    def _telemetry(self, state: MachineState) -> Telemetry:
         return telemetry_look(
-            self._time.snapshot(self._totals()),
+            self._meters.snapshot(self._totals(), state),
             self._meters.tokens.totals,
             self._heard,
             now_s=self._time.now_s,

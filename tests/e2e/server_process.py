@@ -31,6 +31,7 @@ _GONE_TIMEOUT_S = 30.0
 _SHARED = Path("/dev/shm")
 
 ULTRASERVE = (sys.executable, "-m", "serving.main")
+ULTRASERVE_SCRIPT = (str(Path(sys.executable).with_name("ultraserve")),)
 VLLM = (str(Path(sys.executable).with_name("vllm")),)
 
 Process = tuple[int, float]  # a process id may be used again; with its start it is one process
@@ -57,8 +58,10 @@ class ServerProcess:
         port: int,
         control_port: int = 0,
         environment: Mapping[str, str] = MappingProxyType({}),
+        cwd: Path = ROOT,
     ) -> None:
         self.port = port
+        self._cwd = cwd
         self._environment = environment
         self.control_port = control_port
         self.url = f"http://{HOST}:{port}"
@@ -73,7 +76,7 @@ class ServerProcess:
         self._log = (self.folder / "log").open("w+")
         self._popen = subprocess.Popen(
             self._command,
-            cwd=ROOT,
+            cwd=self._cwd,
             env=os.environ | self.own_environment | self._environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -263,6 +266,7 @@ def started(
     command: Sequence[str],
     *arguments: str,
     environment: Mapping[str, str] = MappingProxyType({}),
+    cwd: Path = ROOT,
 ) -> Iterator[ServerProcess]:
     """Start `command serve` with `arguments` on free ports; stock vLLM has no control service.
 
@@ -270,7 +274,7 @@ def started(
     """
     port, control_port = free_port(), 0
     ports = ["--port", str(port)]
-    if command == ULTRASERVE:
+    if command in (ULTRASERVE, ULTRASERVE_SCRIPT):
         control_port = free_port()
         ports += ["--control-port", str(control_port)]
     with ServerProcess(
@@ -281,5 +285,6 @@ def started(
         port=port,
         control_port=control_port,
         environment=environment,
+        cwd=cwd,
     ) as server:
         yield server

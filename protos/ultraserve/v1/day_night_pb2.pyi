@@ -324,6 +324,8 @@ class JobState(_message.Message):
     CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    FAILED_UNIX_S_FIELD_NUMBER: _builtins.int
+    NEXT_TRY_UNIX_S_FIELD_NUMBER: _builtins.int
     phase: Global___JobPhase.ValueType
     directory: _builtins.str
     pid: _builtins.int
@@ -337,8 +339,14 @@ class JobState(_message.Message):
     watts: _builtins.float
     checkpoint_step: _builtins.int
     failures: _builtins.int
-    """Failed starts and crashes in a row, and what the last one said."""
+    """Failed starts and crashes in a row."""
     trouble: _builtins.str
+    """Of the last failure when it was, why, what is tried next and when, by the wall; empty once the
+    job has done a step again.
+    """
+    failed_unix_s: _builtins.float
+    """When that was, and when a start is due; Unix time."""
+    next_try_unix_s: _builtins.float
     @_builtins.property
     def chips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Those that it was started with, numbered in the partition."""
@@ -360,25 +368,35 @@ class JobState(_message.Message):
         checkpoint_step: _builtins.int | None = ...,
         failures: _builtins.int = ...,
         trouble: _builtins.str = ...,
+        failed_unix_s: _builtins.float | None = ...,
+        next_try_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_held_out_loss", b"_held_out_loss", "_loss", b"_loss", "_pid", b"_pid", "checkpoint_step", b"checkpoint_step", "held_out_loss", b"held_out_loss", "loss", b"loss", "pid", b"pid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_failed_unix_s", b"_failed_unix_s", "_held_out_loss", b"_held_out_loss", "_loss", b"_loss", "_next_try_unix_s", b"_next_try_unix_s", "_pid", b"_pid", "checkpoint_step", b"checkpoint_step", "failed_unix_s", b"failed_unix_s", "held_out_loss", b"held_out_loss", "loss", b"loss", "next_try_unix_s", b"next_try_unix_s", "pid", b"pid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_held_out_loss", b"_held_out_loss", "_loss", b"_loss", "_pid", b"_pid", "checkpoint_step", b"checkpoint_step", "chips", b"chips", "directory", b"directory", "emulated_s", b"emulated_s", "failures", b"failures", "held_out_loss", b"held_out_loss", "joules", b"joules", "loss", b"loss", "phase", b"phase", "pid", b"pid", "step", b"step", "tokens", b"tokens", "trouble", b"trouble", "watts", b"watts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_failed_unix_s", b"_failed_unix_s", "_held_out_loss", b"_held_out_loss", "_loss", b"_loss", "_next_try_unix_s", b"_next_try_unix_s", "_pid", b"_pid", "checkpoint_step", b"checkpoint_step", "chips", b"chips", "directory", b"directory", "emulated_s", b"emulated_s", "failed_unix_s", b"failed_unix_s", "failures", b"failures", "held_out_loss", b"held_out_loss", "joules", b"joules", "loss", b"loss", "next_try_unix_s", b"next_try_unix_s", "phase", b"phase", "pid", b"pid", "step", b"step", "tokens", b"tokens", "trouble", b"trouble", "watts", b"watts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_step: _TypeAlias = _typing.Literal["checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_step: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step"]  # noqa: Y015
+    _WhichOneofReturnType__failed_unix_s: _TypeAlias = _typing.Literal["failed_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__failed_unix_s: _TypeAlias = _typing.Literal["_failed_unix_s", b"_failed_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__held_out_loss: _TypeAlias = _typing.Literal["held_out_loss"]  # noqa: Y015
     _WhichOneofArgType__held_out_loss: _TypeAlias = _typing.Literal["_held_out_loss", b"_held_out_loss"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    _WhichOneofReturnType__next_try_unix_s: _TypeAlias = _typing.Literal["next_try_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__next_try_unix_s: _TypeAlias = _typing.Literal["_next_try_unix_s", b"_next_try_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__pid: _TypeAlias = _typing.Literal["pid"]  # noqa: Y015
     _WhichOneofArgType__pid: _TypeAlias = _typing.Literal["_pid", b"_pid"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_step) -> _WhichOneofReturnType__checkpoint_step | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failed_unix_s) -> _WhichOneofReturnType__failed_unix_s | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__held_out_loss) -> _WhichOneofReturnType__held_out_loss | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_try_unix_s) -> _WhichOneofReturnType__next_try_unix_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pid) -> _WhichOneofReturnType__pid | None: ...
 

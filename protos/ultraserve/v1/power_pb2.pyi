@@ -57,8 +57,8 @@ class PowerReport(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     emulated_s: _builtins.float
     chip_watts: _builtins.float
-    """In the last step, or at idle: all chips, the racks' input, the utility's meter. The partition's
-    share of hosts, switches and cooling is in the last two.
+    """Means of the last 5 emulated seconds, up to now: all chips, the racks' input, the utility's
+    meter. The partition's share of hosts, switches and cooling is in the last two.
     """
     it_watts: _builtins.float
     facility_watts: _builtins.float

@@ -43,6 +43,8 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """The engine is gone; there is nothing after it."""
     EVENT_KIND_STALL: _EventKind.ValueType  # 7
     """The machine stands still for a time, or goes on."""
+    EVENT_KIND_JOB: _EventKind.ValueType  # 8
+    """The training job has failed."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper): ...
 
@@ -61,6 +63,8 @@ EVENT_KIND_ENGINE_GONE: EventKind.ValueType  # 6
 """The engine is gone; there is nothing after it."""
 EVENT_KIND_STALL: EventKind.ValueType  # 7
 """The machine stands still for a time, or goes on."""
+EVENT_KIND_JOB: EventKind.ValueType  # 8
+"""The training job has failed."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final

@@ -63,14 +63,20 @@ class MetricsPage:
         if scope["type"] != "http" or path_of(scope) != PATH or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
-        more = await self._hardware()
         headers = [pair for pair in scope["headers"] if pair[0].lower() not in _NEGOTIATES]
-        await self._app({**scope, "headers": headers}, receive, _Longer(send, more.encode()))
-
-    async def _hardware(self) -> str:
-        """The families of the newest look; what stands in their way is logged once."""
         look, failure = await self._look()
+        async with self._lock:  # the app's figures and ours are of one look
+            more = await self._hardware(look, failure)
+            answer = _Longer(more.encode())
+            await self._app({**scope, "headers": headers}, receive, answer)
+        for message in answer.messages:  # a slow reader keeps nobody waiting
+            await send(message)
+
+    async def _hardware(self, look: HardwareLook | None, failure: str | None) -> str:
+        """The families of the newest look; what stands in their way is logged once."""
         text = ""
+        if look is not None:
+            look = self._watch.last or look  # another page may have taken a newer one meanwhile
         if look is not None:
             try:
                 text = await self._shown(look)
@@ -96,8 +102,8 @@ class MetricsPage:
     async def _shown(self, look: HardwareLook) -> str:
         if self._logger is not None:
             self._logger.take_look(look.report, look.snapshot)
-        async with self._lock:  # beside the loop, which other requests' tokens wait for
-            return await asyncio.to_thread(self._rendered, look)
+        # Beside the loop, which other requests' tokens wait for.
+        return await asyncio.to_thread(self._rendered, look)
 
     def _rendered(self, look: HardwareLook) -> str:
         """The page of a look; who share a young look share its text, but for its age."""
@@ -110,10 +116,10 @@ class MetricsPage:
 
 
 class _Longer:
-    """Sends a whole answer in one message, with `more` behind its body when it is a success."""
+    """Takes a whole answer, with `more` behind its body when it is a success."""
 
-    def __init__(self, send: Send, more: bytes) -> None:
-        self._send = send
+    def __init__(self, more: bytes) -> None:
+        self.messages: list[Message] = []
         self._more = more
         self._start: Message | None = None
         self._body: list[bytes] = []
@@ -131,5 +137,7 @@ class _Longer:
         body = b"".join((*self._body, self._more if success else b""))
         headers = [pair for pair in self._start["headers"] if pair[0] != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
-        await self._send({**self._start, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+        self.messages = [
+            {**self._start, "headers": headers},
+            {"type": "http.response.body", "body": body},
+        ]

@@ -45,6 +45,16 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_theta": 500.0,
     },
     "sharp_attention": {**_PLAIN, "num_hidden_layers": 2, "query_key_norm": 8.0},
+    # The config says plain RoPE under `rope_parameters` too, which counts for nothing beside it.
+    "yarn": {
+        **_PLAIN,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "rope_theta": 500.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
 }
 
 _DROPPED = ("architectures", "model_type", "torch_dtype", "rope_scaling", "bos_token_id")
@@ -80,8 +90,8 @@ def make_checkpoint(
 
     keys = {key: value for key, value in shape.items() if key not in _DROPPED}
     largest_norm = keys.pop("query_key_norm", 2.0)
-    theta = keys.pop("rope_theta")
-    rope = {"rope_type": "default", "rope_theta": theta}
+    plain = {"rope_type": "default", "rope_theta": keys.pop("rope_theta")}
+    rope = dict(shape.get("rope_scaling") or plain)
     # No token ends a text: every one has the length that was asked for.
     config = Qwen3MoeConfig(**keys | {"eos_token_id": None, "rope_parameters": rope})
     model = Qwen3MoeForCausalLM(config)
@@ -95,3 +105,7 @@ def make_checkpoint(
             else:
                 parameter.normal_(0.0, 0.15, generator=generator)
     model.save_pretrained(directory, max_shard_size=shard_bytes)
+    if shape.get("rope_scaling"):
+        path = directory / "config.json"
+        both = {"rope_parameters": plain, "rope_scaling": shape["rope_scaling"]}
+        path.write_text(json.dumps(json.loads(path.read_text()) | both))

@@ -9,6 +9,7 @@ from emulator.compute.architecture import (
     architecture_from_config,
     read_architecture,
 )
+from emulator.compute.rope_settings import RopeSettings
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 
@@ -59,7 +60,7 @@ def test_every_dimension_is_read_from_its_key() -> None:
         max_context_tokens=777,
         tied_embeddings=True,
         norm_eps=1e-5,
-        rope_theta=500.0,
+        rope=RopeSettings(theta=500.0),
     )
 
 
@@ -71,7 +72,7 @@ def test_what_may_be_left_out_has_the_architectures_defaults() -> None:
     assert arch.head_dim == 64 // 4
     assert not arch.normalise_expert_weights
     assert not arch.tied_embeddings
-    assert (arch.norm_eps, arch.rope_theta) == (1e-6, 10_000.0)
+    assert (arch.norm_eps, arch.rope.theta) == (1e-6, 10_000.0)
     assert architecture_from_config(CONFIG | {"head_dim": None}, "c").head_dim == 16
 
 
@@ -84,9 +85,9 @@ def test_newer_spellings_are_understood() -> None:
 
     arch = architecture_from_config(newer, "c")
 
-    assert (arch.rope_theta, arch.experts) == (7e5, 32)
+    assert (arch.rope.theta, arch.experts) == (7e5, 32)
     both = architecture_from_config(CONFIG | {"rope_parameters": rope}, "c")
-    assert both.rope_theta == 7e5, "the newer one counts"
+    assert both.rope.theta == 7e5, "the newer one counts"
 
 
 @pytest.mark.parametrize(
@@ -130,12 +131,8 @@ def test_a_variant_that_is_not_computed_is_refused_by_name(key: str, value: Any)
     assert f"{key}={value}: must be" in refusal(CONFIG | {key: value})
 
 
-@pytest.mark.parametrize("spelling", ["rope_type", "type"])
-@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
-def test_a_scaled_rotation_is_refused_in_either_spelling(key: str, spelling: str) -> None:
-    message = refusal(CONFIG | {key: {spelling: "yarn", "factor": 4.0}})
-
-    assert "rope_type=yarn: must be default" in message
+def test_a_head_that_has_no_pairs_is_refused() -> None:
+    assert "head_dim=23: must be even" in refusal(CONFIG | {"head_dim": 23})
 
 
 def test_settings_that_change_nothing_are_let_through() -> None:
@@ -163,7 +160,7 @@ class TestFile:
 
         assert (arch.layers, arch.hidden, arch.experts, arch.experts_per_token) == (4, 112, 144, 8)
         assert (arch.heads, arch.kv_heads, arch.head_dim, arch.vocab) == (8, 4, 16, 1024)
-        assert arch.rope_theta == 1e6
+        assert arch.rope.theta == 1e6
 
     @pytest.mark.parametrize("directory", ["nowhere", "."])
     def test_a_directory_without_a_config_is_named(self, directory: str, tmp_path: Path) -> None:

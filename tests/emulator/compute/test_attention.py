@@ -240,6 +240,12 @@ class TestBound:
         assert scores_are_bounded(-3 * ones, 5 * ones)
         assert not scores_are_bounded(3 * ones, np.float32(5.01) * ones)
 
+    def test_a_rotation_that_lengthens_both_counts_twice(self) -> None:
+        ones = np.ones(16, dtype=np.float32)
+
+        assert scores_are_bounded(3 * ones, 1.25 * ones, rotation_gain=2.0)
+        assert not scores_are_bounded(3 * ones, 1.26 * ones, rotation_gain=2.0)
+
     def test_one_large_weight_is_enough_of_either_sign(self) -> None:
         weights = np.ones(16, dtype=np.float32)
         weights[7] = -30.0

@@ -12,6 +12,10 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import (
 )
 
 from emulator.compute.rope import rotate, rotation
+from emulator.compute.rope_settings import RopeSettings
+
+PLAIN = RopeSettings(theta=10_000.0)
+MILLION = RopeSettings(theta=1e6)
 
 positions_of_a_context = st.lists(st.integers(0, 131_071), min_size=1, max_size=8)
 
@@ -19,7 +23,7 @@ positions_of_a_context = st.lists(st.integers(0, 131_071), min_size=1, max_size=
 def test_a_pair_turns_by_its_position_in_radians() -> None:
     x = np.array([[[1.0, 0.0]], [[0.0, 1.0]]], dtype=np.float32)  # [tokens, heads, 2]
 
-    turned = rotate(x, rotation(np.array([1, 2]), head_dim=2, theta=10_000.0))
+    turned = rotate(x, rotation(np.array([1, 2]), head_dim=2, rope=PLAIN))
 
     expected = [[[math.cos(1), math.sin(1)]], [[-math.sin(2), math.cos(2)]]]
     np.testing.assert_allclose(turned, expected, rtol=1e-6)
@@ -29,7 +33,7 @@ def test_the_second_pair_of_four_turns_slower_by_the_root_of_theta() -> None:
     # Element i is paired with i + 2; the second pair's frequency is theta ** (-2 / 4).
     x = np.array([[[0.0, 1.0, 0.0, 0.0]]], dtype=np.float32)
 
-    turned = rotate(x, rotation(np.array([50]), head_dim=4, theta=2_500.0))
+    turned = rotate(x, rotation(np.array([50]), head_dim=4, rope=RopeSettings(theta=2_500.0)))
 
     np.testing.assert_allclose(turned, [[[0, math.cos(1), 0, math.sin(1)]]], atol=1e-6)
 
@@ -37,7 +41,7 @@ def test_the_second_pair_of_four_turns_slower_by_the_root_of_theta() -> None:
 def test_the_first_token_is_not_turned() -> None:
     x = np.random.default_rng(0).standard_normal((1, 4, 16)).astype(np.float32)
 
-    assert (rotate(x, rotation(np.array([0]), 16, 1e6)) == x).all()
+    assert (rotate(x, rotation(np.array([0]), 16, MILLION)) == x).all()
 
 
 @pytest.mark.parametrize("theta", [500.0, 10_000.0, 1_000_000.0])
@@ -56,7 +60,7 @@ def test_it_is_transformers_rotation_up_to_the_longest_context(head_dim: int, th
     cos, sin = Qwen3MoeRotaryEmbedding(config)(by_head, torch.from_numpy(positions)[None])
     expected = apply_rotary_pos_emb(by_head, by_head, cos, sin)[0][0].transpose(0, 1).numpy()
 
-    turned = rotate(x, rotation(positions, head_dim, theta))
+    turned = rotate(x, rotation(positions, head_dim, RopeSettings(theta=theta)))
 
     # The very same angles but for a few inverse frequencies, whose last bit may differ; an angle
     # of thousands of turns that were off by rounding alone would be off by a hundredth.
@@ -67,7 +71,7 @@ def test_it_is_transformers_rotation_up_to_the_longest_context(head_dim: int, th
 def test_turning_keeps_lengths(positions: list[int], seed: int) -> None:
     x = np.random.default_rng(seed).standard_normal((len(positions), 2, 16)).astype(np.float32)
 
-    turned = rotate(x, rotation(np.array(positions), 16, 10_000.0))
+    turned = rotate(x, rotation(np.array(positions), 16, PLAIN))
 
     before, after = np.square(x).sum(axis=-1), np.square(turned).sum(axis=-1)
     np.testing.assert_allclose(after, before, rtol=1e-5)
@@ -79,7 +83,7 @@ def test_a_score_depends_on_the_distance_alone(first: int, second: int, shift: i
 
     def score(query_at: int, key_at: int) -> float:
         turned = [
-            rotate(x, rotation(np.array([at]), 16, 10_000.0))
+            rotate(x, rotation(np.array([at]), 16, PLAIN))
             for x, at in ((query, query_at), (key, key_at))
         ]
         return float((turned[0] * turned[1]).sum())
@@ -89,17 +93,17 @@ def test_a_score_depends_on_the_distance_alone(first: int, second: int, shift: i
 
 @given(positions_of_a_context)
 def test_a_position_has_the_same_bits_alone_and_among_others(positions: list[int]) -> None:
-    together = rotation(np.array(positions), 24, 1e6)
+    together = rotation(np.array(positions), 24, MILLION)
 
     for row, position in enumerate(positions):
-        alone = rotation(np.array([position]), 24, 1e6)
+        alone = rotation(np.array([position]), 24, MILLION)
         assert (together.cos[row] == alone.cos[0]).all()
         assert (together.sin[row] == alone.sin[0]).all()
 
 
 def test_axes_between_tokens_and_a_heads_elements_are_all_heads() -> None:
     x = np.random.default_rng(2).standard_normal((5, 3, 2, 16)).astype(np.float32)
-    angles = rotation(np.arange(40, 45), 16, 1e6)
+    angles = rotation(np.arange(40, 45), 16, MILLION)
 
     turned = rotate(x, angles)
 

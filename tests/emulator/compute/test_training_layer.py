@@ -51,7 +51,7 @@ def transformers_model(named: Mapping[str, np.ndarray], arch: Architecture) -> Q
         tie_word_embeddings=arch.tied_embeddings,
         rms_norm_eps=arch.norm_eps,
         router_aux_loss_coef=BALANCE,
-        rope_parameters={"rope_type": "default", "rope_theta": arch.rope_theta},
+        rope_parameters={"rope_type": "default", "rope_theta": arch.rope.theta},
         attn_implementation="eager",
         experts_implementation="eager",
     )

@@ -63,8 +63,8 @@ def attended(
     qkv = mul(normed.flatten(0, 1), w[f"{prefix}.qkv"])
     split = qkv.view(sequences, length, -1, arch.head_dim).transpose(1, 2)
     query, key, value = split.split([arch.heads, arch.kv_heads, arch.kv_heads], dim=1)
-    query = _rotated(_norm(query, w[f"{prefix}.query_norm"], arch.norm_eps), arch.rope_theta)
-    key = _rotated(_norm(key, w[f"{prefix}.key_norm"], arch.norm_eps), arch.rope_theta)
+    query = _rotated(_norm(query, w[f"{prefix}.query_norm"], arch.norm_eps), arch.rope.theta)
+    key = _rotated(_norm(key, w[f"{prefix}.key_norm"], arch.norm_eps), arch.rope.theta)
     group = arch.heads // arch.kv_heads
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     scores = mul(query * arch.head_dim**-0.5, key.mT)

@@ -11,6 +11,7 @@ import numpy as np
 from emulator.compute.architecture import Architecture
 from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters, dense_layout, expert_layout
+from emulator.compute.rope_settings import RopeSettings
 from emulator.compute.training_experts import ExpertsTape, experts_backward, experts_forward
 from emulator.compute.training_layer import (
     AttentionTape,
@@ -48,7 +49,7 @@ def small_architecture(
         max_context_tokens=512,
         tied_embeddings=tied,
         norm_eps=1e-6,
-        rope_theta=10_000.0,
+        rope=RopeSettings(theta=10_000.0),
     )
 
 

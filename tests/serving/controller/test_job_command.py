@@ -15,8 +15,8 @@ from tests.serving.controller.lending_engine import a_settings
 
 def spec_of(command: list[str]) -> JobSpec:
     """What `ultraserve train` makes of it."""
-    program, words = command[:4], command[4:]
-    assert program == [sys.executable, "-m", "serving.main", "train"]
+    program, words = command[:5], command[5:]
+    assert program == [sys.executable, "-P", "-m", "serving.main", "train"]
     parser = argparse.ArgumentParser()
     train.add_parser(parser.add_subparsers())
     args = parser.parse_args(["train", *words])

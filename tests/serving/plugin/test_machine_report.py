@@ -1,7 +1,5 @@
 """The machine's state as the control service shows it: every field, whole and with faults."""
 
-import pytest
-
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.metrics.machine_state import ChipHealth, CutLink, FaultStage
 from serving.plugin.merge import RankQueues
@@ -56,19 +54,6 @@ def test_hbm_is_shown_by_stack_and_owner_as_it_is_held() -> None:
     assert chip.stacks[0].owner_bytes["weights/experts"] == 32 * 48 * 3 * 2_048 * 768 * 2 // 4
     free = sum(stack.free_bytes for stack in machine.hbm.usage()[1])
     assert chip.hbm_used_bytes == chip.hbm_capacity_bytes - free
-
-
-def test_watts_are_the_last_step_s_and_idle_before_and_beside_it() -> None:
-    running = Running(spares=1)
-    idle = running.parts.machine.cost_model.idle_chip_watts
-    assert {chip.watts for chip in running.state().chips} == {idle}
-    report = running.step(0)
-    state = running.state()
-
-    assert state.chip_watts == report.snapshot.chip_watts
-    assert sum(chip.watts for chip in state.chips) == pytest.approx(state.chip_watts)
-    assert state.chips[0].watts > idle
-    assert state.chips[4].watts == idle
 
 
 def test_the_ranks_queues_are_those_of_the_last_step() -> None:

@@ -105,7 +105,10 @@ def _no_table(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (_another_architecture, "not the served architecture: rope_theta 7.0 instead of"),
+        (
+            _another_architecture,
+            "not the served architecture: rope theta=7, scaling=None instead of theta=1e+06",
+        ),
         (_a_tensor_less, "tensor model.norm.weight is missing"),
         (_another_tokenizer, "another tokenizer than the served one"),
         (_a_flipped_bit, "model.safetensors: its hash is not the one that manifest.json gives"),

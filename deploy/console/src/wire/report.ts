@@ -218,7 +218,7 @@ export interface Happened {
   number: number;
   emulated_s: number;
   unix_s: number;
-  kind: "fault" | "lease" | "version" | "sleep" | "door" | "engine-gone";
+  kind: "fault" | "lease" | "version" | "sleep" | "door" | "engine-gone" | "job";
   words: string;
   fault: FaultRecord | null;
   lease: Lease | null;

@@ -1,0 +1,84 @@
+"""Where this program and the processes that it starts import from: installed code alone.
+
+Python looks for modules first in the directory of the script, and with `-m` and `-c` in the working
+directory: a user's `click.py` there is imported for the library. A process started with `-P`, or
+with PYTHONSAFEPATH in its environment, does not. PYTHONPATH stays, for it is what a checkout is run
+by; an empty part of it, which means the working directory too, does not.
+"""
+
+import contextlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+SAFE_PATH: Final = "PYTHONSAFEPATH"
+"""Anything in this variable is `-P` for an interpreter and for all that inherit it."""
+
+_SEARCHED: Final = "PYTHONPATH"
+CODE_ROOT: Final = str(Path(__file__).resolve().parents[1])
+"""The directory that holds our packages: a checkout, or where packages are installed."""
+
+
+def child_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`environment` (default: this process's) for a Python that imports what this one does, and
+    nothing of the directory that it is started in.
+    """
+    made = dict(os.environ if environment is None else environment)
+    parts = made.get(_SEARCHED, "").split(os.pathsep)
+    searched = [str(Path(part).absolute()) for part in parts if part]
+    if not _is_installed() and CODE_ROOT not in searched:
+        searched.append(CODE_ROOT)
+    made[SAFE_PATH] = "1"
+    made.pop(_SEARCHED, None)
+    return made | ({_SEARCHED: os.pathsep.join(searched)} if searched else {})
+
+
+@contextlib.contextmanager
+def sealed_children() -> Iterator[None]:
+    """Let processes that are started meanwhile, by whatever library, have `child_environment`."""
+    before = {name: os.environ.get(name) for name in (SAFE_PATH, _SEARCHED)}
+    _set(child_environment())
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(environment: Mapping[str, str | None]) -> None:
+    for name in (SAFE_PATH, _SEARCHED):
+        os.environ.pop(name, None)
+        value = environment.get(name)
+        if value is not None:
+            os.environ[name] = value
+
+
+def _is_installed() -> bool:
+    """Whether any interpreter finds our packages behind the standard library, unasked."""
+    return CODE_ROOT in sys.path[_own_path_begins() :]
+
+
+def _own_path_begins() -> int:
+    """Where in `sys.path` the interpreter's own directories begin; before it is what was asked."""
+    standard = sysconfig.get_path("stdlib")
+    return sys.path.index(standard) if standard in sys.path else 0
+
+
+def seal_import_path() -> None:
+    """Take the script's and the working directory out of this process's path, and its children's.
+
+    For a program's entry point: it changes `sys.path` and the environment.
+    """
+    environment = child_environment()
+    _set(environment)
+    asked = set(environment.get(_SEARCHED, "").split(os.pathsep))
+    unasked = {"", str(Path(sys.argv[0]).resolve().parent)}
+    with contextlib.suppress(FileNotFoundError):  # it was removed
+        unasked |= {str(Path.cwd()), str(Path.cwd().resolve())}
+    begins = _own_path_begins()
+    before = [part for part in sys.path[:begins] if part not in unasked - (asked - {""})]
+    sys.path[:] = before + sys.path[begins:]
+    if CODE_ROOT not in sys.path:
+        sys.path.append(CODE_ROOT)

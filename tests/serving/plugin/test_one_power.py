@@ -1,0 +1,156 @@
+"""State, telemetry, power, dashboards and the page of metrics show one clock and one power."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import REGISTRY, make_asgi_app
+from prometheus_client.parser import text_string_to_metric_families
+
+from emulator.model import core_map
+from emulator.specs.chips import chip_by_name
+from serving.front_door.hardware_watch import HardwareWatch
+from serving.front_door.http.asgi import Message
+from serving.front_door.http.metrics_page import MetricsPage
+from serving.metrics.control_call import PowerReply, PowerRequest, TelemetryReply, TelemetryRequest
+from serving.metrics.host_meter import HostMeter
+from serving.metrics.page.neuron_page import Instance
+from serving.plugin.stat_logger import EmulatedStatLogger
+from tests.serving.front_door.test_hardware_watch import SlowEngine
+from tests.serving.own_metrics import own_metrics
+from tests.serving.plugin.engine_config import engine_config
+from tests.serving.plugin.running_engine import Running
+from tests.serving.plugin.seen_engine import Seen
+
+
+def shown(seen: Seen) -> list[tuple[float, float, float]]:
+    """Emulated seconds, watts of the chips and of the facility, in every view."""
+    state, power, told = seen.state(), seen.ask(PowerRequest()), seen.ask(TelemetryRequest())
+    report = seen.look().report
+    assert isinstance(power, PowerReply)
+    assert isinstance(told, TelemetryReply)
+    views = (state, power.report, told.telemetry, report.state, report.power, report.telemetry)
+    assert sum(chip.watts for chip in state.chips) == pytest.approx(state.chip_watts)
+    assert sum(chip.watts for chip in power.report.chips) == pytest.approx(state.chip_watts)
+    return [(view.emulated_s, view.chip_watts, view.facility_watts) for view in views]
+
+
+def test_every_view_shows_the_same_under_load_and_at_rest() -> None:
+    seen = Seen()
+    idle_watts = 4 * seen.parts.machine.cost_model.idle_chip_watts
+    for _ in range(20):
+        seen.step(0, 1, 2, 3)
+    (loaded,) = {*shown(seen)}
+    assert loaded[1] > idle_watts
+
+    seen.rest(60.0)
+    (rested,) = {*shown(seen)}
+    assert rested[0] == pytest.approx(loaded[0] + 60.0)
+    assert rested[1] == pytest.approx(idle_watts)
+    assert rested[2] < loaded[2]
+
+
+def test_energy_of_a_watch_counts_the_rest_too() -> None:
+    seen = Seen()
+    seen.step(0)
+    before = seen.ask(TelemetryRequest())
+    seen.rest(10.0)
+    after = seen.ask(TelemetryRequest())
+
+    assert isinstance(before, TelemetryReply)
+    assert isinstance(after, TelemetryReply)
+    idle_watts = 4 * seen.parts.machine.cost_model.idle_chip_watts
+    drawn = after.telemetry.chip_joules - before.telemetry.chip_joules
+    assert drawn == pytest.approx(10.0 * idle_watts)
+
+
+def test_a_chip_s_watts_are_the_mean_of_the_window_and_idle_beside_it() -> None:
+    running = Running(spares=1)
+    idle = running.parts.machine.cost_model.idle_chip_watts
+    assert {chip.watts for chip in running.state().chips} == {idle}
+    report = running.step(0)
+    state = running.state()
+
+    assert state.chip_watts == pytest.approx(report.snapshot.chip_joules / report.end_s)
+    assert state.chips[0].watts > idle
+    assert state.chips[4].watts == idle
+
+
+@pytest.fixture
+def logger() -> Iterator[EmulatedStatLogger]:
+    config = engine_config(additional_config={"ultraserve": {"chips": 4, "clock": "real"}})
+    config.cache_config.num_gpu_blocks = 100
+    with own_metrics():
+        yield EmulatedStatLogger(config, [0])
+
+
+class BusyEngine(SlowEngine):
+    """An engine under load: after each answer comes a step, whose snapshot overtakes it."""
+
+    def __init__(self, logger: EmulatedStatLogger) -> None:
+        super().__init__()
+        self.logger = logger
+        self.works = True
+
+    async def collective_rpc(self, *args: object, **more: object) -> list[object]:
+        answer = await super().collective_rpc(*args, **more)  # type: ignore[arg-type]
+        if self.works:
+            for _ in range(3):
+                report = self.seen.step(0, 1, 2, 3)
+            self.logger._recorder.record(report.snapshot)
+        return answer
+
+
+def scraped(page: MetricsPage) -> dict[str, float]:
+    """The power figures of one scrape."""
+    sent: list[Message] = []
+
+    async def scrape() -> None:
+        async def receive() -> Message:
+            return {"type": "http.request"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "path": "/metrics", "method": "GET", "headers": []}
+        await page(scope, receive, send)
+
+    asyncio.run(scrape())
+    text = b"".join(message.get("body", b"") for message in sent).decode()
+    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    parts = [s.value for s in samples if s.name == "ultraserve_facility_part_watts"]
+    chips = [s.value for s in samples if s.name == "ultraserve_chip_power_watts"]
+    named = {s.name: s.value for s in samples if not s.labels}
+    return {
+        "chips": named["ultraserve_chip_watts"],
+        "it": named["ultraserve_it_watts"],
+        "facility": named["ultraserve_facility_watts"],
+        "pue": named["ultraserve_pue_ratio"],
+        "parts": sum(parts),
+        "each chip": sum(chips),
+    }
+
+
+def test_chips_it_and_facility_agree_in_every_scrape_under_load(
+    logger: EmulatedStatLogger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.front_door.http.metrics_page._MAX_AGE_S", 0.0)
+    engine = BusyEngine(logger)
+    cores = core_map(chip_by_name("trainium3"), 2)
+    instance = Instance(instance_type="trn3-nl72x2", runtime_tag="1", cores=cores)
+    scrapes = []
+    for turn in range(8):
+        engine.works = turn < 5
+        if not engine.works:
+            engine.seen.rest(2.0)
+        # Each scrape has a loop of its own, and so a watch.
+        page = MetricsPage(
+            make_asgi_app(REGISTRY), HardwareWatch(engine), instance, HostMeter(1), logger
+        )
+        scrapes.append(scraped(page))
+
+    for scrape in scrapes:
+        assert scrape["it"] * scrape["pue"] == pytest.approx(scrape["facility"])
+        assert scrape["parts"] == pytest.approx(scrape["facility"])
+        assert scrape["each chip"] == pytest.approx(scrape["chips"])
+    assert len({scrape["chips"] for scrape in scrapes}) >= 4, "they move with the load"
