@@ -67,8 +67,8 @@ class IngressLimits:
     answer_wait_s: float = 60.0
     linger_s: float = 2.0
     handshake_wait_s: float = 10.0
-    strangers_max: int = 512
-    stranger_bytes_max: int = 32 * 2**20
+    strangers_max: int = 4_096
+    stranger_bytes_max: int = 48 * 2**20
     key_bytes_max: int = 64 * 2**20
     total_bytes_max: int = 512 * 2**20
 

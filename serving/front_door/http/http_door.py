@@ -130,7 +130,9 @@ class HttpDoor:
             ClientGone: before its body was complete.
         """
         if is_open(scope, path):  # whatever its body is, nobody reads it
-            await self._run(scope, HttpExchange(receive, send, path=path, body=b"", headers=headers))
+            await self._run(
+                scope, HttpExchange(receive, send, path=path, body=b"", headers=headers)
+            )
             return
         asks_for_work = generates(scope["method"], path)
         said = said_class(scope) if asks_for_work else None

@@ -13,6 +13,8 @@ import uvloop
 
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
+from serving.front_door.ingress_account import IngressAccount
+from serving.front_door.ingress_limits import IngressLimits
 from tests.serving.front_door.grpc.grpc_doors import grpc_door
 from tests.serving.front_door.hostile.target import KEY
 from tests.serving.front_door.http.http_doors import http_server
@@ -22,9 +24,10 @@ BODY_BYTES_MAX = 16 * 2**20
 
 async def serve() -> None:
     keys = KeyRing(key_hashes=[hash_of(KEY)])
+    account = IngressAccount(IngressLimits.of(BODY_BYTES_MAX))
     async with (
-        http_server(keys=keys, body_bytes_max=BODY_BYTES_MAX) as http,
-        grpc_door(keys=keys, body_bytes_max=BODY_BYTES_MAX) as grpc,
+        http_server(keys=keys, body_bytes_max=BODY_BYTES_MAX, account=account) as http,
+        grpc_door(keys=keys, body_bytes_max=BODY_BYTES_MAX, ingress=account) as grpc,
     ):
         ports = {"http_port": int(http.url.rpartition(":")[2]), "grpc_port": grpc.server_port}
         print(json.dumps(ports), flush=True)

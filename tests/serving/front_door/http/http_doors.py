@@ -152,6 +152,8 @@ async def http_server(
             request_wall_s_max=request_wall_s_max,
             missing=missing_paths(app.state),
         )
-        url = await held.enter_async_context(served(app, HttpIngress(account, partial(key_of, ring))))
+        url = await held.enter_async_context(
+            served(app, HttpIngress(account, partial(key_of, ring)))
+        )
         http = await held.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20.0))
         yield HttpServer(url=url, engine=engine, core=core, door=door, http=http, bodies=bodies)
