@@ -88,9 +88,11 @@ class FrontDoor:
         )
 
     def services(self, server: Any) -> list[Service]:
-        """What runs beside the app, in the order of its start; `server` is its uvicorn server, whose
-        connections have the ingress account's limits from now on.
+        """What runs beside the app, in the order of its start; `server` is its uvicorn server.
+
+        Its connections have the ingress account's limits from now on.
         """
+        context = server.config.ssl
         bound_connections(server.config, HttpIngress(self.ingress, partial(key_of, self.keys)))
         services: list[Service] = [
             GracefulEnd(
@@ -99,7 +101,7 @@ class FrontDoor:
             KeyReload(self.keys),
         ]
         if self._settings.tls is not None:
-            services.append(HttpCertificate(server.config.ssl, self._settings.tls))
+            services.append(HttpCertificate(context, self._settings.tls))
         if self._settings.grpc_port is not None:
             services.append(
                 EngineGrpcServer(

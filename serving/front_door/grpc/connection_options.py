@@ -30,10 +30,6 @@ _IDLE_MS: Final = 600_000
 _HANDSHAKE_MS: Final = 10_000
 """For TLS, and HTTP/2's first frames."""
 
-_IDENTITY_ONLY: Final = 1
-"""As a set of bits. A message that is compressed is let grow by the core to any size when it is
-read, so that a few kB become gigabytes."""
-
 
 def connection_options(
     *, message_bytes_max: int, life_wall_s: float, grace_wall_s: float, streams_max: int
@@ -45,7 +41,6 @@ def connection_options(
         ("grpc.max_concurrent_streams", streams_max),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.http2.bdp_probe", 0),
-        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
         ("grpc.max_allowed_incoming_connections", _CONNECTIONS_MAX),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),

@@ -8,10 +8,11 @@ stranger sends as a body is thrown away as it comes. It replaces uvicorn's own i
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 import uvicorn
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.front_door.http.asgi import Scope
 from serving.front_door.http.connection_answers import raw_answer
+from serving.front_door.http.tls_arrival import TlsArrival
 from serving.front_door.ingress_account import Holding, IngressAccount
 from serving.front_door.ingress_limits import Limit
 
@@ -45,18 +47,37 @@ class HttpIngress:
 
 
 def bound_connections(config: uvicorn.Config, ingress: HttpIngress) -> None:
-    """Have every connection from now on be one of ours; vLLM's flags about heads hold, if given."""
+    """Have every connection from now on be one of ours; vLLM's flags about heads hold, if given.
+
+    TLS is ours as well then, and `config.ssl` is None; it is to be called before uvicorn listens.
+    """
     limits = ingress.account.limits
     head_bytes_max = getattr(config, "h11_max_incomplete_event_size", None)
     head_fields_max = getattr(config, "h11_max_header_count", None)
     if head_bytes_max == _VLLM_HEAD_BYTES:
         head_bytes_max = None
-    config.http_protocol_class = partial(  # type: ignore[assignment]
+    make = partial(
         BoundedHttpProtocol,
         ingress=ingress,
         head_bytes_max=head_bytes_max or limits.head_bytes_max,
         head_fields_max=head_fields_max or limits.head_fields_max,
     )
+    config.http_protocol_class = make  # type: ignore[assignment]
+    context, config.ssl = config.ssl, None
+    if context is not None:
+        config.http_protocol_class = _with_tls(make, context, ingress.account)  # type: ignore[assignment]
+
+
+def _with_tls(
+    make: Callable[..., asyncio.Protocol], context: ssl.SSLContext, account: IngressAccount
+) -> Callable[..., asyncio.Protocol]:
+    """What `make` makes, behind a handshake that is ours to count."""
+
+    def arrival(**named: Any) -> asyncio.Protocol:
+        loop = named.get("_loop") or asyncio.get_running_loop()
+        return TlsArrival(partial(make, **named), context, account, loop)
+
+    return arrival
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -182,7 +203,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_timer = None
         super().on_headers_complete()
         self.scope.setdefault("path", "")
-        key = self._key_of(self.scope)
+        key = self._key_of(cast("Scope", self.scope))
         self._is_stranger = key is None
         if key is not None and self._holding is not None:
             self._account.authenticate(self._holding, key)
