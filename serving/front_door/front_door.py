@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection
+from functools import partial
 from typing import Any, Protocol
 
 from serving.access.key_reload import KeyReload
@@ -14,16 +15,21 @@ from serving.front_door.graceful_end import GracefulEnd
 from serving.front_door.grpc.grpc_server import EngineGrpcServer
 from serving.front_door.hardware_watch import HardwareWatch
 from serving.front_door.http.asgi import App
+from serving.front_door.http.bounded_protocol import HttpIngress, bound_connections
 from serving.front_door.http.clock_page import ClockPage
+from serving.front_door.http.http_access import key_of
 from serving.front_door.http.http_door import HttpDoor
 from serving.front_door.http.http_tls import HttpCertificate
 from serving.front_door.http.metrics_page import MetricsPage
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
-from serving.front_door.http.slow_heads import SlowHeads
+from serving.front_door.ingress_account import IngressAccount
+from serving.front_door.ingress_limits import IngressLimits, Limit
+from serving.front_door.memory_return import MemoryReturn
 from serving.front_door.readiness import Readiness
 from serving.metrics.door_metrics import DoorMetrics
 from serving.metrics.host_meter import HostMeter
+from serving.metrics.ingress_metrics import IngressMetrics
 from serving.plugin.neuron_instance import instance_of
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
@@ -59,6 +65,7 @@ class FrontDoor:
         self.readiness = Readiness(engine, lambda: self.door.closed, seats=lambda: capacity().seats)
         admit_generation(engine, self.door)
         self.hardware = HardwareWatch(engine)
+        self.ingress = _ingress(settings)
 
     def before(self, app: App, *, missing: Collection[str] = ()) -> HttpDoor:
         """HTTP's door before vLLM's app; `missing` are its paths that the model cannot answer."""
@@ -67,7 +74,7 @@ class FrontDoor:
             keys=self.keys,
             door=self.door,
             probes=Probes(self.readiness),
-            bodies=BodyReader(bytes_max=self._settings.body_bytes_max),
+            bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
             context_tokens_max=self._engine.model_config.max_model_len,
             request_wall_s_max=self._settings.request_wall_s_max,
             missing=missing,
@@ -86,16 +93,21 @@ class FrontDoor:
         )
 
     def services(self, server: Any) -> list[Service]:
-        """What runs beside the app, in the order of its start; `server` is its uvicorn server."""
+        """What runs beside the app, in the order of its start; `server` is its uvicorn server.
+
+        Its connections have the ingress account's limits from now on.
+        """
+        context = server.config.ssl
+        bound_connections(server.config, HttpIngress(self.ingress, partial(key_of, self.keys)))
         services: list[Service] = [
             GracefulEnd(
                 self._engine, server, self.door, drain_wall_s_max=self._settings.drain_wall_s_max
             ),
             KeyReload(self.keys),
-            SlowHeads(server),
+            MemoryReturn(),
         ]
         if self._settings.tls is not None:
-            services.append(HttpCertificate(server.config.ssl, self._settings.tls))
+            services.append(HttpCertificate(context, self._settings.tls))
         if self._settings.grpc_port is not None:
             services.append(
                 EngineGrpcServer(
@@ -104,6 +116,19 @@ class FrontDoor:
                     door=self.door,
                     keys=self.keys,
                     readiness=self.readiness,
+                    ingress=self.ingress,
                 )
             )
         return services
+
+
+def _ingress(settings: FrontDoorSettings) -> IngressAccount:
+    """The account of what clients make this process hold, shown in its metrics."""
+    metrics = IngressMetrics(Limit)
+    account = IngressAccount(IngressLimits.of(settings.body_bytes_max), on_refusal=metrics.refused)
+    metrics.follow(
+        keyed_bytes=lambda: account.keyed_bytes,
+        stranger_bytes=lambda: account.stranger_bytes,
+        strangers=lambda: account.strangers,
+    )
+    return account

@@ -26,7 +26,8 @@ class HttpExchange:
     """Between the server's `receive` and `send` and those of the app.
 
     `headers` are added to the response, unless the app has set the same ones. `instead` says what
-    to answer in the place of what the app begins to; None: let it pass.
+    to answer in the place of what the app begins to; None: let it pass. `on_start` is called when
+    the app begins its response.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class HttpExchange:
         body: bytes,
         headers: Headers,
         instead: Callable[[AppAnswer], HttpError | None] = lambda _: None,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self._receive = receive
         self._send = send
         self.path = path
         self._body: bytes | None = body
         self._headers = headers
+        self._on_start = on_start
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._instead = instead
         self._kept: list[Message] = []  # the response's beginning, until its body says something
@@ -103,6 +106,7 @@ class HttpExchange:
             return
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self._on_start()
             self._kept = [{**message, "headers": self._with_headers(message)}]
             return
         is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
