@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from serving.admission.wait import Wait
 from serving.admission.work import Work, WorkClass
 
 
@@ -33,7 +34,7 @@ class Entry:
         stage: see `Stage`.
         entered_s, turn_s: emulated seconds; `turn_s` is when the engine could have it.
         charged_tokens: of its key's minute, until the truth is known.
-        predicted_s: from `turn_s` to the first token, as it was expected then; None: unknown.
+        wait: from `turn_s` to the first token, as it was expected then; None: batch work.
         sequences, prompt_tokens, new_tokens_max: of the part that has not ended.
         waiting_sequences, waiting_tokens: of the part that has no token yet.
         begun_sequences: that the engine has taken and that have not ended.
@@ -55,7 +56,7 @@ class Entry:
     waiting_sequences: int
     waiting_tokens: int
     stage: Stage = Stage.QUEUED
-    predicted_s: float | None = None
+    wait: Wait | None = None
     begun_sequences: int = 0
     estimated_tokens: int = 0
     estimated_new_tokens: int = 0
