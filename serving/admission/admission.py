@@ -87,7 +87,7 @@ class Admission:
         if work.work_class is _BATCH:
             self._inside.queue.add(entry)
         else:
-            entry.predicted_s = self._inside.expected.wait_s(
+            entry.wait = self._inside.expected.known_wait(
                 self._inside.demand(work), self.capacity, now_s
             )
             self._give_turn(entry, now_s)
@@ -197,20 +197,13 @@ class Admission:
             return False
         load = self._inside.loads[entry.work_class]
         load.subtract(entry)
-        tokens = entry_parts.first_token(entry)
+        entry_parts.first_token(entry)
         load.add(entry)
-        if entry.work_class is _INTERACTIVE:
-            self._inside.expected.prompts.add(tokens)
+        self._inside.expected.progressed(now_s)
         self._runs_if_all(entry)
         is_first, entry.has_token = not entry.has_token, True
-        if is_first and entry.predicted_s is not None:
-            waited_s = now_s - entry.turn_s
-            target_s = self._inside.limits.ttft_target_s
-            self._inside.expected.errors.add(
-                predicted_s=entry.predicted_s,
-                waited_s=waited_s,
-                is_late=target_s is not None and waited_s > target_s,
-            )
+        if is_first and entry.wait is not None:
+            self._inside.expected.waited(entry.wait, now_s - entry.turn_s, now_s)
         return is_first
 
     def made(self, entry: Entry, tokens: int) -> None:
@@ -265,6 +258,8 @@ class Admission:
         return entry, why.again(self._inside.books.rate_of(name, now_s, self.capacity.dilation))
 
     def _give_turn(self, entry: Entry, now_s: float) -> None:
+        if not self._inside.waiting_sequences:
+            self._inside.expected.progressed(now_s)
         entry.stage = Stage.WAITING
         entry.turn_s = now_s
         self._inside.entries[entry.number] = entry
@@ -291,7 +286,6 @@ class Admission:
         waiting_sequences = self._inside.waiting_sequences
         self._inside.expected.spend(
             seconds,
-            waits=self._inside.loads[_INTERACTIVE].waiting_sequences > 0,
             running_sequences=self._inside.sequences - waiting_sequences,
         )
         if len(self._inside.queue):
@@ -309,15 +303,13 @@ class Admission:
             prompt_tokens=1,
             new_tokens_max=1,
         )
-        expected_s = self._inside.expected.known_wait_s(
-            self._inside.demand(least), self.capacity, now_s
-        )
-        target_s = self._inside.limits.ttft_target_s
+        wait = self._inside.expected.known_wait(self._inside.demand(least), self.capacity, now_s)
+        is_known = math.isfinite(wait.seconds)
         return DoorState(
             classes={each: self.class_state(each) for each in WorkClass},
             sequences=self._inside.sequences,
-            expected_wait_s=None if expected_s is None or math.isinf(expected_s) else expected_s,
-            margin_s=self._inside.margin_s(target_s, now_s) if target_s is not None else 0.0,
+            expected_wait_s=wait.predicted_s if is_known else None,
+            margin_s=max(0.0, wait.seconds - wait.predicted_s) if is_known else 0.0,
             is_open=self.closed is None,
         )
 

@@ -58,16 +58,26 @@ class AnswerLengths:
             self._ended[place] += self._weight
 
     def hazard(
-        self, running_tokens: NDArray[np.float64], weights: NDArray[np.float64] | float = 1.0
+        self,
+        running_tokens: NDArray[np.float64],
+        weights: NDArray[np.float64] | float = 1.0,
+        *,
+        assumed_tokens: float | None = None,
     ) -> NDArray[np.float64]:
         """The hazard summed up to each edge [ranges + 1]: exp(-it) is the share that lasts.
 
         `running_tokens` are those of answers that still run [answers], each of which stands for
-        `weights` [answers] of its kind.
+        `weights` [answers] of its kind. `assumed_tokens` is the mean of one more answer, which is
+        not measured: with it, ranges of which nothing is known have a hazard too.
         """
         made_tokens = self._made_tokens / self._weight + made_in_ranges(running_tokens, weights)
+        ended = self._ended / self._weight
+        if assumed_tokens is not None:
+            assumed_made = -assumed_tokens * np.diff(np.exp(-EDGES / assumed_tokens))
+            made_tokens = made_tokens + assumed_made
+            ended = ended + assumed_made / assumed_tokens
         per_token = np.divide(
-            self._ended / self._weight,
+            ended,
             made_tokens,
             out=np.zeros_like(made_tokens),
             where=made_tokens > 0,

@@ -62,13 +62,17 @@ def _fits_without_batch(inside: Inside, entry: Entry) -> bool:
 
 
 def _own(inside: Inside, entry: Entry) -> tuple[int, float]:
-    kv_tokens = inside.expected.held_kv_tokens(entry.prompt_tokens, entry.new_tokens_max)
+    kv_tokens = inside.expected.held_kv_tokens(
+        entry.prompt_tokens, entry.new_tokens_max, sequences=entry.sequences
+    )
     return entry.sequences, kv_tokens
 
 
 def _interactive(inside: Inside) -> tuple[int, float]:
     load = inside.loads[WorkClass.INTERACTIVE]
-    kv_tokens = inside.expected.held_kv_tokens(load.prompt_tokens, load.new_tokens_max)
+    kv_tokens = inside.expected.held_kv_tokens(
+        load.prompt_tokens, load.new_tokens_max, sequences=load.sequences
+    )
     return load.sequences, kv_tokens
 
 

@@ -38,9 +38,9 @@ class DoorState:
     Attributes:
         classes: see `ClassState`.
         sequences: that the engine has, or has been promised.
-        expected_wait_s: emulated, of a request of one token, as it was known at the last look at
-            what runs; None: not measured yet, or no seat is sure to come free.
-        margin_s: that is kept of the target because waits were longer than expected; 0 without one.
+        expected_wait_s: emulated, of a request of one token, by the cost model and as it was known
+            at the last look at what runs; None: no seat is sure to come free.
+        margin_s: by how much such waits were longer lately than that.
         is_open: whether new work may enter.
     """
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from serving.admission.wait import Wait
 from serving.admission.work import Work, WorkClass
 
 
@@ -34,7 +35,7 @@ class Entry:
         entered_s, turn_s: emulated seconds; `turn_s` is when the engine could have it.
         charged_tokens, charged_sequences: of its key's limits, until the truth is known.
         declared_tokens, declared_sequences: that the engine was asked for so far, counted exactly.
-        predicted_s: from `turn_s` to the first token, as it was expected then; None: unknown.
+        wait: from `turn_s` to the first token, as it was expected then; None: batch work.
         sequences, prompt_tokens, new_tokens_max: of the part that has not ended.
         waiting_sequences, waiting_tokens: of the part that has no token yet.
         begun_sequences: that the engine has taken and that have not ended.
@@ -57,7 +58,7 @@ class Entry:
     waiting_sequences: int
     waiting_tokens: int
     stage: Stage = Stage.QUEUED
-    predicted_s: float | None = None
+    wait: Wait | None = None
     declared_tokens: int = 0
     declared_sequences: int = 0
     begun_sequences: int = 0

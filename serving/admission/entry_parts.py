@@ -44,15 +44,12 @@ def waiting_begun(entry: Entry) -> int:
     return entry.waiting_sequences - (entry.sequences - entry.begun_sequences)
 
 
-def first_token(entry: Entry) -> int:
-    """One sequence that had begun has its first token; returns the prompt tokens that no longer
-    wait.
-    """
+def first_token(entry: Entry) -> None:
+    """One sequence that had begun has its first token; its prompt no longer waits."""
     waiting_tokens = entry.waiting_tokens - entry.estimated_tokens
     tokens = _share(waiting_tokens, 1, waiting_begun(entry))
     entry.waiting_tokens -= tokens
     entry.waiting_sequences -= 1
-    return tokens
 
 
 def end(entry: Entry, *, sequences: int, without_token: int) -> None:

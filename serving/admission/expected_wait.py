@@ -1,15 +1,15 @@
-"""How long a request that enters now waits for its first token, from what is measured alone.
+"""How long a request that enters now waits for its first token.
 
 Two things can hold it up, and the longer counts:
 
-- prompts before it: their tokens and its own, over the tokens of prompts per second that got their
-  first token while some waited (waiting = throughput x wait, J. D. C. Little, "A Proof for the
-  Queuing Formula L = lambda W", 1961);
+- prompts before it: their tokens and its own, on the average rank, by what the cost model says that
+  a rank takes for them beside what decodes (`serving.admission.backlog_times`);
 - a seat, or room for its KV: the sequences that must end before it has one, and when as many will
-  have ended, see `serving.admission.seat_waits`. So a queue for seats is foreseen while seats are
-  still free.
+  have ended, see `serving.admission.seat_waits`; then its own prompt. So a queue for seats is
+  foreseen while seats are still free.
 
-Emulated seconds throughout; before anything is measured, nothing is said. Pure.
+Each is corrected by the factor by which waits of its kind were longer lately than predicted
+(`serving.admission.wait_factor`). Emulated seconds throughout. Pure.
 """
 
 from collections.abc import Callable, Collection
@@ -21,11 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.admission.answer_lengths import AnswerLengths, expected_length
+from serving.admission.backlog_times import BacklogCurve
 from serving.admission.capacity import Capacity
 from serving.admission.decayed_rate import DecayedRate
 from serving.admission.entry import Entry
 from serving.admission.seat_waits import SeatWaits, seat_waits
-from serving.admission.wait_errors import WaitErrors
+from serving.admission.wait import Wait
+from serving.admission.wait_factor import WaitFactor
+from serving.admission.work_estimate import UNSAID_NEW_TOKENS
 
 MEMORY_TARGETS: Final = 5.0
 """Rates are forgotten after so many times the target. Assumed: many steps, so that one does not
@@ -40,6 +43,11 @@ _LOOKS_PER_TARGET: Final = 20
 what was known a twentieth of the target before."""
 
 _HORIZON_TARGETS: Final = 2.0
+
+_CURVES_PER_TARGET: Final = 50
+_CURVE_CHANGE: Final = 1.0 / 16.0
+"""How often within a target, and after what change of the sequences inside, the decode load beside
+which prompts are computed is looked at anew. Assumed: about a step, and less than moves one."""
 
 LOOKED_AT_MAX: Final = 512
 """Running requests that are looked at, every so many-th in the order of their turns. Neighbours in
@@ -63,13 +71,15 @@ class Demand:
     """What would be before a request's first token, itself included.
 
     Attributes:
-        waiting_tokens: of interactive prompts without a first token.
-        waiting_sequences: of both classes, without a first token, but for its own.
+        own_tokens, own_sequences: of the request itself.
+        waiting_tokens, waiting_sequences: of both classes, without a first token, but for its own.
         running_sequences: of both classes, with a first token.
         sequences: that have or want a seat.
         prompt_tokens, new_tokens_max: of all those sequences.
     """
 
+    own_tokens: int
+    own_sequences: int
     waiting_tokens: int
     waiting_sequences: int
     running_sequences: int
@@ -82,32 +92,44 @@ class ExpectedWait:
     """Measures rates and lengths, and says how long a wait would be.
 
     `running` gives the entries that the engine has, in the order of their turns, whenever it is
-    asked. Nothing is foreseen beyond `horizon_s`.
+    asked. No seat is foreseen beyond `horizon_s`.
     """
 
     def __init__(self, target_s: float | None, running: Callable[[], Collection[Entry]]) -> None:
         self._target_s = UNTARGETED_S if target_s is None else target_s
         self.horizon_s = _HORIZON_TARGETS * self._target_s
         memory_s = MEMORY_TARGETS * self._target_s
-        self.prompts = DecayedRate(memory_s)
         self.answers = DecayedRate(memory_s)
-        self.errors = WaitErrors()
+        self.prompts_factor = WaitFactor(self._target_s)
+        # Ends are told with certainty already, so that most waits for them are shorter.
+        self.seats_factor = WaitFactor(self._target_s, least=1.0)
         self.lengths = AnswerLengths()
         self._seat_s = DecayedRate(memory_s)
-        self._answer_share = 1.0  # of what is asked for at most; all of it before it is known
+        self._expected_tokens: float | None = None  # of an answer
         self._running = running
         self._waits: SeatWaits | None = None
         self._waits_from_s = 0.0
         self._ended_since = 0
+        self._curve: BacklogCurve | None = None
+        self._curve_from_s = 0.0
+        self._curve_sequences = 0
+        self._progress_from_s = 0.0
 
-    def spend(self, seconds: float, *, waits: bool, running_sequences: int) -> None:
-        """Let time pass, in which interactive prompts waited, and so many answers were made."""
-        if waits:
-            self.prompts.spend(seconds)
+    def spend(self, seconds: float, *, running_sequences: int) -> None:
+        """Let time pass, in which so many answers were made."""
         if running_sequences:
             self.answers.spend(seconds)
             self._seat_s.spend(seconds)
             self._seat_s.add(seconds * running_sequences)
+
+    def progressed(self, now_s: float) -> None:
+        """The first prompt that waits is begun now: the one before it is computed."""
+        self._progress_from_s = now_s
+
+    def waited(self, wait: Wait, waited_s: float, now_s: float) -> None:
+        """A wait that was foreseen is over."""
+        factor = self.seats_factor if wait.is_for_seat else self.prompts_factor
+        factor.add(predicted_s=wait.predicted_s, waited_s=waited_s, now_s=now_s)
 
     def ended(self, tokens: int, *, by_itself: bool) -> None:
         """An answer is over, with so many tokens; `by_itself` unless something cut it."""
@@ -120,36 +142,72 @@ class ExpectedWait:
 
     def kv_tokens(self, demand: Demand) -> float:
         """KV that its sequences hold when they end."""
-        return self.held_kv_tokens(demand.prompt_tokens, demand.new_tokens_max)
+        return self.held_kv_tokens(
+            demand.prompt_tokens, demand.new_tokens_max, sequences=demand.sequences
+        )
 
-    def held_kv_tokens(self, prompt_tokens: int, new_tokens_max: int) -> float:
+    def held_kv_tokens(self, prompt_tokens: int, new_tokens_max: int, *, sequences: int) -> float:
         """KV of these prompts and answers when they end."""
-        return prompt_tokens + self._answer_share * new_tokens_max
+        answer_tokens = self._expected_tokens
+        if answer_tokens is None:
+            answer_tokens = UNSAID_NEW_TOKENS
+        return prompt_tokens + min(float(new_tokens_max), answer_tokens * sequences)
 
-    def wait_s(self, demand: Demand, capacity: Capacity, now_s: float) -> float | None:
-        """Emulated seconds until the last of it has its first token; None: not measured yet.
-
-        Infinite when no seat is sure to come free.
-        """
-        if self.prompts.per_s is None:
-            return None
+    def wait(self, demand: Demand, capacity: Capacity, now_s: float) -> Wait:
+        """Until the last of it has its first token."""
         self._look_if_old(demand, capacity, now_s)
-        return self.known_wait_s(demand, capacity, now_s)
+        return self.known_wait(demand, capacity, now_s)
 
-    def known_wait_s(self, demand: Demand, capacity: Capacity, now_s: float) -> float | None:
+    def known_wait(self, demand: Demand, capacity: Capacity, now_s: float) -> Wait:
         """The same from the last look at what runs, however old."""
-        prompts_per_s = self.prompts.per_s
-        if prompts_per_s is None:
-            return None
-        prompts_s = demand.waiting_tokens / prompts_per_s
-        ends = self._ends_needed(demand, capacity)
-        if ends <= 0:
-            return prompts_s
+        curve = self._curve_of(demand, capacity, now_s)
+        ranks = max(1, capacity.ranks)
+        own_tokens = demand.own_tokens / min(ranks, demand.own_sequences)
+        prompts_s = curve.wait_s(demand.waiting_tokens / ranks + own_tokens)
+        factor = self.prompts_factor.value(now_s)
+        if demand.waiting_sequences:
+            # The first prompt of each rank is computed in part.
+            first_s = curve.wait_s(demand.waiting_tokens / demand.waiting_sequences)
+            prompts_s -= min(first_s, (now_s - self._progress_from_s) / factor)
+        ends = max(0.0, self._ends_needed(demand, capacity))
+        return Wait(
+            tokens=demand.waiting_tokens + demand.own_tokens,
+            prompts_s=max(0.0, prompts_s),
+            prompts_factor=factor,
+            ends=int(np.ceil(ends)),
+            seats_s=self._seats_s(ends, now_s) + curve.wait_s(own_tokens) if ends else 0.0,
+            seats_factor=self.seats_factor.value(now_s),
+        )
+
+    def _seats_s(self, ends: float, now_s: float) -> float:
         if self._waits is None:
-            return None
+            return float("inf")
         # The ends to come were looked at a moment ago, and some of them have come since.
-        seats_s = self._waits.wait_s(ends + self._ended_since) - (now_s - self._waits_from_s)
-        return max(prompts_s, seats_s)
+        waits_s = self._waits.wait_s(ends + self._ended_since) - (now_s - self._waits_from_s)
+        return max(0.0, waits_s)
+
+    def _curve_of(self, demand: Demand, capacity: Capacity, now_s: float) -> BacklogCurve:
+        """What prompts take beside what decodes now, and what of it will when half are computed."""
+        curve, before = self._curve, self._curve_sequences
+        if (
+            curve is not None
+            and now_s - self._curve_from_s < self._target_s / _CURVES_PER_TARGET
+            and abs(demand.sequences - before) <= _CURVE_CHANGE * before
+        ):
+            return curve
+        ranks = max(1, capacity.ranks)
+        decodes = min(demand.running_sequences + demand.waiting_sequences / 2.0, capacity.seats)
+        answer_tokens = self.held_kv_tokens(
+            0, demand.new_tokens_max, sequences=demand.sequences
+        )
+        waiting_tokens = demand.waiting_tokens + demand.own_tokens
+        self._curve = capacity.backlog_times.beside(
+            decodes=decodes / ranks if demand.new_tokens_max > demand.sequences else None,
+            context_tokens=(demand.prompt_tokens + answer_tokens / 2.0) / demand.sequences,
+            prompt_tokens=waiting_tokens / (demand.waiting_sequences + demand.own_sequences),
+        )
+        self._curve_from_s, self._curve_sequences = now_s, demand.sequences
+        return self._curve
 
     @property
     def _tokens_per_s(self) -> float | None:
@@ -169,14 +227,24 @@ class ExpectedWait:
         """Look at what runs: often while that decides, else now and then."""
         short = self.is_short(demand, capacity)
         old_s = self._target_s / _LOOKS_PER_TARGET if short else self._target_s
-        tokens_per_s = self._tokens_per_s
-        if tokens_per_s is None or (self._waits is not None and now_s - self._waits_from_s < old_s):
+        if self._waits is not None and now_s - self._waits_from_s < old_s:
             return
+        tokens_per_s = self._tokens_per_s
+        if tokens_per_s is None:
+            step_s = float(self._curve_of(demand, capacity, now_s).step_s[0])
+            if not step_s:
+                return
+            tokens_per_s = 1.0 / step_s
         self._waits_from_s, self._ended_since = now_s, 0
         running = self._answers(demand.running_sequences)
         hazard = self.lengths.hazard(running.made_tokens, running.weights)
         asked_tokens = max(1.0, demand.new_tokens_max / demand.sequences)
-        self._answer_share = expected_length(hazard, asked_tokens) / asked_tokens
+        self._expected_tokens = expected_length(
+            self.lengths.hazard(
+                running.made_tokens, running.weights, assumed_tokens=UNSAID_NEW_TOKENS
+            ),
+            asked_tokens,
+        )
         free = max(0, capacity.seats - demand.running_sequences)
         self._waits = seat_waits(
             hazard,

@@ -16,10 +16,6 @@ from serving.admission.load import Load
 from serving.admission.refusal import Refused
 from serving.admission.work import Work, WorkClass
 
-MARGIN_SHARE_MAX: Final = 0.5
-"""Of the target, that errors of the past may take from it. Without a bound one disturbance (a chip
-that is lost) would close the door until all that saw it is forgotten."""
-
 _TURNS_MEMORY_S: Final = 60.0
 """Over which the pace of batch work's turns is taken, to tell the next when to come. Assumed."""
 
@@ -73,7 +69,9 @@ class Inside:
         waiting_sequences = interactive.waiting_sequences + batch.waiting_sequences
         sequences = interactive.sequences + batch.sequences
         return Demand(
-            waiting_tokens=interactive.waiting_tokens + work.prompt_tokens,
+            own_tokens=work.prompt_tokens,
+            own_sequences=work.sequences,
+            waiting_tokens=interactive.waiting_tokens + batch.waiting_tokens,
             waiting_sequences=waiting_sequences,
             running_sequences=sequences - waiting_sequences,
             sequences=sequences + work.sequences,
@@ -81,18 +79,19 @@ class Inside:
             new_tokens_max=interactive.new_tokens_max + batch.new_tokens_max + work.new_tokens_max,
         )
 
-    def margin_s(self, target_s: float, now_s: float) -> float:
-        """By how much waits are longer than expected: those that are over, and those that last.
+    def overdue_factor(self, now_s: float) -> float:
+        """By how much waits that last are longer than predicted; 0 when none is.
 
-        Of those that last, the oldest percent are left out, and one more: one prompt alone may be
-        held up by its own grammar.
+        The oldest percent are left out, and one more: one prompt alone may be held up by its own
+        grammar.
         """
         waiting = self.waiting[WorkClass.INTERACTIVE]
-        margin_s = self.expected.errors.margin_s
         judged = next(islice(waiting.values(), 1 + len(waiting) // 100, None), None)
-        if judged is not None and judged.predicted_s is not None:
-            margin_s = max(margin_s, now_s - judged.turn_s - judged.predicted_s)
-        return min(margin_s, MARGIN_SHARE_MAX * target_s)
+        if judged is None or judged.wait is None:
+            return 0.0
+        return self.expected.prompts_factor.ratio(
+            predicted_s=judged.wait.predicted_s, waited_s=now_s - judged.turn_s
+        )
 
     def check(self) -> None:
         """Assert that each entry is where its stage says, and that sums are those of the entries;

@@ -8,15 +8,15 @@ from typing import Final
 from serving.admission.inside import Inside
 from serving.admission.key_books import OverLimit
 from serving.admission.refusal import RefusalReason, Refused
+from serving.admission.wait import Wait
 from serving.admission.work import Client, Work, WorkClass
 
 UNKNOWN_WAIT_S: Final = 1.0
 """What a refused client is told to wait, emulated, before anything is measured. Assumed."""
 
 _AIM: Final = 0.9
-"""Of the target, what a wait may be expected to take. Whoever has entered cannot be put off any
-more, and a real engine's waits were late by up to 6 % of the target where simulated ones were not.
-Assumed: twice nearly that."""
+"""Of the target, what a wait may be expected to take: who has entered cannot be put off any more.
+Assumed."""
 
 
 def refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
@@ -84,8 +84,9 @@ def _queue_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
         excess = load.waiting_tokens + work.prompt_tokens - limits.queue_tokens
     else:
         return None
-    wait_s = _seconds(excess, inside.expected.prompts.per_s)
-    return _refused(inside, reason, message, wait_s, work.client, now_s)
+    wait = inside.expected.known_wait(inside.demand(work), inside.capacity, now_s)
+    wait_s = wait.prompts_s * wait.prompts_factor * excess / max(1, wait.tokens)
+    return _refused(inside, reason, message, wait_s or UNKNOWN_WAIT_S, work.client, now_s)
 
 
 def _target_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
@@ -93,30 +94,35 @@ def _target_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
     if target_s is None:
         return None
     expected, capacity = inside.expected, inside.capacity
-    waits = bool(inside.waiting[WorkClass.INTERACTIVE])
     demand = inside.demand(work)
-    short = expected.is_short(demand, capacity)
-    if not waits and not short:
+    if not inside.waiting[WorkClass.INTERACTIVE] and not expected.is_short(demand, capacity):
         return None  # an engine that does nothing else is the best there is
-    expected_s = expected.wait_s(demand, capacity, now_s)
-    if expected_s is None:
-        fits = demand.waiting_tokens <= capacity.prefill_tokens_per_step
-        if fits and (not short or not waits):
-            return None
-        message = "nothing is measured yet, and more waits than one step computes"
-        wait_s = UNKNOWN_WAIT_S
+    wait = expected.wait(demand, capacity, now_s)
+    # Waits that last show sooner than those that are over that the engine is slower.
+    slower = max(1.0, inside.overdue_factor(now_s) / wait.factor)
+    wait_s, bound_s = slower * wait.seconds, _AIM * target_s
+    if wait_s <= bound_s:
+        return None
+    if math.isfinite(wait_s):
+        message = f"the first token would take about {wait_s:.3g} s: {_parts(wait, slower)}"
+        retry_s = wait_s - bound_s
     else:
-        bound_s = _AIM * target_s - inside.margin_s(target_s, now_s)
-        if expected_s <= bound_s:
-            return None
-        if math.isfinite(expected_s):
-            expectation = f"the first token would take about {expected_s:.3g} s"
-            wait_s = expected_s - bound_s
-        else:
-            expectation = f"no seat is sure to come free within {expected.horizon_s:g} s"
-            wait_s = inside.stay_s or max(UNKNOWN_WAIT_S, target_s)
-        message = f"{expectation}, and {target_s:g} s are promised"
-    return _refused(inside, RefusalReason.TTFT_TARGET, message, wait_s, work.client, now_s)
+        message = f"no seat is sure to come free within {expected.horizon_s:g} s"
+        retry_s = inside.stay_s or max(UNKNOWN_WAIT_S, target_s)
+    message = f"{message}; {target_s:g} s are promised, and {bound_s:.3g} s may be expected"
+    return _refused(inside, RefusalReason.TTFT_TARGET, message, retry_s, work.client, now_s)
+
+
+def _parts(wait: Wait, slower: float) -> str:
+    """What an expected wait is made of."""
+    factor = f"x {slower * wait.factor:.2f} measured"
+    if wait.is_for_seat:
+        return f"{wait.ends:,} sequences must end first, in {wait.seats_s:.3g} s {factor}"
+    tokens_per_s = wait.tokens / wait.prompts_s
+    return (
+        f"{wait.tokens:,} prompt tokens, its own included, at {tokens_per_s:,.0f} tokens/s by the "
+        f"cost model, {factor}"
+    )
 
 
 def _refused(

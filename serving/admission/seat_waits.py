@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.admission.answer_lengths import EDGES
-from serving.admission.wait_errors import COVERED
+from serving.admission.wait_factor import COVERED
 
 _SIGMAS: Final = NormalDist().inv_cdf(COVERED)
 

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+from serving.admission.backlog_times import BacklogTimes
 from serving.admission.capacity import Capacity
+from serving.front_door.engine_times import backlog_times
 from serving.metrics.snapshot import Snapshot
+from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
+from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.settings import Settings
 
 
@@ -23,6 +27,7 @@ class EngineCapacity:
         self._step_tokens = int(config.scheduler_config.max_num_batched_tokens)
         cache = config.cache_config
         self._kv_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size)
+        self._backlog_times = self._times(config)
         self._last = self._of(self._ranks, 1.0)
         self._snapshot: Snapshot | None = None
 
@@ -40,4 +45,17 @@ class EngineCapacity:
             kv_tokens=self._kv_tokens * ranks,
             prefill_tokens_per_step=self._step_tokens * ranks,
             dilation=dilation,
+            ranks=ranks,
+            backlog_times=self._backlog_times,
+        )
+
+    def _times(self, config: Any) -> BacklogTimes:
+        """By the cost model of the whole machine, as it starts."""
+        deployment = deployment_of(config)
+        machine = deployment.machine(config.cache_config.gpu_memory_utilization)
+        return backlog_times(
+            machine.cost_model,
+            parse_prefill_policy(deployment.settings.prefill_policy),
+            seats=self._seats,
+            step_tokens=self._step_tokens,
         )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.admission.admission import Admission
+from serving.admission.backlog_times import BacklogTimes
 from serving.admission.capacity import Capacity
 from serving.admission.entry import Entry, Outcome
 from serving.admission.entry_parts import Counted
@@ -32,8 +33,14 @@ class Machine:
     sequence_s: float = 0.1e-3
 
     def capacity(self) -> Capacity:
+        beside_s = self.step_s + self.seats * self.sequence_s  # of a step without prompts
         return Capacity(
-            seats=self.seats, kv_tokens=self.kv_tokens, prefill_tokens_per_step=self.step_tokens
+            seats=self.seats,
+            kv_tokens=self.kv_tokens,
+            prefill_tokens_per_step=self.step_tokens,
+            backlog_times=BacklogTimes.linear(
+                step_s=beside_s, token_s=self.prompt_token_s, step_tokens=self.step_tokens
+            ),
         )
 
 

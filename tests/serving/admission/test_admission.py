@@ -17,7 +17,7 @@ from serving.admission.entry_parts import Counted
 from serving.admission.expected_wait import ExpectedWait
 from serving.admission.refusal import RateState, RefusalReason, Refused
 from serving.admission.work import WorkClass
-from tests.serving.admission.works import CAPACITY, client, work
+from tests.serving.admission.works import CAPACITY, TIMES, client, work
 
 
 def refused_by(admission: Admission, now_s: float = 0.0, **asked: object) -> Refused:
@@ -65,31 +65,73 @@ def test_a_prompt_above_the_bound_enters_an_empty_queue() -> None:
     assert admission.enter(work(prompt_tokens=4_000), 0.0)
 
 
-def test_before_anything_is_measured_one_step_of_prompts_may_wait() -> None:
-    admission = Admission(DoorLimits(ttft_target_s=1.0), CAPACITY)
-    admission.enter(work(prompt_tokens=600), 0.0)
-    admission.enter(work(prompt_tokens=400), 0.0)
+def test_before_anything_is_measured_as_much_may_wait_as_the_cost_model_computes_in_time() -> None:
+    """A step of 0.1 s takes 1,000 tokens; one is under way, and 0.95 s may be expected."""
+    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
+    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    for _ in range(8):
+        admission.enter(work(prompt_tokens=1_000), 0.0)
+    admission.enter(work(prompt_tokens=500), 0.0)
 
-    assert refused_by(admission, prompt_tokens=1).reason is RefusalReason.TTFT_TARGET
+    refused = refused_by(admission, prompt_tokens=1)
+
+    assert refused.reason is RefusalReason.TTFT_TARGET
+    assert str(refused) == (
+        "the first token would take about 0.95 s: 8,501 prompt tokens, its own included, at 8,947 "
+        "tokens/s by the cost model, x 1.00 measured; 1 s are promised, and 0.95 s may be expected"
+    )
 
 
 def test_a_wait_beyond_the_target_is_refused_and_the_excess_is_what_to_wait() -> None:
-    """1,000 tokens took 0.1 s; 3,600 wait, and 1,500 more would take about 0.5 s, of which 0.4 s
-    may be used while errors are unknown. A second is ten on the wall.
+    """A step under way and 14 more take 1.5 s, of which 0.95 s may be used. A second is ten on the
+    wall.
     """
-    admission = Admission(
-        DoorLimits(ttft_target_s=1.0),
-        Capacity(seats=100, kv_tokens=10**6, prefill_tokens_per_step=1_000, dilation=10.0),
+    capacity = Capacity(
+        seats=100,
+        kv_tokens=10**6,
+        prefill_tokens_per_step=1_000,
+        dilation=10.0,
+        backlog_times=TIMES,
     )
-    runs(admission, admission.enter(work(prompt_tokens=1_000), 0.0), 0.1)
-    for _ in range(4):
-        admission.enter(work(prompt_tokens=900), 0.1)
+    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    for _ in range(8):
+        admission.enter(work(prompt_tokens=1_000), 0.0)
 
-    refused = refused_by(admission, 0.1, prompt_tokens=1_500)
+    refused = refused_by(admission, prompt_tokens=6_000)
 
     assert refused.reason is RefusalReason.TTFT_TARGET
-    assert "about 0.505 s" in str(refused)
-    assert refused.retry_after_s == pytest.approx(1.05, rel=0.01)
+    assert "about 1.5 s" in str(refused)
+    assert refused.retry_after_s == pytest.approx(5.5)
+
+
+def test_ranks_compute_prompts_side_by_side() -> None:
+    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6, ranks=4)
+    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    for _ in range(32):
+        admission.enter(work(prompt_tokens=1_000), 0.0)
+
+    assert refused_by(admission, prompt_tokens=1_000).reason is RefusalReason.TTFT_TARGET
+
+
+def test_what_the_first_prompt_has_had_of_its_time_is_not_waited_for_again() -> None:
+    """Eight steps of ten are behind the first prompt after 0.8 s; it has no token yet."""
+    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
+    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    admission.enter(work(prompt_tokens=8_000), 0.0)
+    assert refused_by(admission, prompt_tokens=1_000)
+
+    assert admission.enter(work(prompt_tokens=1_000), 0.4)
+
+
+def test_waits_that_last_longer_than_predicted_show_before_they_are_over() -> None:
+    """An engine that stands still: nobody has a first token, and nothing more is let in."""
+    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
+    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    for _ in range(3):
+        admission.enter(work(prompt_tokens=500), 0.0)
+    admission.enter(work(prompt_tokens=500), 0.1)
+
+    assert "x 4" in str(refused_by(admission, 1.0, prompt_tokens=500))
 
 
 def test_whoever_finds_nobody_waiting_enters_whatever_was_measured() -> None:
@@ -277,7 +319,9 @@ def test_where_no_seat_is_sure_to_come_free_the_wait_is_finite() -> None:
     refused = refused_by(admission, 0.5)
 
     assert refused.reason is RefusalReason.TTFT_TARGET
-    assert str(refused) == "no seat is sure to come free within 2 s, and 1 s are promised"
+    assert str(refused) == (
+        "no seat is sure to come free within 2 s; 1 s are promised, and 0.95 s may be expected"
+    )
     assert refused.retry_after_s == 1.0
     admission.leave(running[0], Outcome.FINISHED, 6.0)
     admission.enter(work(new_tokens_max=10_000), 6.0)

@@ -13,7 +13,9 @@ from tests.serving.admission.works import work
 RUNNING = 8_192
 CAPACITY = Capacity(seats=RUNNING, kv_tokens=10**9, prefill_tokens_per_step=10**5)
 DEMAND = Demand(
-    waiting_tokens=100,
+    own_tokens=100,
+    own_sequences=40,
+    waiting_tokens=0,
     waiting_sequences=0,
     running_sequences=RUNNING,
     sequences=RUNNING + 40,
@@ -35,17 +37,16 @@ def measured(sequences: int) -> ExpectedWait:
     expected = ExpectedWait(2.0, {entry.number: entry for entry in entries}.values)
     for tokens in rng.exponential(300, 2_000).astype(int):
         expected.ended(int(tokens) + 1, by_itself=True)
-    expected.spend(1.0, waits=True, running_sequences=RUNNING)
-    expected.prompts.add(10**6)
+    expected.spend(1.0, running_sequences=RUNNING)
     expected.answers.add(RUNNING * 100)
     return expected
 
 
 @pytest.mark.parametrize("sequences", [1, 8])
 def test_a_sample_tells_what_all_would(sequences: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampled_s = measured(sequences).wait_s(DEMAND, CAPACITY, 0.0)
+    sampled_s = measured(sequences).wait(DEMAND, CAPACITY, 0.0).seconds
     monkeypatch.setattr("serving.admission.expected_wait.LOOKED_AT_MAX", RUNNING)
-    whole_s = measured(sequences).wait_s(DEMAND, CAPACITY, 0.0)
+    whole_s = measured(sequences).wait(DEMAND, CAPACITY, 0.0).seconds
 
     assert whole_s
     assert sampled_s == pytest.approx(whole_s, rel=0.05)
@@ -60,5 +61,5 @@ def test_a_look_at_thousands_sees_some_hundreds_that_stand_for_all() -> None:
 
     begun_s = time.process_time()
     for moment in range(20):
-        expected.wait_s(DEMAND, CAPACITY, float(moment))
+        expected.wait(DEMAND, CAPACITY, float(moment))
     assert time.process_time() - begun_s < 20 * 0.010  # all of them: some 30 ms a look

@@ -1,9 +1,15 @@
 """Small pieces of work and a small engine, for tests of admission."""
 
+from serving.admission.backlog_times import BacklogTimes
 from serving.admission.capacity import Capacity
 from serving.admission.work import Client, KeyLimits, Work, WorkClass
 
-CAPACITY = Capacity(seats=8, kv_tokens=10_000, prefill_tokens_per_step=1_000)
+TIMES = BacklogTimes.linear(step_s=0.0, token_s=1e-4, step_tokens=1_000)
+"""Steps of 1,000 prompt tokens and 0.1 s."""
+
+CAPACITY = Capacity(
+    seats=8, kv_tokens=10_000, prefill_tokens_per_step=1_000, backlog_times=TIMES
+)
 
 
 def client(name: str = "anonymous", **limits: int) -> Client:
