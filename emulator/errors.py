@@ -6,7 +6,12 @@ the usage table is the answer to the question that it raises.
 
 
 class UltraServeError(Exception):
-    """Anything that UltraServe refuses or fails at, and says so in words for its user."""
+    """Anything that UltraServe refuses or fails at, and says so in words for its user.
+
+    A command that it ends exits with `exit_code`.
+    """
+
+    exit_code: int = 2
 
 
 class ConfigError(UltraServeError):

@@ -56,7 +56,7 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code: 0, or 2 after one line that says what is wrong."""
+    """Run one subcommand; returns the exit code: 0, or that of the error, which it prints."""
     for stream in (sys.stdout, sys.stderr):  # bars and boxes, where the locale has none: "?"
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         return int(args.run(args))
     except UltraServeError as error:
         print(f"ultraserve {args.command}: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever read our output has had enough of it

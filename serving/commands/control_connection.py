@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from serving.endpoints.control_address import ControlAddress
@@ -14,7 +14,30 @@ if TYPE_CHECKING:  # what speaks gRPC is imported when a command runs
     from serving.endpoints.control_client import ControlClient
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+TIMEOUT_S: Final = 5.0
+"""Wall seconds for one answer, which a server gives within 2."""
+
+OUTCOMES: Final = (
+    "3 not done: refused, or the server was not reached; 4 unknown: it may have been done, and the "
+    "same command with --idempotency-key says whether"
+)
+"""Exit codes of a command that changes something, beside 0 and 2."""
+
+
+def add_change_arguments(parser: argparse.ArgumentParser, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Add `--idempotency-key`, and what every command has that speaks to a server."""
+    parser.add_argument(
+        "--idempotency-key",
+        metavar="KEY",
+        help="name of this change: asked for again with it, it is done at most once, and says how "
+        "it ended (default: a new one, printed when the outcome is unknown)",
+    )
+    add_connection_arguments(parser, timeout_s=timeout_s)
+
+
+def add_connection_arguments(
+    parser: argparse.ArgumentParser, *, timeout_s: float = TIMEOUT_S
+) -> None:
     """Add `--address`, `--timeout`, `--json`, and those of the key and of TLS."""
     group = parser.add_argument_group("connection")
     group.add_argument(
@@ -26,9 +49,9 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--timeout",
         type=float,
-        default=30.0,
+        default=timeout_s,
         metavar="S",
-        help="wall seconds for one answer; calls wait for the engine's step (default: %(default)g)",
+        help="wall seconds to wait for an answer (default: %(default)g)",
     )
     group.add_argument(
         "--control-key-file",
@@ -61,7 +84,14 @@ def connect(args: argparse.Namespace) -> ControlClient:
     key = shown_key(args, address)
     given = any((args.tls_ca, args.tls_cert, args.tls_key))
     tls = ControlTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key) if given else None
-    return ControlClient(address, args.timeout, key=key, tls=tls)
+    return ControlClient(
+        address,
+        args.timeout,
+        key=key,
+        tls=tls,
+        action_key=getattr(args, "idempotency_key", None),
+        patience_s=args.timeout if getattr(args, "waits_for_outcome", False) else 0.0,
+    )
 
 
 def shown_key(args: argparse.Namespace, address: ControlAddress) -> str | None:

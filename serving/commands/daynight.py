@@ -6,7 +6,11 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.control_connection import (
+    add_change_arguments,
+    add_connection_arguments,
+    connect,
+)
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
@@ -42,7 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     group.add_argument("group", type=int, help="its number")
     group.add_argument("phase", choices=("serving", "training"))
     for action, name in ((policy, "policy"), (group, "group")):
-        add_connection_arguments(action)
+        add_change_arguments(action)
         action.set_defaults(run=run, action=name)
 
 

@@ -6,7 +6,11 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.control_connection import (
+    OUTCOMES,
+    add_change_arguments,
+    connect,
+)
 from serving.commands.json_text import json_text
 
 if TYPE_CHECKING:
@@ -25,8 +29,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="take chips of a running server out of service, with nothing lost",
         description="Take chips of a running server out of service: their requests end or go on "
         "elsewhere, their experts move to chips that stay. `ultraserve resume` takes them back.",
-        epilog="Example: ultraserve drain --chips 2,3. Exit codes: 0 done, or it could be; 2 "
-        "refused, unreachable or a wrong argument.",
+        epilog="Example: ultraserve drain --chips 2,3. Exit codes: 0 done, or it could be; 2 a "
+        f"wrong argument; {OUTCOMES}.",
     )
     parser.add_argument(
         "--chips",
@@ -43,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="emulated seconds that running requests have to end (default: %(default)g)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only ask what would happen")
-    add_connection_arguments(parser)
+    add_change_arguments(parser)
     parser.set_defaults(run=run)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.control_connection import add_change_arguments, connect
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
@@ -31,6 +31,7 @@ _ACTIONS = {
 }
 _OF_THE_DOOR = ("drain", "undrain", "admission")
 
+_PATIENCE_S: Final = 30.0
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.2
 _CLASSES: Final = (
@@ -87,8 +88,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
                 default=(),
                 help="what is to come back (default: everything)",
             )
-        add_connection_arguments(action)
-        action.set_defaults(run=run)
+        # What vLLM does to requests takes as long as they do; the command waits for it.
+        add_change_arguments(action, timeout_s=_PATIENCE_S)
+        action.set_defaults(run=run, waits_for_outcome=True)
 
 
 def _add_drain_arguments(action: argparse.ArgumentParser) -> None:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from emulator.errors import ConfigError
+from emulator.errors import ConfigError, UltraServeError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
-from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.control_connection import (
+    OUTCOMES,
+    add_change_arguments,
+    add_connection_arguments,
+    connect,
+)
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
     from serving.endpoints.control_client import ControlClient
     from serving.metrics.control_call import FaultReport
-    from serving.metrics.machine_state import FaultRecord
+    from serving.metrics.machine_state import FaultRecord, StallState
 
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.2
+_SAY_EVERY_S: Final = 10.0
 _INDEX_MAX: Final = 2**31 - 1  # what the wire carries
 
 _KINDS: Final = {
@@ -45,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="break chips, memory and links of a running server, and heal them",
         description="Break chips, memory and links of a running server, and heal them.",
         epilog="Exit codes: 0 done; 1 a dry run says that it would not be survived, or --wait saw "
-        "requests fail or no end in time; 2 refused, unreachable or a wrong argument.",
+        f"requests fail or no end in time; 2 a wrong argument; {OUTCOMES}.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for kind, (words, names) in _KINDS.items():
@@ -63,14 +70,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             metavar="S",
             help=f"wait until the recovery has ended, at most S wall seconds ({_WAIT_S:g})",
         )
-        add_connection_arguments(action)
+        add_change_arguments(action)
         action.set_defaults(run=inject, kind=kind, names=names)
     heal_action = actions.add_parser("heal", help="repair a chip, a rack's switches, or everything")
     which = heal_action.add_mutually_exclusive_group(required=True)
     _add_field(which, "chip", required=False)
     _add_field(which, "rack", required=False)
     which.add_argument("--all", action="store_true", help="everything that is broken")
-    add_connection_arguments(heal_action)
+    add_change_arguments(heal_action)
     heal_action.set_defaults(run=heal)
     list_action = actions.add_parser("list", help="print the faults so far, with their recovery")
     add_connection_arguments(list_action)
@@ -135,10 +142,19 @@ def inject(args: argparse.Namespace) -> int:
 def wait_for_recovery(client: ControlClient, number: int, wait_s: float) -> FaultRecord:
     """The fault's record when its recovery has ended, or as it is after `wait_s` wall seconds."""
     end_s = time.monotonic() + wait_s
+    shown_s = -_SAY_EVERY_S
     while True:
-        record = next(one for one in client.state().faults if one.number == number)
-        if record.stage not in ("pending", "recovering") or time.monotonic() >= end_s:
+        state = client.state()
+        # A state of before the fault does not have it yet.
+        record = next((one for one in state.faults if one.number == number), None)
+        ended = record is not None and record.stage not in ("pending", "recovering")
+        if record is not None and (ended or time.monotonic() >= end_s):
             return record
+        if time.monotonic() >= end_s:
+            raise UltraServeError(f"fault {number}: no word of it within {wait_s:g} s")
+        if state.stall is not None and time.monotonic() - shown_s >= _SAY_EVERY_S:
+            shown_s = time.monotonic()
+            print(stall_line(state.stall), file=sys.stderr, flush=True)
         time.sleep(_POLL_S)  # polls another process
 
 
@@ -176,11 +192,23 @@ def fault_words(fault: Fault) -> str:
     return " ".join(words).replace("lanes 0", "all lanes")
 
 
+def stall_line(stall: StallState) -> str:
+    """Why the machine stands still, and for how long yet."""
+    return (
+        f"{stall.reason}: {stall.left_s:,.1f} emulated s are left, {stall.wall_left_s:,.0f} s of "
+        "wall time"
+    )
+
+
 def report_line(fault: Fault, report: FaultReport) -> str:
     """What the server said to one fault."""
     verdict = "survivable" if report.survivable else "not survivable"
     number = "dry run" if report.number is None else f"fault {report.number}"
-    return f"{number}: {fault_words(fault)}: {verdict}: {report.reason}"
+    line = f"{number}: {fault_words(fault)}: {verdict}: {report.reason}"
+    if not report.stall_s:
+        return line
+    wall = f", {report.stall_wall_s:,.0f} s of wall time" if report.stall_wall_s else ""
+    return f"{line}; the machine stands still for {report.stall_s:,.3f} emulated s{wall}"
 
 
 def record_line(record: FaultRecord) -> str:
@@ -188,6 +216,8 @@ def record_line(record: FaultRecord) -> str:
     line = f"fault {record.number}: {record.stage}"
     if record.recovery is None:
         return line
+    if record.stage == "recovering":
+        return f"{line}, and the machine stands still; see `ultraserve state`"
     recovery = record.recovery
     return (
         f"{line} after {recovery.emulated_ns / 1e6:,.3f} emulated ms ({recovery.wall_s:.2f} s of "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
-from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.control_connection import add_change_arguments, connect
 from serving.commands.json_text import json_text
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("weights", metavar="DIR", help="checkpoint on the server's machine")
     parser.add_argument("--note", default="", help="one line that stands beside the version")
-    add_connection_arguments(parser)
+    add_change_arguments(parser)
     parser.set_defaults(run=run)
 
 

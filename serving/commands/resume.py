@@ -2,7 +2,11 @@
 
 import argparse
 
-from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.control_connection import (
+    OUTCOMES,
+    add_change_arguments,
+    connect,
+)
 from serving.commands.drain import report_line
 from serving.commands.json_text import json_text
 
@@ -14,9 +18,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="take drained chips of a running server back into service",
         description="Take drained chips of a running server back into service; a drain that is "
         "under way is called off. (vLLM's own resume is `ultraserve engine resume`.)",
+        epilog=f"Exit codes: 0 done; 2 a wrong argument; {OUTCOMES}.",
     )
     parser.add_argument("lease", type=lease_number, help="the number that `drain` gave")
-    add_connection_arguments(parser)
+    add_change_arguments(parser)
     parser.set_defaults(run=run)
 
 

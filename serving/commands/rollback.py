@@ -2,7 +2,7 @@
 
 import argparse
 
-from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.control_connection import add_change_arguments, connect
 from serving.commands.json_text import json_text
 from serving.commands.publish import version_line
 
@@ -15,7 +15,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Let a running server serve the weights before the present ones again, as "
         "`ultraserve publish` does others.",
     )
-    add_connection_arguments(parser)
+    add_change_arguments(parser)
     parser.set_defaults(run=run)
 
 

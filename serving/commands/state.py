@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments, connect
+from serving.commands.fault import stall_line
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
@@ -70,6 +71,10 @@ def state_lines(state: MachineState) -> Iterator[str]:
         f"{sum(rank.kv_blocks_used for rank in ranks):,} of "
         f"{sum(rank.kv_blocks for rank in ranks):,}"
     )
+    if state.age_s:
+        yield f"as it was {state.age_s:.1f} s ago: the engine is busy, and has not answered since"
+    if state.stall is not None:
+        yield stall_line(state.stall)
     trays = (f"rack {r.rack} {r.switch_trays_up} of {r.switch_trays}" for r in state.racks)
     yield f"switch trays up: {', '.join(trays)}"
     yield _balance_line(state.expert_balance)

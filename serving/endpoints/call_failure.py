@@ -26,6 +26,38 @@ def not_now(message: str) -> CallRefused:
     return CallRefused(RpcFailure(code=code, message=message, reason="NOT_NOW"))
 
 
+OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
+"""A reason: what was asked may have been done; the same call with the same key says whether."""
+
+
+def outcome_unknown(key: str, why: str) -> CallRefused:
+    """A call that changes something, and has no outcome yet."""
+    message = (
+        f"{why}: what was asked may have been done, or may be yet; the same call with "
+        f"idempotency-key {key} says which, and does it at most once"
+    )
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.DEADLINE_EXCEEDED,
+            message=message,
+            reason=OUTCOME_UNKNOWN,
+            retry_after_s=RETRY_S,
+        )
+    )
+
+
+def engine_busy(waited_s: float) -> CallRefused:
+    """A question that changes nothing, to an engine that computes a long step, or starts chips."""
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.DEADLINE_EXCEEDED,
+            message=f"the engine is busy, and has not answered for {waited_s:.1f} s; try again",
+            reason="ENGINE_BUSY",
+            retry_after_s=RETRY_S,
+        )
+    )
+
+
 def too_many(what: str, most: int) -> CallRefused:
     """One more than the server has room for."""
     message = f"at most {most} {what} at a time; try again"

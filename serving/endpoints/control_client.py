@@ -1,5 +1,7 @@
 """A client of the control service, for commands: calls that wait, answers in our own types."""
 
+import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -14,6 +16,7 @@ from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from protos.ultraserve.v1 import fault_pb2
 from serving.controller.day_night_state import DayNightState
+from serving.endpoints.action_ledger import KEY_HEADER
 from serving.endpoints.call_failure import STREAM_OVER
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_messages import answered, enum_number, to_message
@@ -40,8 +43,26 @@ RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
 
 
+DONE: Final = 0
+NOT_DONE: Final = 3
+UNKNOWN: Final = 4
+"""Exit codes of a command that changes something: it has, it has not, it may have."""
+
+
 class ServerUnreachable(UltraServeError):
     """Nobody answers at the address, or not in time; indefinite when a call was under way."""
+
+
+class OutcomeUnknown(ServerUnreachable):
+    """A call that changes something has no outcome yet, and may have been carried out; `key` is its
+    idempotency key: the same call with it says how it ended.
+    """
+
+    exit_code = UNKNOWN
+
+    def __init__(self, key: str, words: str) -> None:
+        super().__init__(f"unknown: {words}; ask again with --idempotency-key {key}")
+        self.key = key
 
 
 class _StreamOver(Exception):
@@ -58,6 +79,11 @@ _REFUSALS: Final = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
 
+_NEVER_SENT: Final = ("failed to connect", "connection refused", "Connection refused")
+"""What gRPC says of a call for which there was no connection."""
+
+_ASK_AGAIN_S: Final = 0.1
+
 _NO_KEY: Final = (
     "the server does not know the key that was shown; see --control-key-file, which finds the key "
     "of a server of this user by itself"
@@ -67,7 +93,9 @@ _NO_KEY: Final = (
 class ControlClient:
     """One connection; each call ends within `timeout_s`, which a long step of the engine needs.
 
-    `key` is the control service's. Beyond loopback the connection is TLS, by `tls` or the system's
+    Calls that change something have an idempotency key, `action_key` or one of their own; one whose
+    outcome the server does not know yet is asked again for `patience_s`. `key` is the control
+    service's. Beyond loopback the connection is TLS, by `tls` or the system's
     authorities, so that no key travels in plain text. Every call raises ServerUnreachable or
     RefusedByServer.
     """
@@ -79,8 +107,12 @@ class ControlClient:
         *,
         key: str | None = None,
         tls: ControlTls | None = None,
+        action_key: str | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         self.run: str | None = None
+        self._action_key = action_key
+        self._patience_s = patience_s
         self._address = address
         self._timeout_s = timeout_s
         self._metadata = () if key is None else (("authorization", f"Bearer {key}"),)
@@ -122,17 +154,17 @@ class ControlClient:
     def inject(self, fault: Fault, *, dry_run: bool = False) -> FaultReport:
         """Let `fault` happen, or only ask whether it would be survived."""
         request = pb.InjectFaultRequest(fault=to_message(fault, fault_pb2.Fault), dry_run=dry_run)
-        return answered(self._call(self._stub.InjectFault, request), FaultReport)
+        return answered(self._change(self._stub.InjectFault, request), FaultReport)
 
     def heal(self, *, chip: int | None = None, rack: int | None = None) -> HealReport:
         """Repair one chip, one rack, or everything."""
         request = pb.HealRequest(chip=chip, rack=rack)
-        return answered(self._call(self._stub.Heal, request), HealReport)
+        return answered(self._change(self._stub.Heal, request), HealReport)
 
     def record(self, *, ends: int | None = None, steps_max: int | None = None) -> RecordingState:
         """Begin to record steps, or end the recording `ends`."""
         request = pb.RecordStepsRequest(ends=ends, steps_max=steps_max)
-        return answered(self._call(self._stub.RecordSteps, request), RecordingState)
+        return answered(self._change(self._stub.RecordSteps, request), RecordingState)
 
     def recording(self, recording: int) -> RecordingState:
         """How far a recording is."""
@@ -152,12 +184,12 @@ class ControlClient:
     def drain(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
         """Lend out chips, or only ask what would happen."""
         request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run)
-        return answered(self._call(self._stub.Drain, request), LeaseReport)
+        return answered(self._change(self._stub.Drain, request), LeaseReport)
 
     def resume(self, lease: int) -> LeaseReport:
         """Take a lease's chips back."""
         request = pb.ResumeRequest(lease=lease)
-        return answered(self._call(self._stub.Resume, request), LeaseReport)
+        return answered(self._change(self._stub.Resume, request), LeaseReport)
 
     def day_night(self) -> DayNightState:
         """Who serves, who trains, and why."""
@@ -167,44 +199,44 @@ class ControlClient:
     def set_policy(self, policy: str) -> DayNightState:
         """Let another policy decide, or none: `manual`."""
         request = pb.SetPolicyRequest(policy=policy)
-        return answered(self._call(self._stub.SetPolicy, request), DayNightState)
+        return answered(self._change(self._stub.SetPolicy, request), DayNightState)
 
     def set_phase(self, group: int, phase: str) -> DayNightState:
         """Say what a group is to do: `serving` or `training`."""
         number: Any = enum_number(pb.SetPhaseRequest, "phase", phase)
         request = pb.SetPhaseRequest(group=group, phase=number)
-        return answered(self._call(self._stub.SetPhase, request), DayNightState)
+        return answered(self._change(self._stub.SetPhase, request), DayNightState)
 
     def publish(self, weights_dir: str, *, note: str = "") -> VersionReport:
         """Serve other weights, which lie on the server's machine."""
         request = pb.PublishRequest(weights_dir=weights_dir, note=note)
-        return answered(self._call(self._stub.Publish, request), VersionReport)
+        return answered(self._change(self._stub.Publish, request), VersionReport)
 
     def rollback(self) -> VersionReport:
         """Serve the weights before the present ones again."""
-        return answered(self._call(self._stub.Rollback, pb.RollbackRequest()), VersionReport)
+        return answered(self._change(self._stub.Rollback, pb.RollbackRequest()), VersionReport)
 
     def sleep(self, *, level: int = 1, mode: str = "") -> EngineRest:
         """Let the engine sleep; an empty mode is vLLM's own choice."""
         number: Any = enum_number(pb.SleepRequest, "mode", mode or "unspecified")
         request = pb.SleepRequest(level=level, mode=number)
-        return answered(self._call(self._stub.Sleep, request), EngineRest)
+        return answered(self._change(self._stub.Sleep, request), EngineRest)
 
     def wake_up(self, tags: Sequence[str] = ()) -> EngineRest:
         """Wake it up, or those parts of it."""
         request = pb.WakeUpRequest(tags=tags)
-        return answered(self._call(self._stub.WakeUp, request), EngineRest)
+        return answered(self._change(self._stub.WakeUp, request), EngineRest)
 
     def pause(self, *, mode: str = "", keep_cache: bool = False) -> EngineRest:
         """Hold requests back; an empty mode is vLLM's own choice."""
         number: Any = enum_number(pb.PauseGenerationRequest, "mode", mode or "unspecified")
         request = pb.PauseGenerationRequest(mode=number, keep_cache=keep_cache)
-        return answered(self._call(self._stub.PauseGeneration, request), EngineRest)
+        return answered(self._change(self._stub.PauseGeneration, request), EngineRest)
 
     def resume_generation(self) -> EngineRest:
         """Let requests go on."""
         request = pb.ResumeGenerationRequest()
-        return answered(self._call(self._stub.ResumeGeneration, request), EngineRest)
+        return answered(self._change(self._stub.ResumeGeneration, request), EngineRest)
 
     def rest(self) -> EngineRest:
         """Whether the engine sleeps or pauses."""
@@ -213,7 +245,7 @@ class ControlClient:
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> None:
         """Forget prefixes."""
         request = pb.ResetPrefixCacheRequest(reset_running_requests=reset_running_requests)
-        self._call(self._stub.ResetPrefixCache, request)
+        self._change(self._stub.ResetPrefixCache, request)
 
     def admission(self) -> DoorReport:
         """Who is inside, who waits, and what was refused."""
@@ -223,11 +255,11 @@ class ControlClient:
     def drain_engine(self, *, reason: str = "", retry_after_s: float = 0.0) -> DoorReport:
         """Let no new request in; empty words and 0 are the server's own choice."""
         request = pb.DrainEngineRequest(reason=reason, retry_after_s=retry_after_s)
-        return answered(self._call(self._stub.DrainEngine, request), DoorReport)
+        return answered(self._change(self._stub.DrainEngine, request), DoorReport)
 
     def undrain_engine(self) -> DoorReport:
         """Let them in again."""
-        response = self._call(self._stub.UndrainEngine, pb.UndrainEngineRequest())
+        response = self._change(self._stub.UndrainEngine, pb.UndrainEngineRequest())
         return answered(response, DoorReport)
 
     def telemetry(self, interval_s: float) -> Iterator[tuple[Telemetry, int]]:
@@ -264,6 +296,34 @@ class ControlClient:
             return method(request, timeout=self._timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._in_our_words(error) from error
+
+    def _change(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
+        """A call that changes something; raises OutcomeUnknown, and RefusedByServer or
+        ServerUnreachable with the exit code of what was not done.
+        """
+        key = self._action_key or secrets.token_hex(8)
+        metadata = (*self._metadata, (KEY_HEADER, key))
+        end_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return method(request, timeout=self._timeout_s, metadata=metadata)
+            except grpc.RpcError as error:
+                failure = self._failure_of_change(error, key)
+                if not isinstance(failure, OutcomeUnknown) or time.monotonic() >= end_s:
+                    raise failure from error
+                time.sleep(_ASK_AGAIN_S)  # another process works on it
+
+    def _failure_of_change(self, error: grpc.RpcError, key: str) -> UltraServeError:
+        assert isinstance(error, grpc.Call)  # what the library raises is both
+        failure, said = self._in_our_words(error), error.details() or ""
+        never_sent = error.code() is grpc.StatusCode.UNAVAILABLE and any(
+            words in said for words in _NEVER_SENT
+        )
+        if isinstance(failure, RefusedByServer) or never_sent:
+            failure.exit_code = NOT_DONE
+            return failure
+        words = said if _is_the_server_s(error) else str(failure)
+        return OutcomeUnknown(key, words.partition("; the same call")[0])
 
     def _stream(self, method: Callable[..., Any], request: object) -> Iterator[Any]:
         call = method(request, metadata=self._metadata)

@@ -20,6 +20,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from serving.access.shown_key import shown_key
+from serving.endpoints.action_ledger import KEY_HEADER, ActionLedger
 from serving.endpoints.call_failure import failure_of_call, stream_over, too_many
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
 from serving.front_door.grpc.unserved_call import message_in, not_served, refusing
@@ -43,7 +44,11 @@ MESSAGE_BYTES_MAX: Final = 64 * 2**10
 """Of a request; the longest that means something names every chip of a system."""
 
 CALL_WALL_S_MAX: Final = 600.0
-"""Of a call that is no stream: longer than any step, and not for ever."""
+"""Of a call that is no stream, with what it does after it was answered: longer than any step, and
+not for ever."""
+
+LOOK_WALL_S_MAX: Final = 1.8
+"""Of a call that changes nothing; what 2 s leave for the way there and back."""
 
 STREAM_WALL_S_MAX: Final = 3_600.0
 """Of a stream; whoever wants more begins another where it ended."""
@@ -92,9 +97,10 @@ class _Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimits:
-    """Wall seconds that calls, streams, and calls about health may take."""
+    """Wall seconds that calls, those that only look, streams, and calls about health may take."""
 
     call_wall_s_max: float = CALL_WALL_S_MAX
+    look_wall_s_max: float = LOOK_WALL_S_MAX
     stream_wall_s_max: float = STREAM_WALL_S_MAX
     health_check_wall_s_max: float = HEALTH_CHECK_WALL_S_MAX
     health_watch_wall_s_max: float = HEALTH_WATCH_WALL_S_MAX
@@ -118,11 +124,13 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         named: Callable[[str | None], str] = unnamed,
         changed: Callable[[], None] = lambda: None,
         limits: GuardLimits | None = None,
+        ledger: ActionLedger | None = None,
     ) -> None:
         self._admits = admits
         self._named = named
         self._changed = changed
         self._limits = limits or GuardLimits()
+        self.ledger = ledger or ActionLedger()
         self._calls = _Room("calls", CALLS_MAX)
         self._watches = _Room("streams", WATCHES_MAX)
         self._health_watches = _Room("watchers of health", HEALTH_WATCHES_MAX)
@@ -142,7 +150,8 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         """The handler of one call, with everything around it."""
         method = handler_call_details.method
         about_health = method.startswith(_HEALTH)
-        secret = shown_key(handler_call_details.invocation_metadata or ())
+        metadata = handler_call_details.invocation_metadata or ()
+        secret = shown_key(metadata)
         if not about_health and not self._admits(secret):
             return refusing(_no_key())
         handler = await continuation(handler_call_details)
@@ -155,19 +164,40 @@ class ControlGuard(grpc.aio.ServerInterceptor):
             return self._both_ways(handler)
         if handler.response_streaming:
             return self._streaming(handler)
-        asked = f"{name_of(method)} by {self._named(secret)}" if changes_something(method) else ""
-        return self._unary(handler, asked)
+        if changes_something(method):
+            asked = f"{name_of(method)} by {self._named(secret)}"
+            return self._changing(handler, method, asked, key_of(metadata))
+        return self._unary(handler)
 
-    def _unary(self, handler: MethodHandler, asked: str) -> Handler:
+    def _unary(self, handler: MethodHandler) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
-            async with _Ending(context, asked), asyncio.timeout(self._limits.call_wall_s_max):
+            async with _Ending(context), asyncio.timeout(self._limits.look_wall_s_max):
                 with self._calls:
-                    try:
-                        response = await handler.unary_unary(_message_of(raw, handler), context)
-                    finally:  # one that fails may have changed something too
-                        if asked:
-                            self._changed()
+                    response = await handler.unary_unary(_message_of(raw, handler), context)
                     return handler.response_serializer(response)
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    def _changing(
+        self, handler: MethodHandler, method: str, asked: str, key: str | None
+    ) -> Handler:
+        """One that changes something: it goes on when its client has gone, see `ActionLedger`."""
+
+        async def call(raw: bytes, context: Context) -> bytes:
+            async with _Ending(context, asked):
+                with self._calls:
+                    request = _message_of(raw, handler)
+
+                    async def act() -> bytes:
+                        try:
+                            async with asyncio.timeout(self._limits.call_wall_s_max):
+                                response = await handler.unary_unary(request, context)
+                        finally:  # one that fails may have changed something too
+                            self._changed()
+                        return handler.response_serializer(response)
+
+                    answer: bytes = await self.ledger.outcome(key, (method, raw), act)
+                    return answer
 
         return grpc.unary_unary_rpc_method_handler(call)
 
@@ -276,6 +306,11 @@ class _Ending:
     def _tell(self, code: str) -> None:
         if self._asked:
             logger.info("control call %s: %s", self._asked, code)
+
+
+def key_of(metadata: Any) -> str | None:
+    """The idempotency key of a call; None where it has none."""
+    return next((str(value) for name, value in metadata if name == KEY_HEADER), None)
 
 
 def name_of(method: str) -> str:

@@ -36,6 +36,7 @@ from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.engine_rest import ServedEngine
 from serving.endpoints.engine_watch import EngineWatch
 from serving.endpoints.json_calls import JsonCalls
+from serving.endpoints.last_replies import LastReplies
 from serving.front_door.grpc.connection_options import connection_options
 from serving.front_door.hardware_watch import HardwareWatch
 from serving.metrics.latency_window import Latencies
@@ -122,8 +123,14 @@ class ControlServer:
         )
         self.guard = ControlGuard(admits, named=named, changed=self._looks.forget, limits=limits)
         self._server = _grpc_server(self.guard)
+        self._replies = LastReplies(engine)
         service = ControlService(
-            engine, parts.day_night, door=parts.door, watch=self.watch, hardware=hardware
+            engine,
+            parts.day_night,
+            door=parts.door,
+            watch=self.watch,
+            hardware=hardware,
+            replies=self._replies,
         )
         pb_grpc.add_ControlServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -152,12 +159,15 @@ class ControlServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self.port.start()
         self.watch.start()
+        self._replies.start()
         logger.info("control service ultraserve.v1 and its console on %s", self._address)
 
     async def stop(self) -> None:
         """End, with a moment for calls that are at work; idempotent."""
         await self._health.enter_graceful_shutdown()
         await self.watch.stop()
+        await self.guard.ledger.stop()
+        await self._replies.stop()
         await self.port.stop()
         await self._looks.stop()
 

@@ -1,15 +1,17 @@
 """The control service `ultraserve.v1.ControlService`: gRPC in the API's process.
 
 It decides nothing: a request becomes one line of JSON for the engine, which applies it between two
-steps, and the engine's line becomes the answer. Calls about day and night go to the server's
-controller, about who may enter to the door, vLLM's own words to vLLM. What cannot be is raised: see
-`call_failure`.
+steps, and the engine's line becomes the answer. A question that takes too long is answered with
+what the engine said last; a call that changes something has an outcome, see `ActionLedger`. Calls
+about day and night go to the server's controller, about who may enter to the door, vLLM's own words
+to vLLM. What cannot be is raised: see `call_failure`.
 """
 
 from pathlib import PurePath
 from typing import Any, Final
 
 import grpc.aio
+import msgspec
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
@@ -24,6 +26,7 @@ from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.engine_rest import ServedEngine
 from serving.endpoints.engine_watch import EngineWatch
 from serving.endpoints.hardware_calls import HardwareCalls
+from serving.endpoints.last_replies import LastReplies
 from serving.endpoints.recording_calls import RecordingCalls
 from serving.endpoints.request_counts import counts
 from serving.endpoints.rest_calls import RestCalls
@@ -74,8 +77,10 @@ class ControlService(
         door: EngineDoor | None = None,
         watch: EngineWatch,
         hardware: HardwareWatch,
+        replies: LastReplies,
     ) -> None:
         self._engine = engine
+        self._replies = replies
         self._hardware = hardware
         self._day_night = day_night
         self._door = door
@@ -87,7 +92,7 @@ class ControlService(
     ) -> pb.DescribeSystemResponse:
         """Say what is emulated."""
         del request, context
-        reply = await answer(self._engine, DescribeRequest(), DescribeReply)
+        reply, _ = await self._replies.reply(DescribeRequest(), DescribeReply)
         return respond(pb.DescribeSystemResponse, reply.description)
 
     async def GetState(  # noqa: N802  the name that the contract gives
@@ -95,8 +100,9 @@ class ControlService(
     ) -> pb.GetStateResponse:
         """Show the machine between two steps."""
         del request, context
-        reply = await answer(self._engine, StateRequest(), StateReply)
-        return respond(pb.GetStateResponse, reply.state)
+        reply, age_s = await self._replies.reply(StateRequest(), StateReply)
+        state = msgspec.structs.replace(reply.state, age_s=age_s)
+        return respond(pb.GetStateResponse, state)
 
     async def GetPlacement(  # noqa: N802  the name that the contract gives
         self, request: pb.GetPlacementRequest, context: "Context"
@@ -104,7 +110,7 @@ class ControlService(
         """Show where experts lie."""
         del context
         asked = PlacementRequest(**counts(request, ("first_layer",)))
-        reply = await answer(self._engine, asked, PlacementReply)
+        reply, _ = await self._replies.reply(asked, PlacementReply)
         return respond(pb.GetPlacementResponse, reply.page)
 
     async def GetPower(  # noqa: N802  the name that the contract gives
@@ -112,7 +118,7 @@ class ControlService(
     ) -> pb.GetPowerResponse:
         """Show power and energy."""
         del request, context
-        reply = await answer(self._engine, PowerRequest(), PowerReply)
+        reply, _ = await self._replies.reply(PowerRequest(), PowerReply)
         return respond(pb.GetPowerResponse, reply.report)
 
     async def InjectFault(  # noqa: N802  the name that the contract gives

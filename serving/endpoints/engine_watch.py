@@ -15,12 +15,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Final
 
+from msgspec import structs
+
 from emulator.errors import ConfigError
 from serving.controller.engine_call import ENGINE_GONE, Engine, EngineFailed, EngineGone, ask
+from serving.endpoints.action_ledger import ANSWER_WALL_S_MAX
 from serving.endpoints.call_failure import not_now, server_ends, watch_failed
 from serving.endpoints.engine_door import EngineDoor
 from serving.endpoints.machine_events import Change, changes, door_change
 from serving.metrics.control_call import TelemetryReply, TelemetryRequest
+from serving.metrics.machine_state import StallState
 from serving.metrics.telemetry import Event, EventKind, Telemetry
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -59,6 +63,18 @@ class EngineWatch:
         self._poller: asyncio.Task[None] | None = None
 
     @property
+    def stall(self) -> StallState | None:
+        """Why the machine stood still at the newest look, with what is left of that by now."""
+        stall = None if self._look is None else self._look.telemetry.stall
+        if stall is None:
+            return None
+        passed_s = time.monotonic() - self._looked_s
+        left = max(0.0, 1.0 - passed_s / stall.wall_left_s) if stall.wall_left_s else 0.0
+        return structs.replace(
+            stall, left_s=stall.left_s * left, wall_left_s=stall.wall_left_s * left
+        )
+
+    @property
     def last_number(self) -> int:
         """Of the newest event; 0 before the first."""
         return self._numbered
@@ -93,7 +109,7 @@ class EngineWatch:
         with self._watching():
             skipped, due_s = 0, time.monotonic()
             while True:
-                yield (await self._fresh(interval_s / 2)).telemetry, skipped
+                yield await self._fresh(interval_s / 2), skipped
                 due_s += interval_s
                 # A time that has gone by when the next one has come too is left out.
                 skipped = max(0, math.floor((time.monotonic() - due_s) / interval_s))
@@ -134,14 +150,23 @@ class EngineWatch:
         finally:
             self.watchers -= 1
 
-    async def _fresh(self, age_s: float) -> TelemetryReply:
-        """A look that is no older; one that is made serves all who wait for one."""
-        if self._look is None or time.monotonic() - self._looked_s > age_s:
+    async def _fresh(self, age_s: float) -> Telemetry:
+        """A look that is no older; one that is made serves all who wait for one.
+
+        An engine that does not answer in time is shown as it was, with the age of that.
+        """
+        old_s = time.monotonic() - self._looked_s
+        if self._look is None or old_s > age_s:
             looks = self._looks
             self._hurry.set()
-            await self._until(lambda: self._looks > looks)
+            with contextlib.suppress(TimeoutError):
+                within_s = None if self._look is None else ANSWER_WALL_S_MAX
+                async with asyncio.timeout(within_s):
+                    await self._until(lambda: self._looks > looks)
+            old_s = 0.0 if self._looks > looks else time.monotonic() - self._looked_s
         assert self._look is not None
-        return self._look
+        telemetry = self._look.telemetry
+        return structs.replace(telemetry, age_s=old_s) if old_s > age_s else telemetry
 
     async def _until(self, true: Callable[[], bool]) -> None:
         """Wait for something; raises what ended the watch before it came."""
@@ -224,7 +249,8 @@ class EngineWatch:
         self._history.append(
             Event(
                 number=self._numbered,
-                emulated_s=emulated_s,
+                emulated_s=emulated_s if change.emulated_s is None else change.emulated_s,
+                ranks_up=change.ranks_up,
                 unix_s=time.time(),
                 kind=change.kind,
                 words=change.words,

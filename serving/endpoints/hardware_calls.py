@@ -5,9 +5,9 @@ from typing import Any, Final
 import grpc.aio
 
 from protos.ultraserve.v1 import control_pb2 as pb
+from serving.endpoints.action_ledger import ANSWER_WALL_S_MAX
 from serving.endpoints.control_messages import respond
-from serving.endpoints.engine_answer import answer
-from serving.endpoints.engine_rest import ServedEngine
+from serving.endpoints.last_replies import LastReplies
 from serving.front_door.hardware_watch import HardwareWatch
 from serving.metrics.control_call import ExpertLoadReply, ExpertLoadRequest
 
@@ -18,7 +18,7 @@ _MAX_AGE_S: Final = 0.0
 class HardwareCalls:
     """A part of the control service."""
 
-    _engine: ServedEngine
+    _replies: LastReplies
     _hardware: HardwareWatch
 
     async def GetHardware(  # noqa: N802  the name that the contract gives
@@ -26,7 +26,7 @@ class HardwareCalls:
     ) -> pb.GetHardwareResponse:
         """Show everything in one look, which others may have asked for a moment ago."""
         del request, context
-        look = await self._hardware.fresh(_MAX_AGE_S)
+        look = await self._hardware.fresh(_MAX_AGE_S, ANSWER_WALL_S_MAX)
         return respond(pb.GetHardwareResponse, look.report)
 
     async def GetExpertLoad(  # noqa: N802  the name that the contract gives
@@ -34,7 +34,7 @@ class HardwareCalls:
     ) -> pb.GetExpertLoadResponse:
         """Show how often experts are chosen."""
         del request, context
-        reply = await answer(self._engine, ExpertLoadRequest(), ExpertLoadReply)
+        reply, _ = await self._replies.reply(ExpertLoadRequest(), ExpertLoadReply)
         return respond(pb.GetExpertLoadResponse, reply.load)
 
 

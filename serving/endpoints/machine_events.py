@@ -1,14 +1,23 @@
 """What has happened between two looks at the engine. Pure.
 
-Of several stages that lie between two looks the last one is told. What the first look finds was
-there before, and is no event.
+Of several stages that lie between two looks the last one is told; of faults each, with its time.
+What the first look finds was there before, and is no event.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from serving.metrics.control_call import TelemetryReply
-from serving.metrics.machine_state import FaultRecord, LeaseState, SleepState, VersionState
+from serving.metrics.machine_state import (
+    FaultEvent,
+    FaultRecord,
+    FaultStage,
+    LeaseState,
+    SleepState,
+    StallState,
+    VersionState,
+)
 from serving.metrics.telemetry import EventKind
 
 
@@ -22,14 +31,25 @@ class Change:
     lease: LeaseState | None = None
     version: VersionState | None = None
     sleep: SleepState | None = None
+    emulated_s: float | None = None  # when it happened; None: when it was seen
+    ranks_up: int | None = None
 
 
 def changes(before: TelemetryReply, after: TelemetryReply) -> Iterator[Change]:
     """Everything that differs: faults, then leases, versions and sleep, each by number."""
-    stages = {fault.number: fault.stage for fault in before.faults}
-    for fault in after.faults:
-        if stages.get(fault.number) is not fault.stage:
-            yield Change(kind=EventKind.FAULT, words=_fault_words(fault), fault=fault)
+    told = before.fault_events[-1].number if before.fault_events else 0
+    for event in after.fault_events:
+        if event.number > told:
+            yield Change(
+                kind=EventKind.FAULT,
+                words=_fault_words(event, after.telemetry.ranks),
+                fault=event.fault,
+                emulated_s=event.emulated_s,
+                ranks_up=event.ranks_up,
+            )
+    was, stall = before.telemetry.stall, after.telemetry.stall
+    if (was is None) != (stall is None):
+        yield Change(kind=EventKind.STALL, words=_stall_words(stall))
     phases = {lease.number: lease.phase for lease in before.leases}
     for lease in after.leases:
         if phases.get(lease.number) != lease.phase:
@@ -56,10 +76,27 @@ def _served(version: VersionState) -> tuple[bool, int, str]:
     return version.target, version.ranks, version.failure
 
 
-def _fault_words(fault: FaultRecord) -> str:
+_STAGES: Final = {
+    FaultStage.PENDING: "injected",
+    FaultStage.RECOVERING: "met, the machine stands still",
+    FaultStage.DEGRADED: "goes on, slower until it is healed",
+}
+"""What a stage is called as something that happens; others by their own words."""
+
+
+def _fault_words(event: FaultEvent, ranks: int) -> str:
+    fault = event.fault
     what = fault.fault
     where = f"rack {what.rack}" if what.chip < 0 else f"chip {what.chip}"
-    return f"fault {fault.number}, {what.kind} of {where}: {fault.stage}: {fault.reason}"
+    stage = _STAGES.get(fault.stage, fault.stage.value)
+    up = f"{event.ranks_up} of {ranks} ranks up"
+    return f"fault {fault.number}, {what.kind} of {where}: {stage}, {up}: {fault.reason}"
+
+
+def _stall_words(stall: StallState | None) -> str:
+    if stall is None:
+        return "the machine goes on"
+    return f"{stall.reason}: {stall.left_s:.1f} emulated s, {stall.wall_left_s:.0f} s of wall time"
 
 
 def _lease_words(lease: LeaseState) -> str:

@@ -90,7 +90,8 @@ def hardware_report(
 def _watts(now: Now, counters: ChipCounters, idle_watts: float) -> Float64s:
     """What each chip draws, [chips]: the mean over the window's steps and the idle time in it.
 
-    A lost chip draws nothing. A chip that trains draws what its job says. What chips draw beyond that while they read weights
+    A lost chip draws nothing. A chip that trains draws what its job says. What chips draw beyond
+    that while they read weights
     is booked in one go, when it is in their joules and in nobody's watts.
     """
     window_s, window = counters.window(now.ns)
