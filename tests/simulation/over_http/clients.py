@@ -26,7 +26,7 @@ FAILURES_SHOWN = 5
 
 @dataclass
 class Tally:
-    """What became of all requests; `moved` counts nothing of the server's."""
+    """What became of all requests, as their clients saw it."""
 
     asked: int = 0
     whole: int = 0
@@ -106,6 +106,7 @@ class Clients:
     """`count` clients, each of which asks the next question when it has its answer.
 
     Entering starts them, leaving stops them; between `pause` and `go_on` they ask nothing new.
+    `in_flight` has the questions of requests that have not ended, `spans_s` when others did.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Clients:
     ) -> None:
         self.tally = Tally()
         self.in_flight: dict[str, str] = {}
+        self.spans_s: dict[str, tuple[float, float]] = {}
         self._url, self._questions, self._expected = url, questions, expected
         self._count, self._seed = count, seed
         self._numbers = itertools.count(1)
@@ -153,6 +155,10 @@ class Clients:
     def go_on(self) -> None:
         """Ask again."""
         self._paused.clear()
+
+    def was_under_way(self, request_id: str, *, since_s: float) -> bool:
+        """Whether a request of this name is under way, or was after a moment."""
+        return request_id in self.in_flight or self.spans_s.get(request_id, (0, 0))[1] >= since_s
 
     def wait_for(self, answers: int, timeout_s: float = IDLE_S_MAX) -> None:
         """Wait until so many more requests have ended whole."""
@@ -192,6 +198,7 @@ class Clients:
             return
         finally:
             del self.in_flight[request_id]
+            self.spans_s[request_id] = (began_s, time.monotonic())
         if status in REFUSED:
             tally.refused += 1
             await asyncio.sleep(RETRY_S)

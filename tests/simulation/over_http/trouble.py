@@ -20,13 +20,16 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.endpoints.control_client import RefusedByServer
 from serving.metrics.machine_state import SERVING, FaultRecord, FaultStage, LeaseState, MachineState
 from tests.simulation.over_http.books import (
+    MOVED,
     check_accounts,
     check_at_rest,
     check_counts,
     check_faults,
     check_now,
     check_stages,
+    met_stage,
     read_page,
+    requests_named,
     seated,
 )
 from tests.simulation.over_http.clients import Clients
@@ -98,6 +101,7 @@ class Trouble:
         self.figures.resident_bytes = max(
             self.figures.resident_bytes, self._machine.resident_bytes()
         )
+        moved = read_page(self._machine.url).count(MOVED)
         try:
             records = self._acts[strike.means](strike)
         except RefusedByServer as refusal:
@@ -113,6 +117,7 @@ class Trouble:
         print(f"{strike.name}: {took_s:.1f} s: {len(records)} faults: {numbers}", flush=True)
         self._clients.wait_for(ANSWERS_AFTER)
         self._check(records)
+        self._check_moved(records, since_s=began_s, before=moved)
         self._go_on_with_lease()
         self._heal(strike.heal, records)
 
@@ -352,9 +357,29 @@ class Trouble:
         check_now(state)
         check_faults(state)
         for record in records:
-            self._machine.events.wait_for(record.number, FaultStage.RECOVERED)
+            self._machine.events.wait_for(record.number, met_stage(record))
         if self._lease is None:
             self._wait_until(self._processes_agree, "processes and state agree")
+
+    def _check_moved(self, records: Sequence[FaultRecord], *, since_s: float, before: int) -> None:
+        """The requests that have moved since are those of the strike's faults, and ours."""
+        numbers = [record.number for record in records]
+
+        def counted() -> tuple[int, int]:
+            faults = self._state().faults
+            mine = [faults[number - 1].recovery for number in numbers]
+            moved = read_page(self._machine.url).count(MOVED) - before
+            return moved, sum(each.requests_moved for each in mine if each)
+
+        if self._lease is None:  # or else the hand-over moves some too
+            self._wait_until(lambda: len(set(counted())) == 1, f"moved, credited: {counted()}")
+        for number in numbers:
+            record = self._state().faults[number - 1]
+            for name in requests_named(record):
+                assert self._clients.was_under_way(name, since_s=since_s), (name, record)
+            if record.fault.kind is FaultKind.SLOW_CHIP:
+                assert record.recovery is not None
+                assert record.recovery.requests_moved == 0, record
 
     def _processes_agree(self) -> bool:
         """Whether as many chips' processes run as chips have a seat and compute."""
