@@ -45,12 +45,8 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ControlService"].full_name
 
-_METADATA_BYTES_MAX: Final = 16 * 2**10
 _STREAMS_MAX: Final = 64
 """Of one connection; more than a client has a use for."""
-
-_IDLE_MS: Final = 600_000
-"""A connection without a call ends; a client makes another when it needs one."""
 
 _LIFE_WALL_S: Final = 3_600.0
 _GRACE_WALL_S: Final = STREAM_WALL_S_MAX + 60.0
@@ -176,10 +172,8 @@ def _grpc_server(guard: ControlGuard) -> grpc.aio.Server:
                 message_bytes_max=4 * MESSAGE_BYTES_MAX,
                 life_wall_s=_LIFE_WALL_S,
                 grace_wall_s=_GRACE_WALL_S,
+                streams_max=_STREAMS_MAX,
             ),
-            ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
-            ("grpc.max_concurrent_streams", _STREAMS_MAX),
-            ("grpc.max_connection_idle_ms", _IDLE_MS),
         ],
         maximum_concurrent_rpcs=_RPCS_MAX,
     )

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection
+from functools import partial
 from typing import Any, Protocol
 
 from serving.access.key_reload import KeyReload
@@ -14,12 +15,15 @@ from serving.front_door.graceful_end import GracefulEnd
 from serving.front_door.grpc.grpc_server import EngineGrpcServer
 from serving.front_door.hardware_watch import HardwareWatch
 from serving.front_door.http.asgi import App
+from serving.front_door.http.bounded_protocol import HttpIngress, bound_connections
+from serving.front_door.http.http_access import key_of
 from serving.front_door.http.http_door import HttpDoor
 from serving.front_door.http.http_tls import HttpCertificate
 from serving.front_door.http.metrics_page import MetricsPage
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
-from serving.front_door.http.slow_heads import SlowHeads
+from serving.front_door.ingress_account import IngressAccount
+from serving.front_door.ingress_limits import IngressLimits
 from serving.front_door.readiness import Readiness
 from serving.metrics.door_metrics import DoorMetrics
 from serving.metrics.host_meter import HostMeter
@@ -57,6 +61,7 @@ class FrontDoor:
         self.readiness = Readiness(engine, lambda: self.door.closed)
         admit_generation(engine, self.door)
         self.hardware = HardwareWatch(engine)
+        self.ingress = IngressAccount(IngressLimits.of(settings.body_bytes_max))
 
     def before(self, app: App, *, missing: Collection[str] = ()) -> HttpDoor:
         """HTTP's door before vLLM's app; `missing` are its paths that the model cannot answer."""
@@ -65,7 +70,7 @@ class FrontDoor:
             keys=self.keys,
             door=self.door,
             probes=Probes(self.readiness),
-            bodies=BodyReader(bytes_max=self._settings.body_bytes_max),
+            bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
             context_tokens_max=self._engine.model_config.max_model_len,
             request_wall_s_max=self._settings.request_wall_s_max,
             missing=missing,
@@ -83,16 +88,20 @@ class FrontDoor:
         )
 
     def services(self, server: Any) -> list[Service]:
-        """What runs beside the app, in the order of its start; `server` is its uvicorn server."""
+        """What runs beside the app, in the order of its start; `server` is its uvicorn server.
+
+        Its connections have the ingress account's limits from now on.
+        """
+        context = server.config.ssl
+        bound_connections(server.config, HttpIngress(self.ingress, partial(key_of, self.keys)))
         services: list[Service] = [
             GracefulEnd(
                 self._engine, server, self.door, drain_wall_s_max=self._settings.drain_wall_s_max
             ),
             KeyReload(self.keys),
-            SlowHeads(server),
         ]
         if self._settings.tls is not None:
-            services.append(HttpCertificate(server.config.ssl, self._settings.tls))
+            services.append(HttpCertificate(context, self._settings.tls))
         if self._settings.grpc_port is not None:
             services.append(
                 EngineGrpcServer(
@@ -101,6 +110,7 @@ class FrontDoor:
                     door=self.door,
                     keys=self.keys,
                     readiness=self.readiness,
+                    ingress=self.ingress,
                 )
             )
         return services

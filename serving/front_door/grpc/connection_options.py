@@ -17,12 +17,34 @@ _MILLISECONDS_MAX: Final = 2**31 - 1
 """The core's integers."""
 
 
+METADATA_BYTES_MAX: Final = 16 * 2**10
+"""Of a call's headers, decompressed; a fourth more is refused by the core without a word."""
+
+WINDOW_BYTES: Final = 16 * 2**10
+"""What a call may send before it is its turn; the core would begin with 4 MiB, and grow that."""
+
+_CONNECTIONS_MAX: Final = 1_024
+_IDLE_MS: Final = 600_000
+"""A connection without a call ends; a client makes another when it needs one."""
+
+_HANDSHAKE_MS: Final = 10_000
+"""For TLS, and HTTP/2's first frames."""
+
+
 def connection_options(
-    *, message_bytes_max: int, life_wall_s: float, grace_wall_s: float
+    *, message_bytes_max: int, life_wall_s: float, grace_wall_s: float, streams_max: int
 ) -> list[tuple[str, int]]:
     """Options that every port of ours has; the core adds a tenth to a life, or takes it off."""
     return [
         ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.max_concurrent_streams", streams_max),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_allowed_incoming_connections", _CONNECTIONS_MAX),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.http2.settings_timeout", _HANDSHAKE_MS),
         # As vLLM's launcher has it: a call that does not stream is silent while it is at work, and
         # a client's pings in that time are no abuse.
         ("grpc.http2.max_ping_strikes", 0),

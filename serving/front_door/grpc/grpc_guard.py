@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import grpc
@@ -21,17 +22,34 @@ from serving.access.key_ring import KeyRing
 from serving.admission.entry import Outcome
 from serving.front_door.admitted_generate import current_ticket
 from serving.front_door.door import Door
+from serving.front_door.grpc.call_messages import CallMessages, ReadMessage, reader
 from serving.front_door.grpc.described_context import CallMeaning, DescribedContext
 from serving.front_door.grpc.generate_request import Asked, aborted_ids, asked_of
-from serving.front_door.grpc.rpc_caller import ABORT, GENERATE, Caller, caller_of, refused
+from serving.front_door.grpc.message_turns import HeldMessage, MessageTurns
+from serving.front_door.grpc.rpc_caller import (
+    ABORT,
+    GENERATE,
+    Caller,
+    caller_of,
+    needs_no_key,
+    refused,
+)
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, failure_of
-from serving.front_door.grpc.unserved_call import message_in, not_served, refusing
+from serving.front_door.grpc.unserved_call import not_served, refusing
+from serving.front_door.ingress_account import IngressAccount
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
 
 CALLS_MAX: Final = 256
 """Calls at a time beside generations and probes; one more is refused."""
+
+PROBE_BYTES_MAX: Final = 4 * 2**10
+"""Of the message of a call that needs no key; the longest that means something names a service."""
+
+SLACK_BYTES: Final = 64 * 2**10
+"""Above the limit of a message, so that the guard can say what is wrong with one a little longer;
+gRPC itself ends a call with a longer one."""
 
 _CALLS_RETRY_S: Final = 1.0
 
@@ -65,23 +83,25 @@ class CallLimits:
     context_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
-    """A message that could not be read, in its place."""
-
-    refusal: CallRefused
-
-
 class GrpcGuard(grpc.aio.ServerInterceptor):
     """Stands before all methods of one server."""
 
     def __init__(
-        self, engine: GuardedEngine, *, door: Door, keys: KeyRing, limits: CallLimits
+        self,
+        engine: GuardedEngine,
+        *,
+        door: Door,
+        keys: KeyRing,
+        limits: CallLimits,
+        ingress: IngressAccount | None = None,
     ) -> None:
         self._engine = engine
         self._door = door
         self._keys = keys
         self._limits = limits
+        self._turns = MessageTurns(
+            ingress or IngressAccount(), message_bytes_max=limits.message_bytes_max + SLACK_BYTES
+        )
         self._generating: set[str] = set()
         self._calls = 0
 
@@ -107,40 +127,50 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         return self._guarded(handler, method, caller)
 
     def _guarded(self, handler: Any, method: str, caller: Caller) -> Any:
-        """`handler` behind this guard, which writes the answers of streams itself."""
-        reads = _reader(handler.request_deserializer, self._limits.message_bytes_max)
-        if handler.request_streaming:
-            make, inner = grpc.stream_stream_rpc_method_handler, handler.stream_stream
-        elif handler.response_streaming:
-            make, inner = grpc.unary_stream_rpc_method_handler, handler.unary_stream
-        else:
-            make, inner = grpc.unary_unary_rpc_method_handler, handler.unary_unary
+        """`handler` behind this guard, which reads the messages and writes the answers itself.
 
-        async def run(message: Any, context: Any) -> Any:
-            return await self._run(inner, message, context, method=method, caller=caller)
+        As a stream of both, whatever it is to its client: gRPC reads the message of any other kind
+        of call before it asks.
+        """
+        keyless = needs_no_key(method)
+        bytes_max = PROBE_BYTES_MAX if keyless else self._limits.message_bytes_max
+        read = reader(handler.request_deserializer, bytes_max=bytes_max)
+        inner = _behaviour(handler)
 
-        return make(run, reads, handler.response_serializer)
+        async def run(coming: AsyncIterator[ReadMessage], context: Any) -> None:
+            if keyless:
+                turn = partial(self._turns.of_stranger, context.peer())
+            else:
+                turn = partial(self._turns.of_key, caller.client.name)
+            messages = CallMessages(coming, turn, read(b""))
+            asked = messages.all() if handler.request_streaming else messages
+            await self._run(inner, asked, context, method=method, caller=caller)
+
+        return grpc.stream_stream_rpc_method_handler(run, read, handler.response_serializer)
 
     async def _run(
-        self, inner: Any, message: Any, context: Any, *, method: str, caller: Caller
-    ) -> Any:
+        self, inner: Any, messages: Any, context: Any, *, method: str, caller: Caller
+    ) -> None:
         """Call `inner`; whatever it meets ends the call with details."""
         meaning = CallMeaning(
             subject=f"key {caller.client.name}", engine_gone=lambda: self._engine.errored
         )
         described = DescribedContext(context, meaning)
         try:
-            if hasattr(message, "__aiter__"):
-                message = _read_all(message)
-            elif isinstance(message, Unread):
-                raise message.refusal
-            if method == GENERATE:
-                return await self._generate(inner, message, described, caller)
-            if method == ABORT:
-                message.request_ids[:] = aborted_ids(message, caller.client)
-            if method.startswith(_PROBES):
-                return await _call(inner, message, described)
-            return await self._other(inner, message, described)
+            if not isinstance(messages, CallMessages):
+                await self._other(inner, messages, described)
+                return
+            message, held = await messages.one()
+            try:
+                if method == GENERATE:
+                    await self._generate(inner, message, described, caller, held)
+                    return
+                if method == ABORT:
+                    message.request_ids[:] = aborted_ids(message, caller.client)
+                is_probe = method.startswith(_PROBES)
+                await (_call if is_probe else self._other)(inner, message, described)
+            finally:
+                held.let_go()
         except (grpc.aio.AbortError, grpc.aio.InternalError):
             raise  # the call has its status, or nobody is there to hear it
         except UltraServeError as error:
@@ -151,7 +181,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             logger.exception("%s failed", method)
             await abort_for(context, meaning.failure(grpc.StatusCode.INTERNAL, "", error))
 
-    async def _other(self, inner: Any, message: Any, context: DescribedContext) -> Any:
+    async def _other(self, inner: Any, message: Any, context: DescribedContext) -> None:
         if self._calls >= CALLS_MAX:
             raise CallRefused(
                 RpcFailure(
@@ -164,12 +194,17 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             )
         self._calls += 1
         try:
-            return await _call(inner, message, context)
+            await _call(inner, message, context)
         finally:
             self._calls -= 1
 
     async def _generate(
-        self, inner: Any, message: Any, context: DescribedContext, caller: Caller
+        self,
+        inner: Any,
+        message: Any,
+        context: DescribedContext,
+        caller: Caller,
+        held: HeldMessage,
     ) -> None:
         left_s = context.time_remaining()
         if left_s is not None and left_s <= 0:
@@ -194,7 +229,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             outcome = None
             try:
                 await ticket.turn()  # its time begins when the engine may have it, as over HTTP
-                outcome = await self._answered(inner, asked, context)
+                outcome = await self._answered(inner, asked, context, held)
             finally:
                 if outcome is not Outcome.FINISHED:
                     await self._end(asked)
@@ -210,7 +245,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             ticket.leave(outcome)
 
     async def _answered(
-        self, inner: Any, asked: Asked, context: DescribedContext
+        self, inner: Any, asked: Asked, context: DescribedContext, held: HeldMessage
     ) -> Outcome | None:
         """Write the whole answer; returns what became of it, None when its time is over."""
         outcome, write = Outcome.FINISHED, context.write
@@ -220,6 +255,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 aclosing(inner(asked.message, context)) as answers,
             ):
                 async for answer in answers:
+                    held.let_go()  # the engine has what the message said
                     if answer.HasField("complete"):
                         outcome = _BY_REASON.get(answer.complete.finish_reason, outcome)
                     await write(answer)
@@ -241,33 +277,28 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             logger.exception("request %s was not ended", asked.engine_id)
 
 
-async def _call(inner: Any, message: Any, context: DescribedContext) -> Any:
-    """Call a handler of any of gRPC's kinds; a stream is closed before this returns."""
+def _behaviour(handler: Any) -> Any:
+    """What the servicer has for the method."""
+    kinds = (
+        handler.unary_unary,
+        handler.unary_stream,
+        handler.stream_unary,
+        handler.stream_stream,
+    )
+    return next(kind for kind in kinds if kind is not None)
+
+
+async def _call(inner: Any, message: Any, context: DescribedContext) -> None:
+    """Call a handler of any of gRPC's kinds, and write what it answers; a stream is closed before
+    this returns.
+    """
     if not inspect.isasyncgenfunction(inner):
         answer = await inner(message, context)
         await context.settle()
-        return answer
+        if answer is not None:  # a stream of the library's own has written itself
+            await context.write(answer)
+        return
     async with aclosing(inner(message, context)) as answers:
         async for answer in answers:
             await context.write(answer)
     await context.settle()
-    return None
-
-
-async def _read_all(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for message in messages:
-        if isinstance(message, Unread):
-            raise message.refusal
-        yield message
-
-
-def _reader(deserialize: Callable[[bytes], Any] | None, bytes_max: int) -> Callable[[bytes], Any]:
-    """Read a message, or say in its place why not: gRPC's own would tell it as INTERNAL."""
-
-    def read(raw: bytes) -> Any:
-        try:
-            return message_in(raw, deserialize or bytes, bytes_max=bytes_max, subject="engine")
-        except CallRefused as refusal:
-            return Unread(refusal=refusal)
-
-    return read

@@ -20,9 +20,10 @@ from serving.errors import PortInUse
 from serving.front_door.door import Door
 from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.front_door.grpc.connection_options import connection_options
-from serving.front_door.grpc.grpc_guard import CALLS_MAX, CallLimits, GrpcGuard
+from serving.front_door.grpc.grpc_guard import CALLS_MAX, SLACK_BYTES, CallLimits, GrpcGuard
 from serving.front_door.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth, Reasons
 from serving.front_door.grpc.grpc_tls import RenewedCertificates
+from serving.front_door.ingress_account import IngressAccount
 from serving.settings import ClockSetting, Settings
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -32,10 +33,6 @@ HEALTH: Final = "grpc.health.v1.Health"
 
 _STOP_GRACE_S: Final = 0.5
 """For the last words of calls that have ended; who watches health is cut off after it."""
-
-_SLACK_BYTES: Final = 64 * 2**10
-"""Above the limit of a message, so that the guard can say what is wrong with one a little longer;
-gRPC itself ends a call with a longer one."""
 
 
 class EngineGrpcServer:
@@ -53,6 +50,7 @@ class EngineGrpcServer:
         door: Door,
         keys: KeyRing,
         readiness: Reasons,
+        ingress: IngressAccount | None = None,
     ) -> None:
         assert settings.grpc_port is not None
         self._host, self._port = settings.grpc_host, settings.grpc_port
@@ -65,9 +63,10 @@ class EngineGrpcServer:
         )
         self._health = GrpcHealth(readiness)
         inside = settings.limits.queue_requests + settings.limits.batch_queue_requests
+        guard = GrpcGuard(engine, door=door, keys=keys, limits=limits, ingress=ingress)
         self._server = grpc.aio.server(
-            interceptors=[GrpcGuard(engine, door=door, keys=keys, limits=limits)],
-            options=server_options(limits),
+            interceptors=[guard],
+            options=server_options(limits, streams_max=settings.limits.queue_requests + CALLS_MAX),
             # Who is refused by the door is told why; this is for calls that never say anything.
             maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX,
         )
@@ -107,14 +106,19 @@ class EngineGrpcServer:
         await self._server.stop(grace_s)
 
 
-def server_options(limits: CallLimits) -> list[tuple[str, int]]:
-    """Options of gRPC's core: those of vLLM's launcher, and our limits."""
+def server_options(limits: CallLimits, *, streams_max: int) -> list[tuple[str, int]]:
+    """Options of gRPC's core: those of vLLM's launcher, and our limits.
+
+    `streams_max` is how many calls one connection may have: as many as may wait, for a gateway has
+    one connection for all of its clients.
+    """
     # A connection lives so long, and its calls as long as a request may be here: a call that never
     # sends its message has no other end. Clients connect again by themselves.
     return [
         ("grpc.max_send_message_length", -1),
         *connection_options(
-            message_bytes_max=limits.message_bytes_max + _SLACK_BYTES,
+            message_bytes_max=limits.message_bytes_max + SLACK_BYTES,
+            streams_max=streams_max,
             life_wall_s=limits.wall_s_max,
             grace_wall_s=limits.queue_wall_s_max + limits.wall_s_max,
         ),

@@ -55,6 +55,11 @@ class Caller:
     work_class: WorkClass
 
 
+def needs_no_key(method: str) -> bool:
+    """Whether anybody may call it."""
+    return _WANTS.get(method) is Wants.NOTHING
+
+
 def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
     """Who calls `method`; raises CallRefused for one who may not."""
     if (call := _CONTROL_CALLS.get(method)) is not None:

@@ -11,7 +11,7 @@ from typing import Final
 from serving.access.key_ring import KeyRing
 from serving.access.shown_key import HEADERS, shown_key
 from serving.admission.work import Client
-from serving.front_door.http.asgi import Scope
+from serving.front_door.http.asgi import Scope, path_of
 from serving.front_door.http.http_errors import HttpError, HttpRefused
 
 OPEN_PATHS: Final = frozenset(
@@ -37,12 +37,32 @@ _OTHER_SCOPE: Final = HttpError(
 )
 
 
+def is_open(scope: Scope, path: str) -> bool:
+    """Whether it asks for something that needs no key anywhere; the body of such a request is not
+    read.
+    """
+    return path in OPEN_PATHS or scope.get("method") == "OPTIONS"
+
+
+def key_of(keys: KeyRing, scope: Scope) -> str | None:
+    """The name of the client whose key a request shows; None for one without, and one that needs
+    none.
+    """
+    path = path_of(scope)
+    if is_open(scope, path):
+        return None
+    try:
+        return client_of(keys, scope, path).name
+    except HttpRefused:
+        return None
+
+
 def client_of(keys: KeyRing, scope: Scope, path: str) -> Client:
     """Whose request it is; anonymous where no key is needed.
 
     Raises HttpRefused.
     """
-    if keys.is_open or path in OPEN_PATHS or scope.get("method") == "OPTIONS":
+    if keys.is_open or is_open(scope, path):
         return Client()
     secret = _secret_of(scope)
     client = keys.client_of(secret)

@@ -5,6 +5,7 @@ cheap before the dear:
 
     probe ──► answered here                 path of administration ──► 403, and a way
     key ──► 401, 403                        class of work ──► 400
+    a path that needs no key ──► vLLM's app, without its body
     closed, or full for this client ──► 503, 429 before its body is read
     body ──► 413, 408                       door.enter(work) ──► 429, 503
     vLLM's app ──► its response, with what is left of the key's limits; 504 when it takes too long
@@ -15,7 +16,7 @@ A ticket covers every POST but those that are known not to generate, so that not
 import asyncio
 import re
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -28,7 +29,7 @@ from serving.front_door.admitted_generate import current_ticket
 from serving.front_door.door import Door
 from serving.front_door.http.admin_refusal import refusal_of
 from serving.front_door.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
-from serving.front_door.http.http_access import client_of, may_enter
+from serving.front_door.http.http_access import client_of, is_open, may_enter
 from serving.front_door.http.http_errors import HttpRefused, answer, error_of
 from serving.front_door.http.http_exchange import TOOK_TOO_LONG, HttpExchange
 from serving.front_door.http.json_body import check_json
@@ -128,15 +129,33 @@ class HttpDoor:
             HttpRefused, Refused: it may not; nothing of a response was sent.
             ClientGone: before its body was complete.
         """
+        if is_open(scope, path):  # whatever its body is, nobody reads it
+            await self._run(
+                scope, HttpExchange(receive, send, path=path, body=b"", headers=headers)
+            )
+            return
         asks_for_work = generates(scope["method"], path)
         said = said_class(scope) if asks_for_work else None
         if asks_for_work:
             self._refuse_early(client, said)
-        body = await self._bodies.read(scope, receive)
-        if not asks_for_work:
+        with await self._bodies.read(scope, receive, key=client.name) as held:
+            make = partial(HttpExchange, receive, send, path=path, on_start=held.let_go)
+            await self._pass_body(scope, path, client, held.take(), make, headers, said)
+
+    async def _pass_body(
+        self,
+        scope: Scope,
+        path: str,
+        client: Client,
+        body: bytes,
+        exchange_of: Callable[..., HttpExchange],
+        headers: Headers,
+        said: WorkClass | None,
+    ) -> None:
+        """As `_pass`, once the body has come."""
+        if not generates(scope["method"], path):
             check_json(scope, body)
-            exchange = HttpExchange(receive, send, path=path, body=body, headers=headers)
-            await self._run(scope, exchange)
+            await self._run(scope, exchange_of(body=body, headers=headers))
             return
         asked = asked_in(body)
         check_json(scope, body, is_read=asked is not None)
@@ -145,9 +164,7 @@ class HttpDoor:
             path, asked, client=client, said=said, context_tokens_max=self._context_tokens_max
         )
         ticket = self._door.enter(work)
-        exchange = HttpExchange(
-            receive, send, path=path, body=body, headers=[*headers, *rate_headers(ticket.rate)]
-        )
+        exchange = exchange_of(body=body, headers=[*headers, *rate_headers(ticket.rate)])
         del body, asked, work  # the app has the only copy; an answer may take an hour
         await self._run_with(ticket, scope, exchange)
 

@@ -6,7 +6,7 @@ reason; what the app still sends is dropped.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -20,17 +20,26 @@ _EVENTS: Final = b"text/event-stream"
 class HttpExchange:
     """Between the server's `receive` and `send` and those of the app.
 
-    `headers` are added to the response, unless the app has set the same ones.
+    `headers` are added to the response, unless the app has set the same ones. `on_start` is called
+    when the response begins.
     """
 
     def __init__(
-        self, receive: Receive, send: Send, *, path: str, body: bytes, headers: Headers
+        self,
+        receive: Receive,
+        send: Send,
+        *,
+        path: str,
+        body: bytes,
+        headers: Headers,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self._receive = receive
         self._send = send
         self.path = path
         self._body: bytes | None = body
         self._headers = headers
+        self._on_start = on_start
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._streams_events = False
         self.status: int | None = None
@@ -94,6 +103,7 @@ class HttpExchange:
                 self.complete = True
         elif message["type"] == "http.response.start":
             self.status = message["status"]
+            self._on_start()
             message = {**message, "headers": self._with_headers(message)}
         await self._send(message)
 

@@ -8,24 +8,18 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from serving.front_door.http.asgi import Receive, Scope, header
 from serving.front_door.http.http_errors import HttpError, HttpRefused
+from serving.front_door.ingress_account import Holding, IngressAccount
+from serving.front_door.ingress_limits import IngressLimits, Limit
 
-WAIT_S: Final = 20.0
-"""Wall seconds that a body has, and one more for each BYTES_PER_S_MIN of it that has come. As
-Apache's mod_reqtimeout has it (body=20,MinRate=500), with a rate of our century; assumed: no client
-that means well is slower."""
+LINGER_S: Final = IngressLimits().linger_s
 
-BYTES_PER_S_MIN: Final = 64 * 1024
-
-LINGER_S: Final = 2.0
-"""Wall seconds that a client has to stop sending once it was answered; assumed: it reads while it
-sends, or sends what fits into two seconds."""
-
-HELD_BODIES: Final = 64
-"""Bodies of the largest size that may be on their way at once; what they hold is memory."""
+LARGE_BYTES: Final = 2**20
+"""A body of this size is counted until its answer begins, a smaller one until it was read: the app
+keeps what it makes of a large one, and an honest client has few of those at a time. Assumed."""
 
 
 class ClientGone(Exception):
@@ -46,70 +40,88 @@ async def let_go(receive: Receive, wait_s: float = LINGER_S) -> None:
                     return
 
 
-class BodyReader:
-    """Reads the bodies of all requests of a server; `held_bytes` are those that are not complete.
+class HeldBody:
+    """A body that has come, counted in the account until `let_go`, or the end of its block."""
 
-    At most HELD_BODIES times `bytes_max` are held at once.
+    __slots__ = ("_account", "_content", "_holding")
+
+    def __init__(self, content: bytes, account: IngressAccount, holding: Holding) -> None:
+        self._content = content
+        self._account = account
+        self._holding = holding
+        if len(content) < LARGE_BYTES:
+            self.let_go()
+
+    @property
+    def content(self) -> bytes:
+        """The bytes; empty once they were taken."""
+        return self._content
+
+    def take(self) -> bytes:
+        """Give the only copy away; it is still counted."""
+        content, self._content = self._content, b""
+        return content
+
+    def let_go(self) -> None:
+        """Count it no more; again it changes nothing."""
+        self._account.leave(self._holding)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.let_go()
+
+
+class BodyReader:
+    """Reads the bodies of all requests of a server that have a key; `account` counts them.
+
+    Without an account it has one of its own.
     """
 
-    def __init__(
-        self,
-        *,
-        bytes_max: int,
-        wait_s: float = WAIT_S,
-        bytes_per_s_min: float = BYTES_PER_S_MIN,
-    ) -> None:
+    def __init__(self, *, bytes_max: int, account: IngressAccount | None = None) -> None:
         self.bytes_max = bytes_max
-        self.held_bytes = 0
-        self._wait_s = wait_s
-        self._bytes_per_s_min = bytes_per_s_min
+        self.account = account or IngressAccount()
+        self._limits = self.account.limits
 
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The body.
+    async def read(self, scope: Scope, receive: Receive, *, key: str) -> HeldBody:
+        """The body that the holder of `key` sends.
 
         Raises:
-            HttpRefused: 413, 408 or 503; not read to its end.
+            HttpRefused: 413, 408, 429 or 503; not read to its end.
             ClientGone: before the end of the body.
         """
         self._refuse_said_length(scope)
-        message = await self._within(self._wait_s, receive)
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if not message.get("more_body", False):
-            body = bytes(message.get("body", b""))
-            self._refuse_size(len(body))
-            return body
-        return await self._read_on(bytes(message.get("body", b"")), receive)
+        holding = self.account.open(key)
+        try:
+            return HeldBody(await self._read(receive, holding), self.account, holding)
+        except BaseException:
+            self.account.leave(holding)
+            raise
 
-    async def _read_on(self, first: bytes, receive: Receive) -> bytes:
-        parts = [first]
-        read_bytes = 0
+    async def _read(self, receive: Receive, holding: Holding) -> bytes:
+        parts: list[bytes] = []
         clock: Callable[[], float] = asyncio.get_running_loop().time
         began_s = clock()
-        self.held_bytes += len(first)
-        try:
-            while True:
-                read_bytes += len(parts[-1])
-                self._refuse_size(read_bytes)
-                if self.held_bytes > HELD_BODIES * self.bytes_max:
-                    raise HttpRefused(_NO_ROOM)
-                until_s = began_s + self._wait_s + read_bytes / self._bytes_per_s_min
-                message = await self._within(until_s - clock(), receive)
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                parts.append(bytes(message.get("body", b"")))
-                self.held_bytes += len(parts[-1])
-                if not message.get("more_body", False):
-                    self._refuse_size(read_bytes + len(parts[-1]))
-                    return b"".join(parts)
-        finally:
-            self.held_bytes -= sum(map(len, parts))
+        while True:
+            until_s = began_s + self._limits.time_s(holding.held_bytes)
+            message = await self._within(until_s - clock(), receive)
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            parts.append(bytes(message.get("body", b"")))
+            limit = self.account.hold(holding, len(parts[-1]))
+            self._refuse_size(sum(map(len, parts)) if limit else holding.held_bytes)
+            if limit is not None:
+                raise HttpRefused(_NO_ROOM[limit])
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _within(self, wait_s: float, receive: Receive) -> dict[str, Any]:
         try:
             async with asyncio.timeout(max(0.0, wait_s)):
                 return dict(await receive())
         except TimeoutError:
+            self.account.refuse(Limit.BODY_TIME)
             raise HttpRefused(_TOO_SLOW) from None
 
     def _refuse_said_length(self, scope: Scope) -> None:
@@ -135,10 +147,19 @@ _TOO_SLOW: Final = HttpError(
     message="the request's body did not arrive in time",
     closes=True,
 )
-_NO_ROOM: Final = HttpError(
-    status=HTTPStatus.SERVICE_UNAVAILABLE,
-    code="bodies",
-    message="too many large requests arrive at once",
-    retry_after_s=1.0,
-    closes=True,
-)
+_NO_ROOM: Final = {
+    Limit.KEY_BYTES: HttpError(
+        status=HTTPStatus.TOO_MANY_REQUESTS,
+        code=Limit.KEY_BYTES.value,
+        message="too many large requests arrive at once with this key",
+        retry_after_s=1.0,
+        closes=True,
+    ),
+    Limit.TOTAL_BYTES: HttpError(
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        code=Limit.TOTAL_BYTES.value,
+        message="too many large requests arrive at once",
+        retry_after_s=1.0,
+        closes=True,
+    ),
+}

@@ -21,6 +21,7 @@ from serving.front_door.admitted_generate import admit_generation
 from serving.front_door.door import Door
 from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.front_door.grpc.grpc_server import EngineGrpcServer
+from serving.front_door.ingress_account import IngressAccount
 from tests.serving.front_door.small_async_llm import SEATS, SmallCore, small_async_llm
 
 CAPACITY = Capacity(seats=SEATS, kv_tokens=60 * 16, prefill_tokens_per_step=64)
@@ -76,6 +77,7 @@ async def grpc_door(
     limits: DoorLimits | None = None,
     credentials: grpc.ChannelCredentials | None = None,
     options: Iterable[tuple[str, Any]] = (),
+    ingress: IngressAccount | None = None,
     **settings: Any,
 ) -> AsyncIterator[GrpcDoor]:
     """Serve until the block ends; `settings` are those of FrontDoorSettings."""
@@ -84,7 +86,9 @@ async def grpc_door(
         engine, core = await held.enter_async_context(small_async_llm(ranks, step_s=step_s))
         door, ready = Door(given.limits, lambda: CAPACITY), Ready()
         admit_generation(engine, door)
-        server = EngineGrpcServer(engine, given, door=door, keys=keys or KeyRing(), readiness=ready)
+        server = EngineGrpcServer(
+            engine, given, door=door, keys=keys or KeyRing(), readiness=ready, ingress=ingress
+        )
         await server.start()
         held.push_async_callback(server.stop)
         address = f"127.0.0.1:{given.grpc_port}"

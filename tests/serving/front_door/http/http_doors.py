@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -22,11 +23,15 @@ from serving.admission.door_limits import DoorLimits
 from serving.front_door.admitted_generate import admit_generation
 from serving.front_door.door import Door
 from serving.front_door.http.asgi import App
+from serving.front_door.http.bounded_protocol import HttpIngress, bound_connections
+from serving.front_door.http.http_access import key_of
 from serving.front_door.http.http_door import HttpDoor
 from serving.front_door.http.missing_apis import missing_paths
 from serving.front_door.http.open_api import describe_app
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
+from serving.front_door.ingress_account import IngressAccount
+from serving.front_door.ingress_limits import IngressLimits
 from serving.front_door.readiness import Readiness
 from tests.serving.front_door.small_async_llm import (
     CONTEXT_TOKENS,
@@ -59,7 +64,7 @@ class HttpServer:
         assert await self.door.empty(5.0)
         assert self.door.state().in_flight == 0
         assert not self.engine.output_processor.request_states
-        assert self.bodies.held_bytes == 0
+        assert self.bodies.account.keyed_bytes == 0
 
 
 class Before:
@@ -96,12 +101,14 @@ async def vllm_app(engine: Any) -> Any:
 
 
 @asynccontextmanager
-async def served(app: App) -> AsyncIterator[str]:
+async def served(app: App, ingress: HttpIngress | None = None) -> AsyncIterator[str]:
     """The address of `app` on a free port, until the block ends."""
     config = uvicorn.Config(app, port=0, lifespan="off", log_level="error")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     config.load()
+    if ingress is not None:
+        bound_connections(config, ingress)
     task = asyncio.create_task(server._serve())
     while not server.started:
         await asyncio.sleep(0.005)
@@ -120,7 +127,8 @@ async def http_server(
     keys: KeyRing | None = None,
     limits: DoorLimits | None = None,
     body_bytes_max: int = 64 * 2**10,
-    body_wait_s: float = 20.0,
+    ingress_limits: IngressLimits | None = None,
+    account: IngressAccount | None = None,
     request_wall_s_max: float = 60.0,
 ) -> AsyncIterator[HttpServer]:
     """Serve until the block ends."""
@@ -130,7 +138,8 @@ async def http_server(
         app = await vllm_app(engine)
         before = Before.made.pop()
         admit_generation(engine, door)
-        bodies = BodyReader(bytes_max=body_bytes_max, wait_s=body_wait_s)
+        account = account or IngressAccount(ingress_limits)
+        bodies = BodyReader(bytes_max=body_bytes_max, account=account)
         ring = keys or KeyRing()
         describe_app(app, version="1", needs_key=not ring.is_open)
         before.door = HttpDoor(
@@ -143,6 +152,8 @@ async def http_server(
             request_wall_s_max=request_wall_s_max,
             missing=missing_paths(app.state),
         )
-        url = await held.enter_async_context(served(app))
+        url = await held.enter_async_context(
+            served(app, HttpIngress(account, partial(key_of, ring)))
+        )
         http = await held.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20.0))
         yield HttpServer(url=url, engine=engine, core=core, door=door, http=http, bodies=bodies)

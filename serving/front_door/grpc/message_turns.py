@@ -1,0 +1,238 @@
+"""Whose message is read now: gRPC's core takes all of a message that a call waits for.
+
+It grants a call that waits for its message as many bytes as the message says it has, up to the
+port's limit, whoever calls; a call that does not wait yet gets the stream's first window and no
+more. So a call waits for its turn first, and with a turn it has a time. Calls without a key share
+few turns, one at a time per connection, and are short of time when others wait: a probe's message
+comes with its headers.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+
+from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.front_door.http.request_body import LARGE_BYTES
+from serving.front_door.ingress_account import Holding, IngressAccount
+from serving.front_door.ingress_limits import Limit
+
+STRANGER_TURNS: Final = 2
+"""At a time, over all connections."""
+
+STRANGER_WAIT_S: Final = 1.0
+"""Wall seconds that the message of a call without a key has while nobody waits behind it."""
+
+STRANGER_HASTE_S: Final = 0.05
+"""The same while somebody does."""
+
+STRANGER_CALLS_MAX: Final = 256
+"""That wait for a turn or have one; each may hold a stream's window."""
+
+KEY_CALLS_MAX: Final = 8_192
+"""Of one key."""
+
+_RETRY_S: Final = 1.0
+
+
+class HeldMessage:
+    """What is counted of a message, from its turn until `let_go`."""
+
+    def __init__(self, account: IngressAccount, holding: Holding) -> None:
+        self._account = account
+        self._holding = holding
+
+    def has_come(self, size_bytes: int) -> None:
+        """Count what it really is; a small one no more."""
+        if size_bytes < LARGE_BYTES:
+            self.let_go()
+        else:
+            self._account.release(self._holding, self._holding.held_bytes - size_bytes)
+
+    def let_go(self) -> None:
+        """Count it no more; again it changes nothing."""
+        self._account.leave(self._holding)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Calls of one sort, the first first, and how many turns there are."""
+
+    turns: int
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    reading: dict[asyncio.Timeout, float] = field(default_factory=dict)  # since when
+    taken: int = 0
+
+    @property
+    def calls(self) -> int:
+        return len(self.waiting) + self.taken
+
+
+class MessageTurns:
+    """The turns of one server, whose messages have at most `message_bytes_max`."""
+
+    def __init__(self, account: IngressAccount, *, message_bytes_max: int) -> None:
+        limits = account.limits
+        self._account = account
+        self._key_bytes = message_bytes_max
+        self._stranger_bytes = min(
+            message_bytes_max, limits.stranger_bytes_max // (STRANGER_TURNS + 1)
+        )
+        self._key_turns = max(1, limits.key_bytes_max // message_bytes_max)
+        self._key_wait_s = limits.time_s(message_bytes_max)
+        self._strangers = _Queue(STRANGER_TURNS)
+        self._connections: dict[str, _Queue] = {}
+        self._keys: dict[str, _Queue] = {}
+
+    @asynccontextmanager
+    async def of_stranger(self, connection: str) -> AsyncIterator[HeldMessage]:
+        """A turn for a call without a key; its message is to be read within the block.
+
+        Raises CallRefused: there are too many such calls, or the message did not come in time.
+        """
+        own = self._connections.setdefault(connection, _Queue(1))
+        try:
+            if sum(each.calls for each in self._connections.values()) >= STRANGER_CALLS_MAX:
+                raise self._refused(Limit.CALLS)
+            async with (
+                self._turn(own),
+                self._turn(self._strangers),
+                self._time(self._strangers, STRANGER_WAIT_S) as time,
+            ):
+                holding = self._account.arrive(_Reading(time))
+                if (limit := self._account.hold(holding, self._stranger_bytes)) is not None:
+                    raise self._refused(limit, is_counted=True)
+                held = HeldMessage(self._account, holding)
+                try:
+                    yield held
+                finally:
+                    held.let_go()
+        finally:
+            if not own.calls:
+                self._connections.pop(connection, None)
+
+    @asynccontextmanager
+    async def of_key(self, key: str) -> AsyncIterator[HeldMessage]:
+        """A turn for a call of the holder of `key`; a large message is counted beyond the block.
+
+        Raises CallRefused, as `of_stranger`.
+        """
+        own = self._keys.setdefault(key, _Queue(self._key_turns))
+        try:
+            if own.calls >= KEY_CALLS_MAX:
+                raise self._refused(Limit.CALLS)
+            async with self._turn(own), self._time(own, self._key_wait_s):
+                holding = self._account.open(key)
+                if (limit := self._account.hold(holding, self._key_bytes)) is not None:
+                    raise self._refused(limit, is_counted=True)
+                held = HeldMessage(self._account, holding)
+                try:
+                    yield held
+                except BaseException:
+                    held.let_go()
+                    raise
+        finally:
+            if not own.calls:
+                self._keys.pop(key, None)
+
+    @asynccontextmanager
+    async def _turn(self, queue: _Queue) -> AsyncIterator[None]:
+        if queue.taken >= queue.turns or queue.waiting:
+            await self._wait_in(queue)
+        else:
+            queue.taken += 1
+        try:
+            yield
+        finally:
+            queue.taken -= 1
+            _wake(queue)
+
+    async def _wait_in(self, queue: _Queue) -> None:
+        """Wait to be the first of those who have no turn; it has one then."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.waiting.append(turn)
+        if queue is self._strangers:
+            _hurry(queue)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # given, and not taken up any more
+                queue.taken -= 1
+                _wake(queue)
+            else:
+                with contextlib.suppress(ValueError):
+                    queue.waiting.remove(turn)
+            raise
+
+    @asynccontextmanager
+    async def _time(self, queue: _Queue, wait_s: float) -> AsyncIterator[asyncio.Timeout]:
+        now_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(now_s + wait_s) as time:
+                queue.reading[time] = now_s
+                if queue is self._strangers and queue.waiting:
+                    _hurry(queue)
+                try:
+                    yield time
+                finally:
+                    del queue.reading[time]
+        except TimeoutError:
+            if not time.expired():
+                raise
+            raise self._refused(Limit.MESSAGE_TIME) from None
+
+    def _refused(self, limit: Limit, *, is_counted: bool = False) -> CallRefused:
+        if not is_counted:
+            self._account.refuse(limit)
+        return CallRefused(
+            RpcFailure(
+                code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+                message=_WORDS[limit],
+                reason=limit.value.upper(),
+                retry_after_s=_RETRY_S,
+                violations={"engine": _WORDS[limit]},
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The owner of a stranger's holding."""
+
+    time: asyncio.Timeout
+
+    def cut_off(self, limit: Limit) -> None:
+        """Its time is over."""
+        del limit
+        self.time.reschedule(0.0)
+
+
+def _wake(queue: _Queue) -> None:
+    """Give the turns that are free to the first who wait."""
+    while queue.waiting and queue.taken < queue.turns:
+        turn = queue.waiting.popleft()
+        if not turn.done():
+            queue.taken += 1
+            turn.set_result(None)
+
+
+def _hurry(queue: _Queue) -> None:
+    """Somebody waits: who reads has little time from its beginning on."""
+    for time, since_s in queue.reading.items():
+        until_s = since_s + STRANGER_HASTE_S
+        if (when_s := time.when()) is not None and when_s > until_s:
+            time.reschedule(until_s)
+
+
+_WORDS: Final = {
+    Limit.CALLS: "too many calls wait to be read",
+    Limit.MESSAGE_TIME: "the call's message did not arrive in time",
+    Limit.STRANGER_BYTES: "too much arrives at once from callers without a key",
+    Limit.KEY_BYTES: "too much arrives at once with this key",
+    Limit.TOTAL_BYTES: "too much arrives at once",
+}

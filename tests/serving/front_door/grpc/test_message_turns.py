@@ -1,0 +1,161 @@
+"""Turns of calls to have their messages read: few at once, in order, and none for ever."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from serving.front_door.grpc import message_turns
+from serving.front_door.grpc.message_turns import HeldMessage, MessageTurns
+from serving.front_door.grpc.rpc_errors import CallRefused
+from serving.front_door.ingress_account import IngressAccount
+from serving.front_door.ingress_limits import IngressLimits, Limit
+
+MESSAGE_BYTES = 2**24
+
+
+class Books:
+    """Turns and their account, and who has read how much at once."""
+
+    def __init__(self, limits: IngressLimits | None = None) -> None:
+        self.account = IngressAccount(limits)
+        self.turns = MessageTurns(self.account, message_bytes_max=MESSAGE_BYTES)
+        self.reading = self.most = 0
+        self.order: list[str] = []
+
+    async def read(
+        self,
+        turn: AbstractAsyncContextManager[HeldMessage],
+        *,
+        name: str = "",
+        seconds: float = 0.0,
+        size_bytes: int = 10,
+    ) -> HeldMessage:
+        async with turn as held:
+            self.reading += 1
+            self.most = max(self.most, self.reading)
+            self.order.append(name)
+            try:
+                await asyncio.sleep(seconds)
+                held.has_come(size_bytes)
+            finally:
+                self.reading -= 1
+        return held
+
+
+def run(use: Callable[[Books], Awaitable[None]], limits: IngressLimits | None = None) -> None:
+    async def live() -> None:
+        books = Books(limits)
+        await asyncio.wait_for(use(books), 20.0)
+        books.account.check()
+        assert books.account.held_bytes == books.account.strangers == 0
+
+    asyncio.run(live())
+
+
+def test_calls_of_one_connection_without_a_key_are_read_one_by_one_in_their_order() -> None:
+    async def use(books: Books) -> None:
+        names = [str(number) for number in range(20)]
+        reads = (books.read(books.turns.of_stranger("a"), name=name) for name in names)
+        await asyncio.gather(*reads)
+        assert (books.most, books.order) == (1, names)
+
+    run(use)
+
+
+def test_strangers_of_many_connections_have_few_turns_and_a_probe_among_them_has_its_own() -> None:
+    async def use(books: Books) -> None:
+        reads = [
+            asyncio.ensure_future(books.read(books.turns.of_stranger(str(number)), seconds=9.0))
+            for number in range(20)
+        ]
+        await asyncio.sleep(0)
+        probe = asyncio.ensure_future(books.read(books.turns.of_stranger("probe")))
+        ends = await asyncio.gather(*reads, return_exceptions=True)
+        assert books.most == message_turns.STRANGER_TURNS
+        assert all(isinstance(end, CallRefused) for end in ends)  # none had nine seconds
+        await probe
+        assert books.account.refusals == {Limit.MESSAGE_TIME: 20}
+
+    run(use)
+
+
+def test_a_message_without_a_key_has_a_second_when_nobody_waits() -> None:
+    async def use(books: Books) -> None:
+        await books.read(books.turns.of_stranger("a"), seconds=0.3)
+        with pytest.raises(CallRefused, match="did not arrive in time"):
+            await books.read(books.turns.of_stranger("a"), seconds=9.0)
+
+    run(use)
+
+
+def test_strangers_that_are_too_many_are_refused() -> None:
+    async def use(books: Books) -> None:
+        calls = [
+            asyncio.ensure_future(books.read(books.turns.of_stranger(str(number)), seconds=9.0))
+            for number in range(message_turns.STRANGER_CALLS_MAX)
+        ]
+        await asyncio.sleep(0.01)
+        with pytest.raises(CallRefused, match="too many calls"):
+            await books.read(books.turns.of_stranger("one more"))
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    run(use)
+
+
+def test_a_key_s_turns_are_as_many_messages_as_it_may_have_held_and_nobody_else_s() -> None:
+    async def use(books: Books) -> None:
+        slow = [
+            asyncio.ensure_future(books.read(books.turns.of_key("alice"), seconds=0.2))
+            for _ in range(10)
+        ]
+        await asyncio.sleep(0.01)
+        assert books.reading == 4  # of 16 MiB each
+        await asyncio.wait_for(books.read(books.turns.of_key("bob")), 0.1)
+        await asyncio.gather(*slow)
+
+    run(use, IngressLimits(key_bytes_max=4 * MESSAGE_BYTES, total_bytes_max=8 * MESSAGE_BYTES))
+
+
+def test_a_large_message_is_counted_until_it_is_let_go_and_a_small_one_until_it_has_come() -> None:
+    async def use(books: Books) -> None:
+        held = await books.read(books.turns.of_key("alice"), size_bytes=5_000_000)
+        assert books.account.bytes_of("alice") == 5_000_000
+        await books.read(books.turns.of_key("alice"), size_bytes=1_000)
+        assert books.account.bytes_of("alice") == 5_000_000
+        held.let_go()
+        held.let_go()
+
+    run(use)
+
+
+def test_bodies_of_the_same_key_count_against_its_messages() -> None:
+    async def use(books: Books) -> None:
+        body = books.account.open("alice")
+        assert books.account.hold(body, 60 * 2**20) is None
+        with pytest.raises(CallRefused, match="with this key"):
+            await books.read(books.turns.of_key("alice"))
+        books.account.leave(body)
+        await books.read(books.turns.of_key("alice"))
+
+    run(use)
+
+
+def test_a_call_that_goes_while_it_waits_or_as_its_turn_comes_leaves_its_turn_to_the_next() -> None:
+    async def use(books: Books) -> None:
+        for _ in range(50):
+            first = asyncio.ensure_future(books.read(books.turns.of_stranger("a"), seconds=0.001))
+            waiting = [
+                asyncio.ensure_future(books.read(books.turns.of_stranger("a"))) for _ in range(3)
+            ]
+            await asyncio.sleep(0)
+            waiting[0].cancel()
+            await first
+            waiting[1].cancel()  # it may have been given its turn just now
+            await asyncio.wait_for(waiting[2], 1.0)
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(use)

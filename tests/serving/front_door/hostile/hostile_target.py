@@ -1,0 +1,38 @@
+"""Both servers in a process of their own, whose memory can be read: `python -m` of this module.
+
+vLLM's own app behind the HTTP server, the published service behind the gRPC server, on the small
+AsyncLLM. The ports go to stdout as one line of JSON; the process ends when its stdin does. uvloop,
+as vLLM's server has it.
+"""
+
+import asyncio
+import json
+import sys
+
+import uvloop
+
+from serving.access.key_ring import KeyRing
+from serving.access.secret import hash_of
+from serving.front_door.ingress_account import IngressAccount
+from serving.front_door.ingress_limits import IngressLimits
+from tests.serving.front_door.grpc.grpc_doors import grpc_door
+from tests.serving.front_door.hostile.target import KEY
+from tests.serving.front_door.http.http_doors import http_server
+
+BODY_BYTES_MAX = 16 * 2**20
+
+
+async def serve() -> None:
+    keys = KeyRing(key_hashes=[hash_of(KEY)])
+    account = IngressAccount(IngressLimits.of(BODY_BYTES_MAX))
+    async with (
+        http_server(keys=keys, body_bytes_max=BODY_BYTES_MAX, account=account) as http,
+        grpc_door(keys=keys, body_bytes_max=BODY_BYTES_MAX, ingress=account) as grpc,
+    ):
+        ports = {"http_port": int(http.url.rpartition(":")[2]), "grpc_port": grpc.server_port}
+        print(json.dumps(ports), flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    uvloop.run(serve())
