@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.attacks.verdict import (
 
 SERVED = Served(
     protocol="http",
-    baseline_s=[0.05] * 99 + [0.08],
+    baselines_s=[[0.05] * 99 + [0.08]],
     attacked_s=[0.05] * 98 + [0.10, 0.20],
 )
 STOOD = Measured(
@@ -70,16 +71,16 @@ def test_each_criterion_fails_alone(changed: dict[str, object], line: str) -> No
             {"attacked_s": []},
             "an honest client's p99 over http is inf times its baseline, 2 may be",
         ),
-        ({"baseline_s": [0.05] * 19}, "no baseline: 19 answers of http, 20 needed"),
+        ({"baselines_s": [[0.05] * 9, [0.05] * 10]}, "no baseline: 19 answers of http, 20 needed"),
         (
-            {"baseline_s": [math.inf] * 20, "attacked_s": [math.inf]},
-            "an honest client's p99 over http is nan times its baseline, 2 may be",
+            {"baselines_s": [[0.05] * 99, [0.05] * 98 + [math.inf] * 2]},
+            "an honest client over http was refused before the attack",
         ),
     ],
 )
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_client_that_is_slowed_over_one_protocol_fails(
-    changed: dict[str, list[float]], line: str, place: int
+    changed: dict[str, Any], line: str, place: int
 ) -> None:
     served = [replace(SERVED, protocol="grpc"), SERVED]
     served.insert(place, replace(SERVED, **changed))  # type: ignore[arg-type]
@@ -92,6 +93,14 @@ def test_a_key_may_have_twice_the_memory() -> None:
 
     assert broken(held) != []
     assert broken(replace(held, needs_key=True)) == []
+
+
+def test_a_baseline_is_the_last_window_s_or_the_median_one_s() -> None:
+    fast, usual, slow = [0.04] * 30, [0.05] * 30, [0.5] * 30
+
+    assert replace(SERVED, baselines_s=[slow, usual, fast]).baseline_p99_s == 0.05
+    assert replace(SERVED, baselines_s=[fast, usual, slow]).baseline_p99_s == 0.5
+    assert replace(SERVED, baselines_s=[slow, fast, usual]).baseline_p99_s == 0.05
 
 
 def test_latency_is_no_part_of_what_is_broken() -> None:

@@ -20,7 +20,6 @@ from tests.attacks.verdict import (
     Served,
     broken,
     corrected,
-    p99_s,
     slowed,
 )
 
@@ -83,7 +82,7 @@ class Baselines:
 
     def __init__(self, honest: Honest) -> None:
         self._honest = honest
-        self._corrected: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
+        self._windows_s: dict[str, list[list[float]]] = {protocol: [] for protocol in PROTOCOLS}
         self.usual_s: dict[str, float] = {}
 
     def measure(self, bytes_per_s: int) -> None:
@@ -100,14 +99,14 @@ class Baselines:
                 usual_s = self._honest.usual_s(samples)
                 self.usual_s.setdefault(protocol, usual_s)
                 latencies = [each.latency_s for each in samples]
-                self._corrected[protocol] += corrected(latencies, self.usual_s[protocol])
+                self._windows_s[protocol].append(corrected(latencies, self.usual_s[protocol]))
         finally:
             harmless.kill()
             harmless.wait()
 
-    def of(self, protocol: str) -> list[float]:
-        """All that was measured in this server's run so far, corrected."""
-        return self._corrected[protocol]
+    def of(self, protocol: str) -> list[list[float]]:
+        """The windows of this server's run so far, corrected; the newest is the last."""
+        return list(self._windows_s[protocol])
 
 
 def tried(
@@ -133,8 +132,8 @@ def tried(
         samples = honest.between(protocol, began_s, ended_s)
         refusals += [each.status for each in samples if each.status != ANSWERED]
         latencies = corrected([each.latency_s for each in samples], baselines.usual_s[protocol])
-        baseline = list(baselines.of(protocol))
-        served.append(Served(protocol=protocol, baseline_s=baseline, attacked_s=latencies))
+        windows = baselines.of(protocol)
+        served.append(Served(protocol=protocol, baselines_s=windows, attacked_s=latencies))
     kept_bytes, given_back_s = memory.given_back(
         start_bytes, kept_bytes_max=KEPT_BYTES_MAX, wall_s=GIVEN_BACK_WALL_S
     )
@@ -177,8 +176,3 @@ def failures_of(trials: Sequence[Trial]) -> list[str]:
 def worst_ratio(trial: Trial) -> float:
     """The larger of the protocols' p99 ratios."""
     return max((served.p99_ratio for served in trial.measured.served), default=float("nan"))
-
-
-def baseline_p99_s(trial: Trial) -> float:
-    """The larger of the protocols' baselines."""
-    return max((p99_s(served.baseline_s) for served in trial.measured.served), default=0.0)
