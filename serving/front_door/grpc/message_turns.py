@@ -31,8 +31,12 @@ STRANGER_WAIT_S: Final = 1.0
 STRANGER_HASTE_S: Final = 0.05
 """The same while somebody does."""
 
-STRANGER_CALLS_MAX: Final = 256
-"""That wait for a turn or have one; each may hold a stream's window."""
+STRANGER_CALLS_MAX: Final = 1_024
+"""That wait for a turn or have one, over all connections; each may hold a stream's window. For one
+more the last call goes of the connection that has most."""
+
+CONNECTION_CALLS_MAX: Final = 128
+"""Of one connection's."""
 
 KEY_CALLS_MAX: Final = 8_192
 """Of one key."""
@@ -97,8 +101,10 @@ class MessageTurns:
         """
         own = self._connections.setdefault(connection, _Queue(1))
         try:
-            if sum(each.calls for each in self._connections.values()) >= STRANGER_CALLS_MAX:
+            if own.calls >= CONNECTION_CALLS_MAX:
                 raise self._refused(Limit.CALLS)
+            if sum(each.calls for each in self._connections.values()) >= STRANGER_CALLS_MAX:
+                self._make_room()
             async with (
                 self._turn(own),
                 self._turn(self._strangers),
@@ -115,6 +121,13 @@ class MessageTurns:
         finally:
             if not own.calls:
                 self._connections.pop(connection, None)
+
+    def _make_room(self) -> None:
+        """Refuse the last call of the connection that has most, which waits there."""
+        most = max(self._connections.values(), key=lambda each: len(each.waiting))
+        if not most.waiting:
+            raise self._refused(Limit.CALLS)
+        most.waiting.pop().set_exception(self._refused(Limit.CALLS))
 
     @asynccontextmanager
     async def of_key(self, key: str) -> AsyncIterator[HeldMessage]:
@@ -161,7 +174,8 @@ class MessageTurns:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # given, and not taken up any more
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                # It was given, and is not taken up any more.
                 queue.taken -= 1
                 _wake(queue)
             else:
