@@ -133,7 +133,8 @@ def test_a_key_s_turns_are_as_many_messages_as_it_may_have_held_and_nobody_else_
             for _ in range(10)
         ]
         await asyncio.sleep(0.01)
-        assert books.reading == 4  # of 16 MiB each
+        assert books.reading == message_turns.KEY_TURNS
+        assert books.account.bytes_of("alice") == 4 * MESSAGE_BYTES
         await asyncio.wait_for(books.read(books.turns.of_key("bob")), 0.1)
         await asyncio.gather(*slow)
 
@@ -155,7 +156,7 @@ def test_a_large_message_is_counted_until_it_is_let_go_and_a_small_one_until_it_
 def test_bodies_of_the_same_key_count_against_its_messages() -> None:
     async def use(books: Books) -> None:
         body = books.account.open("alice")
-        assert books.account.hold(body, 60 * 2**20) is None
+        assert books.account.hold(body, 63 * 2**20) is None
         with pytest.raises(CallRefused, match="with this key"):
             await books.read(books.turns.of_key("alice"))
         books.account.leave(body)
