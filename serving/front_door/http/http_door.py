@@ -34,7 +34,7 @@ from serving.front_door.http.asgi import App, Headers, Receive, Scope, Send, hea
 from serving.front_door.http.http_access import client_of, is_open, may_enter
 from serving.front_door.http.http_errors import HttpError, HttpRefused, answer, error_of
 from serving.front_door.http.http_exchange import TOOK_TOO_LONG, HttpExchange
-from serving.front_door.http.json_body import check_json
+from serving.front_door.http.json_body import check_json, refuse_values
 from serving.front_door.http.missing_apis import missing_api
 from serving.front_door.http.model_card import ModelCards
 from serving.front_door.http.probes import Probes
@@ -164,6 +164,7 @@ class HttpDoor:
         said: WorkClass | None,
     ) -> None:
         """As `_pass`, once the body has come."""
+        refuse_values(body)
         method: str = scope["method"]
         if not generates(method, path):
             check_json(scope, body)
