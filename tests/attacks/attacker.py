@@ -114,6 +114,10 @@ class Attacker:
                 self.answers.closed()
             await asyncio.sleep(pause_s)  # a client that is refused at once keeps no core
 
+    def has_closed(self, writer: asyncio.StreamWriter) -> bool:
+        """Whether it was we who ended that connection."""
+        return writer not in self._open
+
     def forget(self, writer: asyncio.StreamWriter) -> None:
         """A connection was closed."""
         self._open.discard(writer)

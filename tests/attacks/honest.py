@@ -75,6 +75,11 @@ class Honest:
             sample = Sample(**json.loads(line))
             self._samples[sample.protocol].append(sample)
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def between(self, protocol: str, began_s: float, ended_s: float) -> list[Sample]:
         """The requests that were under way in that time; one that has not ended yet is waited for.
 

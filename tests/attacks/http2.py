@@ -135,7 +135,8 @@ class Http2Wire:
                     payload = await self.wire.reader.readexactly(size) if size else b""
                     await self._heard(head[3], head[4], int.from_bytes(head[5:], "big"), payload)
             except (OSError, EOFError):
-                answers.closed()
+                if not self.wire.attacker.has_closed(self.wire.writer):
+                    answers.closed()
             finally:
                 self._stream_bytes.clear()
                 self._moved.set()

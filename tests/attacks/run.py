@@ -3,13 +3,19 @@
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import Final
+
+import psutil
 
 from tests.attacks.attack import Attack, Server
 from tests.attacks.attack_table import TITLES, line, row
 from tests.attacks.attacked_server import AttackedServer, attacked_server
 from tests.attacks.honest import Honest
+from tests.attacks.other_load import CpuUse, others_share
 from tests.attacks.server_memory import ServerMemory
 from tests.attacks.trial import Baselines, Trial, failures_of, settled, tried
+
+OTHERS_SHARE_SHOWN: Final = 0.2
 
 
 class Session:
@@ -20,6 +26,10 @@ class Session:
         self.honest = stack.enter_context(Honest(self.server.honest))
         self.memory = stack.enter_context(ServerMemory(self.server.process.pid))
         self.baselines = Baselines(self.honest)
+
+    def cpu_use(self) -> CpuUse:
+        """Processor time of the machine, the server, and its clients."""
+        return CpuUse.now((*self.memory.processes, psutil.Process(self.honest.pid)))
 
     def attacked(self, attack: Attack, seed: int) -> list[Trial]:
         """Attack until the trials decide."""
@@ -66,12 +76,18 @@ def _on_one_server(
     with contextlib.ExitStack() as stack:
         session = Session(stack, kind)
         for done, attack in enumerate(attacks, start=1):
+            before = session.cpu_use()
             trials = session.attacked(attack, seed)
+            share = others_share(before, session.cpu_use())
             print(row(trials), flush=True)
             if lines := failures_of(trials):
                 failed[attack.name] = lines
                 for text in lines:
                     print(f"    {text}", flush=True)
+                if share > OTHERS_SHARE_SHOWN:
+                    print(
+                        f"    (other programs had {share:.0%} of the cores meanwhile)", flush=True
+                    )
             if any(trial.needs_restart for trial in trials):
                 return done, failed
     return len(attacks), failed

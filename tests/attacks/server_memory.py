@@ -15,7 +15,7 @@ class ServerMemory:
 
     def __init__(self, pid: int) -> None:
         server = psutil.Process(pid)
-        self._processes = [server, *server.children(recursive=True)]
+        self.processes = [server, *server.children(recursive=True)]
         self._largest_bytes = 0
         self._over = threading.Event()
 
@@ -31,14 +31,14 @@ class ServerMemory:
     def now_bytes(self) -> int:
         """All of them now; what has ended has nothing."""
         total = 0
-        for process in self._processes:
+        for process in self.processes:
             with contextlib.suppress(psutil.Error):
                 total += process.memory_info().rss
         return total
 
     def lives(self) -> bool:
         """Whether all that was there at the start still runs."""
-        for process in self._processes:
+        for process in self.processes:
             try:
                 if process.status() == psutil.STATUS_ZOMBIE:
                     return False
