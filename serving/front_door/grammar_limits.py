@@ -11,12 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
-from vllm.exceptions import VLLMValidationError
-
 from serving.admission.rate_budget import RateBudget
 from serving.admission.refusal import RateState, RefusalReason, Refused
 from serving.admission.work import Client
 from serving.front_door.grammar_weight import grammar_weight
+from serving.plugin.refused_request import GrammarTooHeavy
 
 GRAMMAR_WEIGHT_MAX: Final = 100_000
 """Of one grammar, about its letters: OpenAI takes schemas of 120,000 letters and 1,000 enum values
@@ -29,18 +28,6 @@ KEY_WEIGHT_PER_MINUTE: Final = 500_000
 _KEYS_MAX: Final = 4_096
 _KNOWN_MAX: Final = 256
 """Grammars that are taken to be in the engine's cache. Assumed."""
-
-
-class GrammarTooHeavy(VLLMValidationError, ValueError):
-    """The request's grammar is not compiled; vLLM answers it with 400."""
-
-    def __init__(self, weight: int) -> None:
-        words = (
-            "structured output: expected a schema, choice, regex or grammar of a weight of at most "
-            f"{GRAMMAR_WEIGHT_MAX:,} (about its letters, with patterns unrolled and alternatives "
-            f"squared), not {weight:,}"
-        )
-        VLLMValidationError.__init__(self, words, parameter="structured_outputs")
 
 
 class GrammarLimits:
@@ -60,7 +47,7 @@ class GrammarLimits:
         """
         weight = grammar_weight(structured)
         if weight > GRAMMAR_WEIGHT_MAX:
-            raise GrammarTooHeavy(weight)
+            raise GrammarTooHeavy(weight, GRAMMAR_WEIGHT_MAX)
         name = hashlib.blake2b(repr(structured).encode("utf-8", "replace")).digest()
         if name in self._known:
             self._known.move_to_end(name)

@@ -16,9 +16,9 @@ from serving.front_door.grammar_limits import (
     GRAMMAR_WEIGHT_MAX,
     KEY_WEIGHT_PER_MINUTE,
     GrammarLimits,
-    GrammarTooHeavy,
 )
 from serving.front_door.grammar_weight import grammar_weight, pattern_states, schema_weight
+from serving.plugin.refused_request import GrammarTooHeavy
 
 ALICE, BOB = Client(name="alice"), Client(name="bob")
 RANDOM = Random(0)

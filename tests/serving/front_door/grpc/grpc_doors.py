@@ -34,6 +34,7 @@ class Ready:
         self.dead: str | None = None
         self.busy: str | None = None
         self.refused: Refused | None = None
+        self.failed: Refused | None = None
 
     def not_alive(self) -> str | None:
         return self.dead
@@ -45,7 +46,7 @@ class Ready:
         return self.refused
 
     def failure(self) -> Refused | None:
-        return self.refused
+        return self.failed
 
 
 def free_port() -> int:
