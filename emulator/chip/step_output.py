@@ -1,6 +1,7 @@
 """The end of a step on a rank's leading chip: project, sample, remember, score prompts."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,7 @@ def sample_step(
         end = item.first_position + item.new_tokens
         if request.sampling.prompt_logprobs is not None:
             own = x[start : start + item.new_tokens]
-            complete = score_prompt(
-                request, item, lambda first, last, own=own: logits(shard, own[first:last])
-            )
+            complete = score_prompt(request, item, partial(_scores, shard, own))
             if complete is not None:
                 prompt_rows[item.request_id] = complete
         if end == len(request):
@@ -59,6 +58,11 @@ def sample_step(
         logprobs=drawn.logprobs,
         prompt_logprobs=prompt_rows,
     )
+
+
+def _scores(shard: ModelShard, x: F32, first: int, last: int) -> F32:
+    """Logits [last - first, vocab] of rows of `x`."""
+    return logits(shard, x[first:last])
 
 
 def no_output(rank: int, prompt_rows: dict[str, RowLogprobs] | None = None) -> RankOutput:

@@ -9,6 +9,7 @@ Nothing here says anything about a model.
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -107,14 +108,12 @@ class MadeUpTokens:
         for start in range(item.first_position, end, _PROMPT_ROWS):
             rows = min(_PROMPT_ROWS, end - start)
             part = replace(item, first_position=start, new_tokens=rows)
-            complete = score_prompt(
-                request,
-                part,
-                lambda first, last, start=start: np.array(
-                    [self._scores(request, start + row + 1) for row in range(first, last)]
-                ),
-            )
+            complete = score_prompt(request, part, partial(self._prompt_scores, request, start))
         return complete
+
+    def _prompt_scores(self, request: ChipRequest, start: int, first: int, last: int) -> F32:
+        """Made-up logits [last - first, vocab] of what follows rows of a chunk at `start`."""
+        return np.array([self._scores(request, start + row + 1) for row in range(first, last)])
 
     def _draw(self, requests: Sequence[ChipRequest]) -> I64:
         """The word with the highest made-up score, without making the scores."""

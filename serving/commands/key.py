@@ -20,7 +20,7 @@ from serving.commands.text_table import table_lines
 _LIMITS = (
     ("--requests-per-minute", "requests that begin in an emulated minute"),
     ("--tokens-per-minute", "tokens of prompts and answers in an emulated minute"),
-    ("--concurrent", "requests at a time"),
+    ("--concurrent", "sequences at a time: prompts times n"),
 )
 
 

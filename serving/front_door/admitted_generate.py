@@ -21,10 +21,10 @@ from serving.admission.entry_parts import Counted
 from serving.admission.refusal import Refused
 from serving.admission.work import PRIORITY, Client, Work, WorkClass
 from serving.admission.work_estimate import UNSAID_NEW_TOKENS
-from serving.front_door.declared_beams import declare_beams, is_declared, prompt_tokens_of
 from serving.front_door.door import Door
 from serving.front_door.grammar_limits import GrammarLimits
 from serving.front_door.ticket import Ticket
+from serving.plugin.beam_searches import declare_beams, is_declared, prompt_tokens_of
 from serving.plugin.refused_request import RefusedRequest
 from serving.plugin.request_watch import RequestWatch
 
@@ -80,7 +80,7 @@ def admit_generation(engine: Any, door: Door) -> None:
     watch = RequestWatch(engine, _generation.get, door.look_soon)
     watch.install()
     _guard_preflight(engine, door)
-    declare_beams(current_ticket.get, _declare)
+    declare_beams(_declare)
     engine.generate = _declared(_admitted(engine, door, watch), engine, door)
 
 
@@ -134,14 +134,18 @@ def _declared(admitted: _Generate, engine: Any, door: Door) -> _Generate:
         ticket = current_ticket.get()
         if sampling_params.structured_outputs is not None:
             _admit_grammar(door, grammars, ticket, sampling_params.structured_outputs)
-        if ticket is not None and not is_declared():
-            _declare(ticket, _counted(prompt, sampling_params, context_tokens))
+        if not is_declared():
+            _declare(_counted(prompt, sampling_params, context_tokens))
         return admitted(prompt, sampling_params, request_id, **kwargs)
 
     return declared
 
 
-def _declare(ticket: Ticket, counted: Counted) -> None:
+def _declare(counted: Counted) -> None:
+    """Raise RefusedRequest where the limits of the current ticket's key do not allow so much."""
+    ticket = current_ticket.get()
+    if ticket is None:
+        return
     try:
         ticket.declare(counted)
     except Refused as refused:

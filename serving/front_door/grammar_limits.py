@@ -11,17 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
-from vllm.exceptions import VLLMValidationError
-
 from serving.admission.rate_budget import RateBudget
 from serving.admission.refusal import RateState, RefusalReason, Refused
 from serving.admission.work import Client
-from serving.front_door.grammar_weight import grammar_weight
-
-GRAMMAR_WEIGHT_MAX: Final = 100_000
-"""Of one grammar, about its letters: OpenAI takes schemas of 120,000 letters and 1,000 enum values
-(https://platform.openai.com/docs/guides/structured-outputs). The heaviest of those tried compiled
-in 2 s on 2 cores, and kept 20 MB."""
+from serving.front_door.grammar_weight import WEIGHT_MAX, grammar_weight
+from serving.plugin.refused_request import GrammarTooHeavy
 
 KEY_WEIGHT_PER_MINUTE: Final = 500_000
 """Of a key's grammars, by the wall: compiling is the host's work. About 10 s of a core."""
@@ -29,18 +23,6 @@ KEY_WEIGHT_PER_MINUTE: Final = 500_000
 _KEYS_MAX: Final = 4_096
 _KNOWN_MAX: Final = 256
 """Grammars that are taken to be in the engine's cache. Assumed."""
-
-
-class GrammarTooHeavy(VLLMValidationError, ValueError):
-    """The request's grammar is not compiled; vLLM answers it with 400."""
-
-    def __init__(self, weight: int) -> None:
-        words = (
-            "structured output: expected a schema, choice, regex or grammar of a weight of at most "
-            f"{GRAMMAR_WEIGHT_MAX:,} (about its letters, with patterns unrolled and alternatives "
-            f"squared), not {weight:,}"
-        )
-        VLLMValidationError.__init__(self, words, parameter="structured_outputs")
 
 
 class GrammarLimits:
@@ -59,8 +41,8 @@ class GrammarLimits:
             Refused: the key has had as much compiled in a minute as it may.
         """
         weight = grammar_weight(structured)
-        if weight > GRAMMAR_WEIGHT_MAX:
-            raise GrammarTooHeavy(weight)
+        if weight > WEIGHT_MAX:
+            raise GrammarTooHeavy(weight, WEIGHT_MAX)
         name = hashlib.blake2b(repr(structured).encode("utf-8", "replace")).digest()
         if name in self._known:
             self._known.move_to_end(name)

@@ -1,8 +1,8 @@
-"""A refusal in the type that vLLM's HTTP app and its gRPC service answer with a status."""
+"""Refusals in the types that vLLM's HTTP app and its gRPC service answer with a status."""
 
 from http import HTTPStatus
 
-from vllm.exceptions import GracefulHTTPError
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 
 from serving.admission.refusal import Refused
 
@@ -22,3 +22,15 @@ class RefusedRequest(GracefulHTTPError, Refused):
             rate=refused.rate,
         )
         self.message, self.http_status = str(refused), status
+
+
+class GrammarTooHeavy(VLLMValidationError, ValueError):
+    """The grammar of a request's structured output is not compiled; vLLM answers with 400."""
+
+    def __init__(self, weight: int, weight_max: int) -> None:
+        words = (
+            "structured output: expected a schema, choice, regex or grammar of a weight of at most "
+            f"{weight_max:,} (about its letters, with patterns unrolled and alternatives squared), "
+            f"not {weight:,}"
+        )
+        VLLMValidationError.__init__(self, words, parameter="structured_outputs")

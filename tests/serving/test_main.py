@@ -94,3 +94,28 @@ def test_the_commands_are_those_that_the_parser_knows() -> None:
         *("drain", "resume", "daynight", "publish", "rollback", "engine"),
         *("top", "monitor", "ls", "console"),
     }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "serve --model {}",
+        "serve {}",
+        "describe {}",
+        "plan --model {} --rate 1 --slo ttft=1s",
+        "pareto --model {} --systems trn3-nl72x2",
+        "day --model {}",
+        "profile --model {}",
+    ],
+)
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"), ("gpt-oss", "gpt-oss-20b or gpt-oss-120b")],
+)
+def test_every_command_says_which_model_was_meant(
+    arguments: str, given: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.format(given).split()) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"; did you mean {meant}?")

@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from pydantic import TypeAdapter
 
 from serving.admission.work import Client, Work, WorkClass
 from serving.admission.work_estimate import (
@@ -83,9 +82,6 @@ _TEXTS: Final = (
 )
 _NO_NUMBERS: Final = (b"[", b'"', b"{", b"l", b"r", b"s")
 """What begins or is in every other value: arrays, strings, objects, null, true and false."""
-
-_WHOLE: Final = TypeAdapter(int)
-"""Pydantic's own reading, which is lax: a string or a float that is a whole number is one."""
 
 _DECODER: Final = msgspec.json.Decoder(AskedBody)
 
@@ -227,12 +223,14 @@ def _length(one: object) -> int:
 
 
 def _count(raw: msgspec.Raw) -> int:
-    """A whole number above zero, as vLLM's app reads one ("60" and 60.0 too); zero for whatever
-    else is there.
+    """A whole number above zero, also one that is spelled "60" or 60.0, which vLLM's app reads;
+    zero for whatever else is there.
     """
+    if not raw:
+        return 0
     try:
-        return max(0, _WHOLE.validate_python(_typed(raw, str | int | float | bool)))
-    except ValueError:
+        return max(0, msgspec.json.decode(raw, type=int, strict=False))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return 0
 
 

@@ -116,3 +116,31 @@ def test_idle_keys_are_forgotten_and_busy_ones_are_not() -> None:
 
     assert len(books) == 2
     assert books.over_limit(busy, 1, 0.0) is not None
+
+
+def test_concurrent_counts_sequences() -> None:
+    books, who = KeyBooks(), client("a", concurrent=4)
+    assert books.over_limit(who, 1, 0.0, sequences=4) is None
+    over = books.over_limit(who, 1, 0.0, sequences=5)
+    assert over is not None
+    assert over.reason is RefusalReason.CONCURRENT
+    assert "5 sequences" in over.message
+
+    books.charge(who, 1, 0.0, sequences=3)
+    assert books.over_limit(who, 1, 0.0, sequences=1) is None
+    assert books.over_limit(who, 1, 0.0, sequences=2) is not None
+    books.leave(who, sequences=3)
+    assert books.inside("a") == 0
+
+
+def test_more_of_a_request_that_is_inside_is_no_other_request() -> None:
+    books, who = KeyBooks(), client("a", requests_per_minute=1, tokens_per_minute=100)
+    books.charge(who, 50, 0.0)
+
+    assert books.over_limit(who, 50, 0.0, sequences=1, requests=0) is None
+    over = books.over_limit(who, 51, 0.0, sequences=1, requests=0)
+    assert over is not None
+    assert over.reason is RefusalReason.TOKENS_PER_MINUTE
+    books.charge(who, 50, 0.0, sequences=1, requests=0)
+    rate = books.rate(who, 0.0, 1.0)
+    assert (rate.remaining_requests, rate.remaining_tokens) == (0, 0)

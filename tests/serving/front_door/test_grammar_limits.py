@@ -13,12 +13,16 @@ from vllm.sampling_params import StructuredOutputsParams
 from serving.admission.refusal import RefusalReason, Refused
 from serving.admission.work import Client
 from serving.front_door.grammar_limits import (
-    GRAMMAR_WEIGHT_MAX,
     KEY_WEIGHT_PER_MINUTE,
     GrammarLimits,
-    GrammarTooHeavy,
 )
-from serving.front_door.grammar_weight import grammar_weight, pattern_states, schema_weight
+from serving.front_door.grammar_weight import (
+    WEIGHT_MAX,
+    grammar_weight,
+    pattern_states,
+    schema_weight,
+)
+from serving.plugin.refused_request import GrammarTooHeavy
 
 ALICE, BOB = Client(name="alice"), Client(name="bob")
 RANDOM = Random(0)
@@ -65,7 +69,7 @@ LIGHT = {
 
 @pytest.mark.parametrize("name", HEAVY)
 def test_what_would_take_seconds_is_nobodys(name: str) -> None:
-    with pytest.raises(GrammarTooHeavy, match=f"at most {GRAMMAR_WEIGHT_MAX:,}"):
+    with pytest.raises(GrammarTooHeavy, match=f"at most {WEIGHT_MAX:,}"):
         GrammarLimits().admit(Client(), HEAVY[name])
 
 
@@ -74,7 +78,7 @@ def test_what_people_ask_for_is_not_refused(name: str) -> None:
     limits = GrammarLimits()
     for client in (Client(), ALICE):
         limits.admit(client, LIGHT[name])
-    assert grammar_weight(LIGHT[name]) < GRAMMAR_WEIGHT_MAX // 3
+    assert grammar_weight(LIGHT[name]) < WEIGHT_MAX // 3
 
 
 def test_a_key_has_a_minute_s_worth_and_then_its_time_comes_back() -> None:
@@ -140,7 +144,26 @@ trees = st.recursive(
 @given(trees)
 def test_any_json_has_a_weight(tree: Any) -> None:
     assert schema_weight(tree) >= 0
-    assert schema_weight([tree, tree]) == 2 * schema_weight(tree)
+    assert schema_weight([tree, tree]) == 1 + 2 * schema_weight(tree)
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        asked(json={"enum": list(range(1_000_000))}),
+        asked(json={"properties": {str(each): {} for each in range(1_000_000)}}),
+        asked(json={"allOf": [[0] * 90_000 for _ in range(100)]}),
+        asked(json={"type": "string", "pattern": "a" * 10**7}),
+        asked(json='"' + "a" * 10**7 + '"'),
+        asked(choice=["a" * 10**7]),
+        asked(regex="(" * 10**7),
+        asked(grammar="a" * 10**7),
+    ],
+    ids=["numbers", "names", "lists", "pattern", "text", "choice", "regex", "grammar"],
+)
+def test_what_is_huge_is_refused(huge: StructuredOutputsParams) -> None:
+    with pytest.raises(GrammarTooHeavy):
+        GrammarLimits().admit(Client(), huge)
 
 
 @given(st.text())

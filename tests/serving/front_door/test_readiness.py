@@ -178,3 +178,78 @@ def test_whatever_else_asking_meets_is_not_ready_and_one_line_in_the_log(
         unknown = "the engine's state could not be asked for"
         assert asyncio.run(ask()) == [None, unknown, unknown, unknown, None]
     assert [record.message for record in caplog.records] == [unknown]
+
+
+def test_a_request_asks_the_engine_only_when_something_speaks_against_it() -> None:
+    engine, seats = RestfulEngine(), [6]
+    clock = Clock()
+    readiness = Readiness(engine, lambda: None, seats=lambda: seats[0], clock=clock)
+
+    async def ask() -> None:
+        for _ in range(10):
+            assert await readiness.refusal() is None
+        assert engine.asked == 0
+        assert readiness.failure() is None
+
+        seats[0] = engine.ranks_up = 0
+        refused = await readiness.refusal()
+        assert refused is not None
+        assert (refused.reason, str(refused)) == (RefusalReason.NO_RANK_UP, "no rank is up")
+        assert refused.retry_after_s > 0
+        assert engine.asked == 1
+        assert (failure := readiness.failure()) is not None
+        assert failure.reason is RefusalReason.NO_RANK_UP
+
+        engine.ranks_up, clock.now_s = 1, clock.now_s + 1.0
+        assert await readiness.refusal() is None  # the snapshot is of the past, the engine is not
+
+    asyncio.run(ask())
+
+
+def test_what_a_probe_has_found_is_told_to_requests_until_it_is_over() -> None:
+    engine = RestfulEngine()
+    readiness, clock = a_readiness(engine)
+
+    async def ask() -> None:
+        engine.sleeping = True
+        assert await readiness.not_ready() == "the engine sleeps"
+        first, second = await readiness.refusal(), await readiness.refusal()
+        assert first is not None
+        assert first is not second  # each request raises its own
+        assert first.reason is RefusalReason.RESTING
+
+        engine.sleeping = False
+        clock.now_s += 1.0
+        assert await readiness.refusal() is None
+
+    asyncio.run(ask())
+
+
+def test_an_engine_that_fails_to_answer_refuses_nobody() -> None:
+    engine = RestfulEngine()
+    engine.failure = ValueError("odd")
+    readiness, _ = a_readiness(engine)
+
+    async def ask() -> None:
+        assert await readiness.not_ready() == "odd"
+        assert await readiness.refusal() is None
+
+    asyncio.run(ask())
+
+
+def test_a_source_makes_the_server_not_ready_and_refuses() -> None:
+    readiness, _ = a_readiness(RestfulEngine())
+    stall = Refused(RefusalReason.STALLED, "a chip hangs", retry_after_s=9.0, rate=RateState())
+    said: list[Refused] = []
+    readiness.add(lambda: said[0] if said else None)
+
+    async def ask() -> None:
+        assert await readiness.not_ready() is None
+        said.append(stall)
+        assert await readiness.not_ready() == "a chip hangs"
+        refused = await readiness.refusal()
+        assert refused is not None
+        assert (refused.reason, refused.retry_after_s) == (RefusalReason.STALLED, 9.0)
+        assert readiness.not_alive() is None
+
+    asyncio.run(ask())

@@ -35,6 +35,7 @@ class Ready:
         self.dead: str | None = None
         self.busy: str | None = None
         self.refused: Refused | None = None
+        self.failed: Refused | None = None
 
     def not_alive(self) -> str | None:
         return self.dead
@@ -46,7 +47,7 @@ class Ready:
         return self.refused
 
     def failure(self) -> Refused | None:
-        return self.refused
+        return self.failed
 
 
 def free_port() -> int:

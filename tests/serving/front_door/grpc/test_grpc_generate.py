@@ -18,7 +18,14 @@ from serving.admission.work import Client, Work, WorkClass
 from serving.front_door.grpc.generate_request import asked_of
 from serving.front_door.grpc.grpc_guard import CallLimits, GrpcGuard
 from serving.front_door.grpc.grpc_server import server_options
-from tests.serving.front_door.grpc.grpc_doors import GrpcDoor, asking, failure, grpc_door, told
+from tests.serving.front_door.grpc.grpc_doors import (
+    GrpcDoor,
+    Ready,
+    asking,
+    failure,
+    grpc_door,
+    told,
+)
 from tests.serving.front_door.small_async_llm import SEATS
 
 ENDLESS = 400
@@ -302,7 +309,7 @@ def test_a_timeout_inside_of_a_call_is_not_taken_for_the_end_of_its_time() -> No
         limits = CallLimits(
             message_bytes_max=1, wall_s_max=60.0, queue_wall_s_max=0.0, context_tokens=512
         )
-        guard = GrpcGuard(at.engine, door=at.door, keys=KeyRing(), limits=limits)
+        guard = GrpcGuard(at.engine, door=at.door, keys=KeyRing(), limits=limits, readiness=Ready())
         asked = asked_of(asking(), Client(), WorkClass.INTERACTIVE, context_tokens=512)
         context: Any = SimpleNamespace(write=None)
         with pytest.raises(TimeoutError, match="something else"):

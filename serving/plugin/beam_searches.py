@@ -12,7 +12,6 @@ from typing import Any, Final
 from vllm.entrypoints.generate.beam_search.online import BeamSearchOnlineMixin
 
 from serving.admission.entry_parts import Counted
-from serving.front_door.ticket import Ticket
 
 _MARK: Final = "declares_beams"
 
@@ -47,10 +46,8 @@ def beams_counted(prompt: Any, params: Any) -> Counted:
     )
 
 
-def declare_beams(
-    current: Callable[[], Ticket | None], declare: Callable[[Ticket, Counted], None]
-) -> None:
-    """Let vLLM's beam search declare itself for the `current` ticket; again it changes nothing."""
+def declare_beams(declare: Callable[[Counted], None]) -> None:
+    """Let vLLM's beam searches declare themselves when they are made; again it changes nothing."""
     search = BeamSearchOnlineMixin.beam_search
     if hasattr(search, _MARK):
         return
@@ -58,13 +55,11 @@ def declare_beams(
     def beam_search(
         self: Any, prompt: Any, request_id: str, params: Any, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        ticket = current()
-        if ticket is not None:
-            declare(ticket, beams_counted(prompt, params))
+        declare(beams_counted(prompt, params))
         return _searched(search(self, prompt, request_id, params, *args, **kwargs))
 
     setattr(beam_search, _MARK, True)
-    BeamSearchOnlineMixin.beam_search = beam_search  # type: ignore[method-assign]
+    BeamSearchOnlineMixin.beam_search = beam_search
 
 
 async def _searched(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
