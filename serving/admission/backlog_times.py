@@ -29,10 +29,11 @@ class BacklogCurve:
         last = self.tokens[-1]
         if tokens > last:
             return self.wait_s(last) * tokens / float(last)
-        return float(
-            np.interp(tokens, self.tokens, self.drain_s)
-            + np.interp(tokens, self.tokens, self.step_s)
-        )
+        return float(np.interp(tokens, self.tokens, self.drain_s)) + self.step_s_at(tokens)
+
+    def step_s_at(self, tokens: float) -> float:
+        """Seconds of the next step while so many wait."""
+        return float(np.interp(tokens, self.tokens, self.step_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -163,7 +163,8 @@ class ExpectedWait:
         curve = self._curve_of(demand, capacity, now_s)
         ranks = max(1, capacity.ranks)
         own_tokens = demand.own_tokens / min(ranks, demand.own_sequences)
-        prompts_s = curve.wait_s(demand.waiting_tokens / ranks + own_tokens)
+        rank_tokens = demand.waiting_tokens / ranks + own_tokens
+        prompts_s = curve.wait_s(rank_tokens)
         factor = self.prompts_factor.value(now_s)
         if demand.waiting_sequences:
             # The first prompt of each rank is computed in part.
@@ -177,6 +178,7 @@ class ExpectedWait:
             ends=int(np.ceil(ends)),
             seats_s=self._seats_s(ends, now_s) + curve.wait_s(own_tokens) if ends else 0.0,
             seats_factor=self.seats_factor.value(now_s),
+            step_s=curve.step_s_at(rank_tokens),
         )
 
     def _seats_s(self, ends: float, now_s: float) -> float:
@@ -197,9 +199,7 @@ class ExpectedWait:
             return curve
         ranks = max(1, capacity.ranks)
         decodes = min(demand.running_sequences + demand.waiting_sequences / 2.0, capacity.seats)
-        answer_tokens = self.held_kv_tokens(
-            0, demand.new_tokens_max, sequences=demand.sequences
-        )
+        answer_tokens = self.held_kv_tokens(0, demand.new_tokens_max, sequences=demand.sequences)
         waiting_tokens = demand.waiting_tokens + demand.own_tokens
         self._curve = capacity.backlog_times.beside(
             decodes=decodes / ranks if demand.new_tokens_max > demand.sequences else None,

@@ -1,5 +1,6 @@
 """What an admission knows: who is inside, in sums, and what it has measured. It decides nothing."""
 
+import math
 from collections import OrderedDict
 from dataclasses import astuple, dataclass, field
 from itertools import islice
@@ -79,19 +80,18 @@ class Inside:
             new_tokens_max=interactive.new_tokens_max + batch.new_tokens_max + work.new_tokens_max,
         )
 
-    def overdue_factor(self, now_s: float) -> float:
-        """By how much waits that last are longer than predicted; 0 when none is.
+    def late_s(self, now_s: float) -> float:
+        """By how much waits that last are longer than expected: sooner known than those that are
+        over. An engine that stands still is taken to do so as long again.
 
         The oldest percent are left out, and one more: one prompt alone may be held up by its own
         grammar.
         """
         waiting = self.waiting[WorkClass.INTERACTIVE]
         judged = next(islice(waiting.values(), 1 + len(waiting) // 100, None), None)
-        if judged is None or judged.wait is None:
+        if judged is None or judged.wait is None or math.isinf(judged.wait.seconds):
             return 0.0
-        return self.expected.prompts_factor.ratio(
-            predicted_s=judged.wait.predicted_s, waited_s=now_s - judged.turn_s
-        )
+        return max(0.0, now_s - judged.turn_s - judged.wait.seconds)
 
     def check(self) -> None:
         """Assert that each entry is where its stage says, and that sums are those of the entries;

@@ -98,30 +98,32 @@ def _target_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
     if not inside.waiting[WorkClass.INTERACTIVE] and not expected.is_short(demand, capacity):
         return None  # an engine that does nothing else is the best there is
     wait = expected.wait(demand, capacity, now_s)
-    # Waits that last show sooner than those that are over that the engine is slower.
-    slower = max(1.0, inside.overdue_factor(now_s) / wait.factor)
-    wait_s, bound_s = slower * wait.seconds, _AIM * target_s
+    late_s = inside.late_s(now_s)
+    wait_s, bound_s = wait.seconds + late_s, _AIM * target_s
     if wait_s <= bound_s:
         return None
     if math.isfinite(wait_s):
-        message = f"the first token would take about {wait_s:.3g} s: {_parts(wait, slower)}"
-        retry_s = wait_s - bound_s
+        message = f"the first token would take about {wait_s:.3g} s: {_parts(wait, late_s)}"
+        retry_s = wait_s - bound_s + wait.step_s  # what goes before it gets less step by step
     else:
         message = f"no seat is sure to come free within {expected.horizon_s:g} s"
         retry_s = inside.stay_s or max(UNKNOWN_WAIT_S, target_s)
-    message = f"{message}; {target_s:g} s are promised, and {bound_s:.3g} s may be expected"
+    message = f"{message}; {target_s:g} s are promised, of which {bound_s:.3g} s may be expected"
     return _refused(inside, RefusalReason.TTFT_TARGET, message, retry_s, work.client, now_s)
 
 
-def _parts(wait: Wait, slower: float) -> str:
+def _parts(wait: Wait, late_s: float) -> str:
     """What an expected wait is made of."""
-    factor = f"x {slower * wait.factor:.2f} measured"
+    late = f", and those before it are {late_s:.3g} s late" if late_s else ""
     if wait.is_for_seat:
-        return f"{wait.ends:,} sequences must end first, in {wait.seats_s:.3g} s {factor}"
-    tokens_per_s = wait.tokens / wait.prompts_s
+        return (
+            f"{wait.ends:,} sequences must end first "
+            f"(as lengths were, x {wait.factor:.2f} measured){late}"
+        )
+    tokens_per_s = wait.tokens / wait.seconds
     return (
-        f"{wait.tokens:,} prompt tokens, its own included, at {tokens_per_s:,.0f} tokens/s by the "
-        f"cost model, {factor}"
+        f"{wait.tokens:,} prompt tokens with its own at {tokens_per_s:,.0f} tokens/s "
+        f"(cost model x {wait.factor:.2f} measured){late}"
     )
 
 

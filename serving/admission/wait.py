@@ -13,6 +13,7 @@ class Wait:
             waits were lately.
         ends: sequences that must end first; 0 when there is a seat and KV.
         seats_s, seats_factor: the same for those ends; infinite when not enough are sure to come.
+        step_s: of a step, in which what goes before it gets less.
     """
 
     tokens: int
@@ -21,6 +22,7 @@ class Wait:
     ends: int
     seats_s: float
     seats_factor: float
+    step_s: float
 
     @property
     def seconds(self) -> float:

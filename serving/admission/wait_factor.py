@@ -53,14 +53,11 @@ class WaitFactor:
             return
         self._measured_s = now_s
         del self._sorted[bisect_left(self._sorted, self._newest.popleft())]
-        ratio = self.ratio(predicted_s=predicted_s, waited_s=waited_s)
+        # A short prediction counts as one that tells something.
+        ratio = waited_s / max(predicted_s, self._telling_s)
+        ratio = min(max(ratio, self._least), FACTOR_MAX)
         self._newest.append(ratio)
         insort(self._sorted, ratio)
-
-    def ratio(self, *, predicted_s: float, waited_s: float) -> float:
-        """Of one wait, within the bounds; a short prediction counts as one that tells something."""
-        ratio = waited_s / max(predicted_s, self._telling_s)
-        return min(max(ratio, self._least), FACTOR_MAX)
 
     def value(self, now_s: float) -> float:
         """What to multiply a prediction with, `least` to `FACTOR_MAX`."""

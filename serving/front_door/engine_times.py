@@ -24,8 +24,9 @@ _BACKLOG_TOKENS_MIN: Final = 16
 _DECODES: Final = (1, 16, 64, 256, 1024)
 """Of a rank; up to its seats."""
 
-_CONTEXT_TOKENS: Final = 8_192
-"""Of a decode, or before a prefill's tokens: steps with it and without give the slope."""
+_CONTEXT_TOKENS: Final = 2_048
+_PROMPT_TOKENS: Final = 8_192
+"""Of each decode, and before a prefill's tokens: steps with it and without give the slope."""
 
 
 def backlog_times(
@@ -56,7 +57,7 @@ def backlog_times(
 
     drain_s, step_s = tables(0, 0)
     drain_context_s, step_context_s = tables(_CONTEXT_TOKENS, 0)
-    drain_prompt_s, step_prompt_s = tables(0, _CONTEXT_TOKENS)
+    drain_prompt_s, step_prompt_s = tables(0, _PROMPT_TOKENS)
     return BacklogTimes(
         tokens=backlogs,
         decodes=decodes.astype(np.float64),
@@ -65,8 +66,8 @@ def backlog_times(
         drain_s_per_context=(drain_context_s - drain_s) / _CONTEXT_TOKENS,
         step_s_per_context=(step_context_s - step_s) / _CONTEXT_TOKENS,
         # A prefill is half through its prompt on average.
-        drain_s_per_prompt=(drain_prompt_s - drain_s) / (2 * _CONTEXT_TOKENS),
-        step_s_per_prompt=(step_prompt_s - step_s) / (2 * _CONTEXT_TOKENS),
+        drain_s_per_prompt=(drain_prompt_s - drain_s) / (2 * _PROMPT_TOKENS),
+        step_s_per_prompt=(step_prompt_s - step_s) / (2 * _PROMPT_TOKENS),
     )
 
 

@@ -15,7 +15,7 @@ oracle leaves no room that it can see, and the bounds know the future.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -70,6 +70,7 @@ class Setting:
     comes_back: int = 0
     measured_s: float = 12.0
     seed: int = 1
+    known_capacity_per_s: float | None = None
 
     @cached_property
     def engine(self) -> Engine:
@@ -108,10 +109,16 @@ class Setting:
 
     @cached_property
     def capacity_per_s(self) -> float:
-        """Requests a second that the best bound lets in of many more, within the target."""
-        many = OpenLoop(mix=self.mix, per_s=60.0 * self.chips, until_s=10.0, seed=99)
-        found = self._search(lambda: many, from_s=0.0, until_s=10.0)
-        return found.admitted / 10.0
+        """Requests a second of the mix that are as many tokens as the best bound lets in of many
+        more, within the target.
+        """
+        if self.known_capacity_per_s is not None:
+            return self.known_capacity_per_s
+        from_s, until_s = 5.0, 15.0  # by then it is full
+        many = OpenLoop(mix=self.mix, per_s=60.0 * self.chips, until_s=until_s, seed=99)
+        mean_tokens = np.mean([call.tokens for call in many.first()])
+        found = self._search(lambda: many, from_s, until_s)
+        return found.tokens / float(mean_tokens) / (until_s - from_s)
 
     def load(self, times: float, *, warm: bool) -> Callable[[], Clients]:
         """Clients that ask for so many times the capacity, fresh ones at each call."""
@@ -151,14 +158,21 @@ class Setting:
 
         return clients
 
-    def measure(self, times: float, *, warm: bool, oracle: bool = False) -> "Cell":
-        """The product and the best, side by side."""
+    def measure(
+        self,
+        times: float,
+        *,
+        warm: bool,
+        oracle: bool = False,
+        waiting_tokens: Sequence[float] = (),
+    ) -> "Cell":
+        """The product and the best, side by side; of these bounds alone where some are given."""
         begin_s = WARM_UP_S + PAUSE_S if warm else 0.0
         end_s = begin_s + self.measured_s
         clients = self.load(times, warm=warm)
         admission = Admission(DoorLimits(ttft_target_s=self.target_s), self.capacity)
         product = self._run(AdmissionGate(admission), clients(), begin_s, end_s)
-        best = self._search(clients, begin_s, end_s)
+        best = self._search(clients, begin_s, end_s, waiting_tokens)
         if oracle:
             gate = OracleGate(self.target_s)
             run = VirtualEngine(self.engine, gate, clients())
@@ -177,12 +191,20 @@ class Setting:
             run.run(until_s)
         return replace(_served(run.calls, from_s, until_s), by=by)
 
-    def _search(self, clients: Callable[[], Clients], from_s: float, until_s: float) -> "Served":
+    def _search(
+        self,
+        clients: Callable[[], Clients],
+        from_s: float,
+        until_s: float,
+        waiting_tokens: Sequence[float] = (),
+    ) -> "Served":
         """The best of all bounds: of octaves first, then of what lies around the best of those."""
         best: Served | None = None
         found: BoundGate | None = None
-        for bounds in (self._octaves, lambda: self._around(found), lambda: self._seats(found)):
-            for gate in bounds():
+        given = [BoundGate(waiting_tokens_max=each) for each in waiting_tokens]
+        searches = (lambda *_: iter(given),) if given else _SEARCHES
+        for bounds in searches:
+            for gate in bounds(self, found):
                 served = self._run(
                     _Hopeless(gate, self.target_s), clients(), from_s, until_s, by=gate.name
                 )
@@ -195,25 +217,32 @@ class Setting:
         assert best is not None, "one request at a time is in time"
         return best
 
-    def _octaves(self) -> Iterator[BoundGate]:
-        for octave in range(8):
-            yield BoundGate(waiting_tokens_max=self.engine.ranks * 1_024 * 2.0**octave)
 
-    def _around(self, found: BoundGate | None) -> Iterator[BoundGate]:
-        tokens = found.waiting_tokens_max if found is not None else 512.0 * self.engine.ranks
-        for fifth in (-4, -3, -2, -1, 1, 2, 3, 4):
-            yield BoundGate(waiting_tokens_max=tokens * 2 ** (fifth / 5))
+def _octaves(setting: Setting, found: BoundGate | None) -> Iterator[BoundGate]:
+    del found
+    for octave in range(7):
+        yield BoundGate(waiting_tokens_max=setting.engine.ranks * 1_024 * 2.0**octave)
 
-    def _seats(self, found: BoundGate | None) -> Iterator[BoundGate]:
-        """Where there are few seats: some more than those inside, beside bounds on prompts."""
-        if self.seats >= _SEATS_ENOUGH or found is None:
-            return
-        for more in (0, 1, 2, 3, 4, 6, 8, 12):
-            for times in (0.5, 1.0, 2.0, 8.0):
-                yield BoundGate(
-                    waiting_tokens_max=times * found.waiting_tokens_max,
-                    sequences_max=self.engine.ranks * (self.seats + more),
-                )
+
+def _around(setting: Setting, found: BoundGate | None) -> Iterator[BoundGate]:
+    tokens = found.waiting_tokens_max if found is not None else 1_024.0 * setting.engine.ranks
+    for fifth in (-3, -2, -1, 1, 2, 3, 4):
+        yield BoundGate(waiting_tokens_max=tokens * 2 ** (fifth / 5))
+
+
+def _seats(setting: Setting, found: BoundGate | None) -> Iterator[BoundGate]:
+    """Where there are few seats: some more than those inside, beside bounds on prompts."""
+    if setting.seats >= _SEATS_ENOUGH or found is None:
+        return
+    for more in (0, 1, 2, 4, 8):
+        for times in (0.5, 1.0, 4.0):
+            yield BoundGate(
+                waiting_tokens_max=times * found.waiting_tokens_max,
+                sequences_max=setting.engine.ranks * (setting.seats + more),
+            )
+
+
+_SEARCHES = (_octaves, _around, _seats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +270,10 @@ class Cell:
     def share(self) -> float:
         """Of the best's admitted work."""
         return self.product.tokens / self.best.tokens
+
+    def holds(self, share_min: float) -> bool:
+        """Whether the product admits so much of the best, and keeps the target."""
+        return self.share >= share_min and self.product.p99_s <= self.target_s
 
     def line(self) -> str:
         """For a table."""

@@ -7,7 +7,6 @@ import numpy as np
 
 from tests.serving.admission.virtual_engine import Call, Refusal
 
-
 APART_S = 0.001
 """Two clients do not come at one moment: a server takes about so long for each."""
 
@@ -99,7 +98,9 @@ class ClosedLoop:
 
     def first(self) -> Iterable[Call]:
         """One of each client."""
-        calls = [self._next(client, self.from_s + APART_S * client) for client in range(self.clients)]
+        calls = [
+            self._next(client, self.from_s + APART_S * client) for client in range(self.clients)
+        ]
         return [call for call in calls if call is not None]
 
     def ended(self, call: Call, now_s: float) -> Call | None:

@@ -138,6 +138,7 @@ class VirtualEngine:
     steps: int = 0
     idle_s: float = 0.0
     _scheduler: LockstepScheduler = field(init=False)
+    _ended: bool = False
     _coming: list[tuple[float, int, Call]] = field(default_factory=list)
     _living: dict[str, tuple[Call, Request]] = field(default_factory=dict)
     _entered: list[tuple[str, Call]] = field(default_factory=list)
@@ -155,7 +156,7 @@ class VirtualEngine:
     def clear(self) -> None:
         """Nobody comes any more."""
         self._coming.clear()
-        self.clients = _Nobody()
+        self._ended = True
 
     def run(self, until_s: float) -> None:
         """Serve until then; then nobody comes any more, and what has entered gets first tokens."""
@@ -225,7 +226,7 @@ class VirtualEngine:
         del self._living[name]
         call.end_s = self.now_s
         self.gate.end(call, self.now_s)
-        following = self.clients.ended(call, self.now_s)
+        following = None if self._ended else self.clients.ended(call, self.now_s)
         if following is not None:
             self.send(following)
 
@@ -253,19 +254,6 @@ class VirtualEngine:
             logit_rows=logit_rows,
         )
         return batch, given
-
-
-class _Nobody:
-    """No clients."""
-
-    def first(self) -> Iterable[Call]:
-        return ()
-
-    def ended(self, call: Call, now_s: float) -> Call | None:
-        return None
-
-    def refused(self, call: Call, refusal: Refusal) -> Call | None:
-        return None
 
 
 def _tokens(output: LockstepOutput, given: list[str]) -> ModelRunnerOutput:

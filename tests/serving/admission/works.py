@@ -7,9 +7,7 @@ from serving.admission.work import Client, KeyLimits, Work, WorkClass
 TIMES = BacklogTimes.linear(step_s=0.0, token_s=1e-4, step_tokens=1_000)
 """Steps of 1,000 prompt tokens and 0.1 s."""
 
-CAPACITY = Capacity(
-    seats=8, kv_tokens=10_000, prefill_tokens_per_step=1_000, backlog_times=TIMES
-)
+CAPACITY = Capacity(seats=8, kv_tokens=10_000, prefill_tokens_per_step=1_000, backlog_times=TIMES)
 
 
 def client(name: str = "anonymous", **limits: int) -> Client:

@@ -20,7 +20,7 @@ ENDLESS = 400
 
 STEP_S = 0.02
 LIMITS = DoorLimits(ttft_target_s=1.0)
-TOLD = "no seat is sure to come free within 2 s; 1 s are promised, and 0.95 s may be expected"
+TOLD = "no seat is sure to come free within 2 s; 1 s are promised, of which 0.9 s may be expected"
 
 
 def test_over_grpc() -> None:
