@@ -85,6 +85,11 @@ class EngineTime:
             self._pace.begin(continues=continues)
         return self._pacer.begin_ns(continues=continues)
 
+    def computed(self) -> None:
+        """The step has been computed and costed: what this host needs for it has passed."""
+        if self._pace is not None:
+            self._pace.computed()
+
     def finish(
         self,
         begin_ns: int,
@@ -99,8 +104,6 @@ class EngineTime:
         `pause_ns` is time in which the machine was held up before or in the step, at idle power.
         With `keeps_pace` the clock's dilation stays, whatever the load.
         """
-        if self._pace is not None:
-            self._pace.computed()
         paced = self._pacer.finish(begin_ns, cost.duration_ns + pause_ns)
         self._follow(None if pause_ns else cost.duration_ns, may_change=not keeps_pace)
         watts = float(cost.chip_watts.sum()) + self._spare_watts

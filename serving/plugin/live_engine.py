@@ -215,6 +215,7 @@ class LiveEngine:
             chips=live.seating.chip_of_position,
             queues=self._heard.rank_states,
         )
+        self._time.computed()
         self._time.finish(
             begin_ns,
             cost,

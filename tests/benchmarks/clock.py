@@ -153,10 +153,10 @@ def main(arguments: list[str]) -> None:
         clocks=tuple(given.get("clocks", "real,auto,real").split(",")),
     )
     print(f"{load.requests} requests at a time: {' '.join(load.arguments)}", flush=True)
-    found = [(clock, *rates(load, clock)) for clock in load.clocks]
-    for at, words in ((1, "tokens/s"), (2, "share of computing")):
+    found = [(clock, rates(load, clock)) for clock in load.clocks]
+    for at, words in enumerate(("tokens/s", "share of computing")):
         real, auto = (
-            statistics.mean(each[at] for each in found if each[0] == name)
+            statistics.mean(pair[at] for clock, pair in found if clock == name)
             for name in ("real", "auto")
         )
         print(f"auto reaches {100 * auto / real:.0f} % of real, which never waits: by {words}")

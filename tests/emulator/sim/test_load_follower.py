@@ -145,6 +145,28 @@ def test_idle_time_and_steps_that_tell_nothing_change_nothing() -> None:
     assert run.clock.dilation == dilation
 
 
+def test_a_step_that_was_waited_for_elsewhere_needed_what_it_was_computed_in() -> None:
+    run = Run(100.0)
+    for _ in range(1_000):
+        run.pace.begin(continues=True)
+        run.wall_ns += 20 * MS
+        run.pace.computed()
+        until_ns = run.clock.epochs.wall_ns(run.pacer.begin_ns(continues=True) + 2 * MS)
+        run.wall_ns = max(run.wall_ns, until_ns - 5 * MS)
+        run.pacer.finish(run.pacer.begin_ns(continues=True), 2 * MS)
+        run.pace.released(2 * MS, may_change=True)
+
+    assert run.clock.dilation == pytest.approx(10 * MORE, rel=CHANGE_MIN - 1)
+
+
+def test_a_step_of_which_nothing_said_when_it_was_computed_tells_nothing() -> None:
+    run = Run(100.0)
+    for _ in range(1_000):
+        run.pace.begin(continues=True)
+        run.wall_ns += 20 * MS
+        assert not run.pace.released(2 * MS, may_change=True)
+
+
 def test_the_need_of_a_step_that_continues_begins_when_the_last_one_was_released() -> None:
     run = Run(1.0)
     for _ in range(40):

@@ -305,6 +305,8 @@ def busy(time: EngineTime, wall: Wall, *, steps: int, computing_ms: float, **how
     for _ in range(steps):
         begin_ns = time.begin_ns(continues=True)
         wall.now_ns += round(computing_ms * MS)
+        time.computed()
+        wall.now_ns += MS  # waiting elsewhere for the step's end, which is no need
         pause_ns = MS if how.get("pauses") else 0
         time.finish(
             begin_ns,
