@@ -12,6 +12,7 @@ chips=144 requests=144 weights=small clocks=real,auto`, which needs 12 GB and so
 """
 
 import asyncio
+import signal
 import statistics
 import sys
 import time
@@ -143,6 +144,7 @@ def rates(load: Load, clock: str) -> tuple[float, float]:
 
 def main(arguments: list[str]) -> None:
     """Print the figures of one deployment."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no server stays behind
     given = dict(argument.split("=", 1) for argument in arguments)
     load = Load(
         chips=int(given.get("chips", 4)),
