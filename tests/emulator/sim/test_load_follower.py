@@ -110,6 +110,22 @@ def test_a_steady_load_gets_four_fifths_of_what_the_host_can_do_whatever_it_bega
     assert run.changes <= 2
 
 
+@pytest.mark.parametrize("spread", [0.1, 0.3, 1.0])
+def test_a_host_whose_times_vary_gets_four_fifths_too(spread: float) -> None:
+    chance = np.random.default_rng(3)
+    run = Run(100.0)
+    need_ms = 30.0 * np.exp(spread * chance.standard_normal(4_000))
+    for each in need_ms[:2_000]:
+        run.step(float(each), 2.0)
+    begun_ns = run.wall_ns
+
+    for each in need_ms[2_000:]:
+        run.step(float(each), 2.0)
+
+    took_s = (run.wall_ns - begun_ns) / S
+    assert took_s <= need_ms[2_000:].sum() / 1e3 / 0.8
+
+
 def test_the_machine_is_never_quicker_than_real_time() -> None:
     run = Run(5.0)
     run.settle(0.5, 10.0)
