@@ -88,19 +88,5 @@ class EpochMap:
         """The same with a later epoch behind it, made elsewhere; the oldest may be dropped."""
         return type(self)((*self.epochs, epoch)[-EPOCHS_KEPT:])
 
-    def shifted(self, wall_ns: int) -> Self:
-        """The same by a wall clock that shows `wall_ns` more."""
-        return type(self)(
-            tuple(
-                Epoch(
-                    index=epoch.index,
-                    from_ns=epoch.from_ns,
-                    from_wall_ns=epoch.from_wall_ns + wall_ns,
-                    dilation=epoch.dilation,
-                )
-                for epoch in self.epochs
-            )
-        )
-
     def _epoch(self, begins: Sequence[int], at: int) -> Epoch:
         return self.epochs[max(0, bisect_right(begins, at) - 1)]

@@ -15,7 +15,8 @@ class HostPace:
     def __init__(self, clock: DilatedClock) -> None:
         self._clock = clock
         self._follower = LoadFollower(began_wall_ns=clock.wall_ns())
-        self._released_wall_ns = self._began_wall_ns = self._computed_wall_ns = clock.wall_ns()
+        self._released_wall_ns = self._began_wall_ns = clock.wall_ns()
+        self._computed_wall_ns: int | None = None
 
     @property
     def epoch(self) -> Epoch:
@@ -25,6 +26,7 @@ class HostPace:
     def begin(self, *, continues: bool) -> None:
         """The next step begins; `continues` as in `StepPacer.begin_ns`."""
         self._began_wall_ns = self._released_wall_ns if continues else self._clock.wall_ns()
+        self._computed_wall_ns = None
 
     def computed(self) -> None:
         """What the step needed has been computed; what is left of it is waiting."""
@@ -34,9 +36,10 @@ class HostPace:
         """The step is over; returns whether the dilation has changed.
 
         `emulated_ns` is what it stands for, None for a step whose need tells nothing of the load.
+        Nor does one of which nothing said when it was `computed`.
         """
         self._released_wall_ns = now_wall_ns = self._clock.wall_ns()
-        if emulated_ns is not None:
+        if emulated_ns is not None and self._computed_wall_ns is not None:
             need_ns = self._computed_wall_ns - self._began_wall_ns
             step = HostStep(at_wall_ns=now_wall_ns, need_wall_ns=need_ns, emulated_ns=emulated_ns)
             self._follower.add(step)

@@ -23,11 +23,11 @@ from loadgen.measures.run_measures import ClassMeasures, RunMeasures, SloKept
 from loadgen.measures.samples import Samples, samples_of
 from loadgen.measures.slo import ServiceLevel, parse_slo
 from loadgen.measures.window import Window
-from loadgen.records.arrays import Float64s
+from loadgen.records.arrays import Float64s, Int64s
 from loadgen.records.arrival_process import arrival_process
 from loadgen.records.estimate import Estimate
 from loadgen.records.result import Result
-from loadgen.records.run_record import LoopLag, RunHeader, RunRecord
+from loadgen.records.run_record import LoopLag, RunRecord
 
 ALL: Final = "all"
 """The name of all classes together."""
@@ -41,9 +41,11 @@ class MeasuredClass:
     """All requests of a class (or of all), and what its figures are made of.
 
     `columns` has the skipped part too, requests due before `skip_ns`; `measured`, [requests], says
-    which are after it, and `rows` are those. `window` is the whole run's. `samples` are the
-    latencies of `rows`, see `samples_of`; `amounts` what came in each cell of the window, see
-    `amounts_of`, empty without a window; `judgement` who kept the SLO, None without one.
+    which are after it, and `rows` are those; `begun_ns`, [sessions], is when their sessions began,
+    in the time of their arrivals, a second of which is `wall_per_s` 10^9 of these. `window` is the
+    whole run's. `samples` are the latencies of `rows`, see `samples_of`; `amounts` what came in
+    each cell of the window, see `amounts_of`, empty without a window; `judgement` who kept the SLO,
+    None without one.
     """
 
     name: str
@@ -51,6 +53,7 @@ class MeasuredClass:
     skip_ns: int
     window: Window | None
     dilation: float
+    begun_ns: Int64s
     wall_per_s: float
     level: ServiceLevel | None
     columns: Columns
@@ -84,7 +87,7 @@ def measures_of(
         time="emulated" if server.emulated else "wall",
         dilation=dilation,
         window_s=window_s,
-        wall_s=None if window is None else record.wall_s(window.start_ns, window.end_ns),
+        wall_s=None if window is None else _wall_s(record, window),
         lag_s=server.lag_s,
         total=whole,
         classes=found,
@@ -96,6 +99,12 @@ def measures_of(
     )
     measures = replace(measures, busy=is_busy(measures), late=is_late(measures))
     return replace(measures, warnings=tuple(doubts(record, measures)))
+
+
+def _wall_s(record: RunRecord, window: Window) -> float:
+    """Wall seconds of the window, whose ends are steady."""
+    start_ns, end_ns = record.wall_ns(np.array([window.start_ns, window.end_ns])).tolist()
+    return float(end_ns - start_ns) / 1e9
 
 
 def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredClass, ...]]:
@@ -112,13 +121,13 @@ def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredCl
     window = Window.of(columns, skip_ns=skip_ns)
     if len(by_class) == 1:
         (name,) = by_class
-        only = _measured(name, record.results, columns, window=window, header=header)
+        only = _measured(name, record.results, columns, window=window, record=record)
         return replace(only, name=ALL), (only,)
     classes = tuple(
-        _measured(name, results, Columns.of(results), window=window, header=header)
+        _measured(name, results, Columns.of(results), window=window, record=record)
         for name, results in by_class.items()
     )
-    total = _measured(ALL, record.results, columns, window=window, header=header)
+    total = _measured(ALL, record.results, columns, window=window, record=record)
     judgement = _judged_together(record.results, total, classes)
     if judgement is not None:
         amounts = {} if window is None else amounts_of(columns, window, judgement.good)
@@ -148,8 +157,9 @@ def _measured(
     columns: Columns,
     *,
     window: Window | None,
-    header: RunHeader,
+    record: RunRecord,
 ) -> MeasuredClass:
+    header = record.header
     known = next((each for each in header.classes if each.name == name and name != ALL), None)
     level = parse_slo(known.slo) if known is not None and known.slo else None
     dilation = header.start.dilation or 1.0
@@ -157,6 +167,7 @@ def _measured(
     skip_ns = int(header.skip_s * dilation * 1e9)
     measured = columns.intended_ns >= skip_ns
     rows = columns.where(measured)
+    begun_ns = rows.sent_ns[rows.turn == 0]
     judgement = None
     if level is not None:
         judgement = judge(columns, level, dilation=dilation, measured=measured)
@@ -169,6 +180,7 @@ def _measured(
         skip_ns=skip_ns,
         window=window,
         dilation=dilation,
+        begun_ns=record.wall_ns(begun_ns) if in_wall_time else begun_ns,
         wall_per_s=1.0 if in_wall_time else dilation,
         level=level,
         columns=columns,
@@ -182,7 +194,6 @@ def _measured(
 
 def _class_measures(measured: MeasuredClass) -> ClassMeasures:
     rows = measured.rows
-    begun_ns = rows.sent_ns[rows.turn == 0]  # [sessions]
     done = rows.where(rows.done)
     judgement = measured.judgement
     rates: dict[str, Estimate] = {}
@@ -215,7 +226,7 @@ def _class_measures(measured: MeasuredClass) -> ClassMeasures:
         resized_prompts=int((done.input_tokens != done.asked_input_tokens).sum()),
         distributions=distributions_of(measured.samples),
         rates=rates,
-        arrivals=arrival_process(begun_ns, ns_per_s=1e9 * measured.wall_per_s),
+        arrivals=arrival_process(measured.begun_ns, ns_per_s=1e9 * measured.wall_per_s),
         slo=_slo_kept(measured, judgement, rates),
         resent=sum(
             result.resent for result in measured.results if result.intended_ns >= measured.skip_ns

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loadgen.records.arrays import Int64s
 from loadgen.records.result import Result
 from loadgen.records.server_reading import ServerReading
 from loadgen.records.steady_time import ClockEpoch, SteadyTime, changes
@@ -186,9 +187,9 @@ class RunRecord:
         """Of the server's clock; empty where it tells none, or the run has no end."""
         return () if self.end is None else self.end.epochs
 
-    def wall_s(self, from_steady_ns: int, to_steady_ns: int) -> float:
-        """Wall seconds between two steady times."""
+    def wall_ns(self, steady_ns: Int64s) -> Int64s:
+        """Steady stamps as the wall's, both in ns since the run's start, [stamps]."""
         dilation = self.header.start.dilation
         if dilation is None or not changes(self.epochs, dilation):
-            return (to_steady_ns - from_steady_ns) / 1e9
-        return SteadyTime(self.epochs, dilation).wall_s(from_steady_ns, to_steady_ns)
+            return steady_ns
+        return SteadyTime(self.epochs, dilation).wall_ns(steady_ns)

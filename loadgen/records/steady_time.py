@@ -46,13 +46,13 @@ class SteadyTime:
         """Steady ns since the run's start, [stamps]; never falling where `wall_ns` does not."""
         return np.rint(self._of(wall_ns.astype(np.float64)) - self._origin_ns).astype(np.int64)
 
-    def wall_s(self, from_steady_ns: int, to_steady_ns: int) -> float:
-        """Wall seconds between two steady times."""
-        ends = self._origin_ns + np.array([from_steady_ns, to_steady_ns], dtype=np.float64)
+    def wall_ns(self, steady_ns: Int64s) -> Int64s:
+        """The inverse: wall ns since the run's start, [stamps]."""
+        ends = self._origin_ns + steady_ns.astype(np.float64)
         within = np.interp(ends, self._steady_ns, self._wall_ns)
         within += np.minimum(0.0, ends - self._steady_ns[0]) / self._before
         within += np.maximum(0.0, ends - self._steady_ns[-1]) / self._after
-        return float(within[1] - within[0]) / 1e9
+        return np.rint(within).astype(np.int64)
 
     def _of(self, wall_ns: Float64s) -> Float64s:
         steady: Float64s = np.interp(wall_ns, self._wall_ns, self._steady_ns)

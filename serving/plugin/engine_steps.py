@@ -194,10 +194,10 @@ class EngineSteps:
         batch = step_batch(computed, outputs, self._deployment.partition.ranks)
         self._experts.after_step(live.result, batch)
         wall_s = time.perf_counter() - started
-        self._time.computed()
         counted = loads if self._deployment.same_model else None
         cost = live.costing.cost(batch, counted)
         self.last_cost = cost
+        self._time.computed()
         # An attempt that broke off is charged as whole: where in it the chip was lost is not known.
         again_ns = live.repeats * cost.duration_ns
         return _Computed(

@@ -86,6 +86,11 @@ class EngineTime:
             self._pace.begin(continues=continues)
         return self._pacer.begin_ns(continues=continues)
 
+    def computed(self) -> None:
+        """The step has been computed and costed: what this host needs for it has passed."""
+        if self._pace is not None:
+            self._pace.computed()
+
     def finish(
         self,
         begin_ns: int,
@@ -110,11 +115,6 @@ class EngineTime:
         self._steps += 1
         self._pause_ns += pause_ns
         self._compute_wall_s += compute_wall_s
-
-    def computed(self) -> None:
-        """The step that has begun is computed: what is left of it is waiting."""
-        if self._pace is not None:
-            self._pace.computed()
 
     def keep_pace(self, keeps: bool) -> None:
         """Let the clock's dilation stay, whatever the load, or follow the load again."""

@@ -19,7 +19,7 @@ NAMES = (
     "door_cost",
     "metrics_page",
 )
-LONG_NAMES = ("soak", "load_tools", "console_page", "admission")
+LONG_NAMES = ("soak", "load_tools", "console_page", "admission", "clock")
 
 
 def main(names: list[str]) -> int:

@@ -82,12 +82,3 @@ def test_the_wall_of_an_emulated_time_has_that_time(
     found = epochs.emulated_ns(epochs.wall_ns(emulated_ns))
 
     assert abs(found - emulated_ns) <= 3 + 3 / min(e.dilation for e in epochs.epochs)
-
-
-@given(first=DILATIONS, changes=CHANGES, wall_ns=st.integers(0, 1_000 * S))
-def test_another_wall_clock_shows_the_same_time(
-    first: float, changes: list[tuple[int, float]], wall_ns: int
-) -> None:
-    epochs = built(first, changes)
-
-    assert epochs.shifted(5 * S).emulated_ns(wall_ns + 5 * S) == epochs.emulated_ns(wall_ns)

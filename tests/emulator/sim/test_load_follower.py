@@ -110,6 +110,22 @@ def test_a_steady_load_gets_four_fifths_of_what_the_host_can_do_whatever_it_bega
     assert run.changes <= 2
 
 
+@pytest.mark.parametrize("spread", [0.1, 0.3, 1.0])
+def test_a_host_whose_times_vary_gets_four_fifths_too(spread: float) -> None:
+    chance = np.random.default_rng(3)
+    run = Run(100.0)
+    need_ms = 30.0 * np.exp(spread * chance.standard_normal(4_000))
+    for each in need_ms[:2_000]:
+        run.step(float(each), 2.0)
+    begun_ns = run.wall_ns
+
+    for each in need_ms[2_000:]:
+        run.step(float(each), 2.0)
+
+    took_s = (run.wall_ns - begun_ns) / S
+    assert took_s <= need_ms[2_000:].sum() / 1e3 / 0.8
+
+
 def test_the_machine_is_never_quicker_than_real_time() -> None:
     run = Run(5.0)
     run.settle(0.5, 10.0)
@@ -143,6 +159,28 @@ def test_idle_time_and_steps_that_tell_nothing_change_nothing() -> None:
     run.step(20.0, 2.0, continues=False)
 
     assert run.clock.dilation == dilation
+
+
+def test_a_step_that_was_waited_for_elsewhere_needed_what_it_was_computed_in() -> None:
+    run = Run(100.0)
+    for _ in range(1_000):
+        run.pace.begin(continues=True)
+        run.wall_ns += 20 * MS
+        run.pace.computed()
+        until_ns = run.clock.epochs.wall_ns(run.pacer.begin_ns(continues=True) + 2 * MS)
+        run.wall_ns = max(run.wall_ns, until_ns - 5 * MS)
+        run.pacer.finish(run.pacer.begin_ns(continues=True), 2 * MS)
+        run.pace.released(2 * MS, may_change=True)
+
+    assert run.clock.dilation == pytest.approx(10 * MORE, rel=CHANGE_MIN - 1)
+
+
+def test_a_step_of_which_nothing_said_when_it_was_computed_tells_nothing() -> None:
+    run = Run(100.0)
+    for _ in range(1_000):
+        run.pace.begin(continues=True)
+        run.wall_ns += 20 * MS
+        assert not run.pace.released(2 * MS, may_change=True)
 
 
 def test_the_need_of_a_step_that_continues_begins_when_the_last_one_was_released() -> None:

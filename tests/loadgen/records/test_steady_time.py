@@ -38,7 +38,9 @@ def test_steady_time_by_hand() -> None:
     assert steady.of((wall_s * S).astype(np.int64)).tolist() == [
         *(0, 1 * S, 2 * S, 4 * S, 6 * S, 10 * S)
     ]
-    assert steady.wall_s(1 * S, 10 * S) == pytest.approx(10.0)
+    assert steady.wall_ns(np.array([0, 1, 2, 4, 6, 10]) * S).tolist() == [
+        round(each * S) for each in wall_s
+    ]
     assert steady.of(np.array([-4 * S])).tolist() == [-4 * S]
 
 

@@ -298,3 +298,58 @@ def test_the_user_s_pue_scales_the_facility_and_nothing_else() -> None:
     assert given.provisioned_watts == COST.provisioned_watts
     assert given.idle_chip_watts == COST.idle_chip_watts
     assert deployment.system.pue.source == "given by the user"
+
+
+def busy(time: EngineTime, wall: Wall, *, steps: int, computing_ms: float, **how: bool) -> None:
+    """Steps of 2 emulated ms that follow each other and take so long to compute."""
+    time.keep_pace(how.get("keeps_pace", False))
+    for _ in range(steps):
+        begin_ns = time.begin_ns(continues=True)
+        wall.now_ns += round(computing_ms * MS)
+        time.computed()
+        wall.now_ns += MS  # waiting elsewhere for the step's end, which is no need
+        pause_ns = MS if how.get("pauses") else 0
+        time.finish(
+            begin_ns,
+            cost(2 * MS, 1000.0),
+            pause_ns=pause_ns,
+            compute_wall_s=computing_ms / 1e3,
+        )
+
+
+def test_a_clock_that_follows_the_load_does_and_tells_its_epochs_in_each_report() -> None:
+    wall = Wall()
+    time = EngineTime(wall.clock(1_800.0), COST, follows_load=True)
+    first = time.report(TOTALS)
+    busy(time, wall, steps=2_000, computing_ms=20.0)
+    last = time.report(TOTALS)
+
+    assert (first.snapshot.clock_epoch, first.snapshot.dilation) == (0, 1_800.0)
+    assert last.snapshot.clock_epoch >= 1
+    assert last.snapshot.dilation == pytest.approx(11.5, rel=0.08)
+    assert last.epochs is not None
+    epoch = last.epochs.last
+    assert (epoch.index, epoch.dilation) == (last.snapshot.clock_epoch, last.snapshot.dilation)
+    assert last.snapshot.epoch_emulated_s == epoch.from_ns / 1e9
+    # A wall reading from before the change is read by the epoch that it lies in.
+    assert last.at_monotonic_s(7.0 + 1.8) == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("how", [{"keeps_pace": True}, {"pauses": True}])
+def test_it_stays_while_a_training_job_goes_by_it_or_faults_hold_the_steps_up(
+    how: dict[str, bool],
+) -> None:
+    wall = Wall()
+    time = EngineTime(wall.clock(100.0), COST, follows_load=True)
+    busy(time, wall, steps=1_000, computing_ms=20.0, **how)
+
+    assert time.report(TOTALS).snapshot.dilation == 100.0
+
+
+def test_a_clock_that_was_given_never_changes() -> None:
+    wall = Wall()
+    time = EngineTime(wall.clock(1_800.0), COST)
+    busy(time, wall, steps=100, computing_ms=20.0)
+
+    assert time.report(TOTALS).snapshot.clock_epoch == 0
+    assert time.report(TOTALS).snapshot.dilation == 1_800.0
