@@ -25,6 +25,7 @@ _AT_WORK: Final = "RD"
 """States of a thread that runs, could run, or waits for a disk (proc(5))."""
 
 _STOPPED: Final = "Tt"
+_GONE: Final = "ZX"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,25 +107,25 @@ class ChipWatch:
             return False
         return now_s - before.since_s >= self.silence_timeout_s
 
-    def stopped(self) -> tuple[int, ...]:
-        """Chips whose process is gone, or has been stopped for the silence timeout: ascending.
+    def look(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Chips whose process is gone, and those that have been stopped for the silence timeout.
 
         For chips that are not asked anything, and so have nothing to answer; called again and
         again.
         """
         now_s = time.monotonic()
-        found = []
-        for chip, thread in self._threads.items():
+        gone, stopped = [], []
+        for chip, thread in sorted(self._threads.items()):
             pulse = _pulse(thread)
-            if pulse is None:
-                found.append(chip)
+            if pulse is None or pulse.state in _GONE:
+                gone.append(chip)
             elif pulse.state in _STOPPED:
                 since_s = self._stopped_since_s.setdefault(chip, now_s)
                 if now_s - since_s >= self.silence_timeout_s:
-                    found.append(chip)
+                    stopped.append(chip)
             else:
                 self._stopped_since_s.pop(chip, None)
-        return tuple(sorted(found))
+        return tuple(gone), tuple(stopped)
 
 
 def _pulse(thread: Path) -> Pulse | None:
