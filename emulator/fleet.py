@@ -439,7 +439,7 @@ class Fleet:
         self._ray.kill(self._actors[chip])
 
     def find_stopped(self) -> tuple[int, ...]:
-        """Chips that have ended, or were stopped for the silence timeout, and were asked nothing."""
+        """Chips that have ended, or have been stopped for the timeout, while asked nothing."""
         gone, stopped = self._watch.look()
         self.silent.update(stopped)
         self._hung.update(stopped)
