@@ -1,9 +1,9 @@
 """Whether the server is there, and whether it takes requests: one answer for every protocol.
 
 Alive: the engine's process is there. Ready: alive, the door is open, the engine neither sleeps nor
-holds requests back, a rank is up, and no source that was added says otherwise. The engine is asked
-at most once in LOOK_EVERY_S however many ask here; one that is busy with a step answers after it,
-until then its last answer stands.
+holds requests back, the machine does not stand still for long, a rank is up, and no source that was
+added says otherwise. The engine is asked at most once in LOOK_EVERY_S however many ask here; one
+that is busy with a step answers after it, until then its last answer stands.
 
 Requests are refused for the same reasons. They do not ask the engine while nothing speaks against
 it: its newest snapshot says whether a rank is up.
@@ -11,6 +11,7 @@ it: its newest snapshot says whether a rank is up.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -27,6 +28,9 @@ LOOK_EVERY_S: Final = 1.0
 
 ANSWER_WITHIN_S: Final = 0.8
 """Wall seconds that a probe waits for the engine; Kubernetes' probes wait one second by default."""
+
+STALL_WALL_S_MIN: Final = 5.0
+"""Wall seconds. A machine that stands still for less is ready: a request does better to wait."""
 
 ENGINE_GONE: Final = "the engine is gone"
 SLEEPS: Final = "the engine sleeps"
@@ -170,6 +174,11 @@ class Readiness:
             return _refused(RefusalReason.RESTING, HOLDS_BACK, REST_RETRY_S)
         reply = await ask(self._engine, TelemetryRequest())
         assert isinstance(reply, TelemetryReply), reply
+        stall = reply.telemetry.stall
+        if stall is not None and stall.wall_left_s >= STALL_WALL_S_MIN:
+            left_s = math.ceil(stall.wall_left_s)
+            message = f"{stall.reason}; {left_s} s of wall time are left"
+            return _refused(RefusalReason.STALLED, message, left_s)
         return None if reply.telemetry.ranks_up else _no_rank_up()
 
 

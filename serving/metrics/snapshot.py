@@ -17,10 +17,13 @@ class Snapshot:
     Totals count from the engine's start, idle time included in `emulated_s` and in the joules.
     `pause_s` is time in which recovering from faults or moving experts held steps up; it is not in
     `busy_s`. `training_joules` are what training jobs drew on lent chips beyond idle ones.
-    `expert_imbalance` is the busiest chip's tokens over the mean's, 0 before the first.
 
     `dilation` is that of the clock's epoch `clock_epoch`, counted from 0, which began at
     `epoch_emulated_s`, by the wall at `epoch_unix_s`; all 0 where time is virtual.
+
+    `stall_s` is how long nothing is computed yet, because a chip is silent or weights are read;
+    `stall_wall_s` is the wall time that it takes. `expert_imbalance` is the busiest chip's tokens
+    over the mean's, 0 before the first.
     """
 
     dilation: float
@@ -56,6 +59,8 @@ class Snapshot:
     clock_epoch: int = 0
     epoch_emulated_s: float = 0.0
     epoch_unix_s: float = 0.0
+    stall_s: float = 0.0
+    stall_wall_s: float = 0.0
 
     def to_payload(self) -> dict[str, int]:
         """Return every field as a whole number of 64 bits; exact."""

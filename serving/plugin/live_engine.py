@@ -277,7 +277,7 @@ class LiveEngine:
         return self.report(self._live.take_lost_ranks())
 
     def _totals(self) -> MachineTotals:
-        machine = self._live.machine
+        machine, stall = self._live.machine, self._steps.stall()
         return MachineTotals(
             chips_up=int(machine.chips_up.sum()),
             ranks_up=int(machine.ranks_up.sum()),
@@ -290,6 +290,8 @@ class LiveEngine:
             model_version=self._versions.target.number,
             blocks_waiting=self._versions.waiting_blocks,
             chips_lent=self._leases.chips_lent,
+            stall_s=0.0 if stall is None else stall.left_s,
+            stall_wall_s=0.0 if stall is None else stall.wall_left_s,
             **asdict(self._leases.totals),
         )
 
@@ -399,10 +401,11 @@ class LiveEngine:
 
     def _go_on_between_steps(self) -> None:
         """Do what is due where no step comes in which it could be done."""
+        self._live.look_after_processes()
         if self._steps.under_way:
             return
         silence = self._live.silence
-        if silence is not None and self._is_idle and silence.until_ns <= self._time.now_ns:
+        if self._is_idle and (silence is None or silence.until_ns <= self._time.now_ns):
             self._live.settle_pending()
         if self._is_idle or self._wish.paused:
             self._go_on_with_leases(idle=self._is_idle)
