@@ -65,6 +65,7 @@ class LiveMachine:
         self._same_model = same_model
         self._now_s = now_s
         self._on_change = on_change
+        self.kept_out: Collection[int] = ()  # lent chips that are not called back by themselves
         self._actual: Health = machine.health
         self._pause_ns = 0
         self._repeats = 0
@@ -290,7 +291,7 @@ class LiveMachine:
         Changes nothing.
         """
         settlement = self.machine.settlement(health, kinds, prepared=prepared)
-        recalled = self.machine.recallable(health, settlement.recovery)
+        recalled = self.machine.recallable(health, settlement.recovery, kept_out=self.kept_out)
         if recalled:
             health = health.returning(recalled)
             settlement = self.machine.settlement(health, kinds, prepared=prepared)
