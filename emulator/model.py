@@ -19,6 +19,7 @@ from emulator.memory.core_claims import (
     CoreClaim,
     check_private_directory,
     claims_directory,
+    is_still_at,
     make_private_directory,
 )
 from emulator.memory.core_request import CoreRequest, compiled_lnc
@@ -195,6 +196,7 @@ __all__ = [
     "expected_accepted",
     "experts_moved",
     "forward_flops",
+    "is_still_at",
     "kv_room_tokens",
     "kv_transfer_ns",
     "make_private_directory",

@@ -25,6 +25,7 @@ _COMMANDS = (
     "ls",
     "fault",
     "drain",
+    "lend",
     "resume",
     "daynight",
     "publish",

@@ -3,7 +3,8 @@
 A thin shell around advisory record locks: one file per UltraServer and user, one record per chip,
 in which the holder writes its process id. The kernel lets go of a record when its process ends,
 however it ends; forked children do not inherit it. So the process that lives as long as the server
-makes the claim, and it makes one at a time: closing the file once lets go of all its records.
+makes the claim, and it makes one at a time: closing the file once lets go of all its records. Who
+lets go last removes the file; records of a file that was removed meanwhile hold nothing.
 """
 
 import contextlib
@@ -19,6 +20,9 @@ from emulator.errors import ConfigError
 from emulator.memory.neuron_environment import busy
 
 _RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
+
+
+_OPENED: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class CoreClaim:
@@ -41,26 +45,35 @@ class CoreClaim:
         directory: Path,
     ) -> None:
         make_private_directory(directory)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        path = directory / f"{system}.{ultraserver}.claims"
-        self._file: int | None = os.open(path, flags, mode=0o600)
-        try:
-            for chip in range(first_chip, first_chip + chips):
-                if not _lock(self._file, chip):
-                    cores = range(
-                        first_chip * cores_per_chip, (first_chip + chips) * cores_per_chip
-                    )
-                    taken = range(chip * cores_per_chip, (chip + 1) * cores_per_chip)
-                    raise busy(cores, shared=taken, holder=_holder(self._file, chip))
-        except BaseException:
-            self.release()
-            raise
+        self._path = directory / f"{system}.{ultraserver}.claims"
+        self._file: int | None = None
+        while self._file is None:
+            self._file = os.open(self._path, _OPENED, mode=0o600)
+            try:
+                _lock_all(self._file, range(first_chip, first_chip + chips), cores_per_chip)
+            except BaseException:
+                self.release()
+                raise
+            if not is_still_at(self._file, self._path):  # its last holder has removed it meanwhile
+                os.close(self._file)
+                self._file = None
 
     def release(self) -> None:
         """Let the chips go; idempotent."""
         file, self._file = self._file, None
         if file is not None:
+            if _lock_range(file, 0, 0) and is_still_at(file, self._path):  # nobody else has any
+                self._path.unlink()
             os.close(file)  # closing lets go of every record
+
+
+def is_still_at(file: int, path: Path) -> bool:
+    """Whether the open `file` is what lies at `path`."""
+    try:
+        there = path.lstat()
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (os.fstat(file).st_dev, os.fstat(file).st_ino)
 
 
 def claims_directory(variables: Mapping[str, str]) -> Path:
@@ -92,14 +105,30 @@ def check_private_directory(directory: Path) -> None:
         )
 
 
+def _lock_all(file: int, chips: range, cores_per_chip: int) -> None:
+    """Take the records of `chips`; raises NeuronError for the first that another process has."""
+    for chip in chips:
+        if not _lock(file, chip):
+            cores = range(chips.start * cores_per_chip, chips.stop * cores_per_chip)
+            taken = range(chip * cores_per_chip, (chip + 1) * cores_per_chip)
+            raise busy(cores, shared=taken, holder=_holder(file, chip))
+
+
 def _lock(file: int, chip: int) -> bool:
     """Take the record of a chip and sign it; False when another process has it."""
     start = chip * _RECORD_BYTES
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _RECORD_BYTES, start)
-    except (BlockingIOError, PermissionError):  # either may be what the system says of a held lock
+    if not _lock_range(file, start, _RECORD_BYTES):
         return False
     os.pwrite(file, str(os.getpid()).ljust(_RECORD_BYTES).encode(), start)
+    return True
+
+
+def _lock_range(file: int, start: int, length: int) -> bool:
+    """Take bytes of the file, all from `start` on when `length` is 0; False when some are held."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+    except (BlockingIOError, PermissionError):  # either may be what the system says of a held lock
+        return False
     return True
 
 

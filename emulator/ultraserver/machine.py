@@ -317,13 +317,16 @@ class Machine:
         for position in positions:
             self.hbm.take_back(position, self._lent[position].held)
 
-    def recallable(self, health: Health, recovery: Recovery) -> tuple[int, ...]:
+    def recallable(
+        self, health: Health, recovery: Recovery, *, kept_out: Collection[int] = ()
+    ) -> tuple[int, ...]:
         """Chips that are lent out, but without which `recovery` closes blocks that they can open.
 
         Only of blocks in which a rank was up until now, or of all when no rank were left up. Chips
-        that would leave by this very recovery are not looked at.
+        that would leave by this very recovery are not looked at, nor those that are `kept_out`.
         """
-        away = [seat.chip for seat in self._lent.values() if health.lent[seat.chip]]
+        lent = (seat.chip for seat in self._lent.values() if health.lent[seat.chip])
+        away = [chip for chip in lent if chip not in kept_out]
         leaving = self._lent_positions(health) - self._lent.keys()
         if not away or leaving:
             return ()

@@ -11,6 +11,7 @@ from loadgen.workloads.burstgpt import read_burstgpt
 from loadgen.workloads.mooncake import read_mooncake
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.sharegpt import Conversations, read_sharegpt
+from loadgen.workloads.trace_lines import read_bytes
 from loadgen.workloads.workload_spec import TraceFormat, WorkloadSpec
 
 Trace: TypeAlias = Recording | Conversations
@@ -51,11 +52,7 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
 
 def trace_format(path: Path) -> TraceFormat:
     """Tell the format by the file's beginning; raises FileError for one that is none of them."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
-    except OSError as error:
-        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
+    head = read_bytes(path, _HEAD_BYTES).decode("utf-8-sig", errors="replace")
     first = head.lstrip()[:1]
     if first == "[" or (first == "{" and '"conversations"' in head):
         return "sharegpt"

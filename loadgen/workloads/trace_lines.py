@@ -4,7 +4,9 @@ A trace with holes would be another workload, so a row is read or refused, with 
 reason, and never skipped in silence.
 """
 
+import gzip
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,6 +14,9 @@ from typing import Final, NamedTuple
 from loadgen.errors import FileError
 
 TOKENS_MAX: Final = 10_000_000  # longer than any context that exists: a slip of a column, not a row
+
+
+_GZIP: Final = b"\x1f\x8b"
 
 
 class TraceRow(NamedTuple):
@@ -27,11 +32,27 @@ class TraceRow(NamedTuple):
 
 
 def read_text(path: Path) -> str:
-    """Read the file; raises FileError if it cannot be read or is not text."""
+    """Read the file, gzipped or not; raises FileError if it cannot be read or is not text."""
+    content = read_bytes(path)
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise FileError(path=path, line=None, reason="is not UTF-8 text") from error
+
+
+def read_bytes(path: Path, at_most: int = -1) -> bytes:
+    """The file's first bytes, all by default, of what gzip has compressed too; raises FileError."""
+    try:
+        with path.open("rb") as file:
+            is_compressed = file.read(len(_GZIP)) == _GZIP
+            file.seek(0)
+            if not is_compressed:
+                return file.read(at_most)
+            with gzip.GzipFile(fileobj=file) as whole:
+                return whole.read(at_most)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        reason = "its gzip data is damaged or not whole"
+        raise FileError(path=path, line=None, reason=reason) from error
     except OSError as error:
         raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
 

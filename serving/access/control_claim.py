@@ -3,7 +3,8 @@
 Two servers that start at a time both find the port free; without a claim the later one would write
 its key over the earlier one's, fail to listen, and take the file away. The claim is a record lock
 on a file beside the key: the kernel lets go of it when its process ends, however it ends, and
-children do not inherit it. The file itself stays: one that is removed could be locked twice.
+children do not inherit it. Who holds the lock removes the file before it lets go; who gets the lock
+of a file that was removed meanwhile has nothing, and begins anew.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.model import claims_directory, make_private_directory
+from emulator.model import claims_directory, is_still_at, make_private_directory
 
 _WAIT_S: Final = 1.0
 """Wall seconds that a claim waits: an engine whose server was killed clears up under the lock."""
@@ -40,37 +41,45 @@ def claimed_control_port(port: int, environment: Mapping[str, str]) -> Iterator[
     """
     path = control_lock_path(port, environment)
     make_private_directory(path.parent)
-    with _opened(path) as file:
-        end_s = time.monotonic() + _WAIT_S
-        while not _lock(file):
-            holder = _holder(file)
-            if holder == str(os.getppid()):
-                break
-            if time.monotonic() > end_s:
-                raise ConfigError(
-                    field="control_port",
-                    value=port,
-                    expected=f"another port: a server of process {holder or '(unknown)'} has it",
-                )
-            time.sleep(_LOOK_EVERY_S)
-        yield
+    end_s = time.monotonic() + _WAIT_S
+    while True:
+        with _tried(path) as holder:
+            if holder is None or holder == str(os.getppid()):
+                yield
+                return
+        if time.monotonic() > end_s:
+            raise ConfigError(
+                field="control_port",
+                value=port,
+                expected=f"another port: a server of process {holder or '(unknown)'} has it",
+            )
+        time.sleep(_LOOK_EVERY_S)
 
 
 @contextlib.contextmanager
 def held_if_free(path: Path) -> Iterator[bool]:
     """Whether nobody has the claim that lies at `path`; nobody gets it while the block runs."""
-    with _opened(path) as file:
-        yield _lock(file)
+    with _tried(path) as holder:
+        yield holder is None
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(path, flags, mode=0o600)
-    try:
-        yield file
-    finally:
-        os.close(file)  # which lets go of the lock
+def _tried(path: Path) -> Iterator[str | None]:
+    """Try to take the lock; None while the block has it, or whose it is. Its file ends with it."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode=0o600)
+        try:
+            held = _lock(file)
+            if held and not is_still_at(file, path):
+                continue  # its holder has removed it meanwhile
+            try:
+                yield None if held else _holder(file)
+            finally:
+                if held and is_still_at(file, path):
+                    path.unlink()
+            return
+        finally:
+            os.close(file)  # which lets go of the lock
 
 
 def _lock(file: int) -> bool:

@@ -1,4 +1,4 @@
-"""`ultraserve drain`: take chips of a running server out of service, with nothing lost."""
+"""`ultraserve drain`: take chips of a running server out for maintenance, with nothing lost."""
 
 from __future__ import annotations
 
@@ -26,12 +26,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the `drain` command."""
     parser = subparsers.add_parser(
         "drain",
-        help="take chips of a running server out of service, with nothing lost",
-        description="Take chips of a running server out of service: their requests end or go on "
-        "elsewhere, their experts move to chips that stay. `ultraserve resume` takes them back.",
+        help="take chips of a running server out of service for maintenance",
+        description="Take chips of a running server out of service for maintenance: their requests "
+        "end or go on elsewhere, their experts move to chips that stay. `ultraserve resume` takes "
+        "them back; `ultraserve lend` lends chips out to training.",
         epilog="Example: ultraserve drain --chips 2,3. Exit codes: 0 done, or it could be; 2 a "
         f"wrong argument; {OUTCOMES}.",
     )
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which chips, how gently, and where; `lend` has the same."""
     parser.add_argument(
         "--chips",
         type=chip_list,
@@ -48,7 +55,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--dry-run", action="store_true", help="only ask what would happen")
     add_change_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,13 +63,25 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: chips that cannot leave, a server that does not answer.
     """
-    if not 0 <= args.grace < float("inf"):
-        raise ConfigError(field="grace", value=args.grace, expected="at least 0 seconds")
+    grace_s = checked_grace_s(args)
     with connect(args) as client:
-        report = client.drain(args.chips, grace_s=args.grace, dry_run=args.dry_run)
+        report = client.drain(args.chips, grace_s=grace_s, dry_run=args.dry_run)
+    print_report(report, args)
+    return 0
+
+
+def checked_grace_s(args: argparse.Namespace) -> float:
+    """The grace time that is asked for; raises ConfigError for none."""
+    grace_s: float = args.grace
+    if not 0 <= grace_s < float("inf"):
+        raise ConfigError(field="grace", value=grace_s, expected="at least 0 seconds")
+    return grace_s
+
+
+def print_report(report: LeaseReport, args: argparse.Namespace) -> None:
+    """Print what the server said to a drain or a loan."""
     dry = "dry run: " if args.dry_run else ""
     print(json_text(report) if args.json else f"{dry}{report_line(report)}")
-    return 0
 
 
 def report_line(report: LeaseReport) -> str:

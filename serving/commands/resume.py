@@ -15,12 +15,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the `resume` command."""
     parser = subparsers.add_parser(
         "resume",
-        help="take drained chips of a running server back into service",
-        description="Take drained chips of a running server back into service; a drain that is "
+        help="take chips that were drained or lent back into service",
+        description="Take chips that were drained or lent back into service; a drain that is "
         "under way is called off. (vLLM's own resume is `ultraserve engine resume`.)",
         epilog=f"Exit codes: 0 done; 2 a wrong argument; {OUTCOMES}.",
     )
-    parser.add_argument("lease", type=lease_number, help="the number that `drain` gave")
+    parser.add_argument("lease", type=lease_number, help="the number that `drain` or `lend` gave")
     add_change_arguments(parser)
     parser.set_defaults(run=run)
 

@@ -20,7 +20,7 @@ from serving.daynight.handover import (
     next_action,
     reachable,
 )
-from serving.metrics.machine_state import LeaseState
+from serving.metrics.machine_state import FOR_MAINTENANCE, LeaseState
 
 _OF_GROUP: Final = (Action.DRAIN, Action.CANCEL, Action.RESUME)
 
@@ -37,6 +37,11 @@ class Group:
     def phase(self) -> Phase:
         """Where it is in the hand-over."""
         return Phase.SERVING if self.lease is None else Phase(self.lease.phase)
+
+    @property
+    def in_maintenance(self) -> bool:
+        """Whether an operator has some of its chips, or they are on the way there or back."""
+        return self.lease is not None and self.lease.purpose == FOR_MAINTENANCE
 
     @property
     def working_chips(self) -> tuple[int, ...]:
@@ -82,11 +87,14 @@ def groups_of(chips: int, group_chips: int, leases: Iterable[LeaseState]) -> tup
 def wishes(groups: Sequence[Group], serving: int) -> tuple[Phase, ...]:
     """What each group is to do when `serving` of them serve.
 
-    Those that are out stay out before others leave; otherwise the last ones leave first.
+    Those that are out stay out before others leave; otherwise the last ones leave first. Those in
+    maintenance are to serve, but do not until an operator has brought them back.
     """
     out = (Phase.DRAINING, Phase.TRAINING)
-    by_stay = sorted(groups, key=lambda group: (group.phase in out, group.number))
+    there = [group for group in groups if not group.in_maintenance]
+    by_stay = sorted(there, key=lambda group: (group.phase in out, group.number))
     stays = {group.number for group in by_stay[:serving]}
+    stays |= {group.number for group in groups if group.in_maintenance}
     return tuple(Phase.SERVING if group.number in stays else Phase.TRAINING for group in groups)
 
 
@@ -101,7 +109,9 @@ def plan(
 ) -> tuple[Step, ...]:
     """At most one step for each group, and at most one for the job, which comes first."""
     steps, asked = [], {}
-    for group, wish in zip(groups, desired, strict=True):
+    both = [pair for pair in zip(groups, desired, strict=True) if not pair[0].in_maintenance]
+    groups, desired = [group for group, _ in both], [wish for _, wish in both]
+    for group, wish in both:
         observed = GroupObserved(
             phase=group.phase,
             handovers=handovers.get(group.number, Failures()),

@@ -1,8 +1,9 @@
 """The hand-over of a group of chips between serving and training: its table, and the next action.
 
-A group is SERVING, DRAINING, TRAINING or RESTORING. `TRANSITIONS` is the whole state machine: the
-engine takes every event through it, and an event that it does not hold is an error. TRAINING means
-that the group is lent out, whether its job runs or not.
+A group is SERVING, DRAINING, TRAINING or RESTORING, or out for MAINTENANCE instead of training: of
+that an operator decides alone, and the controller leaves such a group alone. `TRANSITIONS` is the
+whole state machine: the engine takes every event through it, and an event that it does not hold is
+an error. TRAINING means that the group is lent out, whether its job runs or not.
 
 `next_action` is the controller's half, a reconcile loop without memory: from what is desired and
 what is seen of the group and of its job it says the one thing to do now, or nothing. Every action
@@ -29,6 +30,7 @@ class Phase(StrEnum):
     DRAINING = "draining"
     TRAINING = "training"
     RESTORING = "restoring"
+    MAINTENANCE = "maintenance"  # out of service, with no job
 
 
 CHANGING_HANDS: Final = (Phase.DRAINING, Phase.RESTORING)
@@ -40,6 +42,7 @@ class Event(StrEnum):
 
     DRAIN = "drain"  # asked for, and it fits
     VACATED = "vacated"  # its requests and experts are elsewhere, its processes have ended
+    EMPTIED = "emptied"  # the same, of a group that was drained for maintenance
     JOB_STARTED = "job_started"
     JOB_ENDED = "job_ended"  # stopped when told, or did all its steps
     RESUME = "resume"  # asked for, its job is gone
@@ -51,11 +54,13 @@ class Event(StrEnum):
     CHIP_LOST = "chip_lost"  # a chip of this group
     JOB_FAILED = "job_failed"  # could not start, or refused its settings
     JOB_DIED = "job_died"  # its process ended by itself
+    SENT_BACK = "sent_back"  # a chip was lost on the way back from maintenance
     RESTORE_FAILED = "restore_failed"  # its processes did not start or read their weights
     ENGINE_RESTARTED = "engine_restarted"  # a new engine starts with all its chips
 
 
 _S, _D, _T, _R = Phase.SERVING, Phase.DRAINING, Phase.TRAINING, Phase.RESTORING
+_M = Phase.MAINTENANCE
 
 TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
     {
@@ -66,6 +71,13 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
         (_T, Event.JOB_ENDED): _T,
         (_T, Event.RESUME): _R,
         (_R, Event.RESTORED): _S,
+        # Out for maintenance, and back.
+        (_D, Event.EMPTIED): _M,
+        (_M, Event.RESUME): _R,
+        (_M, Event.REFUSED): _M,
+        (_M, Event.CHIP_LOST): _M,
+        (_R, Event.SENT_BACK): _M,
+        (_M, Event.ENGINE_RESTARTED): _S,
         # Refused before anything happened.
         (_S, Event.REFUSED): _S,
         (_T, Event.REFUSED): _T,
@@ -268,8 +280,8 @@ def next_action(
                 return Action.CANCEL
         case Phase.TRAINING:
             return _while_lent(wanted, group, job, now_s=now_s, limits=limits)
-        case Phase.RESTORING:
-            pass  # the engine goes on by itself, and it may not be called off half-way
+        case Phase.RESTORING | Phase.MAINTENANCE:
+            pass  # the engine, or an operator, goes on, and it may not be called off half-way
     return None
 
 

@@ -15,6 +15,7 @@ from emulator.specs.fault import Fault
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from protos.ultraserve.v1 import fault_pb2
+from protos.ultraserve.v1 import lease_pb2 as lease_pb
 from serving.controller.day_night_state import DayNightState
 from serving.endpoints.action_ledger import KEY_HEADER
 from serving.endpoints.call_failure import STREAM_OVER
@@ -182,8 +183,15 @@ class ControlClient:
         return answered(self._call(self._stub.GetRelief, request), StepRelief)
 
     def drain(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
-        """Lend out chips, or only ask what would happen."""
-        request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run)
+        """Take chips out of service for maintenance, or only ask what would happen."""
+        purpose = lease_pb.LEASE_PURPOSE_MAINTENANCE
+        request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run, purpose=purpose)
+        return answered(self._change(self._stub.Drain, request), LeaseReport)
+
+    def lend(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
+        """Lend out chips to training, whose state has to fit, or only ask what would happen."""
+        purpose = lease_pb.LEASE_PURPOSE_TRAINING
+        request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run, purpose=purpose)
         return answered(self._change(self._stub.Drain, request), LeaseReport)
 
     def resume(self, lease: int) -> LeaseReport:

@@ -1,7 +1,8 @@
 """The control service's calls about leases and day and night.
 
 A server with a controller leaves leases to it: a group that is drained behind its back would be
-called back at the next look. Under the policy `manual` a drain and a resume become what it wants.
+called back at the next look. Under the policy `manual` a loan and a resume become what it wants.
+Chips that an operator drains for maintenance are none of its business.
 """
 
 import asyncio
@@ -22,11 +23,12 @@ from serving.endpoints.engine_answer import answer
 from serving.endpoints.engine_rest import ServedEngine
 from serving.endpoints.engine_watch import EngineWatch
 from serving.metrics.control_call import DrainRequest, LeaseReport, ResumeRequest
+from serving.metrics.machine_state import FOR_MAINTENANCE, FOR_TRAINING
 
 NO_CONTROLLER: Final = "this server was started without --day-night"
 _HELD: Final = (
     "the policy {policy} decides which chips train; after `ultraserve daynight policy manual` "
-    "chips are drained and resumed by hand"
+    "chips are lent and resumed by hand"
 )
 
 
@@ -40,12 +42,16 @@ class DayNightCalls:
     async def Drain(  # noqa: N802  the name that the contract gives
         self, request: pb.DrainRequest, context: "Context"
     ) -> pb.DrainResponse:
-        """Lend out chips, or only ask what would happen."""
+        """Take chips out of service, or only ask what would happen.
+
+        For maintenance an operator does so under any policy; who trains, the policy decides.
+        """
         del context
-        if not request.dry_run:
-            self._refuse_under_policy()
         asked = drain_request(request)
-        if self._day_night is not None and not asked.dry_run:
+        lends = asked.purpose == FOR_TRAINING and not asked.dry_run
+        if lends:
+            self._refuse_under_policy()
+        if self._day_night is not None and lends:
             return respond(pb.DrainResponse, await self._drain_group(self._day_night, asked))
         report = await answer(self._engine, asked, LeaseReport)
         self._watch.look_now()
@@ -65,15 +71,21 @@ class DayNightCalls:
     ) -> pb.ResumeResponse:
         """Take a lease's chips back."""
         del context
-        self._refuse_under_policy()
         if request.lease < 1:
             raise ConfigError(field="lease", value=request.lease, expected="at least 1")
-        if self._day_night is not None:
+        if self._day_night is not None and not await self._is_maintenance(request.lease):
+            self._refuse_under_policy()
             report = await self._resume_group(self._day_night, request.lease)
         else:
             report = await answer(self._engine, ResumeRequest(lease=request.lease), LeaseReport)
         self._watch.look_now()
         return respond(pb.ResumeResponse, report)
+
+    async def _is_maintenance(self, number: int) -> bool:
+        """Whether a lease is an operator's own, which no controller looks after."""
+        assert self._day_night is not None
+        leases = (await self._day_night.look()).watch.leases
+        return any(one.number == number and one.purpose == FOR_MAINTENANCE for one in leases)
 
     async def _resume_group(self, controller: DayNight, number: int) -> LeaseReport:
         """Let the controller want that a lease's group serves."""
@@ -149,8 +161,14 @@ def drain_request(request: pb.DrainRequest) -> DrainRequest:
         raise ConfigError(field="chips", value=list(request.chips), expected="chips, from 0 on")
     if not 0 <= request.grace_s < float("inf"):
         raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
+    word = word_of(request, "purpose") if request.purpose else FOR_MAINTENANCE
+    if word not in (FOR_TRAINING, FOR_MAINTENANCE):
+        raise ConfigError(field="purpose", value=word, expected="training or maintenance")
     return DrainRequest(
-        chips=tuple(request.chips), grace_s=request.grace_s, dry_run=request.dry_run
+        chips=tuple(request.chips),
+        grace_s=request.grace_s,
+        dry_run=request.dry_run,
+        purpose=word,
     )
 
 

@@ -14,12 +14,14 @@ from emulator.model import Ceilings
 from emulator.specs.fault import Fault
 from serving.metrics.hardware import ExpertLoad, HardwareReport
 from serving.metrics.machine_state import (
+    FOR_TRAINING,
     Count,
     FaultEvent,
     FaultRecord,
     LeaseState,
     MachineState,
     Plain,
+    PurposeWord,
     SleepState,
     VersionState,
 )
@@ -84,8 +86,9 @@ class ReliefRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="r
 
 
 class DrainRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="drain"):
-    """Asks to lend out chips: whole ranks, in service, at least one other rank stays.
+    """Asks to take chips out of service: whole ranks, in service, at least one other rank stays.
 
+    For training they are lent out, if a training state fits their HBM; maintenance takes none.
     Their requests have `grace_s` emulated seconds to end; then those that are left go on elsewhere.
     A dry run answers what would happen, and changes nothing.
     """
@@ -93,6 +96,7 @@ class DrainRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="dr
     chips: tuple[Count, ...]
     grace_s: float
     dry_run: bool = False
+    purpose: PurposeWord = FOR_TRAINING
 
 
 class ResumeRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="resume"):

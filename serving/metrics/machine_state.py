@@ -22,8 +22,13 @@ REQUESTS_NAMED_MAX: Final = 64
 SERVING: Final = "serving"
 """The phase of chips that no lease has."""
 
-PhaseWord = Annotated[str, Meta(pattern="^(serving|draining|training|restoring)$")]
+PhaseWord = Annotated[str, Meta(pattern="^(serving|draining|training|restoring|maintenance)$")]
 """A phase of `serving.daynight.handover`; a test holds the two together."""
+
+FOR_TRAINING: Final = "training"
+FOR_MAINTENANCE: Final = "maintenance"
+PurposeWord = Annotated[str, Meta(pattern=f"^({FOR_TRAINING}|{FOR_MAINTENANCE})$")]
+"""What chips leave service for."""
 
 
 class Plain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -250,6 +255,8 @@ class LeaseState(Plain, frozen=True, kw_only=True):
         drain_s: emulated; so are the times that moving experts, vacating the chips, reading weights
             and warming up took.
         training: None until the job has said something.
+        purpose: training, or maintenance: of such chips no job has any, and the machine does not
+            call them back by itself.
     """
 
     number: Count
@@ -272,6 +279,7 @@ class LeaseState(Plain, frozen=True, kw_only=True):
     restore_s: float
     warm_s: float
     training: TrainingTotals | None
+    purpose: PurposeWord = FOR_TRAINING
 
 
 class VersionState(Plain, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ _LETTERS: Final = {
     "hung": ("HH", "bold white on #b00020"),
     "draining": ("DR", ""),
     "training": ("TR", "black on #c9a3ff"),
+    "maintenance": ("MT", "black on #c9c9c9"),
     "restoring": ("RE", "black on #9ad0f5"),
     "spare": ("--", "dim"),
     "out": ("..", "dim"),

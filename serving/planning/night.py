@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from emulator.model import ConfigError
 from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
+from serving.traffic.recorded_file import read_recorded
 from serving.traffic.traffic import Traffic
 
 Float64s = NDArray[np.float64]
@@ -167,7 +168,7 @@ def read_day(path: Path) -> Day:
         return ConfigError(field="day", value=path, expected=f"a CSV of hour,requests; {what}")
 
     try:
-        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+        rows = list(csv.reader(read_recorded(path).splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         raise refuse(str(getattr(error, "strerror", None) or "it is not UTF-8 text")) from error
     if not rows or [cell.strip() for cell in rows[0]] != ["hour", "requests"]:

@@ -19,7 +19,7 @@ from emulator.units import GB, NS_PER_S
 from serving.daynight.handover import CHANGING_HANDS, Event, Phase
 from serving.errors import LeaseRefused
 from serving.metrics.control_call import DrainRequest, TrainingNote
-from serving.metrics.machine_state import LeaseState
+from serving.metrics.machine_state import FOR_TRAINING, LeaseState
 from serving.plugin.expert_moves import ExpertMoves
 from serving.plugin.lease_books import LeaseBooks, LeaseTotals
 from serving.plugin.lease_checks import chips_that_can_leave
@@ -31,6 +31,8 @@ from serving.plugin.spend import Spend
 
 LEASES_KEPT: Final = 100
 """Leases that have ended and are still told of; those before them are forgotten."""
+
+_OUT: Final = (Phase.TRAINING, Phase.MAINTENANCE)
 
 TrainingHbm = Callable[[int], Mapping[HbmOwner, int]]
 """Bytes of each chip by owner of a training state on so many chips; HbmExhausted when they cannot
@@ -138,14 +140,16 @@ class ChipLeases:
         machine = self._live.machine
         draining = {c for lease in self._ongoing(Phase.DRAINING) for c in lease.state.chips}
         ranks = chips_that_can_leave(request.chips, machine, self._live.actual, self.phases)
-        needs, words = self._fits(request.chips, ranks, draining)
+        needs, words = self._fits(request, ranks, draining)
         if request.dry_run:
             return None, f"nothing has been done: {words}"
         self._count += 1
         now_ns = self._now_ns()
         grace_ns = round(request.grace_s * NS_PER_S)
         lease = Lease(
-            state=new_lease_state(self._count, tuple(sorted(request.chips)), ranks, words),
+            state=new_lease_state(
+                self._count, tuple(sorted(request.chips)), ranks, words, request.purpose
+            ),
             needs=needs,
             since_ns=now_ns,
             until_ns=now_ns + grace_ns,
@@ -157,15 +161,19 @@ class ChipLeases:
         return self._count, words
 
     def _fits(
-        self, chips: Sequence[int], ranks: Sequence[int], draining: Collection[int]
+        self, request: DrainRequest, ranks: Sequence[int], draining: Collection[int]
     ) -> tuple[Mapping[HbmOwner, int], str]:
-        """What training takes of each chip, and in words what leaves; raises LeaseRefused."""
-        machine = self._live.machine
+        """What training takes of each chip, and in words what leaves; raises LeaseRefused.
+
+        Maintenance takes nothing of them.
+        """
+        machine, chips = self._live.machine, request.chips
+        trains = request.purpose == FOR_TRAINING
         try:
             plan = machine.departure(chips)
             if draining:
                 machine.departure({*chips, *draining})
-            needs = self._training_hbm(len(chips))
+            needs = self._training_hbm(len(chips)) if trains else {}
             for position in plan.positions:
                 machine.hbm.check_lending(position, needs)
         except ConfigError as error:
@@ -181,7 +189,11 @@ class ChipLeases:
                 f"{plan.copied} expert copies go to chips that stay, which have memory for "
                 f"{plan.slots_there} experts of a layer where {plan.slots_needed} are needed"
             )
-        words.append(f"a training state takes {taken:.1f} of {chip_gb:.1f} GB a chip")
+        words.append(
+            f"a training state takes {taken:.1f} of {chip_gb:.1f} GB a chip"
+            if trains
+            else "for maintenance"
+        )
         return needs, "; ".join(words)
 
     def resume(self, number: int) -> int:
@@ -192,7 +204,7 @@ class ChipLeases:
         lease = self._of(number)
         if lease.phase is Phase.DRAINING:
             self._enter(lease, Event.CANCELLED, "called off while it drained")
-        elif lease.phase is Phase.TRAINING:
+        elif lease.phase in _OUT:
             self._begin_return(lease)
         elif lease.phase is Phase.SERVING:
             raise LeaseRefused(f"lease {number} has ended: {lease.state.reason}")
@@ -204,7 +216,7 @@ class ChipLeases:
         Raises as `resume`; LeaseRefused also for a lease whose chips are not with a job.
         """
         lease = self._of(note.lease)
-        if lease.phase not in (Phase.TRAINING, Phase.RESTORING):
+        if lease.for_maintenance or lease.phase not in (Phase.TRAINING, Phase.RESTORING):
             raise LeaseRefused(f"lease {note.lease} is {lease.phase}: no job has its chips")
         self._books.take_note(lease, note)
         return note.lease
@@ -237,8 +249,8 @@ class ChipLeases:
         for lease in self._ongoing():
             if lease.phase is Phase.DRAINING:
                 self._go_on_draining(lease, queues)
-            elif lease.phase is Phase.TRAINING:
-                self._go_on_training(lease)
+            elif lease.phase in _OUT:
+                self._go_on_out(lease)
             else:
                 self._go_on_restoring(lease, waits=waits)
 
@@ -280,7 +292,10 @@ class ChipLeases:
             moved_requests=left,
             drained_requests=max(0, lease.requests - left),
         )
-        self._enter(lease, Event.VACATED, "lent out")
+        if lease.for_maintenance:
+            self._enter(lease, Event.EMPTIED, "out of service for maintenance")
+        else:
+            self._enter(lease, Event.VACATED, "lent out")
 
     def _serve_elsewhere(self, ranks: Sequence[int]) -> bool:
         """Whether requests of `ranks` find others that take them and serve the same weights.
@@ -298,10 +313,11 @@ class ChipLeases:
     def _weights_of(self, lease: Lease) -> tuple[int, ...]:
         return tuple(self._versions.number_of(rank) for rank in lease.state.ranks)
 
-    def _go_on_training(self, lease: Lease) -> None:
+    def _go_on_out(self, lease: Lease) -> None:
         lost = self._lost(lease)
         if lost != lease.state.lost_chips:
-            self._enter(lease, Event.CHIP_LOST, f"chips {listed(lost)} were lost while lent out")
+            where = "out for maintenance" if lease.for_maintenance else "lent out"
+            self._enter(lease, Event.CHIP_LOST, f"chips {listed(lost)} were lost while {where}")
 
     def _begin_return(self, lease: Lease) -> None:
         """The training state leaves HBM, and chips that work begin to read their weights."""
@@ -322,7 +338,8 @@ class ChipLeases:
         if lost != lease.lost:
             self._live.machine.hold_training(self._positions(lease), {})
             words = f"chips {listed(lost)} were lost while weights were read"
-            self._enter(lease, Event.CHIP_LOST, words)
+            event = Event.SENT_BACK if lease.for_maintenance else Event.CHIP_LOST
+            self._enter(lease, event, words)
             return
         now_ns = self._now_ns()
         if lease.weights != self._weights_of(lease):  # what they have read is of no use
@@ -374,8 +391,14 @@ class ChipLeases:
     ) -> None:
         """Take `event` through the table; raises HandoverError for one that it does not hold."""
         lease.take(event, now_ns=self._now_ns(), until_ns=until_ns)
+        self._live.kept_out = frozenset(
+            chip
+            for each in self._going_on
+            if each.for_maintenance and each.phase is Phase.MAINTENANCE
+            for chip in each.state.chips
+        )
         lease.change(reason=reason, lost_chips=self._lost(lease))
-        if event in (Event.VACATED, Event.RESTORED):
+        if event in (Event.VACATED, Event.EMPTIED, Event.RESTORED):
             self._books.count_handover()
         if lease.phase is Phase.SERVING:
             self._going_on.remove(lease)

@@ -11,7 +11,7 @@ import msgspec
 from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import NS_PER_S
 from serving.daynight.handover import Event, Phase, transition
-from serving.metrics.machine_state import LeaseState
+from serving.metrics.machine_state import FOR_MAINTENANCE, LeaseState
 from serving.plugin.merge import RankQueues
 
 
@@ -36,6 +36,11 @@ class Lease:
         """Where its group is in the hand-over."""
         return Phase(self.state.phase)
 
+    @property
+    def for_maintenance(self) -> bool:
+        """Whether its chips leave for no job."""
+        return self.state.purpose == FOR_MAINTENANCE
+
     def change(self, **changes: object) -> None:
         """Let what is told of it have other fields."""
         self.state = msgspec.structs.replace(self.state, **changes)
@@ -57,7 +62,7 @@ class Lease:
 
 
 def new_lease_state(
-    number: int, chips: tuple[int, ...], ranks: tuple[int, ...], reason: str
+    number: int, chips: tuple[int, ...], ranks: tuple[int, ...], reason: str, purpose: str
 ) -> LeaseState:
     """Of chips that have not begun to leave."""
     return LeaseState(
@@ -81,6 +86,7 @@ def new_lease_state(
         restore_s=0.0,
         warm_s=0.0,
         training=None,
+        purpose=purpose,
     )
 
 

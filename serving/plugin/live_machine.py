@@ -80,6 +80,7 @@ class LiveMachine:
         self._same_model = same_model
         self._now_ns = now_ns
         self._on_change = on_change
+        self.kept_out: Collection[int] = ()  # lent chips that are not called back by themselves
         self._actual: Health = machine.health
         self._pause_ns = 0
         self._repeats = 0
@@ -402,7 +403,7 @@ class LiveMachine:
         """
         settle = partial(self.machine.settlement, prepared=prepared, silence_ns=silence_ns)
         settlement = settle(health, kinds)
-        recalled = self.machine.recallable(health, settlement.recovery)
+        recalled = self.machine.recallable(health, settlement.recovery, kept_out=self.kept_out)
         if recalled:
             health = health.returning(recalled)
             settlement = settle(health, kinds)

@@ -1,4 +1,5 @@
 """Reads recorded traffic from a file, in two formats that are told apart by its first character.
+The file may be compressed by gzip.
 
 - Azure LLM inference trace of 2023 (AzurePublicDataset; Patel et al., Splitwise, ISCA 2024): CSV of
   TIMESTAMP,ContextTokens,GeneratedTokens, timestamps with up to nine fractional digits.
@@ -21,6 +22,7 @@ import numpy as np
 from emulator.errors import UltraServeError
 from emulator.units import NS_PER_S
 from serving.traffic.lengths import TOKENS_MAX
+from serving.traffic.recorded_file import read_recorded
 from serving.traffic.traffic import Traffic
 
 AZURE_HEADER: Final = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -61,7 +63,7 @@ def read_trace(path: Path) -> Traffic:
         return MalformedTrace(path=path, line=line, field=None, reason=reason)
 
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_recorded(path)
     except UnicodeDecodeError as error:
         raise refuse(None, "is not UTF-8 text") from error
     except OSError as error:

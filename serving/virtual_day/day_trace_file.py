@@ -8,6 +8,7 @@
 """
 
 import csv
+import io
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from emulator.errors import ConfigError
 from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
+from serving.traffic.recorded_file import is_csv, read_recorded
 from serving.traffic.trace_file import read_trace
 from serving.virtual_day.day_trace import DAY_S, HOUR_S, DayTrace
 
@@ -43,8 +45,8 @@ def day_trace(name: str) -> DayTrace:
         return sample_week()
     path = Path(name)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.reader(file)) if path.suffix.lower() == ".csv" else []
+        text = read_recorded(path)
+        rows = list(csv.reader(io.StringIO(text, newline=""))) if is_csv(path) else []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = str(getattr(error, "strerror", None) or error)
         expected = f"a trace file or one of {', '.join(BUILT_IN)} ({reason})"

@@ -149,7 +149,7 @@ def test_a_group_trains_and_comes_back_and_nobody_notices(
     server: ServerProcess, control: ControlClient, training: Path
 ) -> None:
     with Clients(server.url) as clients:
-        control.drain((2, 3), grace_s=0.1)
+        control.lend((2, 3), grace_s=0.1)
         by_night = wait(server, control, stepped(3))
         assert control.state().chips[2].phase == "training"
         assert clients.failures == []

@@ -91,7 +91,7 @@ def test_the_commands_are_those_that_the_parser_knows() -> None:
     assert set(command._COMMANDS) == {
         *("serve", "describe", "collectives", "power", "pareto", "plan"),
         *("demo", "key", "state", "watch", "fault", "profile", "validate", "train", "day"),
-        *("drain", "resume", "daynight", "publish", "rollback", "engine"),
+        *("drain", "lend", "resume", "daynight", "publish", "rollback", "engine"),
         *("top", "monitor", "ls", "console"),
     }
 

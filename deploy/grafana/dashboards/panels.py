@@ -46,6 +46,7 @@ PHASES: Final = (
     ("draining", "yellow"),
     ("training", "blue"),
     ("restoring", "purple"),
+    ("maintenance", "light-blue"),
     ("spare", "text"),
     ("out", "orange"),
     ("not up", "red"),

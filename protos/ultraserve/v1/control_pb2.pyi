@@ -541,10 +541,13 @@ class DrainRequest(_message.Message):
     CHIPS_FIELD_NUMBER: _builtins.int
     GRACE_S_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
     grace_s: _builtins.float
     """Emulated seconds that running requests have to end before they go on elsewhere."""
     dry_run: _builtins.bool
     """Only ask what would happen."""
+    purpose: _lease_pb2.LeasePurpose.ValueType
+    """Maintenance when it is not said."""
     @_builtins.property
     def chips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -553,10 +556,11 @@ class DrainRequest(_message.Message):
         chips: _abc.Iterable[_builtins.int] | None = ...,
         grace_s: _builtins.float = ...,
         dry_run: _builtins.bool = ...,
+        purpose: _lease_pb2.LeasePurpose.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chips", b"chips", "dry_run", b"dry_run", "grace_s", b"grace_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chips", b"chips", "dry_run", b"dry_run", "grace_s", b"grace_s", "purpose", b"purpose"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -31,6 +31,8 @@ class _PhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Phase.ValueType
     PHASE_TRAINING: _Phase.ValueType  # 3
     """Lent out, whether its job runs or not."""
     PHASE_RESTORING: _Phase.ValueType  # 4
+    PHASE_MAINTENANCE: _Phase.ValueType  # 5
+    """Out of service, with no job."""
 
 class Phase(_Phase, metaclass=_PhaseEnumTypeWrapper):
     """Where a group of chips is in the hand-over."""
@@ -41,7 +43,31 @@ PHASE_DRAINING: Phase.ValueType  # 2
 PHASE_TRAINING: Phase.ValueType  # 3
 """Lent out, whether its job runs or not."""
 PHASE_RESTORING: Phase.ValueType  # 4
+PHASE_MAINTENANCE: Phase.ValueType  # 5
+"""Out of service, with no job."""
 Global___Phase: _TypeAlias = Phase  # noqa: Y015
+
+class _LeasePurpose:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LeasePurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LeasePurpose.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LEASE_PURPOSE_UNSPECIFIED: _LeasePurpose.ValueType  # 0
+    LEASE_PURPOSE_TRAINING: _LeasePurpose.ValueType  # 1
+    """A training state has to fit their HBM."""
+    LEASE_PURPOSE_MAINTENANCE: _LeasePurpose.ValueType  # 2
+    """The machine does not call them back by itself."""
+
+class LeasePurpose(_LeasePurpose, metaclass=_LeasePurposeEnumTypeWrapper):
+    """What chips leave service for."""
+
+LEASE_PURPOSE_UNSPECIFIED: LeasePurpose.ValueType  # 0
+LEASE_PURPOSE_TRAINING: LeasePurpose.ValueType  # 1
+"""A training state has to fit their HBM."""
+LEASE_PURPOSE_MAINTENANCE: LeasePurpose.ValueType  # 2
+"""The machine does not call them back by itself."""
+Global___LeasePurpose: _TypeAlias = LeasePurpose  # noqa: Y015
 
 @_typing.final
 class LeaseReport(_message.Message):
@@ -97,6 +123,7 @@ class LeaseState(_message.Message):
     RESTORE_S_FIELD_NUMBER: _builtins.int
     WARM_S_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Counts from 1."""
     phase: Global___Phase.ValueType
@@ -124,6 +151,7 @@ class LeaseState(_message.Message):
     vacate_s: _builtins.float
     restore_s: _builtins.float
     warm_s: _builtins.float
+    purpose: Global___LeasePurpose.ValueType
     @_builtins.property
     def chips(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -159,10 +187,11 @@ class LeaseState(_message.Message):
         restore_s: _builtins.float = ...,
         warm_s: _builtins.float = ...,
         training: Global___TrainingTotals | None = ...,
+        purpose: Global___LeasePurpose.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_training", b"_training", "_until_emulated_s", b"_until_emulated_s", "training", b"training", "until_emulated_s", b"until_emulated_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_training", b"_training", "_until_emulated_s", b"_until_emulated_s", "bytes_links", b"bytes_links", "bytes_storage", b"bytes_storage", "chips", b"chips", "drain_s", b"drain_s", "drained_requests", b"drained_requests", "experts_moved", b"experts_moved", "experts_s", b"experts_s", "joules", b"joules", "lost_chips", b"lost_chips", "moved_requests", b"moved_requests", "number", b"number", "phase", b"phase", "ranks", b"ranks", "reason", b"reason", "restore_s", b"restore_s", "since_emulated_s", b"since_emulated_s", "training", b"training", "until_emulated_s", b"until_emulated_s", "vacate_s", b"vacate_s", "warm_s", b"warm_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_training", b"_training", "_until_emulated_s", b"_until_emulated_s", "bytes_links", b"bytes_links", "bytes_storage", b"bytes_storage", "chips", b"chips", "drain_s", b"drain_s", "drained_requests", b"drained_requests", "experts_moved", b"experts_moved", "experts_s", b"experts_s", "joules", b"joules", "lost_chips", b"lost_chips", "moved_requests", b"moved_requests", "number", b"number", "phase", b"phase", "purpose", b"purpose", "ranks", b"ranks", "reason", b"reason", "restore_s", b"restore_s", "since_emulated_s", b"since_emulated_s", "training", b"training", "until_emulated_s", b"until_emulated_s", "vacate_s", b"vacate_s", "warm_s", b"warm_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__training: _TypeAlias = _typing.Literal["training"]  # noqa: Y015
     _WhichOneofArgType__training: _TypeAlias = _typing.Literal["_training", b"_training"]  # noqa: Y015

@@ -11,6 +11,7 @@ from serving.metrics.page.text_page import TextPage, label_sets
 SPARE: Final = "spare"
 OUT: Final = "out"
 TRAINING: Final = "training"
+MAINTENANCE: Final = "maintenance"
 
 
 def add_chips(page: TextPage, report: HardwareReport) -> None:
@@ -78,7 +79,7 @@ def phase_of_chip(chip: ChipState) -> str:
 
 def metered(chip: ChipState) -> bool:
     """Whether shares of its time say something: a training job's work is not metered by chip."""
-    return phase_of_chip(chip) not in (OUT, TRAINING)
+    return phase_of_chip(chip) not in (OUT, TRAINING, MAINTENANCE)
 
 
 def owner_bytes(chip: ChipState) -> Counter[str]:

@@ -42,7 +42,7 @@ def client(seen_server: ServerProcess) -> Iterator[ControlClient]:
         if client.day_night().policy != "manual":
             client.set_policy("manual")
         for lease in client.state().leases:
-            if lease.phase in ("draining", "training"):
+            if lease.phase in ("draining", "training", "maintenance"):
                 client.resume(lease.number)
         client.set_phase(GROUP, "serving")
         until(client, all_serve)
@@ -171,7 +171,7 @@ def test_another_policy_decides_once_it_is_confirmed(
     assert client.day_night().policy == "manual"
 
 
-def test_a_chip_is_lent_out_with_its_group_and_taken_back(
+def test_a_chip_is_drained_with_its_group_and_taken_back(
     tab: OpenedPage, client: ControlClient
 ) -> None:
     until(client, all_serve)
@@ -182,8 +182,8 @@ def test_a_chip_is_lent_out_with_its_group_and_taken_back(
     page.fill('input[name="grace_s"]', "0.5")
     expect(page.locator('[data-foreseen="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
     assert len(client.state().leases) == leases  # it was only foreseen
-    confirmed(tab, f"Lend out group {GROUP}?")
-    expect(chip).to_have_attribute("data-mark", "training", timeout=1e3 * HANDOVER_WALL_S)
+    confirmed(tab, f"Drain group {GROUP} for maintenance?")
+    expect(chip).to_have_attribute("data-mark", "maintenance", timeout=1e3 * HANDOVER_WALL_S)
     lease = client.state().leases[-1]
     assert (lease.chips, len(client.state().leases)) == (GROUP_CHIPS, leases + 1)
 

@@ -105,10 +105,41 @@ def test_a_released_claim_is_free_while_its_process_lives(tmp_path: Path) -> Non
 
 def test_a_claims_file_is_the_users_own(tmp_path: Path) -> None:
     directory = tmp_path / "new"
-    claim(directory, first_chip=0, chips=1).release()
+    own = claim(directory, first_chip=0, chips=1)
 
     assert directory.stat().st_mode & 0o777 == 0o700
     assert (directory / "trn3.a.claims").stat().st_mode & 0o777 == 0o600
+    own.release()
+
+
+def test_who_lets_go_last_leaves_no_file(tmp_path: Path) -> None:
+    own = claim(tmp_path, first_chip=0, chips=1)
+    with held(tmp_path, first_chip=2, chips=2):
+        own.release()
+        assert [path.name for path in tmp_path.iterdir()] == ["trn3.a.claims"]
+        with pytest.raises(NeuronError):
+            claim(tmp_path, first_chip=3, chips=1)
+    claim(tmp_path, first_chip=2, chips=2).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_its_holder_removes_meanwhile_is_not_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, removed = os.open, []
+
+    def opens_too_early(path: Path, *args: int, **more: int) -> int:
+        file = opened(path, *args, **more)
+        if not removed:
+            removed.append(path)
+            Path(path).unlink()
+        return file
+
+    monkeypatch.setattr(os, "open", opens_too_early)
+    own = claim(tmp_path, first_chip=0, chips=1)
+    assert (tmp_path / "trn3.a.claims").exists()
+    own.release()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:

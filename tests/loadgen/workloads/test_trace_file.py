@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 
@@ -111,3 +112,25 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_without_a_trace_there_is_none() -> None:
     assert read_trace(WorkloadSpec()) is None
+
+
+@pytest.mark.parametrize("text", [AZURE, BURST, MOONCAKE, json.dumps([CHAT])])
+def test_a_compressed_file_is_read_as_what_is_in_it(text: str, tmp_path: Path) -> None:
+    plain = written(tmp_path, text)
+    packed = tmp_path / "trace.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+
+    assert trace_format(packed) == trace_format(plain)
+    found, wanted = (read_trace(WorkloadSpec(trace=path), sessions=1) for path in (packed, plain))
+    assert type(found) is type(wanted)
+    if isinstance(found, Recording):
+        assert isinstance(wanted, Recording)
+        assert found.arrivals_ns.tolist() == wanted.arrivals_ns.tolist()
+
+
+def test_a_compressed_file_that_is_cut_off_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.gz"
+    path.write_bytes(gzip.compress(AZURE.encode())[:-9])
+
+    with pytest.raises(FileError, match="its gzip data is damaged or not whole"):
+        read_trace(WorkloadSpec(trace=path), sessions=1)

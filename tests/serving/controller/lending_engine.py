@@ -33,7 +33,7 @@ from serving.metrics.control_call import (
     request_from_json,
     to_json,
 )
-from serving.metrics.machine_state import LeaseState, TrainingTotals, VersionState
+from serving.metrics.machine_state import FOR_MAINTENANCE, LeaseState, TrainingTotals, VersionState
 from serving.traffic.slo import Slo
 from tests.serving.metrics.telemetry_looks import a_look, a_telemetry
 
@@ -115,7 +115,8 @@ class LendingEngine:
         )
         for lease in self.leases:
             if lease.phase == Phase.DRAINING:
-                self._step(lease.number, Event.VACATED)
+                out = Event.EMPTIED if lease.purpose == FOR_MAINTENANCE else Event.VACATED
+                self._step(lease.number, out)
             elif lease.phase == Phase.RESTORING:
                 self._step(lease.number, Event.RESTORED)
         return reply
@@ -127,13 +128,15 @@ class LendingEngine:
             return Refusal(code=RefusalCode.PRECONDITION, message=words)
         if request.dry_run:
             return LeaseReport(lease=None, reason="they can leave")
-        lease = a_lease(len(self.leases) + 1, request.chips, since_s=self.emulated_s)
+        lease = a_lease(
+            len(self.leases) + 1, request.chips, since_s=self.emulated_s, purpose=request.purpose
+        )
         self.leases.append(lease)
         return LeaseReport(lease=lease, reason="drains")
 
     def _resume(self, number: int) -> ControlReply:
         lease = self.leases[number - 1]
-        if lease.phase not in (Phase.DRAINING, Phase.TRAINING):
+        if lease.phase not in (Phase.DRAINING, Phase.TRAINING, Phase.MAINTENANCE):
             return Refusal(code=RefusalCode.PRECONDITION, message="it has ended")
         event = Event.CANCELLED if lease.phase == Phase.DRAINING else Event.RESUME
         return LeaseReport(lease=self._step(number, event), reason="comes back")
@@ -197,7 +200,9 @@ def a_version(number: int, weights_dir: str, note: str = "") -> VersionState:
     )
 
 
-def a_lease(number: int, chips: Sequence[int], *, since_s: float = 0.0) -> LeaseState:
+def a_lease(
+    number: int, chips: Sequence[int], *, since_s: float = 0.0, purpose: str = "training"
+) -> LeaseState:
     counts = dict.fromkeys(("drained_requests", "moved_requests", "experts_moved"), 0)
     sizes = dict.fromkeys(("bytes_links", "bytes_storage"), 0)
     times = dict.fromkeys(("drain_s", "experts_s", "vacate_s", "restore_s", "warm_s"), 0.0)
@@ -212,6 +217,7 @@ def a_lease(number: int, chips: Sequence[int], *, since_s: float = 0.0) -> Lease
         lost_chips=(),
         joules=0.0,
         training=None,
+        purpose=purpose,
         **counts,
         **sizes,
         **times,

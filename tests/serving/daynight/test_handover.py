@@ -88,6 +88,19 @@ def test_only_vacated_chips_are_lent_and_only_resumed_ones_come_back() -> None:
     assert back == {Event.RESUME, Event.ENGINE_RESTARTED}
 
 
+def test_maintenance_is_left_and_entered_without_a_job() -> None:
+    phases = [Phase.SERVING]
+    for event in (Event.DRAIN, Event.EMPTIED, Event.RESUME, Event.SENT_BACK, Event.RESUME):
+        phases.append(transition(phases[-1], event))
+
+    assert phases[1:] == ["draining", *["maintenance", "restoring"] * 2]
+    for event in (Event.JOB_STARTED, Event.JOB_ENDED, Event.VACATED):
+        with pytest.raises(HandoverError):
+            transition(Phase.MAINTENANCE, event)
+    for desired in (TRAIN, SERVE):
+        assert act(desired, group(Phase.MAINTENANCE), job(JobPhase.ABSENT)) is None
+
+
 @pytest.mark.parametrize(
     ("desired", "seen", "its_job", "action"),
     [

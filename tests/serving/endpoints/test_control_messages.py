@@ -50,6 +50,8 @@ from serving.metrics.control_call import (
 )
 from serving.metrics.hardware import ExpertLoad, HardwareReport
 from serving.metrics.machine_state import (
+    FOR_MAINTENANCE,
+    FOR_TRAINING,
     CutLink,
     FaultRecord,
     MachineState,
@@ -68,6 +70,7 @@ ENUMS: dict[str, type[StrEnum]] = {"Phase": Phase, "JobPhase": JobPhase}
 """Of fields that our types have as text, because the words' own room is not below theirs."""
 
 PUBLISH_RULE = StrEnum("PublishRule", {word.upper(): word for word in PUBLISH})
+PURPOSE = StrEnum("LeasePurpose", {word.upper(): word for word in (FOR_TRAINING, FOR_MAINTENANCE)})
 REST_MODE = StrEnum("RestMode", {word.upper(): word for word in MODES})
 
 FILES = [
@@ -89,7 +92,7 @@ def pairs(kind: typing.Any, descriptor: typing.Any) -> Iterator[tuple[typing.Any
         if isinstance(inner, type) and field is not None:
             below = field.enum_type or field.message_type
             if inner is str and below is not None:
-                inner = {**ENUMS, "PublishRule": PUBLISH_RULE}[below.name]
+                inner = {**ENUMS, "PublishRule": PUBLISH_RULE, "LeasePurpose": PURPOSE}[below.name]
             if below is not None and typing.get_origin(inner) is None:
                 yield from pairs(inner, below)
 

@@ -99,7 +99,8 @@ def test_chips_are_drained_and_resumed_by_command(
 ) -> None:
     assert run("drain", "--chips", "2-3", "--grace", "1.5", address=address) == 0
     assert capsys.readouterr().out == "lease 1, chips 2, 3: draining: drains\n"
-    assert lender.asked == [DrainRequest(chips=(2, 3), grace_s=1.5)]
+    (asked,) = lender.asked
+    assert asked == DrainRequest(chips=(2, 3), grace_s=1.5, purpose="maintenance")
     assert run("resume", "1", "--json", address=address) == 0
     assert json.loads(capsys.readouterr().out)["lease"]["phase"] == "serving"
 
@@ -172,21 +173,21 @@ def test_what_the_controller_decides_is_not_done_by_hand(
 ) -> None:
     assert run("daynight", "policy", "never", address=nights) == 0
     for arguments in (
-        ["drain", "--chips", "3"],
+        ["lend", "--chips", "3"],
         ["resume", "1"],
         ["daynight", "group", "3", "training"],
     ):
         assert run(*arguments, address=nights) == 2
         assert "the policy never decides which chips train" in capsys.readouterr().err
-    assert run("drain", "--chips", "3", "--dry-run", address=nights) == 0
+    assert run("lend", "--chips", "3", "--dry-run", address=nights) == 0
     assert capsys.readouterr().out.startswith("dry run: ")
     assert lender.going == []
 
 
-def test_under_the_policy_manual_a_drain_is_what_the_controller_wants(
+def test_under_the_policy_manual_a_loan_is_what_the_controller_wants(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("drain", "--chips", "3", "--grace", "7", address=nights) == 0
+    assert run("lend", "--chips", "3", "--grace", "7", address=nights) == 0
     assert capsys.readouterr().out.startswith("group 3 is drained, and trains then")
     state = shown(nights, capsys)
     assert [group["desired"] for group in state["groups"]] == [*["serving"] * 3, "training"]
@@ -199,15 +200,27 @@ def test_under_the_policy_manual_a_drain_is_what_the_controller_wants(
     assert shown(nights, capsys)["groups"][3]["desired"] == "serving"
 
 
-def test_a_drain_by_hand_that_cannot_be_is_one_line_and_nothing_is_wanted(
+def test_a_loan_by_hand_that_cannot_be_is_one_line_and_nothing_is_wanted(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("drain", "--chips", "2,3", address=nights) == 2
+    assert run("lend", "--chips", "2,3", address=nights) == 2
     assert "chips=2,3: expected those of one group" in capsys.readouterr().err
     lender.refuses = "96 expert slots are needed, there are 64"
-    assert run("drain", "--chips", "3", address=nights) == 2
+    assert run("lend", "--chips", "3", address=nights) == 2
     assert "96 expert slots" in capsys.readouterr().err
     assert shown(nights, capsys)["groups_desired"] == 4
+
+
+def test_maintenance_is_an_operator_s_under_any_policy(
+    lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("daynight", "policy", "never", address=nights) == 0
+    capsys.readouterr()
+    assert run("drain", "--chips", "2,3", address=nights) == 0
+    assert capsys.readouterr().out == "lease 1, chips 2, 3: draining: drains\n"
+    assert shown(nights, capsys)["leases"][0]["purpose"] == "maintenance"
+    assert run("resume", "1", address=nights) == 0
+    assert [type(asked).__name__ for asked in lender.asked] == ["DrainRequest", "ResumeRequest"]
 
 
 def test_a_publication_by_hand_shows_beside_day_and_night(

@@ -255,6 +255,8 @@ def test_a_source_makes_the_server_not_ready_and_refuses() -> None:
         assert readiness.not_alive() is None
 
     asyncio.run(ask())
+
+
 @pytest.mark.parametrize(("wall_left_s", "status"), [(583.2, 503), (1.0, 200)])
 def test_a_machine_that_stands_still_for_long_is_not_ready_and_says_for_how_long(
     wall_left_s: float, status: int

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.errors import HbmExhausted
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse
 from emulator.specs.placement import EMPTY
@@ -440,3 +441,52 @@ def test_restoring_takes_emulated_time_in_which_the_others_serve() -> None:
     assert lease.restore_s >= begun.until_emulated_s - begun.since_emulated_s
     # Nobody waited for the reading: only experts that moved held steps up.
     assert running.step(0).snapshot.pause_s == pytest.approx(lease.experts_s)
+
+
+def test_maintenance_asks_no_room_for_training_and_the_chips_come_back(
+    expected: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running()
+
+    def nothing_fits(chips: int) -> dict[Any, int]:
+        raise HbmExhausted(
+            owner="training", wanted_bytes=1, free_bytes=0, table="", hint=f"{chips} are too few"
+        )
+
+    monkeypatch.setattr(running.engine._leases, "_training_hbm", nothing_fits)
+    assert "are too few" in refused_drain(running, 3)
+    served = Served(running)
+    served.turn()
+    report = drain(running, 3, grace_s=0.0, purpose="maintenance")
+    assert "for maintenance" in report.reason
+    served.turn()
+
+    lease = lease_of(running, 1)
+    assert (lease.phase, lease.purpose) == ("maintenance", "maintenance")
+    assert lease.reason == "out of service for maintenance"
+    assert running.state().chips[3].phase == "maintenance"
+    owners = {o.use for s in running.parts.machine.hbm.usage()[3] for o in s.bytes_by_owner()}
+    assert owners <= {HbmUse.MICROCODE}
+    check_machine(running)
+    refused = running.ask(note(1, tokens=1, joules=1.0, watts=1.0, emulated_s=1.0))
+    assert isinstance(refused, Refusal)
+
+    assert resume(running, 1).phase == "restoring"
+    assert served.serve_on() == expected
+    for _ in range(5):
+        running.step(0, 1)
+    assert lease_of(running, 1).phase == "serving"
+    assert running.step(0, 1, 2, 3).ranks_up == (True,) * 4
+    check_machine(running)
+
+
+def test_chips_in_maintenance_are_not_called_back_when_the_others_fail() -> None:
+    for purpose, called_back in (("training", True), ("maintenance", False)):
+        running = Running(chips=2)
+        served = Served(running)
+        served.turn()
+        drain(running, 1, grace_s=0.0, purpose=purpose)
+        served.turn()
+        report = running.inject(lose(0))
+
+        assert report.survivable is called_back, purpose

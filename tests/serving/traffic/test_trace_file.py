@@ -1,5 +1,6 @@
 """Recorded traffic from files: both formats, and rows that are refused."""
 
+import gzip
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -147,3 +148,23 @@ def test_whatever_a_row_holds_it_is_read_or_refused(
     path.write_bytes(f"{first}\n{text}\n".encode("utf-8", "surrogatepass"))
     with suppress(MalformedTrace):
         assert 1 <= len(read_trace(path)) <= 2 + text.count("\n")
+
+
+@pytest.mark.parametrize("name", ["trace.csv.gz", "trace"])
+def test_a_compressed_file_is_the_same_trace(name: str, tmp_path: Path) -> None:
+    text = f"{HEADER}\n{FIRST}\n2023-11-16 18:15:50.9951690,396,109\n"
+    plain = read_trace(written(tmp_path, text))
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()))
+
+    packed = read_trace(path)
+    assert packed.arrival_s.tolist() == plain.arrival_s.tolist()
+    assert packed.prompt_tokens.tolist() == plain.prompt_tokens.tolist()
+
+
+def test_a_compressed_file_that_is_cut_off_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.gz"
+    path.write_bytes(gzip.compress(f"{HEADER}\n{FIRST}\n".encode())[:-9])
+
+    with pytest.raises(MalformedTrace, match="its gzip data is damaged or not whole"):
+        read_trace(path)

@@ -119,7 +119,7 @@ export function healDeed(what: { chip: number } | { rack: number } | null): Deed
 export function drainDeed(chips: readonly number[], ranks: string): Deed {
   const request = (values: Values, dryRun: boolean) => ({ chips, grace_s: Number(values["grace_s"]), dryRun });
   return {
-    title: `Lend out ${ranks}`,
+    title: `Drain ${ranks} for maintenance`,
     words: `${plural(chips.length, "chip stops", "chips stop")} serving. Requests there may end within the grace time, and then go on on other chips.`,
     button: "Drain",
     danger: true,
@@ -139,7 +139,7 @@ export function drainDeed(chips: readonly number[], ranks: string): Deed {
 export function resumeDeed(lease: Lease): Deed {
   return {
     title: `Take back ${plural(lease.chips.length, "chip")} of lease ${lease.number}`,
-    words: "Once their job has saved, the chips read their weights again and serve. A lease that still drains is called off.",
+    words: "The chips read their weights again and serve; a job on them saves first. A lease that still drains is called off.",
     button: "Resume",
     danger: false,
     fields: [],

@@ -2,7 +2,7 @@
 // emulated seconds since the engine's start unless a name says otherwise.
 
 export type Health = "up" | "slow" | "hung" | "lost";
-export type Phase = "serving" | "draining" | "training" | "restoring";
+export type Phase = "serving" | "draining" | "training" | "restoring" | "maintenance";
 export type Tier = "tray" | "backplane" | "cross-rack";
 export type FaultKind =
   | "lose-chip"

@@ -7,6 +7,7 @@ export type Mark =
   | "draining"
   | "training"
   | "restoring"
+  | "maintenance"
   | "slow"
   | "impaired"
   | "spare"
@@ -24,6 +25,7 @@ export const MARKS: Record<Mark, MarkWords> = {
   draining: { letter: "D", word: "draining" },
   training: { letter: "T", word: "training" },
   restoring: { letter: "R", word: "restoring" },
+  maintenance: { letter: "M", word: "in maintenance" },
   slow: { letter: "S", word: "slow" },
   impaired: { letter: "!", word: "impaired" },
   spare: { letter: "+", word: "spare" },
