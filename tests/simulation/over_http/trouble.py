@@ -127,12 +127,12 @@ class Trouble:
         state, client = self._state(), self._machine.client
         stacks = len(state.chips[0].stacks)
         fault = strike.fault(seated(state), racks=len(state.racks), stacks=stacks)
-        foreseen = self._machine.call(lambda: client.inject(fault, dry_run=True))
+        foreseen = client.inject(fault, dry_run=True)
         assert (foreseen.accepted, foreseen.number) == (False, None)
         if not foreseen.survivable:
             print(f"  not survivable: {fault}: {foreseen.reason}", flush=True)
             return None
-        report = self._machine.call(lambda: client.inject(fault))
+        report = client.inject(fault)
         assert report.accepted
         assert report.number is not None
         if self._lease is None:
@@ -153,7 +153,7 @@ class Trouble:
     def _kill_in_recovery(self, strike: Strike) -> list[FaultRecord] | None:
         if self._lease is not None:
             return None
-        self._machine.call(self._machine.client.heal)  # so that a spare's process is started
+        self._machine.client.heal()  # so that a spare's process is started
         before, workers = self._state(), self._machine.workers()
         first = self._victim(before, strike.chip_share)
         if first is None:
@@ -175,7 +175,7 @@ class Trouble:
             self._met(len(first.faults) + 1)
             first = self._state()
         workers, client = self._machine.workers(), self._machine.client
-        healing = threading.Thread(target=lambda: self._machine.call(client.heal))
+        healing = threading.Thread(target=client.heal)
         healing.start()
         new = self._wait_for_new(workers, AGREE_S_MAX, meanwhile=healing)
         self._second_kill(strike, -1, new)
@@ -233,9 +233,9 @@ class Trouble:
             return None
         self._heal(Heal.ALL, [])
         client = self._machine.client
-        state = self._machine.call(client.day_night)
+        state = client.day_night()
         group = state.groups[int(strike.chip_share * len(state.groups))]
-        report = self._machine.call(lambda: client.drain(group.chips, grace_s=0.05))
+        report = client.drain(group.chips, grace_s=0.05)
         lease = report.lease or self._wait_for_lease(group.chips)
         self._lease, self._strikes_in_lease = lease.number, 0
         self.figures.leases += 1
@@ -249,12 +249,12 @@ class Trouble:
     # --- what it takes --------------------------------------------------------------------------
 
     def _state(self) -> MachineState:
-        return self._machine.call(self._machine.client.state)
+        return self._machine.state()
 
     def _is_survivable(self, state: MachineState, chip: int) -> bool:
         fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
         client = self._machine.client
-        report = self._machine.call(lambda: client.inject(fault, dry_run=True))
+        report = client.inject(fault, dry_run=True)
         del state
         return report.survivable
 
@@ -329,7 +329,7 @@ class Trouble:
         number, self._lease = self._lease, None
         assert number is not None
         if self._lease_now(number).phase != SERVING:  # or else it was called back by itself
-            self._machine.call(lambda: self._machine.client.resume(number))
+            self._machine.client.resume(number)
         self._wait_until(lambda: self._lease_now(number).phase == SERVING, "chips come back")
 
     def _heal(self, heal: Heal, records: Sequence[FaultRecord]) -> None:
@@ -339,13 +339,13 @@ class Trouble:
             heal = Heal.ALL
         client = self._machine.client
         if heal is Heal.ALL:
-            self._machine.call(client.heal)
+            client.heal()
         elif heal is Heal.THIS:
             for record in records:
                 fault = record.fault
                 chip = fault.chip if fault.chip >= 0 else None
                 rack = fault.rack if fault.rack >= 0 else None
-                self._machine.call(lambda chip=chip, rack=rack: client.heal(chip=chip, rack=rack))
+                client.heal(chip=chip, rack=rack)
         if heal is not Heal.NOTHING:
             self._clients.wait_for(ANSWERS_AFTER)
 
@@ -389,7 +389,7 @@ class Trouble:
         """Repair everything, let every request end, and close the books."""
         if self._lease is not None:
             self._resume()
-        self._machine.call(self._machine.client.heal)
+        self._machine.client.heal()
         self._clients.wait_for(ANSWERS_AFTER)
         self._clients.pause()
         self._wait_until(self._is_whole, "the machine is whole")
@@ -413,7 +413,7 @@ class Trouble:
 
     def _is_whole(self) -> bool:
         """Whether all ranks are up: one that was repaired may have to be warmed up."""
-        self._machine.call(self._machine.client.heal)
+        self._machine.client.heal()
         return all(rank.up for rank in self._state().ranks)
 
     def _close_books(self) -> None:
