@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.actors.channel import ChipLost, ChipSilent, Hub
+from emulator.actors.chip_watch import ChipWatch
 from emulator.actors.ray_session import ChipProcess, RaySession
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
@@ -43,6 +44,7 @@ from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
 from emulator.ultraserver.lockstep import Lockstep, StepResult
 from emulator.ultraserver.made_up_tokens import MadeUpTokens
+from emulator.ultraserver.unfinished_step import Interrupted, UnfinishedStep
 
 __all__ = ["ChipLost", "ChipMemory", "Fleet", "MadeUpTokens", "StepResult"]
 
@@ -52,7 +54,8 @@ START_TIMEOUT_S = 300.0
 CONNECT_TIMEOUT_S = 20.0
 """Chips connect milliseconds after they have loaded (assumed: room for a host that is busy)."""
 SILENCE_TIMEOUT_S = 120.0
-"""A step of a tray takes milliseconds, the largest prefills of 144 chips on two cores 30 s."""
+"""The longest wait for an answer of a chip that computes: a step of a tray takes milliseconds, the
+largest prefills of 144 chips on two cores 30 s. One that does nothing is given up before."""
 HUNG_TIMEOUT_S = 0.5
 """How long a chip that was told to hang is waited for when all others have answered."""
 
@@ -77,6 +80,9 @@ class Fleet:
         slots_max: slots of each chip in each layer, also of placements to come; those of
             `placement` by default.
         ray_address: a running Ray cluster to join; None starts one of our own.
+        silence_timeout_s: wall seconds after which a chip is lost whose process does nothing.
+
+    `silent` are the chips that were lost because they fell silent, until they are removed.
 
     Raises:
         CheckpointError: the checkpoint cannot be computed; before any process is started.
@@ -94,6 +100,7 @@ class Fleet:
         block_tokens: int,
         slots_max: int = 0,
         ray_address: str | None = None,
+        silence_timeout_s: float = 10.0,
     ) -> None:
         self.architecture: Architecture = check_weights(weights_dir)
         assert placement.layers == self.architecture.layers, placement.layers
@@ -109,8 +116,10 @@ class Fleet:
         self._hub: Hub | None = None
         self._actors: dict[int, ChipProcess] = {}
         self._sampled: dict[int, RankOutput] = {}
-        self._step: _UnfinishedStep | None = None
+        self._step: UnfinishedStep | None = None
         self._hung: set[int] = set()
+        self._watch = ChipWatch(silence_timeout_s)
+        self.silent: set[int] = set()
 
     @property
     def chips(self) -> int:
@@ -155,6 +164,7 @@ class Fleet:
         hub.accept(chips, CONNECT_TIMEOUT_S)
         for _, message in hub.receive(chips, START_TIMEOUT_S):
             assert isinstance(message, Ready), message
+            self._watch.add(message)
 
     def _experts_of(self, chip: int) -> list[list[int]]:
         """The expert of each slot of a chip, slots to come included, for each layer."""
@@ -181,7 +191,7 @@ class Fleet:
         begin: dict[int, BeginStep | RepeatStep] = {}
         for step in steps:
             begin.update(self._begin(step, bitmasks.get(step.rank, NO_BITMASK)))
-        self._step = _UnfinishedStep(ranks={step.rank for step in steps})
+        self._step = UnfinishedStep(ranks={step.rank for step in steps})
         return self._drive(begin)
 
     @property
@@ -223,7 +233,7 @@ class Fleet:
             while commands:
                 replies = self._ask(commands)
                 commands = lockstep.advance(replies)
-        except _Interrupted as loss:
+        except Interrupted as loss:
             lockstep.note_done(loss.replies)
             # With an output it broke off in its last round: every layer was computed.
             if lockstep.outputs and unfinished.whole is None:
@@ -241,17 +251,19 @@ class Fleet:
         return replace(counted, outputs=unfinished.outputs)
 
     def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
-        """Send every command and wait for the answer to each; raises `_Interrupted`."""
+        """Send every command and wait for the answer to each; raises `Interrupted`."""
         hub = self._live_hub()
         replies: dict[int, Effect] = {}
         lost: set[int] = set()
         expected = [chip for chip in commands if chip not in self._hung]
         try:
             hub.send_all(commands)
-            for chip, reply in hub.receive(expected, SILENCE_TIMEOUT_S):
+            for chip, reply in self._watch.receive(hub, expected, SILENCE_TIMEOUT_S):
                 replies[chip] = reply  # type: ignore[assignment]
         except (ChipLost, ChipSilent) as error:
             lost.update(error.chips)
+            if isinstance(error, ChipSilent):
+                self.silent.update(error.chips)
             waiting = [chip for chip in expected if chip not in replies and chip not in lost]
             drained = hub.drain(waiting, SILENCE_TIMEOUT_S)
             replies.update(drained.replies)  # type: ignore[arg-type]
@@ -267,7 +279,7 @@ class Fleet:
                 del replies[chip]
                 lost.add(chip)
         if lost:
-            raise _Interrupted(tuple(sorted(lost)), replies)
+            raise Interrupted(tuple(sorted(lost)), replies)
         return replies
 
     def remove(self, chips: Collection[int], lost_ranks: Collection[int]) -> None:
@@ -290,6 +302,8 @@ class Fleet:
             self._ray.kill(actor)
             self._live_hub().forget(chip)
         self._hung.discard(chip)
+        self.silent.discard(chip)
+        self._watch.forget(chip)
 
     def add(self, chip: int, placement: ExpertPlacement) -> None:
         """Start a chip in the place of a lost one, with the experts that `placement` gives it.
@@ -323,7 +337,7 @@ class Fleet:
         lost: tuple[int, ...] = ()
         try:
             replies = self._ask({chip: self._load_weights(chip, weights_dir) for chip in live})
-        except _Interrupted as loss:
+        except Interrupted as loss:
             replies, lost = loss.replies, loss.chips
         refused = [reply.reason for reply in replies.values() if isinstance(reply, NotLoaded)]
         if refused:
@@ -417,12 +431,22 @@ class Fleet:
         """Ask outside a step; raises ChipLost."""
         try:
             return self._ask(commands)
-        except _Interrupted as loss:
+        except Interrupted as loss:
             raise ChipLost(loss.chips) from loss
 
     def kill(self, chip: int) -> None:
         """Lose `chip`: its process ends at once, and nobody is told."""
         self._ray.kill(self._actors[chip])
+
+    def find_stopped(self) -> tuple[int, ...]:
+        """Chips that have ended, or were stopped for the silence timeout, while they were asked
+        nothing; from then on they are not waited for.
+        """
+        found = [chip for chip in self._watch.stopped() if chip in self._actors]
+        connected = self._live_hub().connected
+        self.silent.update(chip for chip in found if chip in connected)
+        self._hung.update(found)
+        return tuple(found)
 
     def hang(self, chip: int) -> None:
         """Let `chip` answer nothing any more; its process stays."""
@@ -476,25 +500,3 @@ class Fleet:
             hub.close()
         self._actors = {}
         self._ray.stop()
-
-
-class _UnfinishedStep:
-    """The ranks of a step in progress, the outputs of those that are done, and the result of an
-    attempt that computed every layer, if one did.
-    """
-
-    __slots__ = ("outputs", "ranks", "whole")
-
-    def __init__(self, ranks: set[int]) -> None:
-        self.ranks = ranks
-        self.whole: StepResult | None = None
-        self.outputs: dict[int, RankOutput] = {}
-
-
-class _Interrupted(Exception):
-    """Chips did not answer; `replies` are what the others had to say."""
-
-    def __init__(self, chips: tuple[int, ...], replies: dict[int, Effect]) -> None:
-        super().__init__(chips)
-        self.chips = chips
-        self.replies = replies

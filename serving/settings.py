@@ -88,6 +88,8 @@ class Settings:
         eplb: vLLM's own `--eplb-config` object; None leaves experts where they are.
         ray_address: a running Ray cluster to join; None starts one of our own.
         hang_timeout_s: emulated seconds until a chip that does not answer is given up.
+        silence_timeout_s: wall seconds until a chip is given up whose process does nothing at all,
+            without a fault that was injected.
         exclusive_cores: the cores were asked for by number: no other process may have them.
     """
 
@@ -111,6 +113,7 @@ class Settings:
     eplb: Mapping[str, Any] | None = None
     ray_address: str | None = None
     hang_timeout_s: float = 30.0
+    silence_timeout_s: float = 10.0
     exclusive_cores: bool = False
 
     def __post_init__(self) -> None:
@@ -130,6 +133,8 @@ class Settings:
         self._check("pue", _lies_in(self.pue, least=1.0), "a number of at least 1")
         timeout_fits = _lies_in(self.hang_timeout_s, least=0.0) and self.hang_timeout_s > 0
         self._check("hang_timeout_s", timeout_fits, "seconds above 0")
+        silence_fits = _lies_in(self.silence_timeout_s, least=1.0)
+        self._check("silence_timeout_s", silence_fits, "at least 1 second of wall time")
         self._check("overlap", self.overlap in tuple(Overlap), " or ".join(Overlap))
         self._check("calibration", self.calibration in CALIBRATIONS, " or ".join(CALIBRATIONS))
         named = isinstance(self.readings, list | tuple) and all(

@@ -11,11 +11,12 @@ import traceback
 from pathlib import Path
 
 from emulator.actors.channel import Spoke
+from emulator.actors.chip_watch import ready
 from emulator.actors.codec import Message
 from emulator.chip.chip import Chip
 from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
 from emulator.chip.commands import Hang, LoadExperts, LoadWeights, Report, Stop
-from emulator.chip.effects import Condition, Failed, Ready
+from emulator.chip.effects import Condition, Failed
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_share import TrainingShare, load_training_chip
 from emulator.compute.freed_memory import keep_freed_memory
@@ -59,7 +60,7 @@ class ChipActor:
         except OSError:  # the hub is gone, or not ours; it will miss this chip
             return
         try:
-            spoke.send(Ready(chip=self._number))
+            spoke.send(ready(self._number))
             self._answer(spoke)
         except (EOFError, OSError):  # the hub is gone, and with it the engine
             pass

@@ -1,6 +1,6 @@
 """What a chip answers to a command: exactly one effect each, `Hang` and `Stop` excepted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,15 @@ from emulator.specs.step import RankOutput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The chip has loaded its shard and waits for commands."""
+    """The chip has loaded its shard and waits for commands.
+
+    `pid` and `thread` are those of its process on the machine whose Linux calls itself `boot`.
+    """
 
     chip: int
+    pid: int = field(default=0, compare=False)
+    thread: int = field(default=0, compare=False)
+    boot: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="emulated seconds until a silent chip is given up (default: %(default)g, the Neuron "
         "runtime's)",
     )
+    running.add_argument(
+        "--silence-timeout",
+        type=float,
+        metavar="S",
+        default=defaults.silence_timeout_s,
+        help="wall seconds until a chip is given up whose process does nothing at all, though no "
+        "fault was injected (default: %(default)g)",
+    )
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -229,6 +237,7 @@ def resolve_arguments(
         eplb=_eplb(args),
         ray_address=args.ray_address,
         hang_timeout_s=args.hang_timeout,
+        silence_timeout_s=args.silence_timeout,
         exclusive_cores=cores.exclusive,
     )
     if settings.clock == "virtual":

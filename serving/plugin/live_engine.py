@@ -387,10 +387,11 @@ class LiveEngine:
 
     def _go_on_between_steps(self) -> None:
         """Do what is due where no step comes in which it could be done."""
+        self._live.look_after_processes()
         if self._steps.under_way:
             return
         silence = self._live.silence
-        if silence is not None and self._is_idle and silence.until_ns <= self._time.now_ns:
+        if self._is_idle and (silence is None or silence.until_ns <= self._time.now_ns):
             self._live.settle_pending()
         if self._is_idle or self._wish.paused:
             self._go_on_with_leases(idle=self._is_idle)

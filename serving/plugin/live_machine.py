@@ -256,18 +256,29 @@ class LiveMachine:
         self._note_gone(positions, self.machine.seating)
         self._settle()
 
+    def look_after_processes(self) -> None:
+        """Note chips whose processes have ended or stopped while nothing was asked of them."""
+        if isinstance(self.tokens, Fleet):
+            self._note_gone(self.tokens.find_stopped(), self.machine.seating)
+
     def _note_experts(self) -> None:
         """Experts lie as the chips say: moves may have been broken off."""
         if self._same_model and isinstance(self.tokens, Fleet):
             self.machine.place_experts(self.tokens.placement)
 
     def _note_gone(self, positions: Collection[int], seating: Seating) -> None:
-        """Chips that nobody took have stopped by themselves, in seats that they have or take."""
+        """Chips that nobody took have stopped by themselves, in seats that they have or take.
+
+        Those that fell silent have been waited for, in wall time.
+        """
         for position in positions:
             chip = int(seating.chip_of_position[position])
             if chip != VACANT and self._actual.in_service[chip]:
-                logger.warning("chip %d has stopped by itself", chip)
-                fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
+                assert isinstance(self.tokens, Fleet)
+                silent = position in self.tokens.silent
+                logger.warning("chip %d has %s", chip, "fallen silent" if silent else "stopped")
+                kind = FaultKind.HANG_CHIP if silent else FaultKind.LOSE_CHIP
+                fault = Fault(kind=kind, chip=chip)
                 system, partition = self.machine.system, self.machine.partition
                 self._actual = self._actual.after(fault, system, partition)
                 self._record(fault, self._settlement(self._actual, ())[1].recovery)

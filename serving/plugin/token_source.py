@@ -24,6 +24,7 @@ def start_tokens(
         block_tokens=block_tokens,
         slots_max=slots_max,
         ray_address=deployment.settings.ray_address,
+        silence_timeout_s=deployment.settings.silence_timeout_s,
     )
     fleet.start()
     return fleet

@@ -45,7 +45,13 @@ from serving.metrics.control_call import (
     request_from_json,
     to_json,
 )
-from serving.metrics.machine_state import ChipHealth, FaultRecord, FaultStage, Recovery
+from serving.metrics.machine_state import (
+    ChipHealth,
+    FaultEvent,
+    FaultRecord,
+    FaultStage,
+    Recovery,
+)
 from serving.plugin.live_recording import LiveRecording
 from tests.serving.metrics.machine_states import a_state
 from tests.serving.metrics.recorded_steps import DECODE, PREFILL, a_cost_model, costing, queues
@@ -81,6 +87,8 @@ class SmallEngine:
         self.lines: list[str] = []
         self.waiting = 0
         self.looks = 0
+        self._stages: dict[int, FaultStage] = {}
+        self._events: list[FaultEvent] = []
         self.look_failure: Exception | None = None
         self.nonsense: Any = None
 
@@ -130,11 +138,23 @@ class SmallEngine:
             TelemetryReply(
                 telemetry=telemetry,
                 faults=self.state.faults,
+                fault_events=self._fault_events(),
                 leases=self.state.leases,
                 versions=self.state.versions,
                 sleep=self.state.sleep,
             )
         )
+
+    def _fault_events(self) -> tuple[FaultEvent, ...]:
+        """Each stage of each fault that was seen at a look, as often as it was another one."""
+        for record in self.state.faults:
+            if self._stages.get(record.number) is not record.stage:
+                self._stages[record.number] = record.stage
+                number = len(self._events) + 1
+                emulated_s = self.state.emulated_s
+                event = FaultEvent(number=number, emulated_s=emulated_s, ranks_up=2, fault=record)
+                self._events.append(event)
+        return tuple(self._events)
 
     def _reply(self, line: str) -> ControlReply:
         request = request_from_json(line)

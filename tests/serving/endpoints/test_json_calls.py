@@ -172,7 +172,7 @@ def test_another_verb_is_told_which_one_it_is(address: ControlAddress) -> None:
 
 def test_a_call_ends_with_its_client_s_time_and_with_the_guard_s(engine: SmallEngine) -> None:
     engine.silent = True
-    with control_server(engine, limits=GuardLimits(call_wall_s_max=0.5)) as address:
+    with control_server(engine, limits=GuardLimits(look_wall_s_max=0.5)) as address:
         status, said = post(address, "GetState", json={}, headers={"Connect-Timeout-Ms": "100"})
         assert (status, said["code"]) == (504, "deadline_exceeded")
         status, said = post(address, "GetState", json={})

@@ -1,6 +1,5 @@
 """What is an event between two looks, and what is none."""
 
-from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -8,15 +7,26 @@ from msgspec.structs import replace
 
 from serving.endpoints.machine_events import changes, door_change
 from serving.metrics.control_call import TelemetryReply
-from serving.metrics.machine_state import FaultStage, SleepState
+from serving.metrics.machine_state import (
+    FaultEvent,
+    FaultRecord,
+    FaultStage,
+    SleepState,
+    StallState,
+)
 from serving.metrics.telemetry import EventKind
 from tests.serving.controller.lending_engine import a_lease, a_version
 from tests.serving.metrics.machine_states import a_state, anything_of
-from tests.serving.metrics.telemetry_looks import a_look
+from tests.serving.metrics.telemetry_looks import a_look, a_telemetry
 
 (FAULT,) = a_state().faults
 LEASE = a_lease(1, (2, 3))
 VERSION = a_version(1, "/weights")
+RANKS = a_telemetry().ranks
+
+
+def event(number: int, record: FaultRecord) -> FaultEvent:
+    return FaultEvent(number=number, emulated_s=float(number), ranks_up=3, fault=record)
 
 
 def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[EventKind, str]]:
@@ -29,10 +39,11 @@ def test_a_night_by_hand() -> None:
     second = replace(a_version(2, "/night"), ranks=1)
     asleep = SleepState(asleep=("weights", "kv_cache"))
 
-    assert told({}, {"faults": (FAULT,)}) == [
+    assert told({}, {"fault_events": (event(1, FAULT),)}) == [
         (
             EventKind.FAULT,
-            "fault 1, pull-switch-tray of rack 0: recovered: 9 switch trays carry the rack",
+            f"fault 1, pull-switch-tray of rack 0: recovered, 3 of {RANKS} ranks up: "
+            "9 switch trays carry the rack",
         )
     ]
     assert told({"leases": (LEASE,)}, {"leases": (training,)}) == [
@@ -46,11 +57,28 @@ def test_a_night_by_hand() -> None:
 
 
 def test_each_stage_of_a_fault_is_told_once() -> None:
+    """However many lie between two looks, each with its own time."""
     stages = [replace(FAULT, stage=stage) for stage in FaultStage]
-    for before, after in pairwise(stages):
-        (change,) = changes(a_look(faults=(before,)), a_look(faults=(after,)))
-        assert change.fault == after
-    assert told({"faults": (FAULT,)}, {"faults": (replace(FAULT, reason="other words"),)}) == []
+    events = tuple(event(number, record) for number, record in enumerate(stages, 1))
+    found = list(changes(a_look(fault_events=events[:1]), a_look(fault_events=events)))
+
+    assert [change.fault for change in found] == stages[1:]
+    assert [change.emulated_s for change in found] == [e.emulated_s for e in events[1:]]
+    assert {change.ranks_up for change in found} == {3}
+    assert list(changes(a_look(fault_events=events), a_look(fault_events=events[2:]))) == []
+
+
+def test_a_machine_that_stands_still_is_told_and_that_it_goes_on() -> None:
+    stall = StallState(
+        until_emulated_s=40.0, left_s=30.0, wall_left_s=600.0, reason="chip 2 does not answer"
+    )
+    calm, still = a_look(), a_look(telemetry=replace(a_telemetry(), stall=stall))
+
+    (began,), (ended,) = changes(calm, still), changes(still, calm)
+    assert began.words == "chip 2 does not answer: 30.0 emulated s, 600 s of wall time"
+    assert (began.kind, ended.kind) == (EventKind.STALL, EventKind.STALL)
+    assert ended.words == "the machine goes on"
+    assert list(changes(still, still)) == []
 
 
 def test_a_door_that_closes_says_why() -> None:
@@ -66,17 +94,22 @@ def test_a_door_that_closes_says_why() -> None:
 @given(anything_of(TelemetryReply))
 @settings(max_examples=50, deadline=None)
 def test_nothing_has_happened_between_a_look_and_itself(look: TelemetryReply) -> None:
-    once = {record.number: record for record in look.faults}
+    events = {each.number: each for each in look.fault_events}
+    events = dict(sorted((n, each) for n, each in events.items() if n))
     leases = {lease.number: lease for lease in look.leases}
     versions = {version.number: version for version in look.versions}
     look = replace(
         look,
-        faults=tuple(once.values()),
+        fault_events=tuple(events.values()),
         leases=tuple(leases.values()),
         versions=tuple(versions.values()),
     )
 
     assert list(changes(look, look)) == []
     assert len(list(changes(a_look(), look))) == (
-        len(look.faults) + len(look.leases) + len(look.versions) + bool(look.sleep.asleep)
+        len(events)
+        + len(look.leases)
+        + len(look.versions)
+        + bool(look.sleep.asleep)
+        + (look.telemetry.stall is not None)
     )

@@ -1,0 +1,138 @@
+"""Tells chips that are silent from chips that compute: by what their processes do.
+
+A chip answers when it has computed, which may take half a minute on a host with more chips than
+cores. So an answer that is late says nothing; a thread that has not run for the whole silence
+timeout does, unless it waits for a disk. Where a chip's process cannot be seen (it is on another
+machine) only the answer counts, for which the caller has a longest wait.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from emulator.actors.channel import ChipSilent, Hub
+from emulator.actors.codec import Message
+from emulator.chip.effects import Ready
+
+_LOOK_EVERY_S: Final = 0.25
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+_AT_WORK: Final = "RD"
+"""States of a thread that runs, could run, or waits for a disk (proc(5))."""
+
+_STOPPED: Final = "Tt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What a thread does: its state's letter, and the CPU ticks that it has had."""
+
+    state: str
+    ticks: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The last pulse, and when the thread was last seen to do something."""
+
+    pulse: Pulse | None
+    since_s: float
+
+
+def ready(chip: int) -> Ready:
+    """What a chip says when it has loaded: where its process can be seen."""
+    boot = _BOOT_ID.read_text(encoding="ascii").strip()
+    return Ready(chip=chip, pid=os.getpid(), thread=threading.get_native_id(), boot=boot)
+
+
+class ChipWatch:
+    """The processes of the chips of one hub, on this machine.
+
+    `silence_timeout_s` is wall time.
+    """
+
+    def __init__(self, silence_timeout_s: float) -> None:
+        self.silence_timeout_s = silence_timeout_s
+        self._boot = _BOOT_ID.read_text(encoding="ascii").strip()
+        self._threads: dict[int, Path] = {}
+        self._stopped_since_s: dict[int, float] = {}
+
+    def add(self, said: Ready) -> None:
+        """A chip is there; one on another machine cannot be seen."""
+        if said.boot == self._boot:
+            self._threads[said.chip] = Path(f"/proc/{said.pid}/task/{said.thread}/stat")
+
+    def forget(self, chip: int) -> None:
+        """A chip is gone; idempotent."""
+        self._threads.pop(chip, None)
+        self._stopped_since_s.pop(chip, None)
+
+    def receive(
+        self, hub: Hub, chips: Collection[int], longest_s: float
+    ) -> Iterator[tuple[int, Message]]:
+        """As `Hub.receive`, which waits for `longest_s`; a chip that does nothing is found before.
+
+        Raises as `Hub.receive`; ChipSilent names the chips that do nothing, or all that are late.
+        """
+        left = set(chips)
+        seen: dict[int, _Seen] = {}
+        last_s = time.monotonic()
+        slice_s = min(_LOOK_EVERY_S, longest_s) if left & self._threads.keys() else longest_s
+        while left:
+            try:
+                for chip, message in hub.receive(left.copy(), slice_s):
+                    left.discard(chip)
+                    last_s = time.monotonic()
+                    yield chip, message
+            except ChipSilent:
+                if time.monotonic() - last_s >= longest_s or slice_s == longest_s:
+                    raise
+                silent = [chip for chip in left if self._does_nothing(chip, seen)]
+                if silent:
+                    raise ChipSilent(tuple(sorted(silent)), self.silence_timeout_s) from None
+
+    def _does_nothing(self, chip: int, seen: dict[int, _Seen]) -> bool:
+        now_s, thread = time.monotonic(), self._threads.get(chip)
+        if thread is None:
+            return False
+        pulse = _pulse(thread)
+        before = seen.get(chip)
+        if before is None or pulse is None or pulse != before.pulse or pulse.state in _AT_WORK:
+            seen[chip] = _Seen(pulse, now_s)
+            return False
+        return now_s - before.since_s >= self.silence_timeout_s
+
+    def stopped(self) -> tuple[int, ...]:
+        """Chips whose process is gone, or has been stopped for the silence timeout: ascending.
+
+        For chips that are not asked anything, and so have nothing to answer; called again and
+        again.
+        """
+        now_s = time.monotonic()
+        found = []
+        for chip, thread in self._threads.items():
+            pulse = _pulse(thread)
+            if pulse is None:
+                found.append(chip)
+            elif pulse.state in _STOPPED:
+                since_s = self._stopped_since_s.setdefault(chip, now_s)
+                if now_s - since_s >= self.silence_timeout_s:
+                    found.append(chip)
+            else:
+                self._stopped_since_s.pop(chip, None)
+        return tuple(sorted(found))
+
+
+def _pulse(thread: Path) -> Pulse | None:
+    """None when there is no such thread any more."""
+    try:
+        text = thread.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # proc(5): the name may hold anything; after it come the state, 10 numbers, utime and stime.
+    fields = text.rpartition(")")[2].split()
+    return Pulse(state=fields[0], ticks=int(fields[11]) + int(fields[12]))
