@@ -29,6 +29,8 @@ FRESH_S_MAX: Final = 300.0
 """An engine that starts half of its chips again answers when it has."""
 HANG_TIMEOUT_S: Final = 0.2
 """Emulated, and with the real clock also the wall's."""
+SILENCE_TIMEOUT_S: Final = 4.0
+"""Wall seconds for which a chip may be stopped."""
 CORPUS_FILES: Final = 40
 RAY_SETTINGS: Final = {
     # What the engine sets for a Ray of its own, for the same reasons.
@@ -50,7 +52,6 @@ class Size:
     spares: int
     group_chips: int
     clients: int
-    silence_s: float | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -58,7 +59,8 @@ class Size:
         return (
             *("--chips", f"{self.chips}", "--spares", f"{self.spares}", "--clock", "real"),
             *("--max-num-batched-tokens", "256", "--max-model-len", f"{CONTEXT_TOKENS}"),
-            *("--hang-timeout", f"{HANG_TIMEOUT_S}", "--disable-uvicorn-access-log"),
+            *("--hang-timeout", f"{HANG_TIMEOUT_S}", "--silence-timeout", f"{SILENCE_TIMEOUT_S}"),
+            "--disable-uvicorn-access-log",
             *("--day-night", "manual", "--day-length", "120s", "--drain-grace", "0.05s"),
             *("--group-chips", f"{self.group_chips}", "--lend-chips", f"{self.group_chips}"),
         )

@@ -207,11 +207,12 @@ class Trouble:
     def _stop(self, strike: Strike) -> list[FaultRecord] | None:
         before = self._state()
         pid = self._victim(before, strike.chip_share)
-        if pid is None or self._machine.size.silence_s is None:
+        if pid is None:
             return None
         os.kill(pid, signal.SIGSTOP)
         records = self._lost(before, 1)
-        self._wait_until(lambda: not psutil.pid_exists(pid), f"process {pid} is stopped for ever")
+        # The process of a chip that is given up is ended, although it answers no polite word.
+        self._wait_until(lambda: not _runs(pid), f"process {pid} is stopped for ever")
         return records
 
     def _lose_node(self, strike: Strike) -> list[FaultRecord] | None:
@@ -226,6 +227,10 @@ class Trouble:
         assert len(records) >= gone  # and spares that were to start there
         self._clients.wait_for(ANSWERS_AFTER)
         cluster.start_other()
+        self._machine.client.heal()
+        self._wait_until(
+            lambda: self._machine.chips_of_other_node() == gone, "chips start on the node again"
+        )
         return records
 
     def _hand_over(self, strike: Strike) -> list[FaultRecord] | None:
@@ -426,3 +431,9 @@ class Trouble:
         self.figures.faults = len(state.faults)
         self.figures.moved_requests = sum(each.requests_moved for each in faults)
         self.figures.lease_moved_requests = sum(x.moved_requests for x in state.leases)
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
