@@ -32,7 +32,7 @@ def report_lines(
     )
     yield (
         f"requests moved: {figures.moved_requests:,} by faults, {figures.lease_moved_requests:,} "
-        f"by {figures.leases} hand-overs"
+        f"by {figures.leases} hand-overs, in which {figures.training_steps:,} steps were trained"
     )
     calls = sorted(machine.call_s)
     yield (

@@ -38,11 +38,12 @@ from tests.simulation.over_http.strike import STRIKES_IN_HAND_OVER, Heal, Means,
 
 MET_S_MAX: Final = 300.0
 """Wall seconds until a fault is recovered from: half of the chips may have to be started again."""
-AGREE_S_MAX: Final = 60.0
+WAIT_S_MAX: Final = 240.0
 STRIKES_TO_REST: Final = 20
 ANSWERS_AFTER: Final = 2
 BROKEN_MAX: Final = 0.25
 """Share of the chips out of service from which everything is repaired before the next strike."""
+_AWAY: Final = ("training", SERVING)
 _OPEN: Final = (FaultStage.PENDING, FaultStage.RECOVERING)
 
 
@@ -60,6 +61,7 @@ class Figures:
     moved_requests: int = 0
     lease_moved_requests: int = 0
     leases: int = 0
+    training_steps: int = 0
     resident_bytes: int = 0
 
 
@@ -73,6 +75,7 @@ class Trouble:
         self._before = self._state()
         self._lease: int | None = None
         self._strikes_in_lease = 0
+        self._before_lease: set[int] = set()
         self._acts: dict[Means, Callable[[Strike], list[FaultRecord] | None]] = {
             Means.CALL: self._by_call,
             Means.KILL: self._kill,
@@ -177,7 +180,7 @@ class Trouble:
         workers, client = self._machine.workers(), self._machine.client
         healing = threading.Thread(target=client.heal)
         healing.start()
-        new = self._wait_for_new(workers, AGREE_S_MAX, meanwhile=healing)
+        new = self._wait_for_new(workers, WAIT_S_MAX, meanwhile=healing)
         self._second_kill(strike, -1, new)
         healing.join(MET_S_MAX)
         assert not healing.is_alive()
@@ -239,6 +242,7 @@ class Trouble:
         self._heal(Heal.ALL, [])
         client = self._machine.client
         state = client.day_night()
+        self._before_lease = set(self._machine.chips())
         group = state.groups[int(strike.chip_share * len(state.groups))]
         report = client.drain(group.chips, grace_s=0.05)
         lease = report.lease or self._wait_for_lease(group.chips)
@@ -265,11 +269,14 @@ class Trouble:
 
     def _victim(self, state: MachineState, share: float) -> int | None:
         """A chip's process; None where the loss of a chip would not be survived."""
-        if self._lease is not None and self._lease_now(self._lease).phase != SERVING:
-            return None  # which processes serve, and which train, is not to be seen
+        chips = set(self._machine.chips())
+        if self._lease is not None:  # processes that came later may be the training job's
+            number = self._lease
+            self._wait_until(lambda: self._lease_now(number).phase in _AWAY, "chips leave")
+            chips = set(self._machine.chips()) & self._before_lease
         if not self._is_survivable(state, picked(seated(state), share)):
             return None
-        return picked(sorted(self._machine.chips()), share)
+        return picked(sorted(chips), share)
 
     def _wait_for_new(
         self, before: set[int], timeout_s: float, meanwhile: threading.Thread | None = None
@@ -301,8 +308,10 @@ class Trouble:
             assert record.fault.kind in (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP), record
         return records
 
-    def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        end_s = time.monotonic() + AGREE_S_MAX
+    def _wait_until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S_MAX
+    ) -> None:
+        end_s = time.monotonic() + timeout_s
         while not condition():
             self._clients.check()
             assert time.monotonic() < end_s, f"{what}\n{self._machine.server.log()[-3000:]}"
@@ -331,11 +340,19 @@ class Trouble:
             self._resume()
 
     def _resume(self) -> None:
-        number, self._lease = self._lease, None
+        number = self._lease
         assert number is not None
+        self._wait_until(lambda: self._has_trained(number), "a step of training")
+        self._lease = None
         if self._lease_now(number).phase != SERVING:  # or else it was called back by itself
             self._machine.client.resume(number)
         self._wait_until(lambda: self._lease_now(number).phase == SERVING, "chips come back")
+
+    def _has_trained(self, number: int) -> bool:
+        """Whether the job has done something with the chips, or they have been called back."""
+        lease = self._lease_now(number)
+        steps = lease.training.steps if lease.training else 0
+        return steps > 0 or lease.phase == SERVING
 
     def _heal(self, heal: Heal, records: Sequence[FaultRecord]) -> None:
         state = self._state()
@@ -410,7 +427,7 @@ class Trouble:
             return not failure
 
         with contextlib.suppress(AssertionError):
-            self._wait_until(closes, "the books close")
+            self._wait_until(closes, "the books close", timeout_s=30.0)
         if failure:
             raise failure[0]
         self.figures.rests += 1
@@ -430,6 +447,7 @@ class Trouble:
         faults = [each.recovery for each in state.faults if each.recovery]
         self.figures.faults = len(state.faults)
         self.figures.moved_requests = sum(each.requests_moved for each in faults)
+        self.figures.training_steps = sum(x.training.steps for x in state.leases if x.training)
         self.figures.lease_moved_requests = sum(x.moved_requests for x in state.leases)
 
 
