@@ -20,7 +20,6 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.endpoints.control_client import RefusedByServer
 from serving.metrics.machine_state import SERVING, FaultRecord, FaultStage, LeaseState, MachineState
 from tests.simulation.over_http.books import (
-    MOVED,
     check_accounts,
     check_at_rest,
     check_counts,
@@ -39,6 +38,9 @@ from tests.simulation.over_http.strike import STRIKES_IN_HAND_OVER, Heal, Means,
 MET_S_MAX: Final = 300.0
 """Wall seconds until a fault is recovered from: half of the chips may have to be started again."""
 WAIT_S_MAX: Final = 240.0
+HANG_UP_S_MAX: Final = 3.0
+"""Until the server knows that a client has gone."""
+HEALED_ONE_BY_ONE: Final = 4
 STRIKES_TO_REST: Final = 20
 ANSWERS_AFTER: Final = 2
 BROKEN_MAX: Final = 0.25
@@ -104,7 +106,7 @@ class Trouble:
         self.figures.resident_bytes = max(
             self.figures.resident_bytes, self._machine.resident_bytes()
         )
-        moved = read_page(self._machine.url).count(MOVED)
+        moved = read_page(self._machine.url).moved
         try:
             records = self._acts[strike.means](strike)
         except RefusedByServer as refusal:
@@ -360,7 +362,7 @@ class Trouble:
         if broken > BROKEN_MAX * self._machine.size.chips and self._lease is None:
             heal = Heal.ALL
         client = self._machine.client
-        if heal is Heal.ALL:
+        if heal is Heal.ALL or (heal is Heal.THIS and len(records) > HEALED_ONE_BY_ONE):
             client.heal()
         elif heal is Heal.THIS:
             for record in records:
@@ -390,15 +392,16 @@ class Trouble:
         def counted() -> tuple[int, int]:
             faults = self._state().faults
             mine = [faults[number - 1].recovery for number in numbers]
-            moved = read_page(self._machine.url).count(MOVED) - before
+            moved = read_page(self._machine.url).moved - before
             return moved, sum(each.requests_moved for each in mine if each)
 
         if self._lease is None:  # or else the hand-over moves some too
             self._wait_until(lambda: len(set(counted())) == 1, f"moved, credited: {counted()}")
-        for number in numbers:
-            record = self._state().faults[number - 1]
+        faults = self._state().faults
+        for record in (faults[number - 1] for number in numbers):
             for name in requests_named(record):
-                assert self._clients.was_under_way(name, since_s=since_s), (name, record)
+                since_s_least = since_s - HANG_UP_S_MAX
+                assert self._clients.was_under_way(name, since_s=since_s_least), (name, record)
             if record.fault.kind is FaultKind.SLOW_CHIP:
                 assert record.recovery is not None
                 assert record.recovery.requests_moved == 0, record
