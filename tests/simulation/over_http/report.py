@@ -32,11 +32,12 @@ def report_lines(
     )
     yield (
         f"requests moved: {figures.moved_requests:,} by faults, {figures.lease_moved_requests:,} "
-        f"by {figures.leases} hand-overs"
+        f"by {figures.leases} hand-overs, in which {figures.training_steps:,} steps were trained"
     )
     calls = sorted(machine.call_s)
     yield (
-        f"control calls: {len(calls):,}, median {_median(calls):.2f} s, at most {calls[-1]:.1f} s; "
+        f"looks at the state: {len(calls):,}, median {_median(calls):.2f} s, at most "
+        f"{calls[-1]:.1f} s; "
         f"books closed {figures.rests} times"
     )
     yield f"resident memory of server and chips: {figures.resident_bytes / 1e9:.1f} GB"

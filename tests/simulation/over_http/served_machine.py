@@ -6,27 +6,31 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import psutil
 
 from emulator.errors import UltraServeError
+from serving.access.control_key import find_control_key
+from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ControlClient
-from serving.metrics.machine_state import FaultStage
+from serving.metrics.machine_state import FaultStage, MachineState
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 from tests.emulator.actors.two_ray_nodes import OTHER, TwoRayNodes
 from tests.simulation.over_http.question import CONTEXT_TOKENS
 
-ReplyT = TypeVar("ReplyT")
-
 CALL_S_MAX: Final = 120.0
+FRESH_S_MAX: Final = 300.0
+"""An engine that starts half of its chips again answers when it has."""
 HANG_TIMEOUT_S: Final = 0.2
 """Emulated, and with the real clock also the wall's."""
+SILENCE_TIMEOUT_S: Final = 4.0
+"""Wall seconds for which a chip may be stopped."""
 CORPUS_FILES: Final = 40
 RAY_SETTINGS: Final = {
     # What the engine sets for a Ray of its own, for the same reasons.
@@ -48,7 +52,6 @@ class Size:
     spares: int
     group_chips: int
     clients: int
-    silence_s: float | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -56,7 +59,8 @@ class Size:
         return (
             *("--chips", f"{self.chips}", "--spares", f"{self.spares}", "--clock", "real"),
             *("--max-num-batched-tokens", "256", "--max-model-len", f"{CONTEXT_TOKENS}"),
-            *("--hang-timeout", f"{HANG_TIMEOUT_S}", "--disable-uvicorn-access-log"),
+            *("--hang-timeout", f"{HANG_TIMEOUT_S}", "--silence-timeout", f"{SILENCE_TIMEOUT_S}"),
+            "--disable-uvicorn-access-log",
             *("--day-night", "manual", "--day-length", "120s", "--drain-grace", "0.05s"),
             *("--group-chips", f"{self.group_chips}", "--lend-chips", f"{self.group_chips}"),
         )
@@ -89,7 +93,7 @@ class EventReader:
 
 @dataclass(kw_only=True)
 class ServedMachine:
-    """All that a chaos run has in its hands."""
+    """All that a chaos run has in its hands; `call_s` are the times that each look took."""
 
     size: Size
     server: ServerProcess
@@ -103,13 +107,19 @@ class ServedMachine:
         """Where HTTP is."""
         return self.server.url
 
-    def call(self, method: Callable[[], ReplyT]) -> ReplyT:
-        """Ask the control service, and note how long it took."""
+    def state(self) -> MachineState:
+        """The machine as the engine says it is now, not as it was when it last answered."""
+        end_s = time.monotonic() + FRESH_S_MAX
+        while (state := self._state()).age_s > 0:
+            assert time.monotonic() < end_s, f"the engine has said nothing for {state.age_s} s"
+            time.sleep(0.1)  # polls another process
+        return state
+
+    def _state(self) -> MachineState:
         began_s = time.monotonic()
-        try:
-            return method()
-        finally:
-            self.call_s.append(time.monotonic() - began_s)
+        state = self.client.state()
+        self.call_s.append(time.monotonic() - began_s)
+        return state
 
     def chips(self) -> dict[int, psutil.Process]:
         """The processes of chips, by id, whether they serve or train."""
@@ -163,6 +173,16 @@ def write_corpus(folder: Path) -> Path:
     return folder
 
 
+def patient_client(server: ServerProcess) -> ControlClient:
+    """One that asks for an outcome until there is one."""
+    return ControlClient(
+        ControlAddress(port=server.control_port),
+        timeout_s=CALL_S_MAX,
+        key=find_control_key(server.control_port, server.own_environment),
+        patience_s=FRESH_S_MAX,
+    )
+
+
 @contextmanager
 def served_machine(size: Size, scratch: Path) -> Iterator[ServedMachine]:
     """Start nodes and server, and wait until it answers."""
@@ -174,7 +194,7 @@ def served_machine(size: Size, scratch: Path) -> Iterator[ServedMachine]:
         arguments = (*size.arguments, *training, "--ray-address", cluster.address)
         with started(ULTRASERVE, *arguments, environment=cluster.environment) as server:
             server.wait_ready()
-            with control(server, CALL_S_MAX) as client, control(server, CALL_S_MAX) as watching:
+            with patient_client(server) as client, control(server, CALL_S_MAX) as watching:
                 events = EventReader(watching)
                 yield ServedMachine(
                     size=size, server=server, cluster=cluster, client=client, events=events

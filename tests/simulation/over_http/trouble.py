@@ -20,7 +20,6 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.endpoints.control_client import RefusedByServer
 from serving.metrics.machine_state import SERVING, FaultRecord, FaultStage, LeaseState, MachineState
 from tests.simulation.over_http.books import (
-    MOVED,
     check_accounts,
     check_at_rest,
     check_counts,
@@ -38,11 +37,15 @@ from tests.simulation.over_http.strike import STRIKES_IN_HAND_OVER, Heal, Means,
 
 MET_S_MAX: Final = 300.0
 """Wall seconds until a fault is recovered from: half of the chips may have to be started again."""
-AGREE_S_MAX: Final = 60.0
+WAIT_S_MAX: Final = 240.0
+HANG_UP_S_MAX: Final = 3.0
+"""Until the server knows that a client has gone."""
+HEALED_ONE_BY_ONE: Final = 4
 STRIKES_TO_REST: Final = 20
 ANSWERS_AFTER: Final = 2
 BROKEN_MAX: Final = 0.25
 """Share of the chips out of service from which everything is repaired before the next strike."""
+_AWAY: Final = ("training", SERVING)
 _OPEN: Final = (FaultStage.PENDING, FaultStage.RECOVERING)
 
 
@@ -60,6 +63,7 @@ class Figures:
     moved_requests: int = 0
     lease_moved_requests: int = 0
     leases: int = 0
+    training_steps: int = 0
     resident_bytes: int = 0
 
 
@@ -73,6 +77,7 @@ class Trouble:
         self._before = self._state()
         self._lease: int | None = None
         self._strikes_in_lease = 0
+        self._before_lease: set[int] = set()
         self._acts: dict[Means, Callable[[Strike], list[FaultRecord] | None]] = {
             Means.CALL: self._by_call,
             Means.KILL: self._kill,
@@ -101,7 +106,7 @@ class Trouble:
         self.figures.resident_bytes = max(
             self.figures.resident_bytes, self._machine.resident_bytes()
         )
-        moved = read_page(self._machine.url).count(MOVED)
+        moved = read_page(self._machine.url).moved
         try:
             records = self._acts[strike.means](strike)
         except RefusedByServer as refusal:
@@ -127,12 +132,12 @@ class Trouble:
         state, client = self._state(), self._machine.client
         stacks = len(state.chips[0].stacks)
         fault = strike.fault(seated(state), racks=len(state.racks), stacks=stacks)
-        foreseen = self._machine.call(lambda: client.inject(fault, dry_run=True))
+        foreseen = client.inject(fault, dry_run=True)
         assert (foreseen.accepted, foreseen.number) == (False, None)
         if not foreseen.survivable:
             print(f"  not survivable: {fault}: {foreseen.reason}", flush=True)
             return None
-        report = self._machine.call(lambda: client.inject(fault))
+        report = client.inject(fault)
         assert report.accepted
         assert report.number is not None
         if self._lease is None:
@@ -153,7 +158,7 @@ class Trouble:
     def _kill_in_recovery(self, strike: Strike) -> list[FaultRecord] | None:
         if self._lease is not None:
             return None
-        self._machine.call(self._machine.client.heal)  # so that a spare's process is started
+        self._machine.client.heal()  # so that a spare's process is started
         before, workers = self._state(), self._machine.workers()
         first = self._victim(before, strike.chip_share)
         if first is None:
@@ -175,9 +180,9 @@ class Trouble:
             self._met(len(first.faults) + 1)
             first = self._state()
         workers, client = self._machine.workers(), self._machine.client
-        healing = threading.Thread(target=lambda: self._machine.call(client.heal))
+        healing = threading.Thread(target=client.heal)
         healing.start()
-        new = self._wait_for_new(workers, AGREE_S_MAX, meanwhile=healing)
+        new = self._wait_for_new(workers, WAIT_S_MAX, meanwhile=healing)
         self._second_kill(strike, -1, new)
         healing.join(MET_S_MAX)
         assert not healing.is_alive()
@@ -207,11 +212,12 @@ class Trouble:
     def _stop(self, strike: Strike) -> list[FaultRecord] | None:
         before = self._state()
         pid = self._victim(before, strike.chip_share)
-        if pid is None or self._machine.size.silence_s is None:
+        if pid is None:
             return None
         os.kill(pid, signal.SIGSTOP)
         records = self._lost(before, 1)
-        self._wait_until(lambda: not psutil.pid_exists(pid), f"process {pid} is stopped for ever")
+        # The process of a chip that is given up is ended, although it answers no polite word.
+        self._wait_until(lambda: not _runs(pid), f"process {pid} is stopped for ever")
         return records
 
     def _lose_node(self, strike: Strike) -> list[FaultRecord] | None:
@@ -226,6 +232,10 @@ class Trouble:
         assert len(records) >= gone  # and spares that were to start there
         self._clients.wait_for(ANSWERS_AFTER)
         cluster.start_other()
+        self._machine.client.heal()
+        self._wait_until(
+            lambda: self._machine.chips_of_other_node() == gone, "chips start on the node again"
+        )
         return records
 
     def _hand_over(self, strike: Strike) -> list[FaultRecord] | None:
@@ -233,9 +243,10 @@ class Trouble:
             return None
         self._heal(Heal.ALL, [])
         client = self._machine.client
-        state = self._machine.call(client.day_night)
+        state = client.day_night()
+        self._before_lease = set(self._machine.chips())
         group = state.groups[int(strike.chip_share * len(state.groups))]
-        report = self._machine.call(lambda: client.drain(group.chips, grace_s=0.05))
+        report = client.drain(group.chips, grace_s=0.05)
         lease = report.lease or self._wait_for_lease(group.chips)
         self._lease, self._strikes_in_lease = lease.number, 0
         self.figures.leases += 1
@@ -249,22 +260,25 @@ class Trouble:
     # --- what it takes --------------------------------------------------------------------------
 
     def _state(self) -> MachineState:
-        return self._machine.call(self._machine.client.state)
+        return self._machine.state()
 
     def _is_survivable(self, state: MachineState, chip: int) -> bool:
         fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
         client = self._machine.client
-        report = self._machine.call(lambda: client.inject(fault, dry_run=True))
+        report = client.inject(fault, dry_run=True)
         del state
         return report.survivable
 
     def _victim(self, state: MachineState, share: float) -> int | None:
         """A chip's process; None where the loss of a chip would not be survived."""
-        if self._lease is not None and self._lease_now(self._lease).phase != SERVING:
-            return None  # which processes serve, and which train, is not to be seen
+        chips = set(self._machine.chips())
+        if self._lease is not None:  # processes that came later may be the training job's
+            number = self._lease
+            self._wait_until(lambda: self._lease_now(number).phase in _AWAY, "chips leave")
+            chips = set(self._machine.chips()) & self._before_lease
         if not self._is_survivable(state, picked(seated(state), share)):
             return None
-        return picked(sorted(self._machine.chips()), share)
+        return picked(sorted(chips), share)
 
     def _wait_for_new(
         self, before: set[int], timeout_s: float, meanwhile: threading.Thread | None = None
@@ -296,8 +310,10 @@ class Trouble:
             assert record.fault.kind in (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP), record
         return records
 
-    def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        end_s = time.monotonic() + AGREE_S_MAX
+    def _wait_until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S_MAX
+    ) -> None:
+        end_s = time.monotonic() + timeout_s
         while not condition():
             self._clients.check()
             assert time.monotonic() < end_s, f"{what}\n{self._machine.server.log()[-3000:]}"
@@ -326,11 +342,19 @@ class Trouble:
             self._resume()
 
     def _resume(self) -> None:
-        number, self._lease = self._lease, None
+        number = self._lease
         assert number is not None
+        self._wait_until(lambda: self._has_trained(number), "a step of training")
+        self._lease = None
         if self._lease_now(number).phase != SERVING:  # or else it was called back by itself
-            self._machine.call(lambda: self._machine.client.resume(number))
+            self._machine.client.resume(number)
         self._wait_until(lambda: self._lease_now(number).phase == SERVING, "chips come back")
+
+    def _has_trained(self, number: int) -> bool:
+        """Whether the job has done something with the chips, or they have been called back."""
+        lease = self._lease_now(number)
+        steps = lease.training.steps if lease.training else 0
+        return steps > 0 or lease.phase == SERVING
 
     def _heal(self, heal: Heal, records: Sequence[FaultRecord]) -> None:
         state = self._state()
@@ -338,14 +362,14 @@ class Trouble:
         if broken > BROKEN_MAX * self._machine.size.chips and self._lease is None:
             heal = Heal.ALL
         client = self._machine.client
-        if heal is Heal.ALL:
-            self._machine.call(client.heal)
+        if heal is Heal.ALL or (heal is Heal.THIS and len(records) > HEALED_ONE_BY_ONE):
+            client.heal()
         elif heal is Heal.THIS:
             for record in records:
                 fault = record.fault
                 chip = fault.chip if fault.chip >= 0 else None
                 rack = fault.rack if fault.rack >= 0 else None
-                self._machine.call(lambda chip=chip, rack=rack: client.heal(chip=chip, rack=rack))
+                client.heal(chip=chip, rack=rack)
         if heal is not Heal.NOTHING:
             self._clients.wait_for(ANSWERS_AFTER)
 
@@ -368,15 +392,16 @@ class Trouble:
         def counted() -> tuple[int, int]:
             faults = self._state().faults
             mine = [faults[number - 1].recovery for number in numbers]
-            moved = read_page(self._machine.url).count(MOVED) - before
+            moved = read_page(self._machine.url).moved - before
             return moved, sum(each.requests_moved for each in mine if each)
 
         if self._lease is None:  # or else the hand-over moves some too
             self._wait_until(lambda: len(set(counted())) == 1, f"moved, credited: {counted()}")
-        for number in numbers:
-            record = self._state().faults[number - 1]
+        faults = self._state().faults
+        for record in (faults[number - 1] for number in numbers):
             for name in requests_named(record):
-                assert self._clients.was_under_way(name, since_s=since_s), (name, record)
+                since_s_least = since_s - HANG_UP_S_MAX
+                assert self._clients.was_under_way(name, since_s=since_s_least), (name, record)
             if record.fault.kind is FaultKind.SLOW_CHIP:
                 assert record.recovery is not None
                 assert record.recovery.requests_moved == 0, record
@@ -389,7 +414,7 @@ class Trouble:
         """Repair everything, let every request end, and close the books."""
         if self._lease is not None:
             self._resume()
-        self._machine.call(self._machine.client.heal)
+        self._machine.client.heal()
         self._clients.wait_for(ANSWERS_AFTER)
         self._clients.pause()
         self._wait_until(self._is_whole, "the machine is whole")
@@ -405,7 +430,7 @@ class Trouble:
             return not failure
 
         with contextlib.suppress(AssertionError):
-            self._wait_until(closes, "the books close")
+            self._wait_until(closes, "the books close", timeout_s=30.0)
         if failure:
             raise failure[0]
         self.figures.rests += 1
@@ -413,7 +438,7 @@ class Trouble:
 
     def _is_whole(self) -> bool:
         """Whether all ranks are up: one that was repaired may have to be warmed up."""
-        self._machine.call(self._machine.client.heal)
+        self._machine.client.heal()
         return all(rank.up for rank in self._state().ranks)
 
     def _close_books(self) -> None:
@@ -425,4 +450,11 @@ class Trouble:
         faults = [each.recovery for each in state.faults if each.recovery]
         self.figures.faults = len(state.faults)
         self.figures.moved_requests = sum(each.requests_moved for each in faults)
+        self.figures.training_steps = sum(x.training.steps for x in state.leases if x.training)
         self.figures.lease_moved_requests = sum(x.moved_requests for x in state.leases)
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
