@@ -277,13 +277,11 @@ def test_a_message_that_grows_when_it_is_unpacked_is_measured_unpacked() -> None
 def test_a_call_that_sends_several_messages_ends_well_when_it_is_silent() -> None:
     async def check(at: GrpcDoor) -> None:
         method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-        calls = [at.channel.stream_stream(method)() for _ in range(6)]
-        for _ in range(2):
-            await calls[0].write(b"\x3a\x00")  # list_services
-            assert b"ServerReflection" in await calls[0].read()
-        for call in calls[1:]:
-            await call.write(b"\x3a\x00")
-            assert b"ServerReflection" in await call.read()
+        calls = []
+        for _ in range(6):
+            calls.append(at.channel.stream_stream(method)())
+            await calls[-1].write(b"\x3a\x00")  # list_services
+            assert b"ServerReflection" in await calls[-1].read()
         for call in calls:
             assert await asyncio.wait_for(call.read(), 10.0) is grpc.aio.EOF
             assert await call.code() is Code.OK
@@ -314,7 +312,8 @@ def test_embeddings_and_kv_events_are_not_served_and_say_so() -> None:
 
 def test_calls_beside_generations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_guard, "CALLS_MAX", 8)
-    monkeypatch.setattr(message_turns, "STRANGER_HASTE_S", 5.0)  # none ends for the next one
+    for name in ("STREAM_WAIT_S", "STREAM_HASTE_S"):
+        monkeypatch.setattr(message_turns, name, 60.0)  # none ends for the next one
 
     async def check(at: GrpcDoor) -> None:
         reflect = at.channel.stream_stream(
@@ -324,11 +323,12 @@ def test_calls_beside_generations_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         for call in held:
             await call.write(b"\x3a\x00")  # list_services
 
-        async with asyncio.timeout(4.0):
+        async with asyncio.timeout(30.0):
             while True:  # until all have begun
                 asked = at.stub.GetModelInfo(pb.GetModelInfoRequest())
                 if await asked.code() is not Code.OK:
                     break
+                await asyncio.sleep(0.05)
         told_of = await failure(asked)
         for call in held:
             call.cancel()
