@@ -24,7 +24,7 @@ WINDOW_BYTES: Final = 16 * 2**10
 """What a call may send before it is its turn; the core would begin with 4 MiB, and grow that."""
 
 _CONNECTIONS_MAX: Final = 1_024
-_IDLE_MS: Final = 600_000
+_IDLE_MS: Final = 120_000
 """A connection without a call ends; a client makes another when it needs one."""
 
 _HANDSHAKE_MS: Final = 10_000
@@ -41,6 +41,8 @@ def connection_options(
         ("grpc.max_concurrent_streams", streams_max),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.http2.bdp_probe", 0),
+        # Who begins calls faster than others waits between them, not the others.
+        ("grpc.http2.max_requests_per_read", 1),
         ("grpc.max_allowed_incoming_connections", _CONNECTIONS_MAX),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),

@@ -42,14 +42,17 @@ KEY_TURNS: Final = 8
 """At a time, of one key. Each counts an eighth of what the key may have held until its message has
 come, and that as it is then."""
 
-KEY_CALLS_MAX: Final = 8_192
+KEY_CALLS_MAX: Final = 4_096
 """Of one key, that wait for a turn or have one."""
 
 STREAM_TURNS: Final = 2
 """At a time, of one key, for messages of calls that send several (reflection)."""
 
 STREAM_WAIT_S: Final = 5.0
-"""Wall seconds that such a call may be silent; STRANGER_HASTE_S while others wait."""
+"""Wall seconds that such a call may be silent while nobody waits behind it."""
+
+STREAM_HASTE_S: Final = 0.5
+"""The same while somebody does: the way there and back of an answer and the next question."""
 
 _RETRY_S: Final = 1.0
 
@@ -161,7 +164,7 @@ class MessageTurns:
     @asynccontextmanager
     async def of_stream(self, key: str) -> AsyncIterator[HeldMessage]:
         """A turn for the next message of a call that sends several; raises as the others."""
-        own = _Queue(STREAM_TURNS, STREAM_WAIT_S, STRANGER_HASTE_S)
+        own = _Queue(STREAM_TURNS, STREAM_WAIT_S, STREAM_HASTE_S)
         async with self._of_key(key, self._streams, own) as held:
             yield held
 

@@ -18,7 +18,7 @@ from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.admission.door_limits import DoorLimits
 from serving.admission.refusal import RefusalReason
-from serving.front_door.grpc.grpc_guard import CALLS_MAX
+from serving.front_door.grpc import grpc_guard, message_turns
 from serving.front_door.grpc.rpc_caller import ENGINE
 from tests.serving.front_door.grpc.grpc_doors import GrpcDoor, asking, failure, grpc_door, told
 from tests.serving.front_door.grpc.test_grpc_generate import ENDLESS, STEP_S, run, running
@@ -277,13 +277,11 @@ def test_a_message_that_grows_when_it_is_unpacked_is_measured_unpacked() -> None
 def test_a_call_that_sends_several_messages_ends_well_when_it_is_silent() -> None:
     async def check(at: GrpcDoor) -> None:
         method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-        calls = [at.channel.stream_stream(method)() for _ in range(6)]
-        for _ in range(2):
-            await calls[0].write(b"\x3a\x00")  # list_services
-            assert b"ServerReflection" in await calls[0].read()
-        for call in calls[1:]:
-            await call.write(b"\x3a\x00")
-            assert b"ServerReflection" in await call.read()
+        calls = []
+        for _ in range(6):
+            calls.append(at.channel.stream_stream(method)())
+            await calls[-1].write(b"\x3a\x00")  # list_services
+            assert b"ServerReflection" in await calls[-1].read()
         for call in calls:
             assert await asyncio.wait_for(call.read(), 10.0) is grpc.aio.EOF
             assert await call.code() is Code.OK
@@ -312,20 +310,25 @@ def test_embeddings_and_kv_events_are_not_served_and_say_so() -> None:
     run(check)
 
 
-def test_calls_beside_generations_are_bounded() -> None:
+def test_calls_beside_generations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_guard, "CALLS_MAX", 8)
+    for name in ("STREAM_WAIT_S", "STREAM_HASTE_S"):
+        monkeypatch.setattr(message_turns, name, 60.0)  # none ends for the next one
+
     async def check(at: GrpcDoor) -> None:
         reflect = at.channel.stream_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         )
-        held = [reflect() for _ in range(CALLS_MAX)]
+        held = [reflect() for _ in range(8)]
         for call in held:
             await call.write(b"\x3a\x00")  # list_services
 
-        async with asyncio.timeout(5.0):
-            while True:  # until all have begun; they end when they say nothing more
+        async with asyncio.timeout(30.0):
+            while True:  # until all have begun
                 asked = at.stub.GetModelInfo(pb.GetModelInfoRequest())
                 if await asked.code() is not Code.OK:
                     break
+                await asyncio.sleep(0.05)
         told_of = await failure(asked)
         for call in held:
             call.cancel()
