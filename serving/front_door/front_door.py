@@ -23,10 +23,12 @@ from serving.front_door.http.metrics_page import MetricsPage
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
 from serving.front_door.ingress_account import IngressAccount
-from serving.front_door.ingress_limits import IngressLimits
+from serving.front_door.ingress_limits import IngressLimits, Limit
+from serving.front_door.memory_return import MemoryReturn
 from serving.front_door.readiness import Readiness
 from serving.metrics.door_metrics import DoorMetrics
 from serving.metrics.host_meter import HostMeter
+from serving.metrics.ingress_metrics import IngressMetrics
 from serving.plugin.neuron_instance import instance_of
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
@@ -61,7 +63,7 @@ class FrontDoor:
         self.readiness = Readiness(engine, lambda: self.door.closed)
         admit_generation(engine, self.door)
         self.hardware = HardwareWatch(engine)
-        self.ingress = IngressAccount(IngressLimits.of(settings.body_bytes_max))
+        self.ingress = _ingress(settings)
 
     def before(self, app: App, *, missing: Collection[str] = ()) -> HttpDoor:
         """HTTP's door before vLLM's app; `missing` are its paths that the model cannot answer."""
@@ -99,6 +101,7 @@ class FrontDoor:
                 self._engine, server, self.door, drain_wall_s_max=self._settings.drain_wall_s_max
             ),
             KeyReload(self.keys),
+            MemoryReturn(),
         ]
         if self._settings.tls is not None:
             services.append(HttpCertificate(context, self._settings.tls))
@@ -114,3 +117,15 @@ class FrontDoor:
                 )
             )
         return services
+
+
+def _ingress(settings: FrontDoorSettings) -> IngressAccount:
+    """The account of what clients make this process hold, shown in its metrics."""
+    metrics = IngressMetrics(Limit)
+    account = IngressAccount(IngressLimits.of(settings.body_bytes_max), on_refusal=metrics.refused)
+    metrics.follow(
+        keyed_bytes=lambda: account.keyed_bytes,
+        stranger_bytes=lambda: account.stranger_bytes,
+        strangers=lambda: account.strangers,
+    )
+    return account

@@ -7,6 +7,7 @@ milliseconds. What a key's holder may hold is that key's own limit, so that it i
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from serving.front_door.ingress_limits import IngressLimits, Limit
@@ -37,14 +38,21 @@ class Holding:
 class IngressAccount:
     """The holdings of one server.
 
-    `refusals` counts what was refused or cut off, by the limit that was reached.
+    `refusals` counts what was refused or cut off, by the limit that was reached; `on_refusal` is
+    called for each.
     """
 
-    def __init__(self, limits: IngressLimits | None = None) -> None:
+    def __init__(
+        self,
+        limits: IngressLimits | None = None,
+        *,
+        on_refusal: Callable[[Limit], None] = lambda _: None,
+    ) -> None:
         self.limits: Final = limits or IngressLimits()
         self.stranger_bytes = 0
         self.keyed_bytes = 0
         self.refusals: Counter[Limit] = Counter()
+        self._on_refusal = on_refusal
         self._strangers: dict[Holding, None] = {}  # in the order in which they came
         self._key_bytes: Counter[str] = Counter()
 
@@ -118,6 +126,7 @@ class IngressAccount:
     def refuse(self, limit: Limit) -> Limit:
         """Count what was refused because of `limit`, and give it back."""
         self.refusals[limit] += 1
+        self._on_refusal(limit)
         return limit
 
     def check(self) -> None:

@@ -5,6 +5,8 @@ its end. The file starts one server; the last test ends it.
 import contextlib
 import secrets
 import signal
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -214,6 +216,30 @@ def test_what_is_too_long_is_refused_before_it_costs_anything(
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert details(raised.value)["BadRequest"].field_violations[0].field
     assert engine_work(doors) == (0, 0)
+
+
+def test_a_stranger_s_heads_and_bodies_take_no_memory_of_the_running_server(
+    doors: ClosedDoors, client: httpx.Client
+) -> None:
+    context = ssl.create_default_context(cafile=str(doors.authority_file))
+    process = psutil.Process(doors.server.pid)
+    before_bytes = process.memory_info().rss
+    body = b"content-length: 16000000\r\n\r\n" + b"x" * 15_999_999
+    for head, rest, status in (
+        (b"GET /livez HTTP/1.1\r\nhost: a\r\n", b"a: b\r\n" * 3_000_000, b"431"),
+        (b"POST /ping HTTP/1.1\r\nhost: a\r\n", body, b"200"),
+        (b"OPTIONS /v1/completions HTTP/1.1\r\nhost: a\r\n", body, b"405"),
+    ):
+        plain = socket.create_connection((HOST, doors.server.port), timeout=20.0)
+        with context.wrap_socket(plain, server_hostname=HOST) as connection:
+            with contextlib.suppress(OSError):  # it is closed while it is sent to
+                connection.sendall(head + rest)
+            with contextlib.suppress(OSError):  # the answer was reset with the connection
+                assert connection.recv(2**16).split()[1:2] in ([status], [])
+    assert process.memory_info().rss - before_bytes < 100_000_000
+    page = client.get("/metrics").text
+    assert 'ultraserve_ingress_refused_total{limit="head_fields"} 1.0' in page
+    assert 'ultraserve_ingress_refused_total{limit="unread_body"} 2.0' in page
 
 
 def test_a_deadline_frees_the_request_s_kv_at_once(doors: ClosedDoors) -> None:

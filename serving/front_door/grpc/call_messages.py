@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from serving.front_door.grpc.message_turns import HeldMessage
+from serving.front_door.grpc.message_turns import HeldMessage, MessageLate
 from serving.front_door.grpc.rpc_errors import CallRefused
 from serving.front_door.grpc.unserved_call import message_in
 
@@ -50,13 +50,22 @@ class CallMessages:
             raise
 
     async def all(self) -> AsyncIterator[Any]:
-        """One after the other; raises CallRefused, also when the next one does not come in time."""
+        """One after the other; raises CallRefused. They end with the last that comes in time, as
+        if the client had ended them.
+        """
+        came_any = False
         while True:
-            async with self._turn() as held:
-                message = await anext(self._coming, None)
-                held.let_go()
+            try:
+                async with self._turn() as held:
+                    message = await anext(self._coming, None)
+                    held.let_go()
+            except MessageLate:
+                if came_any:
+                    return
+                raise
             if message is None:
                 return
+            came_any = True
             yield message.said()
 
 

@@ -141,7 +141,9 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             if keyless:
                 turn = partial(self._turns.of_stranger, context.peer())
             else:
-                turn = partial(self._turns.of_key, caller.client.name)
+                turns = self._turns
+                of_key = turns.of_stream if handler.request_streaming else turns.of_key
+                turn = partial(of_key, caller.client.name)
             messages = CallMessages(coming, turn, read(b""))
             asked = messages.all() if handler.request_streaming else messages
             await self._run(inner, asked, context, method=method, caller=caller)

@@ -31,11 +31,25 @@ STRANGER_WAIT_S: Final = 1.0
 STRANGER_HASTE_S: Final = 0.05
 """The same while somebody does."""
 
-STRANGER_CALLS_MAX: Final = 256
-"""That wait for a turn or have one; each may hold a stream's window."""
+STRANGER_CALLS_MAX: Final = 1_024
+"""That wait for a turn or have one, over all connections; each may hold a stream's window. For one
+more the last call goes of the connection that has most."""
+
+CONNECTION_CALLS_MAX: Final = 128
+"""Of one connection's."""
+
+KEY_TURNS: Final = 8
+"""At a time, of one key. Each counts an eighth of what the key may have held until its message has
+come, and that as it is then."""
 
 KEY_CALLS_MAX: Final = 8_192
-"""Of one key."""
+"""Of one key, that wait for a turn or have one."""
+
+STREAM_TURNS: Final = 2
+"""At a time, of one key, for messages of calls that send several (reflection)."""
+
+STREAM_WAIT_S: Final = 5.0
+"""Wall seconds that such a call may be silent; STRANGER_HASTE_S while others wait."""
 
 _RETRY_S: Final = 1.0
 
@@ -48,10 +62,10 @@ class HeldMessage:
         self._holding = holding
 
     def has_come(self, size_bytes: int) -> None:
-        """Count what it really is; a small one no more."""
+        """Count what it really is, or what was counted if that is less; a small one no more."""
         if size_bytes < LARGE_BYTES:
             self.let_go()
-        else:
+        elif size_bytes < self._holding.held_bytes:
             self._account.release(self._holding, self._holding.held_bytes - size_bytes)
 
     def let_go(self) -> None:
@@ -59,11 +73,19 @@ class HeldMessage:
         self._account.leave(self._holding)
 
 
+class MessageLate(CallRefused):
+    """The message did not come in the time of its turn."""
+
+
 @dataclass(slots=True)
 class _Queue:
-    """Calls of one sort, the first first, and how many turns there are."""
+    """Calls of one sort, the first first, how many turns there are, and a turn's wall seconds:
+    while nobody waits, and while somebody does.
+    """
 
     turns: int
+    wait_s: float
+    haste_s: float
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
     reading: dict[asyncio.Timeout, float] = field(default_factory=dict)  # since when
     taken: int = 0
@@ -79,15 +101,16 @@ class MessageTurns:
     def __init__(self, account: IngressAccount, *, message_bytes_max: int) -> None:
         limits = account.limits
         self._account = account
-        self._key_bytes = message_bytes_max
+        self._key_bytes = min(message_bytes_max, limits.key_bytes_max // KEY_TURNS)
         self._stranger_bytes = min(
             message_bytes_max, limits.stranger_bytes_max // (STRANGER_TURNS + 1)
         )
-        self._key_turns = max(1, limits.key_bytes_max // message_bytes_max)
         self._key_wait_s = limits.time_s(message_bytes_max)
-        self._strangers = _Queue(STRANGER_TURNS)
+        self._key_haste_s = limits.body_wait_s
+        self._strangers = _Queue(STRANGER_TURNS, STRANGER_WAIT_S, STRANGER_HASTE_S)
         self._connections: dict[str, _Queue] = {}
         self._keys: dict[str, _Queue] = {}
+        self._streams: dict[str, _Queue] = {}
 
     @asynccontextmanager
     async def of_stranger(self, connection: str) -> AsyncIterator[HeldMessage]:
@@ -95,14 +118,16 @@ class MessageTurns:
 
         Raises CallRefused: there are too many such calls, or the message did not come in time.
         """
-        own = self._connections.setdefault(connection, _Queue(1))
+        own = self._connections.setdefault(connection, _Queue(1, STRANGER_WAIT_S, STRANGER_WAIT_S))
         try:
-            if sum(each.calls for each in self._connections.values()) >= STRANGER_CALLS_MAX:
+            if own.calls >= CONNECTION_CALLS_MAX:
                 raise self._refused(Limit.CALLS)
+            if sum(each.calls for each in self._connections.values()) >= STRANGER_CALLS_MAX:
+                self._make_room()
             async with (
                 self._turn(own),
                 self._turn(self._strangers),
-                self._time(self._strangers, STRANGER_WAIT_S) as time,
+                self._time(self._strangers) as time,
             ):
                 holding = self._account.arrive(_Reading(time))
                 if (limit := self._account.hold(holding, self._stranger_bytes)) is not None:
@@ -116,17 +141,39 @@ class MessageTurns:
             if not own.calls:
                 self._connections.pop(connection, None)
 
+    def _make_room(self) -> None:
+        """Refuse the last call of the connection that has most, which waits there."""
+        most = max(self._connections.values(), key=lambda each: len(each.waiting))
+        if not most.waiting:
+            raise self._refused(Limit.CALLS)
+        most.waiting.pop().set_exception(self._refused(Limit.CALLS))
+
     @asynccontextmanager
     async def of_key(self, key: str) -> AsyncIterator[HeldMessage]:
         """A turn for a call of the holder of `key`; a large message is counted beyond the block.
 
         Raises CallRefused, as `of_stranger`.
         """
-        own = self._keys.setdefault(key, _Queue(self._key_turns))
+        own = _Queue(KEY_TURNS, self._key_wait_s, self._key_haste_s)
+        async with self._of_key(key, self._keys, own) as held:
+            yield held
+
+    @asynccontextmanager
+    async def of_stream(self, key: str) -> AsyncIterator[HeldMessage]:
+        """A turn for the next message of a call that sends several; raises as the others."""
+        own = _Queue(STREAM_TURNS, STREAM_WAIT_S, STRANGER_HASTE_S)
+        async with self._of_key(key, self._streams, own) as held:
+            yield held
+
+    @asynccontextmanager
+    async def _of_key(
+        self, key: str, queues: dict[str, _Queue], first: _Queue
+    ) -> AsyncIterator[HeldMessage]:
+        own = queues.setdefault(key, first)
         try:
             if own.calls >= KEY_CALLS_MAX:
                 raise self._refused(Limit.CALLS)
-            async with self._turn(own), self._time(own, self._key_wait_s):
+            async with self._turn(own), self._time(own):
                 holding = self._account.open(key)
                 if (limit := self._account.hold(holding, self._key_bytes)) is not None:
                     raise self._refused(limit, is_counted=True)
@@ -138,7 +185,7 @@ class MessageTurns:
                     raise
         finally:
             if not own.calls:
-                self._keys.pop(key, None)
+                queues.pop(key, None)
 
     @asynccontextmanager
     async def _turn(self, queue: _Queue) -> AsyncIterator[None]:
@@ -156,12 +203,12 @@ class MessageTurns:
         """Wait to be the first of those who have no turn; it has one then."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.waiting.append(turn)
-        if queue is self._strangers:
-            _hurry(queue)
+        _hurry(queue)
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # given, and not taken up any more
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                # It was given, and is not taken up any more.
                 queue.taken -= 1
                 _wake(queue)
             else:
@@ -170,12 +217,12 @@ class MessageTurns:
             raise
 
     @asynccontextmanager
-    async def _time(self, queue: _Queue, wait_s: float) -> AsyncIterator[asyncio.Timeout]:
+    async def _time(self, queue: _Queue) -> AsyncIterator[asyncio.Timeout]:
         now_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(now_s + wait_s) as time:
+            async with asyncio.timeout_at(now_s + queue.wait_s) as time:
                 queue.reading[time] = now_s
-                if queue is self._strangers and queue.waiting:
+                if queue.waiting:
                     _hurry(queue)
                 try:
                     yield time
@@ -184,7 +231,7 @@ class MessageTurns:
         except TimeoutError:
             if not time.expired():
                 raise
-            raise self._refused(Limit.MESSAGE_TIME) from None
+            raise MessageLate(self._refused(Limit.MESSAGE_TIME).failure) from None
 
     def _refused(self, limit: Limit, *, is_counted: bool = False) -> CallRefused:
         if not is_counted:
@@ -224,7 +271,7 @@ def _wake(queue: _Queue) -> None:
 def _hurry(queue: _Queue) -> None:
     """Somebody waits: who reads has little time from its beginning on."""
     for time, since_s in queue.reading.items():
-        until_s = since_s + STRANGER_HASTE_S
+        until_s = since_s + queue.haste_s
         if (when_s := time.when()) is not None and when_s > until_s:
             time.reschedule(until_s)
 

@@ -256,7 +256,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_refused = True
         if self.transport.is_closing():
             return
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.cycle is not None and not (self.cycle.response_complete and self._in_head):
             self.transport.close()
             return
         self.transport.write(raw_answer(limit))
@@ -277,7 +277,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not cycle.response_complete:
             return  # another request was sent behind the one that is answered
         cycle.body = bytearray()
-        cycle.scope = self.scope = self.headers = None  # type: ignore[assignment]
+        cycle.scope = self.scope = None  # type: ignore[assignment]
+        self.headers = []
         self._heads_bytes = 0
         if self._holding is not None and not self._is_refused:
             self._hold()

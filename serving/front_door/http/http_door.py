@@ -32,7 +32,7 @@ from serving.front_door.http.asgi import App, Headers, Receive, Scope, Send, hea
 from serving.front_door.http.http_access import client_of, is_open, may_enter
 from serving.front_door.http.http_errors import HttpRefused, answer, error_of
 from serving.front_door.http.http_exchange import TOOK_TOO_LONG, HttpExchange
-from serving.front_door.http.json_body import check_json
+from serving.front_door.http.json_body import check_json, refuse_values
 from serving.front_door.http.missing_apis import missing_api
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.rate_headers import rate_headers
@@ -153,6 +153,7 @@ class HttpDoor:
         said: WorkClass | None,
     ) -> None:
         """As `_pass`, once the body has come."""
+        refuse_values(body)
         if not generates(scope["method"], path):
             check_json(scope, body)
             await self._run(scope, exchange_of(body=body, headers=headers))

@@ -100,21 +100,25 @@ class BodyReader:
             raise
 
     async def _read(self, receive: Receive, holding: Holding) -> bytes:
-        parts: list[bytes] = []
+        body = bytearray()  # one piece that grows: thousands of them would leave holes behind
         clock: Callable[[], float] = asyncio.get_running_loop().time
         began_s = clock()
         while True:
-            until_s = began_s + self._limits.time_s(holding.held_bytes)
+            until_s = began_s + self._limits.time_s(len(body))
             message = await self._within(until_s - clock(), receive)
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            parts.append(bytes(message.get("body", b"")))
-            limit = self.account.hold(holding, len(parts[-1]))
-            self._refuse_size(sum(map(len, parts)) if limit else holding.held_bytes)
+            part = message.get("body", b"")
+            self._refuse_size(len(body) + len(part))
+            limit = self.account.hold(holding, len(part))
             if limit is not None:
                 raise HttpRefused(_NO_ROOM[limit])
-            if not message.get("more_body", False):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+            more = message.get("more_body", False)
+            if not more and not body:
+                return bytes(part)
+            body += part
+            if not more:
+                return bytes(body)
 
     async def _within(self, wait_s: float, receive: Receive) -> dict[str, Any]:
         try:

@@ -6,6 +6,7 @@ from serving.metrics.families.chips import CHIPS
 from serving.metrics.families.door import DOOR
 from serving.metrics.families.engine import ENGINE
 from serving.metrics.families.family import Family
+from serving.metrics.families.ingress import INGRESS
 from serving.metrics.families.neuron import NEURON
 from serving.metrics.families.partition import PARTITION
 
@@ -14,6 +15,7 @@ GROUPS: Final[dict[str, tuple[Family, ...]]] = {
     "The partition": PARTITION,
     "Each chip": CHIPS,
     "The door": DOOR,
+    "What clients make it hold": INGRESS,
     "neuron-monitor's": NEURON,
 }
 FAMILIES: Final = tuple(family for families in GROUPS.values() for family in families)

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from prometheus_client import CollectorRegistry
 
 from emulator.errors import ConfigError
 from serving.front_door.ingress_account import Holding, IngressAccount
 from serving.front_door.ingress_limits import IngressLimits, Limit
+from serving.metrics.ingress_metrics import IngressMetrics
 
 LIMITS = IngressLimits(
     strangers_max=3, stranger_bytes_max=100, key_bytes_max=60, total_bytes_max=90
@@ -74,6 +76,30 @@ def test_what_a_stranger_holds_goes_with_it_to_its_key() -> None:
     assert (account.stranger_bytes, account.bytes_of("alice")) == (0, 50)
     account.authenticate(holding, "bob")
     assert (account.bytes_of("alice"), account.bytes_of("bob")) == (0, 50)
+
+
+def test_what_is_held_and_refused_is_in_the_metrics() -> None:
+    registry = CollectorRegistry()
+    metrics = IngressMetrics(Limit, registry)
+    account = IngressAccount(LIMITS, on_refusal=metrics.refused)
+    metrics.follow(
+        keyed_bytes=lambda: account.keyed_bytes,
+        stranger_bytes=lambda: account.stranger_bytes,
+        strangers=lambda: account.strangers,
+    )
+    account.hold(account.arrive(Owner()), 7)
+    alice = account.open("alice")
+    account.hold(alice, 60)
+    account.hold(alice, 1)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"ultraserve_ingress_{name}", labels)
+
+    assert value("held_bytes", credential="none") == 7
+    assert value("held_bytes", credential="key") == 60
+    assert value("unauthenticated_connections") == 1
+    assert value("refused_total", limit="key_bytes") == 1
+    assert value("refused_total", limit="head_bytes") == 0
 
 
 @given(st.integers(min_value=0, max_value=2**30))

@@ -286,8 +286,9 @@ def test_a_connection_outlives_the_wait_of_the_batch_work_on_it() -> None:
         message_bytes_max=1, wall_s_max=60.0, queue_wall_s_max=600.0, context_tokens=1
     )
 
-    options = dict(server_options(limits))
+    options = dict(server_options(limits, streams_max=7))
 
+    assert options["grpc.max_concurrent_streams"] == 7
     assert options["grpc.max_connection_age_ms"] == 60_000
     assert options["grpc.max_connection_age_grace_ms"] == 660_000
 
@@ -303,7 +304,8 @@ def test_a_timeout_inside_of_a_call_is_not_taken_for_the_end_of_its_time() -> No
         )
         guard = GrpcGuard(at.engine, door=at.door, keys=KeyRing(), limits=limits)
         asked = asked_of(asking(), Client(), WorkClass.INTERACTIVE, context_tokens=512)
+        context: Any = SimpleNamespace(write=None)
         with pytest.raises(TimeoutError, match="something else"):
-            await guard._answered(inner, asked, SimpleNamespace(write=None))  # type: ignore[arg-type]
+            await guard._answered(inner, asked, context, SimpleNamespace())  # type: ignore[arg-type]
 
     run(check)

@@ -274,6 +274,25 @@ def test_a_message_that_grows_when_it_is_unpacked_is_measured_unpacked() -> None
     run(check, body_bytes_max=10_000)
 
 
+def test_a_call_that_sends_several_messages_ends_well_when_it_is_silent() -> None:
+    async def check(at: GrpcDoor) -> None:
+        method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        calls = [at.channel.stream_stream(method)() for _ in range(6)]
+        for _ in range(2):
+            await calls[0].write(b"\x3a\x00")  # list_services
+            assert b"ServerReflection" in await calls[0].read()
+        for call in calls[1:]:
+            await call.write(b"\x3a\x00")
+            assert b"ServerReflection" in await call.read()
+        for call in calls:
+            assert await asyncio.wait_for(call.read(), 10.0) is grpc.aio.EOF
+            assert await call.code() is Code.OK
+        generated = await told(at.stub.Generate(asking()))
+        assert generated[-1].complete.finish_reason == "length"
+
+    run(check)
+
+
 def test_a_method_that_is_not_there_is_told_with_details() -> None:
     async def check(at: GrpcDoor) -> None:
         for method in ("/no.such.Service/Call", f"{ENGINE}NoSuchMethod"):
@@ -301,9 +320,13 @@ def test_calls_beside_generations_are_bounded() -> None:
         held = [reflect() for _ in range(CALLS_MAX)]
         for call in held:
             await call.write(b"\x3a\x00")  # list_services
-            await call.read()
 
-        told_of = await failure(at.stub.GetModelInfo(pb.GetModelInfoRequest()))
+        async with asyncio.timeout(5.0):
+            while True:  # until all have begun; they end when they say nothing more
+                asked = at.stub.GetModelInfo(pb.GetModelInfoRequest())
+                if await asked.code() is not Code.OK:
+                    break
+        told_of = await failure(asked)
         for call in held:
             call.cancel()
 

@@ -90,18 +90,38 @@ def test_a_message_without_a_key_has_a_second_when_nobody_waits() -> None:
     run(use)
 
 
-def test_strangers_that_are_too_many_are_refused() -> None:
+def test_calls_of_one_connection_that_are_too_many_are_refused() -> None:
     async def use(books: Books) -> None:
         calls = [
-            asyncio.ensure_future(books.read(books.turns.of_stranger(str(number)), seconds=9.0))
-            for number in range(message_turns.STRANGER_CALLS_MAX)
+            asyncio.ensure_future(books.read(books.turns.of_stranger("a"), seconds=9.0))
+            for _ in range(message_turns.CONNECTION_CALLS_MAX)
         ]
         await asyncio.sleep(0.01)
         with pytest.raises(CallRefused, match="too many calls"):
-            await books.read(books.turns.of_stranger("one more"))
+            await books.read(books.turns.of_stranger("a"))
+        await asyncio.wait_for(books.read(books.turns.of_stranger("b")), 0.5)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
+
+    run(use)
+
+
+def test_for_one_call_too_many_the_connection_that_has_most_loses_its_last() -> None:
+    async def use(books: Books) -> None:
+        calls = {
+            (connection, number): asyncio.ensure_future(
+                books.read(books.turns.of_stranger(connection), seconds=0.0005)
+            )
+            for connection in "abcdefghi"
+            for number in range(message_turns.CONNECTION_CALLS_MAX - (connection == "a"))
+        }
+        ends = await asyncio.gather(*calls.values(), return_exceptions=True)
+        refused = [
+            call for call, end in zip(calls, ends, strict=True) if isinstance(end, CallRefused)
+        ]
+        assert len(refused) == 9 * message_turns.CONNECTION_CALLS_MAX - 1 - 1_024
+        assert all(number > 64 for _, number in refused)
 
     run(use)
 
@@ -113,7 +133,8 @@ def test_a_key_s_turns_are_as_many_messages_as_it_may_have_held_and_nobody_else_
             for _ in range(10)
         ]
         await asyncio.sleep(0.01)
-        assert books.reading == 4  # of 16 MiB each
+        assert books.reading == message_turns.KEY_TURNS
+        assert books.account.bytes_of("alice") == 4 * MESSAGE_BYTES
         await asyncio.wait_for(books.read(books.turns.of_key("bob")), 0.1)
         await asyncio.gather(*slow)
 
@@ -135,7 +156,7 @@ def test_a_large_message_is_counted_until_it_is_let_go_and_a_small_one_until_it_
 def test_bodies_of_the_same_key_count_against_its_messages() -> None:
     async def use(books: Books) -> None:
         body = books.account.open("alice")
-        assert books.account.hold(body, 60 * 2**20) is None
+        assert books.account.hold(body, 63 * 2**20) is None
         with pytest.raises(CallRefused, match="with this key"):
             await books.read(books.turns.of_key("alice"))
         books.account.leave(body)

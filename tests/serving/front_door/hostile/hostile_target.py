@@ -15,6 +15,7 @@ from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.front_door.ingress_account import IngressAccount
 from serving.front_door.ingress_limits import IngressLimits
+from serving.front_door.memory_return import MemoryReturn
 from tests.serving.front_door.grpc.grpc_doors import grpc_door
 from tests.serving.front_door.hostile.target import KEY
 from tests.serving.front_door.http.http_doors import http_server
@@ -30,8 +31,11 @@ async def serve() -> None:
         grpc_door(keys=keys, body_bytes_max=BODY_BYTES_MAX, ingress=account) as grpc,
     ):
         ports = {"http_port": int(http.url.rpartition(":")[2]), "grpc_port": grpc.server_port}
+        memory = MemoryReturn()
+        await memory.start()
         print(json.dumps(ports), flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        await memory.stop()
 
 
 if __name__ == "__main__":

@@ -146,6 +146,24 @@ def test_bodies_of_one_key_whose_last_byte_is_withheld(at: Target) -> None:
         assert answered(at, 1_000) in (200, 429)
 
 
+def test_bodies_of_one_key_that_are_many_times_their_size_when_they_are_read(at: Target) -> None:
+    bodies = (
+        b'{"model":"small-moe","prompt":' + b"[" + b"[]," * 5_000_000 + b"0]}",
+        b'{"model":"small-moe","prompt":' + b"[" * 8_000_000 + b"]" * 8_000_000 + b"}",
+        b'{"model":"small-moe","prompt":[' + b'"a",' * 4_000_000 + b'"a"]}',
+        b'{"model":"small-moe","prompt":"' + b"a b " * 4_000_000 + b'"}',
+    )
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n%s: %s\r\nconnection: close\r\n" % BEARER
+    head += b"content-type: application/json\r\n"
+    with costs(at, KEY_MIB), contextlib.ExitStack() as held:
+        for body in bodies * 3:
+            connection = held.enter_context(contextlib.closing(connected(at)))
+            pushed(connection, head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        connection.settimeout(30.0)
+        assert connection.recv(2**16).startswith((b"HTTP/1.1 4", b"HTTP/1.1 200"))
+        assert answered(at) == 200
+
+
 def test_connections_that_say_half_a_head_and_nothing(at: Target) -> None:
     with costs(at, STRANGER_MIB), contextlib.ExitStack() as held:
         for number in range(1_500):

@@ -344,8 +344,32 @@ def test_a_websocket_needs_a_key_and_then_has_no_limit_of_these() -> None:
     run(use)
 
 
+def test_an_upgrade_to_what_is_not_offered_is_a_request_like_any_other() -> None:
+    upgrade = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+
+    async def use(server: Server) -> None:
+        first = GET + KEYED + upgrade + b"\r\n"
+        answer = await server.answer(first, GET + b"connection: close\r\n\r\n", pause_s=0.1)
+        assert answer.count(b"HTTP/1.1 200 OK") == 2
+        assert server.account.refusals == {}
+
+    run(use)
+
+
+def test_what_comes_after_an_answer_to_half_a_body_ends_the_connection_without_another() -> None:
+    head = b"POST /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+    async def use(server: Server) -> None:
+        for rest in (b"no chunk\r\n", b"0\r\na: b\r\n\r\n"):
+            answer = await server.answer(head, rest, pause_s=0.1)
+            assert answer.count(b"HTTP/1.1") == 1
+
+    run(use)
+
+
 def test_vllm_s_flags_about_heads_hold_when_they_are_given() -> None:
     config = uvicorn.Config(App(), lifespan="off")
+    config.load()
     ingress = HttpIngress(IngressAccount(), key_of)
     for flags, expected in (
         ({}, (64 * 2**10, 256)),

@@ -16,6 +16,7 @@ from serving.admission.door_limits import DoorLimits
 from serving.admission.entry import Outcome
 from serving.admission.refusal import RefusalReason
 from serving.admission.work import Client, Work, WorkClass
+from serving.front_door.ingress_limits import IngressLimits
 from tests.serving.front_door.http.http_doors import MODEL, HttpServer, http_server
 
 SECRET = "us-0123456789012345678901234567890123456789"
@@ -283,7 +284,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
         assert answer.startswith(b"HTTP/1.1 408 ")
         writer.close()
 
-    run(use, body_wait_s=0.05)
+    run(use, ingress_limits=IngressLimits(body_wait_s=0.05))
 
 
 def test_what_is_not_served_says_so() -> None:
@@ -364,7 +365,7 @@ def test_a_connection_that_is_cut_in_its_headers_or_body_leaves_nothing() -> Non
                 connection.sendall(text)
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.05)
-        assert server.bodies.held_bytes == 0
+        assert server.bodies.account.keyed_bytes == 0
         assert left(server) == {}
 
     run(use)
