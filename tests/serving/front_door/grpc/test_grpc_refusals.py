@@ -18,7 +18,7 @@ from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.admission.door_limits import DoorLimits
 from serving.admission.refusal import RefusalReason
-from serving.front_door.grpc.grpc_guard import CALLS_MAX
+from serving.front_door.grpc import grpc_guard, message_turns
 from serving.front_door.grpc.rpc_caller import ENGINE
 from tests.serving.front_door.grpc.grpc_doors import GrpcDoor, asking, failure, grpc_door, told
 from tests.serving.front_door.grpc.test_grpc_generate import ENDLESS, STEP_S, run, running
@@ -312,17 +312,20 @@ def test_embeddings_and_kv_events_are_not_served_and_say_so() -> None:
     run(check)
 
 
-def test_calls_beside_generations_are_bounded() -> None:
+def test_calls_beside_generations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_guard, "CALLS_MAX", 8)
+    monkeypatch.setattr(message_turns, "STRANGER_HASTE_S", 5.0)  # none ends for the next one
+
     async def check(at: GrpcDoor) -> None:
         reflect = at.channel.stream_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         )
-        held = [reflect() for _ in range(CALLS_MAX)]
+        held = [reflect() for _ in range(8)]
         for call in held:
             await call.write(b"\x3a\x00")  # list_services
 
-        async with asyncio.timeout(5.0):
-            while True:  # until all have begun; they end when they say nothing more
+        async with asyncio.timeout(4.0):
+            while True:  # until all have begun
                 asked = at.stub.GetModelInfo(pb.GetModelInfoRequest())
                 if await asked.code() is not Code.OK:
                     break
