@@ -24,7 +24,7 @@ from tests.attacks.verdict import (
     keeps,
 )
 
-BASELINE_WALL_S: Final = 1.5
+BASELINE_WALL_S: Final = 1.2
 FIRST_BASELINE_WALL_S: Final = 6.0
 HARMLESS_BYTES_PER_S_MAX: Final = 25_000_000
 END_WAIT_S: Final = 10.0
