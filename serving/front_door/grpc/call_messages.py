@@ -78,6 +78,7 @@ def reader(
         try:
             content = message_in(raw, deserialize or bytes, bytes_max=bytes_max, subject="engine")
         except CallRefused as refusal:
+            refusal.__traceback__ = None  # which has the message in it
             return ReadMessage(size_bytes=len(raw), refusal=refusal)
         return ReadMessage(size_bytes=len(raw), content=content)
 

@@ -42,7 +42,7 @@ KEY_TURNS: Final = 8
 """At a time, of one key. Each counts an eighth of what the key may have held until its message has
 come, and that as it is then."""
 
-KEY_CALLS_MAX: Final = 8_192
+KEY_CALLS_MAX: Final = 4_096
 """Of one key, that wait for a turn or have one."""
 
 STREAM_TURNS: Final = 2

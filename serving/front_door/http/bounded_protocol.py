@@ -166,8 +166,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         more_bytes = held_bytes - self._holding.held_bytes
         if more_bytes > 0:
             limit = self._account.hold(self._holding, more_bytes)
-            if limit is not None:
-                self._refuse(limit)
+            if limit is not None and self._holding.key is None:
+                self._refuse(limit)  # the app says it to who has a key: it has begun to answer
         elif more_bytes < 0:
             self._account.release(self._holding, -more_bytes)
 

@@ -6,7 +6,6 @@ reaches it.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final, Self
 
@@ -100,25 +99,33 @@ class BodyReader:
             raise
 
     async def _read(self, receive: Receive, holding: Holding) -> bytes:
+        began_s = asyncio.get_running_loop().time()
         body = bytearray()  # one piece that grows: thousands of them would leave holes behind
-        clock: Callable[[], float] = asyncio.get_running_loop().time
-        began_s = clock()
-        while True:
-            until_s = began_s + self._limits.time_s(len(body))
-            message = await self._within(until_s - clock(), receive)
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part = message.get("body", b"")
-            self._refuse_size(len(body) + len(part))
-            limit = self.account.hold(holding, len(part))
-            if limit is not None:
-                raise HttpRefused(_NO_ROOM[limit])
-            more = message.get("more_body", False)
-            if not more and not body:
-                return bytes(part)
-            body += part
-            if not more:
-                return bytes(body)
+        try:
+            while True:
+                part, more = await self._next(receive, holding, began_s, len(body))
+                if not more and not body:
+                    return part
+                body += part
+                if not more:
+                    return bytes(body)
+        finally:
+            body.clear()  # an exception keeps this frame until its client was answered
+
+    async def _next(
+        self, receive: Receive, holding: Holding, began_s: float, before_bytes: int
+    ) -> tuple[bytes, bool]:
+        """What comes next, and whether that is not all."""
+        until_s = began_s + self._limits.time_s(before_bytes)
+        message = await self._within(until_s - asyncio.get_running_loop().time(), receive)
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = bytes(message.get("body", b""))
+        self._refuse_size(before_bytes + len(part))
+        limit = self.account.hold(holding, len(part))
+        if limit is not None:
+            raise HttpRefused(_NO_ROOM[limit])
+        return part, bool(message.get("more_body", False))
 
     async def _within(self, wait_s: float, receive: Receive) -> dict[str, Any]:
         try:

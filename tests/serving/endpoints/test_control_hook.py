@@ -49,7 +49,9 @@ def address(monkeypatch: pytest.MonkeyPatch) -> ControlAddress:
 @pytest.fixture(autouse=True)
 def metrics_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has one door; this one has many."""
-    monkeypatch.setattr("serving.metrics.door_metrics.REGISTRY", CollectorRegistry())
+    registry = CollectorRegistry()
+    for module in ("door_metrics", "ingress_metrics"):
+        monkeypatch.setattr(f"serving.metrics.{module}.REGISTRY", registry)
 
 
 def with_doors(engine: Any) -> Any:
@@ -74,7 +76,7 @@ def give_state(app: FastAPI, engine: Any) -> FastAPI:
     """What vLLM sets on its app before it serves it."""
     app.state.engine_client = with_doors(engine)
     app.state.log_stats = False
-    config = SimpleNamespace(timeout_keep_alive=5)
+    config = SimpleNamespace(timeout_keep_alive=5, ssl=None)
     app.state.server = SimpleNamespace(should_exit=False, config=config)
     return app
 

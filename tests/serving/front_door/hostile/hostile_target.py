@@ -17,14 +17,14 @@ from serving.front_door.ingress_account import IngressAccount
 from serving.front_door.ingress_limits import IngressLimits
 from serving.front_door.memory_return import MemoryReturn
 from tests.serving.front_door.grpc.grpc_doors import grpc_door
-from tests.serving.front_door.hostile.target import KEY
+from tests.serving.front_door.hostile.target import KEY, OTHER_KEY
 from tests.serving.front_door.http.http_doors import http_server
 
 BODY_BYTES_MAX = 16 * 2**20
 
 
 async def serve() -> None:
-    keys = KeyRing(key_hashes=[hash_of(KEY)])
+    keys = KeyRing(key_hashes=[hash_of(KEY), hash_of(OTHER_KEY)])
     account = IngressAccount(IngressLimits.of(BODY_BYTES_MAX))
     async with (
         http_server(keys=keys, body_bytes_max=BODY_BYTES_MAX, account=account) as http,

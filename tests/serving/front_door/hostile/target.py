@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import psutil
 
 KEY = "sk-hostile-target-0123456789abcdef"
+OTHER_KEY = "sk-hostile-target-of-an-honest-client"
 MIB = 2**20
 
 
