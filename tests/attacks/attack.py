@@ -30,7 +30,7 @@ class Budget:
     connections: int = 1
     sent_bytes: int = 80_000_000
     bytes_per_s: int = 25_000_000
-    wall_s: float = 3.0
+    wall_s: float = 2.5
 
     def __post_init__(self) -> None:
         for name in ("connections", "sent_bytes", "bytes_per_s", "wall_s"):

@@ -1,6 +1,7 @@
 """How the results are shown: a line for each attack as soon as it is over."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,11 +23,11 @@ def line(cells: Sequence[str]) -> str:
 
 
 def row(trials: Sequence[Trial]) -> str:
-    """What became of one attack; figures are of the trial whose latency was worst."""
+    """What became of one attack; growth is the largest, latency the median trial's."""
     shown = max(trials, key=lambda trial: (trial.measured.growth_bytes, worst_ratio(trial)))
     measured = shown.measured
     growth_bytes = max(trial.measured.growth_bytes for trial in trials)
-    ratio = min(worst_ratio(trial) for trial in trials)
+    ratio = statistics.median_low([worst_ratio(trial) for trial in trials])
     kept = measured.kept_bytes / MEGABYTE
     back = f"{measured.given_back_s:.0f} s" if measured.given_back_s < 60 else f"-{kept:,.0f} MB"
     return line(

@@ -9,7 +9,7 @@ from tests.attacks.attack import Attack, Budget
 from tests.attacks.attacker import Attacker
 from tests.attacks.http1 import BODY_BYTES, COMPLETIONS, ask, head, post
 
-WITHHELD = Budget(connections=68, sent_bytes=1_200_000_000, bytes_per_s=200_000_000, wall_s=10.0)
+WITHHELD = Budget(connections=68, sent_bytes=1_200_000_000, bytes_per_s=200_000_000, wall_s=8.0)
 CHUNKED = "transfer-encoding: chunked"
 
 

@@ -20,7 +20,7 @@ from tests.attacks.http2 import (
     settings,
 )
 
-UNFINISHED = Budget(connections=1, sent_bytes=1_400_000_000, bytes_per_s=250_000_000, wall_s=10.0)
+UNFINISHED = Budget(connections=1, sent_bytes=1_400_000_000, bytes_per_s=250_000_000, wall_s=7.0)
 FAST = Budget(connections=40, sent_bytes=20_000_000, bytes_per_s=5_000_000)
 
 

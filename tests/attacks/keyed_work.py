@@ -13,7 +13,7 @@ from tests.attacks.http1 import CHAT, COMPLETIONS, ask, completion, post
 
 VALUES: Final = 50_000
 FEW = Budget(connections=60, sent_bytes=400_000_000, bytes_per_s=30_000_000, wall_s=4.0)
-COMPILED = replace(FEW, wall_s=7.0)
+COMPILED = replace(FEW, wall_s=6.0)
 
 Made = Callable[[int], dict[str, Any]]
 """A body's fields for the so-manieth request: each is another, so that no cache answers it."""

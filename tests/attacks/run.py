@@ -13,7 +13,13 @@ from tests.attacks.attacked_server import AttackedServer, attacked_server
 from tests.attacks.honest import Honest
 from tests.attacks.other_load import CpuUse, others_share
 from tests.attacks.server_memory import ServerMemory
-from tests.attacks.trial import Baselines, Trial, failures_of, settled, tried
+from tests.attacks.trial import (
+    Baselines,
+    Trial,
+    attack_until_decided,
+    failures_of,
+    needs_restart,
+)
 
 OTHERS_SHARE_SHOWN: Final = 0.2
 
@@ -33,19 +39,14 @@ class Session:
 
     def attacked(self, attack: Attack, seed: int) -> list[Trial]:
         """Attack until the trials decide."""
-        trials: list[Trial] = []
-        while not trials or not settled(trials):
-            trials.append(
-                tried(
-                    attack,
-                    self.server,
-                    self.memory,
-                    seed=seed + len(trials),
-                    honest=self.honest,
-                    baselines=self.baselines,
-                )
-            )
-        return trials
+        return attack_until_decided(
+            attack,
+            self.server,
+            self.memory,
+            seed=seed,
+            honest=self.honest,
+            baselines=self.baselines,
+        )
 
 
 def run(attacks: Sequence[Attack], *, seed: int) -> int:
@@ -88,6 +89,6 @@ def _on_one_server(
                     print(
                         f"    (other programs had {share:.0%} of the cores meanwhile)", flush=True
                     )
-            if any(trial.needs_restart for trial in trials):
+            if needs_restart(trials):
                 return done, failed
     return len(attacks), failed

@@ -12,6 +12,7 @@ from tests.attacks.verdict import (
     broken,
     corrected,
     failures,
+    is_decided,
     p99_s,
     slowed,
 )
@@ -32,7 +33,7 @@ STOOD = Measured(
 
 def test_what_is_just_within_every_limit_has_stood() -> None:
     assert SERVED.p99_ratio == 2.0
-    assert failures(STOOD) == []
+    assert failures([STOOD]) == []
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_what_is_just_within_every_limit_has_stood() -> None:
     ],
 )
 def test_each_criterion_fails_alone(changed: dict[str, object], line: str) -> None:
-    assert failures(replace(STOOD, **changed)) == [line]  # type: ignore[arg-type]
+    assert failures([replace(STOOD, **changed)]) == [line]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_client_that_is_slowed_over_one_protocol_fails(
     served = [replace(SERVED, protocol="grpc"), SERVED]
     served.insert(place, replace(SERVED, **changed))  # type: ignore[arg-type]
 
-    assert failures(replace(STOOD, served=served)) == [line]
+    assert failures([replace(STOOD, served=served)]) == [line]
 
 
 def test_a_key_may_have_twice_the_memory() -> None:
@@ -108,6 +109,38 @@ def test_latency_is_no_part_of_what_is_broken() -> None:
 
     assert broken(late) == []
     assert slowed(late) != []
+
+
+KEPT = replace(STOOD, kept_bytes=60 * MEGABYTE, given_back_s=60.0)
+LATE = replace(STOOD, served=[replace(SERVED, attacked_s=[1.0] * 100)])
+BROKEN = replace(STOOD, growth_bytes=101 * MEGABYTE)
+
+
+@pytest.mark.parametrize(
+    ("trials", "decided", "failed"),
+    [
+        ([STOOD], True, False),
+        ([BROKEN], True, True),
+        ([LATE], False, True),
+        ([LATE, LATE], True, True),
+        ([LATE, STOOD], False, False),
+        ([LATE, STOOD, STOOD], True, False),
+        ([LATE, STOOD, LATE], True, True),
+        ([KEPT], False, True),
+        ([KEPT, STOOD], True, False),
+        ([KEPT, KEPT], True, True),
+        ([LATE, KEPT], False, False),
+        ([LATE, KEPT, STOOD], True, False),
+        ([LATE, KEPT, KEPT], True, True),
+        ([LATE, BROKEN], True, True),
+        ([KEPT, BROKEN], True, True),
+    ],
+)
+def test_noise_and_a_first_use_need_a_second_trial(
+    trials: list[Measured], decided: bool, failed: bool
+) -> None:
+    assert is_decided(trials) == decided
+    assert bool(failures(trials)) == failed
 
 
 def test_a_stall_counts_the_requests_that_were_not_sent_meanwhile() -> None:

@@ -18,12 +18,13 @@ from tests.attacks.verdict import (
     KEPT_BYTES_MAX,
     Measured,
     Served,
-    broken,
     corrected,
-    slowed,
+    failures,
+    is_decided,
+    keeps,
 )
 
-BASELINE_WALL_S: Final = 1.5
+BASELINE_WALL_S: Final = 1.2
 FIRST_BASELINE_WALL_S: Final = 6.0
 HARMLESS_BYTES_PER_S_MAX: Final = 25_000_000
 END_WAIT_S: Final = 10.0
@@ -43,11 +44,6 @@ class Trial:
     answers: Answers
     attacked_wall_s: float
     honest_refusals: Sequence[str]
-
-    @property
-    def needs_restart(self) -> bool:
-        """Whether what the next attack is measured against is not the server as it began."""
-        return not self.measured.server_lives or self.measured.kept_bytes > KEPT_BYTES_MAX
 
 
 def heard(attack: Attack, server: AttackedServer, *, seed: int) -> Answers:
@@ -115,10 +111,11 @@ def tried(
     memory: ServerMemory,
     *,
     seed: int,
+    first_bytes: int,
     honest: Honest | None = None,
     baselines: Baselines | None = None,
 ) -> Trial:
-    """Attack once; without an honest client its latency is not looked at."""
+    """Attack once; growth is above `first_bytes`. Latency is looked at with an honest client."""
     if baselines is not None:
         baselines.measure(attack.budget.bytes_per_s)
     start_bytes = memory.begin()
@@ -139,7 +136,7 @@ def tried(
     )
     measured = Measured(
         needs_key=attack.needs_key,
-        growth_bytes=max(0, memory.largest_bytes - start_bytes),
+        growth_bytes=max(0, memory.largest_bytes - first_bytes),
         kept_bytes=kept_bytes,
         given_back_s=given_back_s,
         served=served,
@@ -156,21 +153,42 @@ def tried(
     )
 
 
-def settled(trials: Sequence[Trial]) -> bool:
-    """Whether these trials of one attack decide: of latency alone, two have to agree."""
-    if broken(trials[-1].measured):
-        return True
-    late = sum(bool(slowed(trial.measured)) for trial in trials)
-    return late == 0 or late >= 2 or len(trials) - late >= 2
+def attack_until_decided(
+    attack: Attack,
+    server: AttackedServer,
+    memory: ServerMemory,
+    *,
+    seed: int,
+    honest: Honest | None = None,
+    baselines: Baselines | None = None,
+) -> list[Trial]:
+    """Attack once, and again while that decides nothing; see `verdict.is_decided`."""
+    first_bytes = memory.now_bytes()
+    trials: list[Trial] = []
+    while not trials or not is_decided([trial.measured for trial in trials]):
+        trials.append(
+            tried(
+                attack,
+                server,
+                memory,
+                seed=seed + len(trials),
+                first_bytes=first_bytes,
+                honest=honest,
+                baselines=baselines,
+            )
+        )
+    return trials
 
 
 def failures_of(trials: Sequence[Trial]) -> list[str]:
-    """What the server failed at in these trials of one attack; latency counts if most have it."""
-    found = [line for trial in trials for line in broken(trial.measured)]
-    late = [trial for trial in trials if slowed(trial.measured)]
-    if 2 * len(late) > len(trials):
-        found += slowed(late[-1].measured)
-    return list(dict.fromkeys(found))
+    """What the server failed at in these trials of one attack."""
+    return failures([trial.measured for trial in trials])
+
+
+def needs_restart(trials: Sequence[Trial]) -> bool:
+    """Whether what the next attack would be measured against is not the server as it began."""
+    measured = [trial.measured for trial in trials]
+    return not measured[-1].server_lives or keeps(measured)
 
 
 def worst_ratio(trial: Trial) -> float:

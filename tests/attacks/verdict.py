@@ -23,6 +23,7 @@ KEPT_BYTES_MAX: Final = 25 * MEGABYTE
 """What may be there of it GIVEN_BACK_WALL_S later: an allocator's fragments; assumed."""
 
 GIVEN_BACK_WALL_S: Final = 60.0
+TRIALS_MAX: Final = 3
 P99_RATIO_MAX: Final = 2.0
 SAMPLES_MIN: Final = 20
 """Of a baseline: with fewer there is no p99 to speak of."""
@@ -63,9 +64,10 @@ class Measured:
     """One attack on one server.
 
     Attributes:
-        growth_bytes: the most by which the server's processes together were larger than before.
-        kept_bytes: how much larger they were GIVEN_BACK_WALL_S after the end, or as soon as it was
-            little enough.
+        growth_bytes: the most by which the server's processes together were larger than before
+            the first trial of this attack.
+        kept_bytes: how much larger than before this trial they were GIVEN_BACK_WALL_S after its
+            end, or as soon as it was little enough.
         served: the honest client's two protocols; none where its latency is not looked at.
     """
 
@@ -122,7 +124,7 @@ def slowed(measured: Measured) -> list[str]:
 
 
 def broken(measured: Measured) -> list[str]:
-    """Every criterion but latency that the server did not meet, a line each."""
+    """What one trial shows for good: every criterion but latency and what is kept, a line each."""
     found = []
     if not measured.server_lives:
         found.append("the server ended")
@@ -130,14 +132,43 @@ def broken(measured: Measured) -> list[str]:
     if measured.growth_bytes > limit_bytes:
         grown, limit = measured.growth_bytes / MEGABYTE, limit_bytes / MEGABYTE
         found.append(f"memory grew by {grown:,.0f} MB, {limit:g} may be")
-    if measured.kept_bytes > KEPT_BYTES_MAX:
-        kept = measured.kept_bytes / MEGABYTE
-        found.append(f"{kept:,.0f} MB were not given back in {measured.given_back_s:.0f} s")
     found += [f"5xx without a reason: {answer}" for answer in measured.unreasoned]
     found += measured.faults
     return found
 
 
-def failures(measured: Measured) -> list[str]:
-    """Every criterion that the server did not meet, a line each; none: it stood the attack."""
-    return broken(measured) + slowed(measured)
+def kept(measured: Measured) -> list[str]:
+    """What was not given back, in a line; what a first use loads is not either, but only once."""
+    if measured.kept_bytes <= KEPT_BYTES_MAX:
+        return []
+    size = measured.kept_bytes / MEGABYTE
+    return [f"{size:,.0f} MB were not given back in {measured.given_back_s:.0f} s"]
+
+
+def is_decided(trials: Sequence[Measured]) -> bool:
+    """Whether these trials of one attack on one server, in their order, are enough.
+
+    What is broken is broken. Latency is noise unless two trials of three have it, and memory
+    that is kept is a first use's unless the trial after it keeps as much again.
+    """
+    if len(trials) == TRIALS_MAX or broken(trials[-1]):
+        return True
+    late = sum(bool(slowed(trial)) for trial in trials)
+    late_is_decided = late == 0 or late >= 2 or len(trials) - late >= 2
+    return late_is_decided and (not kept(trials[-1]) or (len(trials) > 1 and keeps(trials)))
+
+
+def keeps(trials: Sequence[Measured]) -> bool:
+    """Whether memory was kept again and again, or in the only trial that there is."""
+    return all(kept(trial) for trial in trials[-2:])
+
+
+def failures(trials: Sequence[Measured]) -> list[str]:
+    """Every criterion that the server did not meet in trials that decide; none: it stood them."""
+    found = [line for trial in trials for line in broken(trial)]
+    if keeps(trials):
+        found += kept(trials[-1])
+    late = [trial for trial in trials if slowed(trial)]
+    if 2 * len(late) > len(trials):
+        found += slowed(late[-1])
+    return list(dict.fromkeys(found))
