@@ -50,6 +50,10 @@ HEAVY = {
     "sequence": asked(json={"type": "string", "pattern": "^[a-z]{900}$"}),
     "regex": asked(regex="(([a-z]{1,50}){1,50}){1,50}"),
     "grammar": asked(grammar="root ::= " + " | ".join(f'"{each}"' for each in words(20_000))),
+    "rules": asked(
+        grammar="\n".join(f'r{each} ::= "a" | r{each + 1} "b"' for each in range(1_000))
+    ),
+    "definitions": asked(json={"$defs": {str(each): {} for each in range(1_000)}}),
     "tag": asked(structural_tag=json.dumps({"format": {"json_schema": {"enum": words(50_000)}}})),
 }
 LIGHT = {
