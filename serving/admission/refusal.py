@@ -21,7 +21,6 @@ class RefusalReason(StrEnum):
     DRAINING = "draining"
     RESTING = "resting"
     NO_RANK_UP = "no_rank_up"
-    RECOVERING = "recovering"
     STALLED = "stalled"
     ENGINE_GONE = "engine_gone"
 
@@ -32,7 +31,6 @@ class RefusalReason(StrEnum):
             RefusalReason.DRAINING,
             RefusalReason.RESTING,
             RefusalReason.NO_RANK_UP,
-            RefusalReason.RECOVERING,
             RefusalReason.STALLED,
             RefusalReason.ENGINE_GONE,
         )

@@ -30,7 +30,7 @@ class GrammarTooHeavy(VLLMValidationError, ValueError):
     def __init__(self, weight: int, weight_max: int) -> None:
         words = (
             "structured output: expected a schema, choice, regex or grammar of a weight of at most "
-            f"{weight_max:,} (about its letters, with patterns unrolled and alternatives squared), "
+            f"{weight_max:,} (about its letters, with patterns and alternatives squared), "
             f"not {weight:,}"
         )
         VLLMValidationError.__init__(self, words, parameter="structured_outputs")

@@ -44,11 +44,16 @@ HEAVY = {
     "values": asked(json={"enum": words(50_000)}),
     "text": asked(json=json.dumps({"enum": words(50_000)})),
     "choice": asked(choice=words(20_000)),
-    "optional": asked(json=properties(2_000, {"type": "integer"})),
+    "optional": asked(json=properties(700, {"type": "integer"})),
     "dates": asked(json=properties(500, {"type": "string", "format": "date-time"})),
-    "pattern": asked(json={"type": "string", "pattern": "^([a-z]{1,200}){1,200}$"}),
+    "pattern": asked(json={"type": "string", "pattern": "^([a-z]{1,40}){1,40}$"}),
+    "sequence": asked(json={"type": "string", "pattern": "^[a-z]{900}$"}),
     "regex": asked(regex="(([a-z]{1,50}){1,50}){1,50}"),
     "grammar": asked(grammar="root ::= " + " | ".join(f'"{each}"' for each in words(20_000))),
+    "rules": asked(
+        grammar="\n".join(f'r{each} ::= "a" | r{each + 1} "b"' for each in range(1_000))
+    ),
+    "definitions": asked(json={"$defs": {str(each): {} for each in range(1_000)}}),
     "tag": asked(structural_tag=json.dumps({"format": {"json_schema": {"enum": words(50_000)}}})),
 }
 LIGHT = {
@@ -61,6 +66,8 @@ LIGHT = {
             "properties": {"name": {"type": "string", "description": "x" * 10**6}},
         }
     ),
+    "options": asked(json=properties(100, {"type": "integer"})),
+    "slug": asked(json={"type": "string", "pattern": "^[a-z0-9-]{1,200}$"}),
     "long strings": asked(json={"type": "string", "maxLength": 10**9}),
     "regex": asked(regex=r"\d{4}-\d{2}-\d{2}T[0-9:]{8}(\.\d{1,9})?Z"),
     "object": asked(json_object=True),
