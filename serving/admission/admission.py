@@ -304,7 +304,7 @@ class Admission:
             new_tokens_max=1,
         )
         wait = self._inside.expected.known_wait(self._inside.demand(least), self.capacity, now_s)
-        is_known = math.isfinite(wait.seconds)
+        is_known = 0.0 < wait.seconds < math.inf
         return DoorState(
             classes={each: self.class_state(each) for each in WorkClass},
             sequences=self._inside.sequences,

@@ -39,7 +39,8 @@ class DoorState:
         classes: see `ClassState`.
         sequences: that the engine has, or has been promised.
         expected_wait_s: emulated, of a request of one token, by the cost model and as it was known
-            at the last look at what runs; None: no seat is sure to come free.
+            at the last look at what runs; None: no cost model is known, or no seat is sure to come
+            free.
         margin_s: by how much such waits were longer lately than that.
         is_open: whether new work may enter.
     """

@@ -162,7 +162,7 @@ class ExpectedWait:
         """The same from the last look at what runs, however old."""
         curve = self._curve_of(demand, capacity, now_s)
         ranks = max(1, capacity.ranks)
-        own_tokens = demand.own_tokens / min(ranks, demand.own_sequences)
+        own_tokens = demand.own_tokens / min(ranks, max(1, demand.own_sequences))
         rank_tokens = demand.waiting_tokens / ranks + own_tokens
         prompts_s = curve.wait_s(rank_tokens)
         factor = self.prompts_factor.value(now_s)

@@ -120,9 +120,9 @@ def _parts(wait: Wait, late_s: float) -> str:
             f"{wait.ends:,} sequences must end first "
             f"(as lengths were, x {wait.factor:.2f} measured){late}"
         )
-    tokens_per_s = wait.tokens / wait.seconds
+    at = f" at {wait.tokens / wait.seconds:,.0f} tokens/s" if wait.seconds else ""
     return (
-        f"{wait.tokens:,} prompt tokens with its own at {tokens_per_s:,.0f} tokens/s "
+        f"{wait.tokens:,} prompt tokens with its own{at} "
         f"(cost model x {wait.factor:.2f} measured){late}"
     )
 

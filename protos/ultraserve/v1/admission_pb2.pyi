@@ -60,9 +60,11 @@ class DoorReport(_message.Message):
     sequences: _builtins.int
     """That the engine has, or has been promised."""
     expected_wait_s: _builtins.float
-    """Emulated seconds that a short request would wait for its first token; absent: not measured yet."""
+    """Emulated seconds that a short request would wait for its first token, by the cost model; absent:
+    no seat is sure to come free.
+    """
     margin_s: _builtins.float
-    """By which waits of the past were longer than expected, all but 1 % of them."""
+    """By how much such waits were longer lately than that, all but 1 % of them."""
     @_builtins.property
     def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassReport]: ...
     def __init__(

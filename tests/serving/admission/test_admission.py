@@ -17,25 +17,7 @@ from serving.admission.entry_parts import Counted
 from serving.admission.expected_wait import ExpectedWait
 from serving.admission.refusal import RateState, RefusalReason, Refused
 from serving.admission.work import WorkClass
-from tests.serving.admission.works import CAPACITY, TIMES, client, work
-
-
-def refused_by(admission: Admission, now_s: float = 0.0, **asked: object) -> Refused:
-    with pytest.raises(Refused) as caught:
-        admission.enter(work(**asked), now_s)  # type: ignore[arg-type]
-    return caught.value
-
-
-def runs(admission: Admission, entry: Entry, now_s: float) -> None:
-    asked = entry.work
-    counted = Counted(
-        sequences=asked.sequences,
-        prompt_tokens=asked.prompt_tokens,
-        new_tokens_max=asked.new_tokens_max,
-    )
-    admission.begin(entry, counted, now_s)
-    for _ in range(asked.sequences):
-        admission.first_token(entry, now_s)
+from tests.serving.admission.works import CAPACITY, client, refused_by, runs, work
 
 
 def test_as_many_wait_as_may_and_the_next_is_told_when_to_come() -> None:
@@ -63,82 +45,6 @@ def test_a_prompt_above_the_bound_enters_an_empty_queue() -> None:
     admission = Admission(DoorLimits(queue_tokens=150), CAPACITY)
 
     assert admission.enter(work(prompt_tokens=4_000), 0.0)
-
-
-def test_before_anything_is_measured_as_much_may_wait_as_the_cost_model_computes_in_time() -> None:
-    """A step of 0.1 s takes 1,000 tokens; one is under way, and 0.9 s may be expected."""
-    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
-    for _ in range(7):
-        admission.enter(work(prompt_tokens=1_000), 0.0)
-    admission.enter(work(prompt_tokens=900), 0.0)
-
-    refused = refused_by(admission, prompt_tokens=500)
-
-    assert refused.reason is RefusalReason.TTFT_TARGET
-    assert str(refused) == (
-        "the first token would take about 0.94 s: 8,400 prompt tokens with its own at 8,936 "
-        "tokens/s (cost model x 1.00 measured); 1 s are promised, of which 0.9 s may be expected"
-    )
-
-
-def test_a_wait_beyond_the_target_is_refused_and_the_excess_is_what_to_wait() -> None:
-    """A step under way and 14 more take 1.5 s, of which 0.9 s may be expected, and what waits gets
-    less in steps. A second is ten on the wall.
-    """
-    capacity = Capacity(
-        seats=100,
-        kv_tokens=10**6,
-        prefill_tokens_per_step=1_000,
-        dilation=10.0,
-        backlog_times=TIMES,
-    )
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
-    for _ in range(8):
-        admission.enter(work(prompt_tokens=1_000), 0.0)
-
-    refused = refused_by(admission, prompt_tokens=6_000)
-
-    assert refused.reason is RefusalReason.TTFT_TARGET
-    assert "about 1.5 s" in str(refused)
-    assert refused.retry_after_s == pytest.approx(7.0)
-
-
-def test_ranks_compute_prompts_side_by_side() -> None:
-    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6, ranks=4)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
-    for _ in range(29):
-        admission.enter(work(prompt_tokens=1_000), 0.0)
-
-    assert refused_by(admission, prompt_tokens=1_000).reason is RefusalReason.TTFT_TARGET
-
-
-def test_what_the_first_prompt_has_had_of_its_time_is_not_waited_for_again() -> None:
-    """Eight steps of ten are behind the first prompt after 0.8 s; it has no token yet."""
-    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
-    admission.enter(work(prompt_tokens=8_000), 0.0)
-    assert refused_by(admission, prompt_tokens=1_000)
-
-    assert admission.enter(work(prompt_tokens=1_000), 0.4)
-
-
-def test_waits_that_last_longer_than_predicted_show_before_they_are_over() -> None:
-    """An engine that stands still: nobody has a first token, and nothing more is let in."""
-    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
-    for _ in range(3):
-        admission.enter(work(prompt_tokens=500), 0.0)
-    admission.enter(work(prompt_tokens=500), 0.1)
-
-    assert "those before it are 0.8 s late" in str(refused_by(admission, 1.0, prompt_tokens=500))
-
-
-def test_whoever_finds_nobody_waiting_enters_whatever_was_measured() -> None:
-    admission = Admission(DoorLimits(ttft_target_s=0.01), CAPACITY)
-    runs(admission, admission.enter(work(), 0.0), 5.0)
-
-    assert admission.enter(work(), 5.0)
 
 
 def test_batch_work_leaves_the_reserve_to_interactive_work() -> None:

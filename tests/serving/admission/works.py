@@ -1,7 +1,13 @@
 """Small pieces of work and a small engine, for tests of admission."""
 
+import pytest
+
+from serving.admission.admission import Admission
 from serving.admission.backlog_times import BacklogTimes
 from serving.admission.capacity import Capacity
+from serving.admission.entry import Entry
+from serving.admission.entry_parts import Counted
+from serving.admission.refusal import Refused
 from serving.admission.work import Client, KeyLimits, Work, WorkClass
 
 TIMES = BacklogTimes.linear(step_s=0.0, token_s=1e-4, step_tokens=1_000)
@@ -29,3 +35,21 @@ def work(
         prompt_tokens=prompt_tokens,
         new_tokens_max=new_tokens_max,
     )
+
+
+def refused_by(admission: Admission, now_s: float = 0.0, **asked: object) -> Refused:
+    with pytest.raises(Refused) as caught:
+        admission.enter(work(**asked), now_s)  # type: ignore[arg-type]
+    return caught.value
+
+
+def runs(admission: Admission, entry: Entry, now_s: float) -> None:
+    asked = entry.work
+    counted = Counted(
+        sequences=asked.sequences,
+        prompt_tokens=asked.prompt_tokens,
+        new_tokens_max=asked.new_tokens_max,
+    )
+    admission.begin(entry, counted, now_s)
+    for _ in range(asked.sequences):
+        admission.first_token(entry, now_s)
