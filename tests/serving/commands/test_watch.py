@@ -79,7 +79,7 @@ def test_events_are_printed_from_the_first_that_is_remembered(
         client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=1))
     wait_until(lambda: servers[0].watch.last_number == 1)
     assert run(address, "--events", "--after", "0", "--count", "1") == 0
-    assert "fault 1, lose-chip of chip 1: pending: " in capsys.readouterr().out
+    assert "fault 1, lose-chip of chip 1: injected, " in capsys.readouterr().out
     assert run(address, "--events", "--after", "0", "--count", "1", "--json") == 0
     line = json.loads(capsys.readouterr().out)
     assert line["fault"]["fault"]["chip"] == 1
