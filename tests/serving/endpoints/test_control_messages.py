@@ -4,6 +4,7 @@ import types
 import typing
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 import pytest

@@ -10,7 +10,12 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.controller.day_night import DayNight
-from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
+from serving.endpoints.control_client import (
+    NOT_DONE,
+    ControlClient,
+    RefusedByServer,
+    ServerUnreachable,
+)
 from serving.endpoints.engine_rest import EngineRest
 from serving.main import main
 from serving.metrics.control_call import DrainRequest, PublishRequest
