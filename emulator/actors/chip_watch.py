@@ -61,6 +61,7 @@ class ChipWatch:
         self._boot = _BOOT_ID.read_text(encoding="ascii").strip()
         self._threads: dict[int, Path] = {}
         self._stopped_since_s: dict[int, float] = {}
+        self._looked_s = -_LOOK_EVERY_S
 
     def add(self, said: Ready) -> None:
         """A chip is there; one on another machine cannot be seen."""
@@ -110,10 +111,13 @@ class ChipWatch:
     def look(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Chips whose process is gone, and those that have been stopped for the silence timeout.
 
-        For chips that are not asked anything, and so have nothing to answer; called again and
-        again.
+        For chips that are not asked anything, and so have nothing to answer. Called again and
+        again; it looks a few times a second at most, and tells of nothing in between.
         """
         now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_EVERY_S:
+            return (), ()
+        self._looked_s = now_s
         gone, stopped = [], []
         for chip, thread in sorted(self._threads.items()):
             pulse = _pulse(thread)

@@ -101,12 +101,13 @@ def test_chips_that_are_asked_nothing_are_found_when_they_stop_or_end(processes:
     stopped.send_signal(signal.SIGSTOP)
     ended.kill()
     ended.wait()
-    time.sleep(0.1)
+    assert watch.look() == ((), ()), "not again so soon"
+    time.sleep(0.3)
     assert watch.look() == ((2,), ()), "a stop may be over soon"
     time.sleep(TIMEOUT_S)
     assert watch.look() == ((2,), (1,))
 
     stopped.send_signal(signal.SIGCONT)
     watch.forget(2)
-    time.sleep(0.1)
+    time.sleep(0.3)
     assert watch.look() == ((), ())

@@ -106,8 +106,8 @@ class SmallEngine:
         self.lines.append(line)
         self.waiting += 1
         try:
-            if self.silent:
-                await asyncio.Event().wait()
+            while self.silent:
+                await asyncio.sleep(0.005)
         finally:
             self.waiting -= 1
         if self.failure is not None:
@@ -323,8 +323,12 @@ def control_server(
 
 
 def connected(
-    address: ControlAddress, *, timeout_s: float = 10.0, tls: ControlTls | None = None
+    address: ControlAddress,
+    *,
+    timeout_s: float = 10.0,
+    tls: ControlTls | None = None,
+    **outcomes: Any,
 ) -> ControlClient:
     """A client that has the key."""
     key = find_control_key(address.port, os.environ)
-    return ControlClient(address, timeout_s, key=key, tls=tls)
+    return ControlClient(address, timeout_s, key=key, tls=tls, **outcomes)
