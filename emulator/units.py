@@ -12,3 +12,8 @@ GIB: Final = 2**30
 NS_PER_S: Final = 10**9
 
 BITS_PER_BYTE: Final = 8
+
+
+def gib_text(count_bytes: float, digits: int = 1) -> str:
+    """A size of HBM for a reader: HBM is counted in GiB everywhere."""
+    return f"{count_bytes / GIB:,.{digits}f} GiB"

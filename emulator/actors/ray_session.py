@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -275,12 +276,17 @@ def _connect(ray_address: str) -> None:
     with _own_signal_handlers():
         ray.init(
             address=ray_address,
-            job_config=_InstalledCode(_py_driver_sys_path=[CODE_ROOT]),
+            job_config=_InstalledCode(_py_driver_sys_path=_code_paths()),
             configure_logging=True,
             logging_level=logging.ERROR,
             log_to_driver=False,
             runtime_env={"env_vars": {**_CHIP_ENVIRONMENT, SAFE_PATH: "1"}},
         )
+
+
+def _code_paths() -> list[str]:
+    """Where workers of somebody else's cluster find a checkout; what is installed they find so."""
+    return [] if CODE_ROOT in site.getsitepackages() else [CODE_ROOT]
 
 
 def _check_listens(ray_address: str) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from emulator.memory.lnc import CoreMap, LogicalCore
 from emulator.specs.hbm_usage import HbmOwner, HbmUse, HeldBytes, StackUsage
+from emulator.units import gib_text
 
 _COLUMNS: Final = (
     ("", "TOTAL"),
@@ -115,8 +116,8 @@ def failure_report(failed: FailedAllocation, usage: Sequence[StackUsage], cores:
         (
             *(f"ERROR  TDRV:{function:<37} {text}" for function, text in lines),
             usage_table(usage, cores, device=failed.device, core=failed.core),
-            f"HBM {stacks} of ND {failed.device}: {readable_bytes(free_bytes)} free of "
-            f"{readable_bytes(capacity_bytes)}",
+            f"HBM {stacks} of ND {failed.device}: {gib_text(free_bytes, 3)} free of "
+            f"{gib_text(capacity_bytes, 3)} (GB above are the runtime's word for GiB)",
         )
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
+from emulator.units import GIB
 from serving.commands.control_connection import add_connection_arguments, connect
 from serving.commands.fault import stall_line
 from serving.commands.json_text import json_text
@@ -15,7 +16,10 @@ from serving.commands.text_table import table_lines
 if TYPE_CHECKING:
     from serving.metrics.machine_state import ChipState, ExpertBalance, MachineState
 
-_HEADER = ("chip", "rack", "tray", "at", "rank", "health", "HBM GB", "of", "experts", "of", "watts")
+_HEADER = (
+    *("chip", "rack", "tray", "at", "rank", "health", "HBM GiB", "of"),
+    *("experts", "of", "watts"),
+)
 _RIGHT = frozenset({0, 1, 2, 3, 4, 6, 7, 8, 9, 10})
 
 
@@ -52,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
 def state_lines(state: MachineState) -> Iterator[str]:
     """The machine as text: what it is, its sums, then a line for each chip."""
+    from serving.metrics.hardware import WINDOW_S
+
     parts = state.partition
     yield (
         f"{state.system}, {parts.chips} chips from chip {parts.first_chip} on: tp {parts.tp}, "
@@ -63,7 +69,8 @@ def state_lines(state: MachineState) -> Iterator[str]:
         pace += f", epoch {state.clock_epoch}"
     yield (
         f"emulated {state.emulated_s:.6f} s ({pace}), {state.steps:,} steps; "
-        f"{state.chip_watts:,.0f} W chips, {state.facility_watts:,.0f} W facility"
+        f"{state.chip_watts:,.0f} W chips, {state.facility_watts:,.0f} W facility "
+        f"(mean of the last {WINDOW_S:g} s)"
     )
     for each in state.host_ratios:
         yield f"clock: {each.words}"
@@ -129,8 +136,8 @@ def _chip_row(chip: ChipState) -> tuple[str, ...]:
         *map(str, (chip.chip, chip.rack, chip.tray, chip.position)),
         "spare" if chip.spare else "-" if chip.rank is None else str(chip.rank),
         chip_health(chip),
-        f"{chip.hbm_used_bytes / 1e9:,.2f}",
-        f"{chip.hbm_capacity_bytes / 1e9:,.0f}",
+        f"{chip.hbm_used_bytes / GIB:,.2f}",
+        f"{chip.hbm_capacity_bytes / GIB:,.0f}",
         f"{chip.expert_slots_filled:,}",
         f"{chip.expert_slots:,}",
         f"{chip.watts:,.0f}",

@@ -114,9 +114,9 @@ def _first_cells(device: NeuronDevice) -> tuple[str, str]:
 
 
 def _memory_cells(device: NeuronDevice) -> tuple[str, str, str]:
-    """The tools write GB for 2^30 bytes."""
+    """In GiB, for which the vendor's tool writes GB."""
     connected = ", ".join(map(str, device.connected_to or ()))
-    return f"{device.memory_bytes / _GIB:g} GB", connected, ABSENT
+    return f"{device.memory_bytes / _GIB:g} GiB", connected, ABSENT
 
 
 def _process_cells(process: DeviceProcess, width: int) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.specs.hbm_usage import HbmOwner
-from emulator.units import GB, NS_PER_S
+from emulator.units import NS_PER_S, gib_text
 from serving.daynight.handover import CHANGING_HANDS, Event, Phase
 from serving.errors import LeaseRefused
 from serving.metrics.control_call import DrainRequest, TrainingNote
@@ -180,8 +180,7 @@ class ChipLeases:
             raise LeaseRefused(str(error)) from None
         except HbmExhausted as error:
             raise LeaseRefused(error.hint or str(error).splitlines()[0]) from None
-        taken = sum(needs.values()) / GB
-        chip_gb = machine.system.chip.hbm_bytes / GB
+        taken, whole = gib_text(sum(needs.values())), gib_text(machine.system.chip.hbm_bytes)
         named = ", ".join(map(str, ranks))
         words = [f"ranks {named} leave"]
         if plan.slots_needed:
@@ -190,9 +189,7 @@ class ChipLeases:
                 f"{plan.slots_there} experts of a layer where {plan.slots_needed} are needed"
             )
         words.append(
-            f"a training state takes {taken:.1f} of {chip_gb:.1f} GB a chip"
-            if trains
-            else "for maintenance"
+            f"a training state takes {taken} of {whole} a chip" if trains else "for maintenance"
         )
         return needs, "; ".join(words)
 

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from emulator.errors import UltraServeError
-from emulator.units import NS_PER_S
+from emulator.units import GIB, NS_PER_S
 from serving.metrics.step_record import StepRecord
 from serving.profiling.profiled_run import KV, ProfiledChip, ProfiledRun
 
@@ -280,8 +280,8 @@ class _Counters:
         for position, chip in enumerate(step.chips):
             if chip in self._chips:
                 shown.append((chip + 1, "power", {"W": step.watts[position]}))
-                held = self._hbm_gb(self._chips[chip], position // self._tp, step)
-                shown.append((chip + 1, "HBM GB", held))
+                held = self._hbm_gib(self._chips[chip], position // self._tp, step)
+                shown.append((chip + 1, "HBM GiB", held))
         return list(self._changed(ts, shown))
 
     def idle(self, at_ns: int) -> list[Event]:
@@ -303,8 +303,8 @@ class _Counters:
                 self._last[pid, name] = rounded
                 yield _Counter(name, ts, pid, rounded)
 
-    def _hbm_gb(self, chip: ProfiledChip, rank: int, step: StepRecord) -> dict[str, float]:
-        """GB of each owner; of the KV pool what is in use and the rest, and what nobody holds."""
+    def _hbm_gib(self, chip: ProfiledChip, rank: int, step: StepRecord) -> dict[str, float]:
+        """GiB of each owner; of the KV pool what is in use and the rest, and what nobody holds."""
         held = {owner: float(count) for owner, count in chip.owner_bytes.items() if owner != KV}
         pool_bytes = float(chip.owner_bytes.get(KV, 0))
         used = pool_bytes
@@ -313,7 +313,7 @@ class _Counters:
             held["KV in use"] = used
         held["KV pool unused"] = pool_bytes - used
         held["free"] = chip.hbm_capacity_bytes - sum(chip.owner_bytes.values())
-        return {owner: count / 1e9 for owner, count in held.items()}
+        return {owner: count / GIB for owner, count in held.items()}
 
 
 def _span(

@@ -119,3 +119,33 @@ def test_every_command_says_which_model_was_meant(
 
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"; did you mean {meant}?")
+
+
+LEAKS = """
+import atexit, ctypes, sys, threading, time
+import triton._C.libtriton as library
+forgotten = ctypes.py_object(library.ir.context())
+ctypes.pythonapi.Py_IncRef(forgotten)  # as a library does that miscounts
+atexit.register(print, "atexit")
+thread = threading.Thread(target=lambda: (time.sleep(0.2), print("thread")))
+thread.start()
+from serving.main import main
+sys.argv = ["ultraserve", "describe", {name!r}]
+{end}
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("trainium3", 0), ("no-such-thing", 2)])
+def test_a_process_ends_without_what_libraries_say_of_their_teardown(name: str, code: int) -> None:
+    def ran(end: str) -> subprocess.CompletedProcess[str]:
+        program = LEAKS.format(name=name, end=end)
+        return subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        )
+
+    assert "leaked" in ran("").stderr  # it would
+    ended = ran("sys.exit(main())")
+    assert "leaked" not in ended.stderr
+    assert ended.returncode == code
+    assert "thread" in ended.stdout.splitlines()
+    assert ended.stdout.splitlines()[-1] == "atexit"

@@ -4,6 +4,7 @@ transformers' own model, a second writing with the same roundings, and themselve
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from emulator.compute.adamw import AdamW, AdamWSettings
 from emulator.compute.architecture import Architecture
 from emulator.compute.mixed_precision import Precision
+from emulator.compute.rope_settings import read_rope_settings
 from emulator.compute.training_layer import embed, embed_backward
 from tests.emulator.compute.torch_qwen3_moe import loss_and_gradients, rounded_product
 from tests.emulator.compute.whole_training_step import (
@@ -35,8 +37,10 @@ def distances(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) 
     return {name: relative_distance(ours[name], theirs[name]) for name in ours}
 
 
-def transformers_model(named: Mapping[str, np.ndarray], arch: Architecture) -> Qwen3MoeForCausalLM:
-    """transformers' model with our weights."""
+def transformers_model(
+    named: Mapping[str, np.ndarray], arch: Architecture, **rope: float | str
+) -> Qwen3MoeForCausalLM:
+    """transformers' model with our weights; `rope` is what its rotary settings say besides."""
     config = Qwen3MoeConfig(
         vocab_size=arch.vocab,
         hidden_size=arch.hidden,
@@ -51,7 +55,7 @@ def transformers_model(named: Mapping[str, np.ndarray], arch: Architecture) -> Q
         tie_word_embeddings=arch.tied_embeddings,
         rms_norm_eps=arch.norm_eps,
         router_aux_loss_coef=BALANCE,
-        rope_parameters={"rope_type": "default", "rope_theta": arch.rope.theta},
+        rope_parameters={"rope_type": "default", "rope_theta": arch.rope.theta} | rope,
         attn_implementation="eager",
         experts_implementation="eager",
     )
@@ -147,6 +151,24 @@ class TestAgainstTransformers:
         found = distances(in_their_names(grads.by_name(), arch), expected)
         assert loss == pytest.approx(out.loss.item(), rel=1e-5)
         assert max(found.values()) < 1e-4, found
+
+
+def test_gradients_of_a_yarn_model_are_autograds() -> None:
+    said = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16}
+    config = {"rope_scaling": said, "max_position_embeddings": 512}
+    arch = replace(small_architecture(), rope=read_rope_settings(config, "config.json"))
+    model = Model.random(arch)
+    tokens, targets = random_batch(arch, length=70)
+    theirs = transformers_model(model.by_name(), arch, **said)
+
+    loss, grads, _ = training_step(model, tokens, targets, balance=0.0)
+
+    their_total, _ = their_loss(theirs, tokens, targets)
+    their_total.backward()
+    expected = {name: p.grad.numpy() for name, p in theirs.named_parameters()}
+    found = distances(in_their_names(grads.by_name(), arch), expected)
+    assert loss == pytest.approx(their_total.item(), rel=1e-5)
+    assert max(found.values()) < 1e-4, found
 
 
 @pytest.mark.parametrize(("tied", "normalise"), VARIANTS)

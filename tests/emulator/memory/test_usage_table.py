@@ -99,7 +99,9 @@ def test_a_failure_is_reported_in_the_runtimes_words() -> None:
         "TDRV:log_dev_mem",
         "TDRV:log_dev_mem_usage_table",
     ]
-    assert lines[-1] == "HBM 2 of ND 0: 15.812GB free of 36.000GB"
+    assert lines[-1] == (
+        "HBM 2 of ND 0: 15.812 GiB free of 36.000 GiB (GB above are the runtime's word for GiB)"
+    )
 
 
 def test_lnc_8_shows_four_stacks_as_one() -> None:
@@ -112,4 +114,4 @@ def test_lnc_8_shows_four_stacks_as_one() -> None:
     assert lines[0].endswith("LNC size is 8. Neuron Cores using this HBM: NC 0")
     assert lines[1].endswith("usage: shared scratchpad) on ND 7:NC 0")
     assert "100.000GB" in lines[5]
-    assert lines[-1] == "HBM 0 and 1 and 2 and 3 of ND 7: 44.000GB free of 144.000GB"
+    assert lines[-1].startswith("HBM 0 and 1 and 2 and 3 of ND 7: 44.000 GiB free of 144.000 GiB")

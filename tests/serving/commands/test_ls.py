@@ -24,7 +24,7 @@ def test_a_system_of_the_catalog_needs_no_server(capsys: pytest.CaptureFixture[s
         "logical-neuroncore-config: 2",
     ]
     cells = [cell.strip() for cell in lines[7].strip("|").split("|")]
-    assert cells == ["0", "4", "0-3", "144 GB", "1, 2, 3, 72", "NA", "NA", "NA"]
+    assert cells == ["0", "4", "0-3", "144 GiB", "1, 2, 3, 72", "NA", "NA", "NA"]
     assert len(lines) == 3 + 4 + 144 + 1
 
 

@@ -26,17 +26,18 @@ def test_the_text_says_what_the_machine_is_and_does() -> None:
     assert list(command.state_lines(a_state())) == [
         "trn3-nl72x2, 2 chips from chip 0 on: tp 1, dp 2, ep 2, lnc 2, 1 spares",
         "model qwen3-30b-a3b, weights stand-in small-moe, routing computed",
-        "emulated 12.500000 s (4 wall seconds each), 1,234 steps; 1,801 W chips, 3,000 W facility",
+        "emulated 12.500000 s (4 wall seconds each), 1,234 steps; 1,801 W chips, 3,000 W facility "
+        "(mean of the last 5 s)",
         "ranks 2 of 2 up; requests 6 running, 1 waiting; KV blocks 20 of 8,192",
         "switch trays up: rack 0 9 of 10, rack 1 10 of 10",
         "expert load, most over mean: 1.250; last rebalance 2.500 -> 1.125 (3 so far, "
         "7.000 GB moved)",
         "faults: 1, 1 not healed",
         "",
-        "chip  rack  tray  at   rank  health  HBM GB   of  experts  of  watts",
-        "   0     0     0   0      0  up        6.00  144       64  96    700",
-        "   1     0     0   1      1  up        6.00  144       64  96    700",
-        "   2     0     0   2  spare  up        0.00  144        0  96    400",
+        "chip  rack  tray  at   rank  health  HBM GiB   of  experts  of  watts",
+        "   0     0     0   0      0  up         5.59  134       64  96    700",
+        "   1     0     0   1      1  up         5.59  134       64  96    700",
+        "   2     0     0   2  spare  up         0.00  134        0  96    400",
     ]
 
 

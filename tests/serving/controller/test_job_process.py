@@ -22,6 +22,7 @@ from serving.controller.job_record import (
     write_record,
 )
 from serving.daynight.handover import Failures, JobPhase
+from tests.e2e.hostile_directory import fill_with_modules, imported_in
 from tests.serving.controller.lending_engine import job_command
 
 NOW_S = 1e9
@@ -144,3 +145,18 @@ def test_what_it_said_last_is_known(directory: Path) -> None:
     wait(lambda: phase(job) is JobPhase.FAILED)
 
     assert job.last_words() == "train: learning_rate=0: expected more"
+
+
+def test_a_job_imports_nothing_of_the_directory_that_its_server_stands_in(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    fill_with_modules(hostile)
+    monkeypatch.chdir(hostile)
+    job = start(directory)
+    wait(lambda: phase(job) is JobPhase.RUNNING)
+    job.kill()
+
+    # The launcher is ours; the job's own command here is a program that imports what it finds.
+    assert not [line for line in imported_in(hostile) if "job_launcher" in line]

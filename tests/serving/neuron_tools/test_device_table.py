@@ -16,7 +16,8 @@ from serving.neuron_tools.device_table import (
     topology_table,
 )
 
-# AWS Neuron SDK docs, neuron-ls.rst, a trn2n.48xlarge: the first rows of `neuron-ls`.
+# AWS Neuron SDK docs, neuron-ls.rst, a trn2n.48xlarge: the first rows of `neuron-ls`, in whose GB
+# our tables say GiB.
 VENDOR = """\
 +--------+--------+----------+--------+---------------+--------------+---------------+------+
 | NEURON | NEURON |  NEURON  | NEURON |   CONNECTED   |     PCI      |      CPU      | NUMA |
@@ -25,7 +26,7 @@ VENDOR = """\
 | 0      | 4      | 0-3      | 96 GB  | 12, 3, 4, 1   | 0000:cc:00.0 | 48-95,144-191 | 1    |
 | 1      | 4      | 4-7      | 96 GB  | 13, 0, 5, 2   | 0000:b5:00.0 | 48-95,144-191 | 1    |
 | 10     | 4      | 40-43    | 96 GB  | 6, 9, 14, 11  | 0000:85:00.0 | 0-47,96-143   | 0    |
-""".splitlines()
+""".replace("96 GB ", "96 GiB").splitlines()
 
 # The same document, `neuron-ls -j`, and a public sample of a trn2.3xlarge for the first two.
 VENDOR_FIELDS = [
@@ -138,7 +139,7 @@ def test_a_device_without_processes_is_listed_all_the_same() -> None:
 def test_topology_leaves_cores_and_places_away() -> None:
     lines = topology_table(catalog_inventory("trn2.48xlarge", lnc=2, chips=None))
 
-    assert re.sub(" +", " ", lines[4]) == "| 0 | 4 | 96 GB | 12, 3, 4, 1 | NA |"
+    assert re.sub(" +", " ", lines[4]) == "| 0 | 4 | 96 GiB | 12, 3, 4, 1 | NA |"
 
 
 def test_json_has_the_vendor_s_fields_and_null_for_what_is_not_there() -> None:

@@ -99,12 +99,11 @@ def test_steps_of_a_phase_that_follow_each_other_are_one_span() -> None:
 def test_counters_by_hand() -> None:
     run = a_run()
     shown = [
-        (event["ts"] / 1e3, event["args"]) for event in of(run, ph="C", pid=CHIP_1, name="HBM GB")
+        (event["ts"] / 1e3, event["args"]) for event in of(run, ph="C", pid=CHIP_1, name="HBM GiB")
     ]
     # 50 of 200 blocks of a pool of 40 GB; the same in every step, so it is written once.
-    assert shown == [
-        (0.0, {"weights": 30.0, "KV in use": 10.0, "KV pool unused": 30.0, "free": 30.0})
-    ]
+    held = {"weights": 30.0, "KV in use": 10.0, "KV pool unused": 30.0, "free": 30.0}
+    assert shown == [(0.0, {owner: round(gb * 1e9 / 2**30, 3) for owner, gb in held.items()})]
     watts = [(event["ts"] / 1e3, event["args"]) for event in of(run, ph="C", pid=CHIP_0)]
     assert [(at, args["W"]) for at, args in watts if "W" in args] == [
         *((0.0, 600.0), (25.0, 200.0), (30.0, 600.0), (40.0, 200.0))

@@ -33,7 +33,7 @@ export function EventLog() {
 }
 
 function kindOf(event: Happened): string {
-  if (event.kind === "engine-gone") return "bad";
+  if (event.kind === "engine-gone" || event.kind === "job") return "bad";
   if (event.kind !== "fault") return event.kind;
   const stage = event.fault?.stage;
   return stage === "healed" || stage === "recovered" ? "good" : "bad";
