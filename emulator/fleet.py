@@ -439,14 +439,11 @@ class Fleet:
         self._ray.kill(self._actors[chip])
 
     def find_stopped(self) -> tuple[int, ...]:
-        """Chips that have ended, or were stopped for the silence timeout, while they were asked
-        nothing; from then on they are not waited for.
-        """
-        found = [chip for chip in self._watch.stopped() if chip in self._actors]
-        connected = self._live_hub().connected
-        self.silent.update(chip for chip in found if chip in connected)
-        self._hung.update(found)
-        return tuple(found)
+        """Chips that have ended, or have been stopped for the timeout, while asked nothing."""
+        gone, stopped = self._watch.look()
+        self.silent.update(stopped)
+        self._hung.update(stopped)
+        return gone + stopped
 
     def hang(self, chip: int) -> None:
         """Let `chip` answer nothing any more; its process stays."""

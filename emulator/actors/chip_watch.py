@@ -25,6 +25,7 @@ _AT_WORK: Final = "RD"
 """States of a thread that runs, could run, or waits for a disk (proc(5))."""
 
 _STOPPED: Final = "Tt"
+_GONE: Final = "ZX"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class ChipWatch:
         self._boot = _BOOT_ID.read_text(encoding="ascii").strip()
         self._threads: dict[int, Path] = {}
         self._stopped_since_s: dict[int, float] = {}
+        self._looked_s = -_LOOK_EVERY_S
 
     def add(self, said: Ready) -> None:
         """A chip is there; one on another machine cannot be seen."""
@@ -106,25 +108,28 @@ class ChipWatch:
             return False
         return now_s - before.since_s >= self.silence_timeout_s
 
-    def stopped(self) -> tuple[int, ...]:
-        """Chips whose process is gone, or has been stopped for the silence timeout: ascending.
+    def look(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Chips whose process is gone, and those that have been stopped for the silence timeout.
 
-        For chips that are not asked anything, and so have nothing to answer; called again and
-        again.
+        For chips that are not asked anything, and so have nothing to answer. Called again and
+        again; it looks a few times a second at most, and tells of nothing in between.
         """
         now_s = time.monotonic()
-        found = []
-        for chip, thread in self._threads.items():
+        if now_s - self._looked_s < _LOOK_EVERY_S:
+            return (), ()
+        self._looked_s = now_s
+        gone, stopped = [], []
+        for chip, thread in sorted(self._threads.items()):
             pulse = _pulse(thread)
-            if pulse is None:
-                found.append(chip)
+            if pulse is None or pulse.state in _GONE:
+                gone.append(chip)
             elif pulse.state in _STOPPED:
                 since_s = self._stopped_since_s.setdefault(chip, now_s)
                 if now_s - since_s >= self.silence_timeout_s:
-                    found.append(chip)
+                    stopped.append(chip)
             else:
                 self._stopped_since_s.pop(chip, None)
-        return tuple(sorted(found))
+        return tuple(gone), tuple(stopped)
 
 
 def _pulse(thread: Path) -> Pulse | None:

@@ -84,13 +84,13 @@ class LastReplies:
 
     async def _keep_state(self) -> None:
         while True:
+            await asyncio.sleep(REFRESH_WALL_S)
             try:
                 await self.reply(StateRequest(), StateReply)
             except EngineGone:
                 return
             except (CallRefused, EngineFailed):
                 pass  # whoever asks is told
-            await asyncio.sleep(REFRESH_WALL_S)
 
     async def stop(self) -> None:
         """End the questions that are under way; idempotent."""

@@ -1,12 +1,14 @@
 """Whether the server is there, and whether it takes requests: one answer for every protocol.
 
 Alive: the engine's process is there. Ready: alive, the door is open, the engine neither sleeps nor
-holds requests back, and a rank is up. The engine is asked at most once in LOOK_EVERY_S however many
-ask here; one that is busy with a step answers after it, until then its last answer stands.
+holds requests back, a rank is up, and the machine does not stand still for long. The engine is
+asked at most once in LOOK_EVERY_S however many ask here; one that is busy with a step answers after
+it, until then its last answer stands.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -23,6 +25,9 @@ LOOK_EVERY_S: Final = 1.0
 
 ANSWER_WITHIN_S: Final = 0.8
 """Wall seconds that a probe waits for the engine; Kubernetes' probes wait one second by default."""
+
+STALL_WALL_S_MIN: Final = 5.0
+"""Wall seconds. A machine that stands still for less is ready: a request does better to wait."""
 
 ENGINE_GONE: Final = "the engine is gone"
 SLEEPS: Final = "the engine sleeps"
@@ -110,4 +115,7 @@ class Readiness:
             return HOLDS_BACK
         reply = await ask(self._engine, TelemetryRequest())
         assert isinstance(reply, TelemetryReply), reply
+        stall = reply.telemetry.stall
+        if stall is not None and stall.wall_left_s >= STALL_WALL_S_MIN:
+            return f"{stall.reason}; {math.ceil(stall.wall_left_s)} s of wall time are left"
         return None if reply.telemetry.ranks_up else "no rank is up"

@@ -17,7 +17,9 @@ class Snapshot:
     Totals count from the engine's start, idle time included in `emulated_s` and in the joules.
     `pause_s` is time in which recovering from faults or moving experts held steps up; it is not in
     `busy_s`. `training_joules` are what training jobs drew on lent chips beyond idle ones.
-    `expert_imbalance` is the busiest chip's tokens over the mean's, 0 before the first.
+    `stall_s` is how long nothing is computed yet, because a chip is silent or weights are read;
+    `stall_wall_s` is the wall time that it takes. `expert_imbalance` is the busiest chip's tokens
+    over the mean's, 0 before the first.
     """
 
     dilation: float
@@ -50,6 +52,8 @@ class Snapshot:
     handover_joules: float
     training_tokens: int
     training_joules: float
+    stall_s: float = 0.0
+    stall_wall_s: float = 0.0
 
     def to_payload(self) -> dict[str, int]:
         """Return every field as a whole number of 64 bits; exact."""

@@ -44,6 +44,8 @@ class MachineTotals:
     handover_joules: float = 0.0
     training_tokens: int = 0
     training_joules: float = 0.0
+    stall_s: float = 0.0
+    stall_wall_s: float = 0.0
 
 
 class EngineTime:

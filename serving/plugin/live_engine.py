@@ -273,7 +273,7 @@ class LiveEngine:
         return self.report(self._live.take_lost_ranks())
 
     def _totals(self) -> MachineTotals:
-        machine = self._live.machine
+        machine, stall = self._live.machine, self._steps.stall()
         return MachineTotals(
             chips_up=int(machine.chips_up.sum()),
             ranks_up=int(machine.ranks_up.sum()),
@@ -286,6 +286,8 @@ class LiveEngine:
             model_version=self._versions.target.number,
             blocks_waiting=self._versions.waiting_blocks,
             chips_lent=self._leases.chips_lent,
+            stall_s=0.0 if stall is None else stall.left_s,
+            stall_wall_s=0.0 if stall is None else stall.wall_left_s,
             **asdict(self._leases.totals),
         )
 

@@ -438,6 +438,7 @@ class TestFaults:
             asked = {"max_tokens": 100, "extra_body": {"return_token_ids": True}}
             return complete([9 + number] * 30, **asked).choices[0].token_ids
 
+        before = metrics(tray)["ultraserve_faults_total"]
         with ThreadPoolExecutor(6) as pool:
             expected = list(pool.map(text, range(6)))
             running = [pool.submit(text, number) for number in range(6)]
@@ -449,11 +450,11 @@ class TestFaults:
             assert [each.result(timeout=120) for each in running] == expected
 
         after = metrics(tray)
-        assert after["ultraserve_faults_total"] == 1.0
+        assert after["ultraserve_faults_total"] == before + 1.0
         assert after["ultraserve_requests_moved_total"] >= 1.0
         assert after["ultraserve_pause_seconds_total"] > 0.0
         state = json.loads(ask(tray, "state", "--json"))
-        assert [fault["stage"].lower() for fault in state["faults"]] == ["healed"]
+        assert {fault["stage"].lower() for fault in state["faults"]} == {"healed"}
         assert [chip["health"].lower() for chip in state["chips"]] == ["up"] * 4
         assert [text(number) for number in range(2)] == expected[:2]
         assert metrics(tray)["ultraserve_ranks_up"] == 4.0

@@ -70,7 +70,7 @@ def step(engine: TroubledEngine, texts: Texts) -> None:
 
 def drain(engine: TroubledEngine, texts: Texts, *, within_s: float = 60.0) -> Texts:
     end_s = time.monotonic() + within_s
-    while engine._engine.has_unfinished_requests():
+    while engine._engine.has_unfinished_requests() or not engine.is_idle():
         step(engine, texts)
         assert time.monotonic() < end_s, "it does not end"
     return texts

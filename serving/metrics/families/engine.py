@@ -138,6 +138,21 @@ SNAPSHOT: Final = (
         field="faults",
     ),
     SnapshotFamily(
+        name="ultraserve_stall_seconds",
+        kind="gauge",
+        unit="s",
+        help="Emulated seconds for which nothing is computed yet: a chip is silent, or weights are "
+        "read; 0 while the machine is free to compute.",
+        field="stall_s",
+    ),
+    SnapshotFamily(
+        name="ultraserve_stall_wall_seconds",
+        kind="gauge",
+        unit="s",
+        help="The wall seconds that ultraserve_stall_seconds take at the present dilation.",
+        field="stall_wall_s",
+    ),
+    SnapshotFamily(
         name="ultraserve_requests_moved",
         kind="counter",
         unit="1",

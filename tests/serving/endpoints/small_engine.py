@@ -323,8 +323,12 @@ def control_server(
 
 
 def connected(
-    address: ControlAddress, *, timeout_s: float = 10.0, tls: ControlTls | None = None
+    address: ControlAddress,
+    *,
+    timeout_s: float = 10.0,
+    tls: ControlTls | None = None,
+    **outcomes: Any,
 ) -> ControlClient:
     """A client that has the key."""
     key = find_control_key(address.port, os.environ)
-    return ControlClient(address, timeout_s, key=key, tls=tls)
+    return ControlClient(address, timeout_s, key=key, tls=tls, **outcomes)

@@ -176,7 +176,7 @@ def test_one_call_too_many_is_told_when_to_come_back(
     engine.silent = True
     most = control_guard.CALLS_MAX
     with ThreadPoolExecutor(most) as pool, connected(address, timeout_s=2.0) as client:
-        calls = [pool.submit(client.state) for _ in range(most)]
+        calls = [pool.submit(client.placement, layer) for layer in range(most)]
         wait_until(lambda: engine.waiting == most)
         told = failure(address, "GetState", pb.GetStateRequest())
         assert all(isinstance(call.exception(), ServerUnreachable) for call in calls)
@@ -352,7 +352,7 @@ def test_a_call_that_changes_something_is_told_with_whose_key_and_how_it_ended(
 
 def test_a_call_does_not_outlast_its_time(engine: SmallEngine) -> None:
     engine.silent = True
-    with control_server(engine, limits=GuardLimits(call_wall_s_max=0.2)) as address:
+    with control_server(engine, limits=GuardLimits(look_wall_s_max=0.2)) as address:
         told = failure(address, "GetState", pb.GetStateRequest())
 
     info, _ = details_of(told)

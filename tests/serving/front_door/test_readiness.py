@@ -11,6 +11,7 @@ from serving.front_door.http.probes import Probes
 from serving.front_door.readiness import Readiness
 from serving.metrics import control_call
 from serving.metrics.control_call import METHOD, TelemetryReply, TelemetryRequest
+from serving.metrics.machine_state import StallState
 from tests.serving.metrics.machine_states import a_state
 from tests.serving.metrics.telemetry_looks import a_telemetry
 
@@ -22,6 +23,7 @@ class RestfulEngine:
         self.sleeping = self.paused = self.errored = self.silent = False
         self.failure: Exception | None = None
         self.ranks_up = 1
+        self.stall: StallState | None = None
         self.asked = 0
 
     async def is_sleeping(self) -> bool:
@@ -39,7 +41,7 @@ class RestfulEngine:
             raise self.failure
         state = a_state()
         reply = TelemetryReply(
-            telemetry=a_telemetry(ranks_up=self.ranks_up),
+            telemetry=a_telemetry(ranks_up=self.ranks_up, stall=self.stall),
             faults=state.faults,
             leases=state.leases,
             versions=state.versions,
@@ -178,3 +180,22 @@ def test_whatever_else_asking_meets_is_not_ready_and_one_line_in_the_log(
         unknown = "the engine's state could not be asked for"
         assert asyncio.run(ask()) == [None, unknown, unknown, unknown, None]
     assert [record.message for record in caplog.records] == [unknown]
+
+
+@pytest.mark.parametrize(("wall_left_s", "status"), [(583.2, 503), (1.0, 200)])
+def test_a_machine_that_stands_still_for_long_is_not_ready_and_says_for_how_long(
+    wall_left_s: float, status: int
+) -> None:
+    engine = RestfulEngine()
+    engine.stall = StallState(
+        until_emulated_s=40.0,
+        left_s=wall_left_s / 20,
+        wall_left_s=wall_left_s,
+        reason="the machine stands still: chip 2 does not answer",
+    )
+    readiness, _ = a_readiness(engine)
+
+    seen, words = probed(readiness, "/readyz")
+    assert seen == status
+    assert ("chip 2 does not answer; 584 s of wall time are left" in words) == (status == 503)
+    assert probed(readiness, "/livez")[0] == 200, "a restart would not shorten it"

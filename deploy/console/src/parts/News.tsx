@@ -16,6 +16,7 @@ export function News() {
     }, OUTCOME_SHOWN_MS);
     return () => clearTimeout(timer);
   }, [outcome.value]);
+  const stall = look.value?.telemetry.stall ?? null;
   return (
     <>
       {engineGone.value !== null && (
@@ -26,6 +27,12 @@ export function News() {
       {line.value.is === "broken" && engineGone.value === null && look.value && (
         <p class="banner busy" role="alert">
           The connection broke ({line.value.why}); it is tried again. What is shown is of {clockTime(lookedAt.value)}.
+        </p>
+      )}
+      {stall && (
+        <p class="banner busy" role="alert" data-stall={stall.until_emulated_s}>
+          {stall.reason.charAt(0).toUpperCase() + stall.reason.slice(1)}; {Math.ceil(stall.wall_left_s).toLocaleString("en")} s
+          of wall time are left.
         </p>
       )}
       {line.value.is === "refused" && look.value && <SignIn />}

@@ -84,7 +84,7 @@ export interface FaultRecord {
   injected_emulated_s: number;
   survivable: boolean;
   reason: string;
-  stage: "pending" | "recovering" | "recovered" | "failed" | "healed";
+  stage: "pending" | "recovering" | "recovered" | "failed" | "healed" | "degraded";
   recovery: { emulated_ns: number; wall_s: number; requests_moved: number; requests_failed: number } | null;
   healed_emulated_s: number | null;
 }
@@ -128,6 +128,14 @@ export interface MachineState {
   leases: Lease[];
 }
 
+// Nothing is computed until then.
+export interface Stall {
+  until_emulated_s: number;
+  left_s: number;
+  wall_left_s: number;
+  reason: string;
+}
+
 export interface Telemetry {
   emulated_s: number;
   dilation: number;
@@ -149,6 +157,7 @@ export interface Telemetry {
   chip_joules: number;
   facility_joules: number;
   expert_imbalance: number | null;
+  stall: Stall | null;
 }
 
 export type Basis = "provisioned" | "drawn" | "all-in";
@@ -218,7 +227,7 @@ export interface Happened {
   number: number;
   emulated_s: number;
   unix_s: number;
-  kind: "fault" | "lease" | "version" | "sleep" | "door" | "engine-gone";
+  kind: "fault" | "lease" | "version" | "sleep" | "door" | "engine-gone" | "stall";
   words: string;
   fault: FaultRecord | null;
   lease: Lease | null;

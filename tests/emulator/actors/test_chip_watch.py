@@ -1,0 +1,113 @@
+"""Chips that compute, are stopped, or are gone, told apart by what their processes do."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import pytest
+
+from emulator.actors.channel import ChipSilent
+from emulator.actors.chip_watch import ChipWatch, ready
+from emulator.chip.effects import Ready
+
+TIMEOUT_S = 0.6
+LONGEST_S = 30.0
+
+
+class SlowHub:
+    """Chips that answer once `answers` says so; a receive waits as a real one does."""
+
+    def __init__(self, answers: Callable[[int], bool]) -> None:
+        self._answers = answers
+
+    def receive(self, chips: Collection[int], timeout_s: float) -> Iterator[tuple[int, Any]]:
+        left, end_s = set(chips), time.monotonic() + timeout_s
+        while left:
+            for chip in sorted(left):
+                if self._answers(chip):
+                    left.discard(chip)
+                    yield chip, f"of {chip}"
+            if time.monotonic() >= end_s:
+                raise ChipSilent(tuple(sorted(left)), timeout_s)
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def processes() -> Iterator[Callable[[str], "subprocess.Popen[bytes]"]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(program: str) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen([sys.executable, "-c", program]))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def watch_of(*processes: "subprocess.Popen[bytes]") -> ChipWatch:
+    watch = ChipWatch(TIMEOUT_S)
+    boot = ready(0).boot
+    for chip, process in enumerate(processes):
+        watch.add(Ready(chip=chip, pid=process.pid, thread=process.pid, boot=boot))
+    return watch
+
+
+REST = "import time; time.sleep(60)"
+COMPUTE = "while True: pass"
+
+
+def test_of_chips_that_are_late_the_one_that_does_nothing_is_silent(processes: Any) -> None:
+    at_work, stopped = processes(COMPUTE), processes(COMPUTE)
+    time.sleep(0.2)
+    stopped.send_signal(signal.SIGSTOP)
+    watch = watch_of(at_work, stopped)
+    began_s = time.monotonic()
+
+    with pytest.raises(ChipSilent) as caught:
+        list(watch.receive(SlowHub(lambda _: False), (0, 1), LONGEST_S))  # type: ignore[arg-type]
+
+    assert caught.value.chips == (1,)
+    assert TIMEOUT_S <= time.monotonic() - began_s < LONGEST_S / 2
+
+
+def test_a_chip_that_computes_for_longer_than_the_timeout_is_waited_for(processes: Any) -> None:
+    watch = watch_of(processes(COMPUTE))
+    answers_s = time.monotonic() + 3 * TIMEOUT_S
+    hub = SlowHub(lambda _: time.monotonic() > answers_s)
+
+    assert list(watch.receive(hub, (0,), LONGEST_S)) == [(0, "of 0")]  # type: ignore[arg-type]
+
+
+def test_where_no_process_can_be_seen_the_longest_wait_counts() -> None:
+    watch = ChipWatch(TIMEOUT_S)
+    watch.add(Ready(chip=0, pid=1, thread=1, boot="another machine"))
+
+    with pytest.raises(ChipSilent) as caught:
+        list(watch.receive(SlowHub(lambda _: False), (0,), 1.0))  # type: ignore[arg-type]
+    assert (caught.value.chips, caught.value.silent_s) == ((0,), 1.0)
+    assert watch.look() == ((), ())
+
+
+def test_chips_that_are_asked_nothing_are_found_when_they_stop_or_end(processes: Any) -> None:
+    resting, stopped, ended = (processes(REST) for _ in range(3))
+    watch = watch_of(resting, stopped, ended)
+    assert watch.look() == ((), ())
+
+    stopped.send_signal(signal.SIGSTOP)
+    ended.kill()
+    ended.wait()
+    assert watch.look() == ((), ()), "not again so soon"
+    time.sleep(0.3)
+    assert watch.look() == ((2,), ()), "a stop may be over soon"
+    time.sleep(TIMEOUT_S)
+    assert watch.look() == ((2,), (1,))
+
+    stopped.send_signal(signal.SIGCONT)
+    watch.forget(2)
+    time.sleep(0.3)
+    assert watch.look() == ((), ())

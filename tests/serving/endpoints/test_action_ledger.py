@@ -1,0 +1,149 @@
+"""Calls that change something: done once, not done, or unknown, whoever asks and how often."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from emulator.errors import ConfigError
+from serving.controller.engine_call import EngineGone
+from serving.endpoints import action_ledger
+from serving.endpoints.action_ledger import KEY_LENGTH_MAX, ActionLedger
+from serving.endpoints.call_failure import OUTCOME_UNKNOWN, not_now
+from serving.front_door.grpc.rpc_errors import CallRefused
+
+ASKED = ("/ultraserve.v1.ControlService/Heal", b"chip 2")
+
+
+class Engine:
+    """Does what it is asked once `free` is set; `done` counts how often."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.done = 0
+        self.failure: Exception | None = None
+
+    async def act(self) -> str:
+        await self.free.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.done += 1
+        return f"healed {self.done}"
+
+
+def run(test: Callable[[ActionLedger, Engine], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        ledger = ActionLedger(answer_wall_s_max=0.02)
+        await test(ledger, Engine())
+        await ledger.stop()
+
+    asyncio.run(whole())
+
+
+async def refused(call: Awaitable[Any]) -> CallRefused:
+    with pytest.raises(CallRefused) as caught:
+        await call
+    return caught.value
+
+
+def test_a_call_is_done_once_however_often_it_is_asked_with_its_key() -> None:
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        engine.free.set()
+        assert await ledger.outcome("k", ASKED, engine.act) == "healed 1"
+        assert await ledger.outcome("k", ASKED, engine.act) == "healed 1"
+        assert await ledger.outcome("other", ASKED, engine.act) == "healed 2"
+        assert await ledger.outcome(None, ASKED, engine.act) == "healed 3"
+
+    run(test)
+
+
+def test_an_outcome_that_is_late_is_unknown_and_comes_when_it_is_asked_for_again() -> None:
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        error = await refused(ledger.outcome("k", ASKED, engine.act))
+        assert error.failure.reason == OUTCOME_UNKNOWN
+        assert "idempotency-key k" in error.failure.message
+        await refused(ledger.outcome("k", ASKED, engine.act))
+
+        engine.free.set()
+        assert await ledger.outcome("k", ASKED, engine.act) == "healed 1"
+        assert engine.done == 1
+
+    run(test)
+
+
+def test_a_call_goes_on_when_its_client_has_gone() -> None:
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        client = asyncio.ensure_future(ledger.outcome("k", ASKED, engine.act))
+        await asyncio.sleep(0)
+        client.cancel()
+        engine.free.set()
+        assert await ledger.outcome("k", ASKED, engine.act) == "healed 1"
+
+    run(test)
+
+
+def test_a_call_that_was_refused_is_not_done_and_its_key_is_free() -> None:
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        engine.free.set()
+        engine.failure = not_now("the engine sleeps")
+        assert (await refused(ledger.outcome("k", ASKED, engine.act))).failure.reason == "NOT_NOW"
+
+        engine.failure = None
+        assert await ledger.outcome("k", ASKED, engine.act) == "healed 1"
+
+    run(test)
+
+
+def test_a_call_on_which_the_engine_went_stays_unknown() -> None:
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        engine.free.set()
+        engine.failure = EngineGone()
+        for _ in range(2):
+            error = await refused(ledger.outcome("k", ASKED, engine.act))
+            assert error.failure.reason == OUTCOME_UNKNOWN
+            engine.failure = None
+        assert engine.done == 0
+
+    run(test)
+
+
+def test_a_key_belongs_to_one_call() -> None:
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        engine.free.set()
+        await ledger.outcome("k", ASKED, engine.act)
+        with pytest.raises(ConfigError, match="idempotency_key=k: expected a key of its own"):
+            await ledger.outcome("k", (ASKED[0], b"chip 3"), engine.act)
+
+    run(test)
+
+
+@pytest.mark.parametrize("key", ["", "k" * (KEY_LENGTH_MAX + 1), "two\nlines", "schlüssel"])
+def test_what_is_no_key_is_refused(key: str) -> None:
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        with pytest.raises(ConfigError, match="idempotency_key="):
+            await ledger.outcome(key, ASKED, engine.act)
+
+    run(test)
+
+
+def test_the_memory_is_bounded_and_forgets_what_is_over_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(action_ledger, "OUTCOMES_KEPT", 2)
+
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        await refused(ledger.outcome("slow", ASKED, engine.act))
+        quick = Engine()
+        quick.free.set()
+        for number in range(5):
+            await ledger.outcome(f"quick-{number}", ASKED, quick.act)
+            assert len(ledger) == 2
+        await refused(ledger.outcome("slow-2", ASKED, engine.act))
+        error = await refused(ledger.outcome("one-more", ASKED, engine.act))
+        assert error.failure.reason == "CALLS"
+
+        engine.free.set()
+        assert (await ledger.outcome("slow", ASKED, engine.act)).startswith("healed")
+
+    run(test)

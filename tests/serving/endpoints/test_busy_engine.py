@@ -1,0 +1,84 @@
+"""An engine that does not answer: what is known is shown with its age, a change is unknown."""
+
+import time
+
+import pytest
+
+from emulator.specs.fault import Fault, FaultKind
+from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_client import (
+    NOT_DONE,
+    UNKNOWN,
+    ControlClient,
+    OutcomeUnknown,
+    RefusedByServer,
+    ServerUnreachable,
+)
+from serving.metrics.machine_state import ChipHealth
+from tests.serving.endpoints.small_engine import SmallEngine, connected, free_port
+
+WITHIN_S = 2.0
+LOSE = Fault(kind=FaultKind.LOSE_CHIP, chip=0)
+
+
+def test_the_state_of_before_is_shown_with_its_age(
+    engine: SmallEngine, client: ControlClient
+) -> None:
+    assert client.state().age_s == 0.0
+    engine.silent = True
+    began_s = time.monotonic()
+    shown = client.state()
+
+    assert time.monotonic() - began_s < WITHIN_S
+    assert shown.age_s > 1.0
+    engine.silent = False
+    assert client.state().age_s == 0.0
+
+
+def test_what_was_never_said_is_not_made_up(engine: SmallEngine, client: ControlClient) -> None:
+    engine.silent = True
+    began_s = time.monotonic()
+    with pytest.raises(ServerUnreachable):
+        client.power()
+    assert time.monotonic() - began_s < WITHIN_S
+    engine.silent = False
+
+
+def test_a_change_is_unknown_and_its_key_says_how_it_ended(
+    engine: SmallEngine, client: ControlClient, address: ControlAddress
+) -> None:
+    engine.silent = True
+    began_s = time.monotonic()
+    with pytest.raises(OutcomeUnknown, match="ask again with --idempotency-key") as told:
+        client.inject(LOSE)
+    assert time.monotonic() - began_s < WITHIN_S
+    assert told.value.exit_code == UNKNOWN
+
+    engine.silent = False
+    with connected(address, action_key=told.value.key) as again:
+        assert again.inject(LOSE).number == 1
+        assert again.inject(LOSE).number == 1
+    state = client.state()
+    assert len(state.faults) == 1
+    assert state.chips[0].health is ChipHealth.LOST
+
+
+def test_a_client_may_wait_for_the_outcome(
+    engine: SmallEngine, client: ControlClient, address: ControlAddress
+) -> None:
+    engine.silent = True
+    with connected(address, patience_s=0.5) as patient, pytest.raises(OutcomeUnknown):
+        patient.inject(LOSE)
+    engine.silent = False
+    assert len(client.state().faults) == 1
+
+
+def test_what_is_refused_or_never_sent_is_not_done(client: ControlClient) -> None:
+    with pytest.raises(RefusedByServer) as refused:
+        client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=99))
+    assert refused.value.exit_code == NOT_DONE
+
+    with connected(ControlAddress(port=free_port())) as nobody:
+        with pytest.raises(ServerUnreachable) as unsent:
+            nobody.inject(LOSE)
+    assert unsent.value.exit_code == NOT_DONE

@@ -1,0 +1,143 @@
+"""A step that is under way: its decision is handed out again, and no rank decides anything."""
+
+from collections.abc import Callable
+
+import pytest
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.request import RequestStatus
+
+from serving.plugin.merge import LockstepOutput
+from serving.plugin.step_report import StillHeld
+from tests.serving.plugin.lockstep_machine import (
+    Machine,
+    expected_tokens,
+    long_arrival,
+    rank_of,
+)
+
+STILL_HELD = StillHeld(req_ids=[], req_id_to_index={})
+
+
+class HeldMachine(Machine):
+    """Each step is held for `turns` of the engine's loop; `meanwhile` is called in each of them."""
+
+    def __init__(self, ranks: int, *, turns: int = 3) -> None:
+        super().__init__(ranks)
+        self.turns = turns
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.abandoned: list[bool] = []
+        self._schedule = self.scheduler.schedule
+        self.scheduler.schedule = self._held_schedule  # type: ignore[method-assign]
+
+    def _held_schedule(self, throttle_prefills: bool = False) -> LockstepOutput:
+        output = self._schedule(throttle_prefills)
+        if not output.total_num_scheduled_tokens:
+            return output
+        for _ in range(self.turns):
+            assert self.scheduler.update_from_output(output, STILL_HELD) == {}
+            self.meanwhile()
+            assert self.scheduler.has_requests(), "the step has to end"
+            assert self._schedule() is output
+            assert self.scheduler.get_grammar_bitmask(output) is None
+        self.abandoned.append(output.abandoned)
+        return output
+
+
+def once(act: Callable[[], object]) -> Callable[[], object]:
+    left = [act]
+    return lambda: left.pop()() if left else None
+
+
+def test_a_held_step_changes_no_text() -> None:
+    machine = HeldMachine(2)
+    arrivals = [long_arrival(name) for name in ("one", "two", "three")]
+    for arrival in arrivals:
+        machine.scheduler.add_request(arrival.request())
+    machine.finish()
+
+    for arrival in arrivals:
+        assert machine.received[arrival.name] == expected_tokens(arrival)
+    assert not any(machine.abandoned)
+
+
+def test_requests_that_come_in_a_hold_are_served_after_it() -> None:
+    machine = HeldMachine(2)
+    one, two = long_arrival("one"), long_arrival("two")
+    machine.scheduler.add_request(one.request())
+    machine.meanwhile = once(lambda: machine.scheduler.add_request(two.request()))
+    machine.finish()
+
+    assert machine.received["one"] == expected_tokens(one)
+    assert machine.received["two"] == expected_tokens(two)
+
+
+def test_a_request_that_is_aborted_in_a_hold_gets_nothing_of_it_and_the_others_all() -> None:
+    machine = HeldMachine(1)
+    one, two = long_arrival("one"), long_arrival("two")
+    for arrival in (one, two):
+        machine.scheduler.add_request(arrival.request())
+    abort = RequestStatus.FINISHED_ABORTED
+    machine.meanwhile = once(lambda: machine.scheduler.finish_requests("one", abort))
+    machine.finish()
+
+    assert machine.received["one"] == []
+    assert machine.received["two"] == expected_tokens(two)
+    assert not any(machine.abandoned)
+
+
+def test_a_step_of_which_every_request_has_gone_is_abandoned_and_the_engine_ends() -> None:
+    machine = HeldMachine(2)
+    for name in ("one", "two"):
+        machine.scheduler.add_request(long_arrival(name).request())
+    abort = RequestStatus.FINISHED_ABORTED
+    machine.meanwhile = once(lambda: machine.scheduler.finish_requests(None, abort))
+    machine.step()
+
+    assert machine.abandoned == [True]
+    machine.finish()
+    assert machine.received["one"] == []
+
+
+@pytest.mark.parametrize("state", [PauseState.PAUSED_NEW, PauseState.PAUSED_ALL])
+def test_a_pause_in_a_hold_lets_the_step_end(state: PauseState) -> None:
+    machine = HeldMachine(1)
+    one = long_arrival("one")
+    machine.scheduler.add_request(one.request())
+    machine.meanwhile = once(lambda: machine.scheduler.set_pause_state(state))
+    machine.step()
+    assert machine.received["one"] == expected_tokens(one)[:1]
+
+    machine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    machine.finish()
+    assert machine.received["one"] == expected_tokens(one)
+
+
+def test_no_cache_is_reset_in_a_hold() -> None:
+    machine = HeldMachine(1)
+    machine.scheduler.add_request(long_arrival("one").request())
+    done: list[bool] = []
+    machine.meanwhile = lambda: done.append(machine.scheduler.reset_prefix_cache(True))
+    machine.finish()
+
+    assert not any(done)
+    assert machine.scheduler.reset_prefix_cache()
+
+
+def test_requests_that_leave_a_rank_are_named_with_the_rank_that_they_left() -> None:
+    machine = Machine(2)
+    names = ("one", "two", "three", "four")
+    for name in names:
+        machine.scheduler.add_request(long_arrival(name).request())
+    machine.step()
+    left = {name for name in names if rank_of(machine, name) == 0}
+    machine.step(lost=(0,))
+    output = machine.step()
+
+    assert {(each.rank, each.name, each.failed) for each in output.moved} == {
+        (0, name, False) for name in left
+    }
+    assert machine.step().moved == ()
+
+    machine.step(lost=(0, 1), up=(False, False))
+    output = machine.scheduler.schedule()
+    assert {each.name for each in output.moved if each.failed} == set(names)
