@@ -231,10 +231,11 @@ class Trouble:
         records = self._lost(before, gone)
         assert len(records) >= gone  # and spares that were to start there
         self._clients.wait_for(ANSWERS_AFTER)
+        vacant = self._machine.size.chips - len(seated(self._state()))  # spares took the others
         cluster.start_other()
         self._machine.client.heal()
         self._wait_until(
-            lambda: self._machine.chips_of_other_node() == gone, "chips start on the node again"
+            lambda: self._machine.chips_of_other_node() == vacant, "chips start on the node again"
         )
         return records
 
