@@ -41,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_experts(parser)
     add_front_door_arguments(parser)
     add_day_night_arguments(parser)
+    _add_running(parser)
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
     defaults = Settings()
     running = parser.add_argument_group("running")
     running.add_argument(
