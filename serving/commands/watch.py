@@ -123,7 +123,10 @@ def header_line() -> str:
 
 
 def figure_line(before: Telemetry | None, look: Telemetry) -> str:
-    """One look; rates since the one before, `-` where there is none or no time went by."""
+    """One look; rates since the one before, `-` where there is none or no time went by.
+
+    Behind it stands for how long nothing is computed yet, and how old an old look is.
+    """
     passed_s = 0.0 if before is None else look.emulated_s - before.emulated_s
     rates = ["-", "-"]
     if before is not None and passed_s > 0:
@@ -147,7 +150,10 @@ def figure_line(before: Telemetry | None, look: Telemetry) -> str:
         f"{look.facility_watts:,.0f}",
         f"{look.lag_s:,.3f}",
     )
-    return " ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
+    line = " ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
+    if look.stall is not None:
+        line += f"  stands still: {look.stall.wall_left_s:,.0f} s of wall time left"
+    return f"{line}  {look.age_s:.1f} s old" if look.age_s else line
 
 
 def event_line(event: Event, lost: int) -> str:

@@ -35,10 +35,14 @@ class Engine(Protocol):
 
 
 class EngineGone(Exception):
-    """The engine ended before it answered; indefinite: the call may have been applied."""
+    """The engine ended before it answered; indefinite: the call may have been applied.
 
-    def __init__(self) -> None:
+    `definite`: it had ended before it was asked, and nothing has changed.
+    """
+
+    def __init__(self, *, definite: bool = False) -> None:
         super().__init__(ENGINE_GONE)
+        self.definite = definite
 
 
 class EngineFailed(Exception):
@@ -64,6 +68,10 @@ async def while_there(engine: Engine, call: Awaitable[T]) -> T:
         EngineGone: it ended before it answered.
         EngineFailed: the call raised.
     """
+    if engine.errored:
+        if asyncio.iscoroutine(call):
+            call.close()
+        raise EngineGone(definite=True)
     task = asyncio.ensure_future(call)
     try:
         while not task.done():

@@ -89,7 +89,7 @@ class ActionLedger:
         if action.outcome.cancelled():
             raise outcome_unknown(key, "the server ends")
         error = action.outcome.exception()
-        if isinstance(error, EngineGone):
+        if _is_unknown(error):
             raise outcome_unknown(key, str(error))
         return action.outcome.result()
 
@@ -97,7 +97,7 @@ class ActionLedger:
         """A call that was refused has changed nothing: its key may be used again."""
         cancelled = action.outcome.cancelled()
         error = None if cancelled else action.outcome.exception()
-        if error is not None and not isinstance(error, EngineGone):
+        if error is not None and not _is_unknown(error):
             self._actions.pop(key, None)
 
     def _make_room(self) -> None:
@@ -115,6 +115,11 @@ class ActionLedger:
             outcome.cancel()
         if under_way:
             await asyncio.wait(under_way)
+
+
+def _is_unknown(error: BaseException | None) -> bool:
+    """Whether a call that raised this may have been carried out all the same."""
+    return isinstance(error, EngineGone) and not error.definite
 
 
 def _tell_late(name: str, key: str, outcome: "asyncio.Task[Any]") -> None:

@@ -26,6 +26,9 @@ def not_now(message: str) -> CallRefused:
     return CallRefused(RpcFailure(code=code, message=message, reason="NOT_NOW"))
 
 
+ENGINE_GONE: Final = "ENGINE_GONE"
+"""A reason: of a call that changes something, that the engine had gone before it was asked."""
+
 OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
 """A reason: what was asked may have been done; the same call with the same key says whether."""
 
@@ -114,7 +117,7 @@ def failure_of_call(error: BaseException) -> RpcFailure:
             return RpcFailure(
                 code=grpc.StatusCode.UNAVAILABLE,
                 message=str(error),
-                reason="ENGINE_GONE",
+                reason=ENGINE_GONE,
                 retry_after_s=RETRY_S,
             )
         case EngineFailed():

@@ -17,7 +17,7 @@ from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from protos.ultraserve.v1 import fault_pb2
 from serving.controller.day_night_state import DayNightState
 from serving.endpoints.action_ledger import KEY_HEADER
-from serving.endpoints.call_failure import STREAM_OVER
+from serving.endpoints.call_failure import ENGINE_GONE, STREAM_OVER
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_messages import answered, enum_number, to_message
 from serving.endpoints.control_tls import ControlTls
@@ -319,7 +319,8 @@ class ControlClient:
         never_sent = error.code() is grpc.StatusCode.UNAVAILABLE and any(
             words in said for words in _NEVER_SENT
         )
-        if isinstance(failure, RefusedByServer) or never_sent:
+        gone_before = _reason_of(error) == ENGINE_GONE
+        if isinstance(failure, RefusedByServer) or never_sent or gone_before:
             failure.exit_code = NOT_DONE
             return failure
         words = said if _is_the_server_s(error) else str(failure)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.commands.watch import event_line, figure_line, header_line
@@ -11,6 +12,7 @@ from serving.endpoints import engine_watch
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_server import ControlServer
 from serving.main import main
+from serving.metrics.machine_state import StallState
 from serving.metrics.telemetry import Event, EventKind
 from tests.serving.endpoints.small_engine import SmallEngine, connected, control_server, wait_until
 from tests.serving.metrics.telemetry_looks import a_telemetry
@@ -79,7 +81,7 @@ def test_events_are_printed_from_the_first_that_is_remembered(
         client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=1))
     wait_until(lambda: servers[0].watch.last_number == 1)
     assert run(address, "--events", "--after", "0", "--count", "1") == 0
-    assert "fault 1, lose-chip of chip 1: pending: " in capsys.readouterr().out
+    assert "fault 1, lose-chip of chip 1: injected, " in capsys.readouterr().out
     assert run(address, "--events", "--after", "0", "--count", "1", "--json") == 0
     line = json.loads(capsys.readouterr().out)
     assert line["fault"]["fault"]["chip"] == 1
@@ -114,3 +116,14 @@ def test_an_argument_that_cannot_be_meant_is_one_line(
 ) -> None:
     assert run(address, *arguments) == 2
     assert capsys.readouterr().err == f"ultraserve watch: {line}\n"
+
+
+def test_a_machine_that_stands_still_and_a_look_that_is_old_are_told_behind_the_figures() -> None:
+    stall = StallState(until_emulated_s=40.0, left_s=30.0, wall_left_s=600.4, reason="chip 2")
+    calm = a_telemetry()
+    plain = figure_line(None, calm)
+
+    assert figure_line(None, replace(calm, stall=stall)) == (
+        f"{plain}  stands still: 600 s of wall time left"
+    )
+    assert figure_line(None, replace(calm, age_s=2.25)) == f"{plain}  2.2 s old"

@@ -106,8 +106,8 @@ class SmallEngine:
         self.lines.append(line)
         self.waiting += 1
         try:
-            if self.silent:
-                await asyncio.Event().wait()
+            while self.silent:
+                await asyncio.sleep(0.005)
         finally:
             self.waiting -= 1
         if self.failure is not None:

@@ -73,12 +73,12 @@ def test_a_client_may_wait_for_the_outcome(
     assert len(client.state().faults) == 1
 
 
-def test_what_is_refused_or_never_sent_is_not_done(client: ControlClient) -> None:
-    with pytest.raises(RefusedByServer) as refused:
+def test_what_is_refused_or_never_sent_is_not_done(address: ControlAddress) -> None:
+    with connected(address) as client, pytest.raises(RefusedByServer) as refused:
         client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=99))
     assert refused.value.exit_code == NOT_DONE
 
-    with connected(ControlAddress(port=free_port())) as nobody:
-        with pytest.raises(ServerUnreachable) as unsent:
-            nobody.inject(LOSE)
+    nowhere = ControlAddress(port=free_port())
+    with connected(nowhere) as client, pytest.raises(ServerUnreachable) as unsent:
+        client.inject(LOSE)
     assert unsent.value.exit_code == NOT_DONE

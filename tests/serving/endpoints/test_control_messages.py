@@ -4,6 +4,7 @@ import types
 import typing
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 import pytest
@@ -271,7 +272,8 @@ def test_a_spare_has_no_rank_and_rank_0_is_one() -> None:
 def test_a_recovery_of_nothing_but_zeros_is_there() -> None:
     (record,) = a_state().faults
     assert record.recovery is not None
-    zeros = dict.fromkeys(typing.get_type_hints(type(record.recovery)), 0)
+    zeros: dict[str, Any] = dict.fromkeys(typing.get_type_hints(type(record.recovery)), 0)
+    zeros |= {"moved": (), "failed": ()}
     record = msgspec.structs.replace(record, recovery=type(record.recovery)(**zeros))
 
     assert from_message(to_message(record, fault_pb2.FaultRecord), FaultRecord) == record

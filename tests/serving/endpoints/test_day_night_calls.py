@@ -10,7 +10,12 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.controller.day_night import DayNight
-from serving.endpoints.control_client import ControlClient, RefusedByServer, ServerUnreachable
+from serving.endpoints.control_client import (
+    NOT_DONE,
+    ControlClient,
+    RefusedByServer,
+    ServerUnreachable,
+)
 from serving.endpoints.engine_rest import EngineRest
 from serving.main import main
 from serving.metrics.control_call import DrainRequest, PublishRequest
@@ -109,7 +114,7 @@ def test_a_refused_drain_is_one_line(
 ) -> None:
     lender.refuses = "96 expert slots are needed, there are 64"
 
-    assert run("drain", "--chips", "2", address=address) == 2
+    assert run("drain", "--chips", "2", address=address) == NOT_DONE
     assert capsys.readouterr().err == (
         "ultraserve drain: 96 expert slots are needed, there are 64\n"
     )
@@ -137,7 +142,7 @@ def test_a_server_without_a_controller_says_so(
         ["daynight", "policy", "never"],
         ["daynight", "group", "1", "training"],
     ):
-        assert run(*arguments, address=address) == 2
+        assert run(*arguments, address=address) in (2, NOT_DONE)
         assert "this server was started without --day-night" in capsys.readouterr().err
 
 
@@ -176,7 +181,7 @@ def test_what_the_controller_decides_is_not_done_by_hand(
         ["resume", "1"],
         ["daynight", "group", "3", "training"],
     ):
-        assert run(*arguments, address=nights) == 2
+        assert run(*arguments, address=nights) == NOT_DONE
         assert "the policy never decides which chips train" in capsys.readouterr().err
     assert run("drain", "--chips", "3", "--dry-run", address=nights) == 0
     assert capsys.readouterr().out.startswith("dry run: ")
@@ -192,7 +197,7 @@ def test_under_the_policy_manual_a_drain_is_what_the_controller_wants(
     assert [group["desired"] for group in state["groups"]] == [*["serving"] * 3, "training"]
     assert state["groups_desired"] == 3
     lender._drain(DrainRequest(chips=(3,), grace_s=7.0))  # as it would, were it not this still
-    assert run("resume", "2", address=nights) == 2
+    assert run("resume", "2", address=nights) == NOT_DONE
     assert "lease=2: expected one that is out: 1" in capsys.readouterr().err
     assert run("resume", "1", address=nights) == 0
     assert "group 3 is called back" in capsys.readouterr().out
@@ -202,10 +207,10 @@ def test_under_the_policy_manual_a_drain_is_what_the_controller_wants(
 def test_a_drain_by_hand_that_cannot_be_is_one_line_and_nothing_is_wanted(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("drain", "--chips", "2,3", address=nights) == 2
+    assert run("drain", "--chips", "2,3", address=nights) == NOT_DONE
     assert "chips=2,3: expected those of one group" in capsys.readouterr().err
     lender.refuses = "96 expert slots are needed, there are 64"
-    assert run("drain", "--chips", "3", address=nights) == 2
+    assert run("drain", "--chips", "3", address=nights) == NOT_DONE
     assert "96 expert slots" in capsys.readouterr().err
     assert shown(nights, capsys)["groups_desired"] == 4
 
@@ -232,20 +237,20 @@ def test_a_publication_by_hand_shows_beside_day_and_night(
 def test_what_the_controller_cannot_do_is_one_line(
     nights: str, arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("daynight", *arguments, address=nights) == 2
+    assert run("daynight", *arguments, address=nights) == NOT_DONE
     assert line in capsys.readouterr().err
 
 
 def test_a_gone_engine_has_no_day_and_no_rest(lender: RestfulEngine, nights: str) -> None:
     lender.errored = True
     for arguments in (["daynight"], ["engine", "sleep"], ["engine", "state"]):
-        assert run(*arguments, address=nights) == 2
+        assert run(*arguments, address=nights) in (2, NOT_DONE)
 
 
 def test_weights_are_published_and_rolled_back_by_command(
     lender: RestfulEngine, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("rollback", address=address) == 2
+    assert run("rollback", address=address) == NOT_DONE
     assert "there is no version before" in capsys.readouterr().err
     assert run("publish", str(tmp_path), "--note", "by hand", address=address) == 0
     assert capsys.readouterr().out == "version 2 (v2): every block serves it\n"

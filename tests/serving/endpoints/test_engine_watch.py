@@ -93,7 +93,7 @@ def test_a_fault_is_an_event_at_each_stage(engine: SmallEngine, client: ControlC
     assert (first.number, first.kind, lost) == (1, EventKind.FAULT, 0)
     assert first.fault is not None
     assert first.fault.fault == LOSE
-    assert "pending" in first.words
+    assert "injected" in first.words
     assert second.number == 2
     assert second.fault == engine.state.faults[0]
     assert abs(first.unix_s - time.time()) < 60

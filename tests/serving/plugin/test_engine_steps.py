@@ -250,3 +250,16 @@ def test_a_chip_that_hangs_in_an_idle_engine_and_is_healed_holds_nothing_up(
     stall = held.stall()
     assert stall is None or stall.left_s < 1.0, "its weights are read again"
     assert held.stages() == [FaultStage.HEALED]
+
+
+def test_a_chip_that_is_lost_in_an_idle_engine_is_met_by_the_next_look() -> None:
+    held = Held()
+    held.engine.hear(heard())
+    assert held.running.inject(lose(2)).number == 1
+    assert held.running.parts.fleet.live_chips == {0, 1, 2, 3}, "the call itself waits for nothing"
+
+    (stage,) = held.stages()
+    assert stage is FaultStage.RECOVERING
+    held.wall.sleep(10 * K)
+    assert held.stages() == [FaultStage.RECOVERED]
+    assert held.engine.idle_report().lost_ranks == (2,)
