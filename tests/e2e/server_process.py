@@ -138,9 +138,16 @@ class ServerProcess:
                     alive[pid, started] = shown
         return alive
 
-    def wait_until(self, condition: Callable[[], bool], what: str, *, running: bool = True) -> None:
+    def wait_until(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        *,
+        running: bool = True,
+        timeout_s: float = READY_TIMEOUT_S,
+    ) -> None:
         """Wait, while the server runs if it has to; what it starts meanwhile is noted."""
-        end_s = time.monotonic() + READY_TIMEOUT_S
+        end_s = time.monotonic() + timeout_s
         while not condition():
             ended = running and self._popen.poll() is not None
             assert not ended, f"it ended before {what}:\n{self.log()}"
@@ -149,8 +156,8 @@ class ServerProcess:
             time.sleep(0.3)  # polls another process
         self.look()
 
-    def wait_ready(self) -> None:
-        self.wait_until(self._answers, "health")
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        self.wait_until(self._answers, "health", timeout_s=timeout_s)
 
     def _answers(self) -> bool:
         try:

@@ -31,12 +31,17 @@ HANG_TIMEOUT_S: Final = 0.2
 """Emulated, and with the real clock also the wall's."""
 SILENCE_TIMEOUT_S: Final = 4.0
 """Wall seconds for which a chip may be stopped."""
+READY_S_MAX: Final = 600.0
+"""Until a server of 140 chips answers."""
 CORPUS_FILES: Final = 40
 RAY_SETTINGS: Final = {
     # What the engine sets for a Ray of its own, for the same reasons.
     "RAY_worker_niceness": "0",
     "RAY_prestart_worker_first_driver": "0",
-    "RAY_worker_maximum_startup_concurrency": "160",
+    # Nothing forks the workers of a cluster: each takes a second of a core to start. 140 at once on
+    # two cores do not come to register within Ray's minute, and are started again and again.
+    "RAY_worker_maximum_startup_concurrency": "4",
+    "RAY_worker_register_timeout_seconds": "180",
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
     "RAY_memory_monitor_refresh_ms": "0",
@@ -193,7 +198,7 @@ def served_machine(size: Size, scratch: Path) -> Iterator[ServedMachine]:
     with two_nodes() as cluster:
         arguments = (*size.arguments, *training, "--ray-address", cluster.address)
         with started(ULTRASERVE, *arguments, environment=cluster.environment) as server:
-            server.wait_ready()
+            server.wait_ready(READY_S_MAX)
             with patient_client(server) as client, control(server, CALL_S_MAX) as watching:
                 events = EventReader(watching)
                 yield ServedMachine(
