@@ -28,8 +28,9 @@ from serving.plugin.deployment import Deployment
 from serving.plugin.engine_meters import EngineMeters
 from serving.plugin.engine_time import EngineTime
 from serving.plugin.expert_moves import ExpertMoves
-from serving.plugin.live_machine import LiveMachine, LiveStep
+from serving.plugin.live_machine import LiveMachine
 from serving.plugin.live_recording import LiveRecording
+from serving.plugin.live_step import LiveStep
 from serving.plugin.merge import RankQueues
 from serving.plugin.translate import step_batch
 

@@ -68,8 +68,9 @@ from serving.plugin.engine_steps import EngineSteps
 from serving.plugin.engine_time import EngineTime, MachineTotals
 from serving.plugin.expert_moves import ExpertMoves
 from serving.plugin.lease_checks import training_hbm
-from serving.plugin.live_machine import LiveMachine, LiveStep
+from serving.plugin.live_machine import LiveMachine
 from serving.plugin.live_recording import LiveRecording
+from serving.plugin.live_step import LiveStep
 from serving.plugin.machine_report import machine_state
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.model_versions import ModelVersions

@@ -6,7 +6,7 @@ the step is repeated by the ranks that have no output yet. Nothing of this leave
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,41 +21,11 @@ from emulator.specs.step import RankStep
 from emulator.units import NS_PER_S
 from serving.plugin.fault_log import FaultLog, Moved, Outcome
 from serving.plugin.fleet_recovery import follow, positions_vacated, ranks_without_kv
+from serving.plugin.live_step import LiveStep, Silence
 
 logger = init_logger(f"vllm.{__name__}")
 
 _TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LiveStep:
-    """A step, what it took beside its own time, and the ranks whose requests must move.
-
-    `costing` and `seating` are of the machine that computed it, before anything that was noticed
-    after it; `repeats` counts the attempts that broke off before.
-    `lost_ranks` have lost their KV, whether or not a spare has brought them back.
-    """
-
-    result: StepResult
-    costing: StepCosting
-    seating: Seating
-    pause_ns: int
-    repeats: int
-    lost_ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """A chip that a fault has made silent is given up at `until_ns`.
-
-    Then the machine reads weights for `reading_ns`, as far as is known. `charged`: the wait is in
-    what the machine has been held up for.
-    """
-
-    chip: int
-    until_ns: int
-    reading_ns: int
-    charged: bool = False
 
 
 class LiveMachine:
