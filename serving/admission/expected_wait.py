@@ -163,7 +163,10 @@ class ExpectedWait:
         curve = self._curve_of(demand, capacity, now_s)
         ranks = max(1, capacity.ranks)
         own_tokens = demand.own_tokens / min(ranks, max(1, demand.own_sequences))
-        rank_tokens = demand.waiting_tokens / ranks + own_tokens
+        # A rank is chosen by all that it holds: a prompt more than on the average may wait there.
+        mean_tokens = demand.waiting_tokens / max(1, demand.waiting_sequences)
+        uneven_tokens = mean_tokens * (1.0 - 1.0 / ranks)
+        rank_tokens = demand.waiting_tokens / ranks + uneven_tokens + own_tokens
         prompts_s = curve.wait_s(rank_tokens)
         factor = self.prompts_factor.value(now_s)
         if demand.waiting_sequences:

@@ -53,7 +53,7 @@ def test_a_wait_beyond_the_target_is_refused_and_the_excess_is_what_to_wait() ->
 def test_ranks_compute_prompts_side_by_side() -> None:
     capacity = replace(CAPACITY, seats=100, kv_tokens=10**6, ranks=4)
     admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
-    for _ in range(29):
+    for _ in range(26):
         admission.enter(work(prompt_tokens=1_000), 0.0)
 
     assert refused_by(admission, prompt_tokens=1_000).reason is RefusalReason.TTFT_TARGET
