@@ -188,6 +188,16 @@ ControlRequest = (
     | RollbackRequest
 )
 
+Shown = (
+    DescribeRequest
+    | PlacementRequest
+    | PowerRequest
+    | TelemetryRequest
+    | HardwareRequest
+    | ExpertLoadRequest
+)
+"""Requests that change nothing."""
+
 
 class StateReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="state"):
     """Answers StateRequest."""

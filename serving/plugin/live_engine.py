@@ -46,11 +46,11 @@ from serving.metrics.control_call import (
     ReliefRequest,
     ResumeRequest,
     RollbackRequest,
+    Shown,
     StateReply,
     StateRequest,
     StepsRequest,
     TelemetryReply,
-    TelemetryRequest,
     TrainingNote,
     WatchReply,
     WatchRequest,
@@ -80,16 +80,6 @@ from serving.plugin.step_report import StepReport
 from serving.plugin.step_wish import StepWish
 from serving.plugin.telemetry_look import telemetry_look
 from serving.plugin.translate import warm_up_step
-
-Shown = (
-    DescribeRequest
-    | PlacementRequest
-    | PowerRequest
-    | TelemetryRequest
-    | HardwareRequest
-    | ExpertLoadRequest
-)
-"""Requests that change nothing."""
 
 
 class LiveEngine:
