@@ -5,8 +5,9 @@ holds requests back, the machine does not stand still for long, a rank is up, an
 added says otherwise. The engine is asked at most once in LOOK_EVERY_S however many ask here; one
 that is busy with a step answers after it, until then its last answer stands.
 
-Requests are refused for the same reasons. They do not ask the engine while nothing speaks against
-it: its newest snapshot says whether a rank is up.
+Requests are refused for the same reasons. They do not wait for the engine while nothing speaks
+against it: its newest snapshot says whether a rank is up, and its last answer is at most as old as
+the request before and LOOK_EVERY_S.
 """
 
 import asyncio
@@ -115,13 +116,15 @@ class Readiness:
     async def refusal(self) -> Refused | None:
         """Why a request that comes now would not be served, an answer of its own; None: it may be.
 
-        What the door itself says is not repeated. The engine is asked when its last answer, or its
-        newest snapshot, spoke against it: both may be of the past.
+        What the door itself says is not repeated. The engine's answer is waited for when its last
+        one, or its newest snapshot, spoke against it: both may be of the past.
         """
         refused = self._said()
-        if refused is None and (self._engine_refuses is not None or self._seats() == 0):
-            await self._ask_now_and_then()
-            refused = self._said() or self._engine_refuses
+        if refused is None:
+            self._begin_look()
+            if self._engine_refuses is not None or self._seats() == 0:
+                await self._ask_now_and_then()
+                refused = self._said() or self._engine_refuses
         return None if refused is None else refused.again(RateState())
 
     def failure(self) -> Refused | None:

@@ -182,7 +182,7 @@ def test_whatever_else_asking_meets_is_not_ready_and_one_line_in_the_log(
     assert [record.message for record in caplog.records] == [unknown]
 
 
-def test_a_request_asks_the_engine_only_when_something_speaks_against_it() -> None:
+def test_a_request_waits_for_the_engine_only_when_something_speaks_against_it() -> None:
     engine, seats = RestfulEngine(), [6]
     clock = Clock()
     readiness = Readiness(engine, lambda: None, seats=lambda: seats[0], clock=clock)
@@ -190,20 +190,44 @@ def test_a_request_asks_the_engine_only_when_something_speaks_against_it() -> No
     async def ask() -> None:
         for _ in range(10):
             assert await readiness.refusal() is None
-        assert engine.asked == 0
+        assert engine.asked == 0, "none of them gave the loop away"
+        await asyncio.sleep(0.01)
+        assert engine.asked == 1, "they share one look"
         assert readiness.failure() is None
 
+        clock.now_s += 1.0
         seats[0] = engine.ranks_up = 0
         refused = await readiness.refusal()
         assert refused is not None
         assert (refused.reason, str(refused)) == (RefusalReason.NO_RANK_UP, "no rank is up")
         assert refused.retry_after_s > 0
-        assert engine.asked == 1
+        assert engine.asked == 2
         assert (failure := readiness.failure()) is not None
         assert failure.reason is RefusalReason.NO_RANK_UP
 
         engine.ranks_up, clock.now_s = 1, clock.now_s + 1.0
         assert await readiness.refusal() is None  # the snapshot is of the past, the engine is not
+
+    asyncio.run(ask())
+
+
+def test_requests_find_a_machine_that_stands_still_without_any_probe() -> None:
+    engine = RestfulEngine()
+    readiness, clock = a_readiness(engine)
+
+    async def ask() -> None:
+        engine.stall = StallState(
+            until_emulated_s=40.0, left_s=30.0, wall_left_s=600.0, reason="chip 2 does not answer"
+        )
+        assert await readiness.refusal() is None, "it sets the look off, and is not held up by it"
+        await asyncio.sleep(0.01)
+        refused = await readiness.refusal()
+        assert refused is not None
+        assert (refused.reason, refused.retry_after_s) == (RefusalReason.STALLED, 600.0)
+
+        engine.stall = None
+        clock.now_s += 1.0
+        assert await readiness.refusal() is None
 
     asyncio.run(ask())
 
