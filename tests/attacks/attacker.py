@@ -58,6 +58,8 @@ class Attacker:
         """
         if self.connections >= self.budget.connections:
             raise BudgetSpent
+        if self.connections == 0:  # what it took to make a body is not paced
+            self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
         self.connections += 1
         sock = socket.socket()
         if receive_buffer_bytes:
