@@ -57,6 +57,9 @@ class ChipCounters:
         self._engines = tuple(engines)
         self._totals: Float64s = np.zeros((_ROWS + len(self._engines), chips))
         self._beyond: Float64s = np.zeros(chips)
+        self._lost: NDArray[np.bool_] = np.zeros(chips, dtype=np.bool_)
+        self._unpowered_ns: Float64s = np.zeros(chips)  # until `_lost_ns`
+        self._lost_ns = start_ns
         self._samples: deque[tuple[int, Float64s]] = deque([(start_ns, self._totals.copy())])
         self._end_ns = start_ns
         self._seats: Int64s | None = None
@@ -105,6 +108,18 @@ class ChipCounters:
             self._beyond += joules / len(self._beyond)
         else:
             self._beyond[list(chips)] += joules / len(chips)
+
+    def lose(self, lost: NDArray[np.bool_], now_ns: int) -> None:
+        """The chips in `lost`, [chips], draw nothing from now on; the others do."""
+        self._unpowered_ns = self._unpowered_until(now_ns)
+        self._lost, self._lost_ns = lost.copy(), now_ns
+
+    def unpowered_s(self, now_ns: int) -> Float64s:
+        """Seconds in which each chip was lost, and drew no idle power, [chips]."""
+        return self._unpowered_until(now_ns) / NS_PER_S
+
+    def _unpowered_until(self, now_ns: int) -> Float64s:
+        return self._unpowered_ns + self._lost * (now_ns - self._lost_ns)
 
     def _forget(self, now_ns: int) -> None:
         while len(self._samples) > 1 and now_ns - self._samples[1][0] >= WINDOW_S * NS_PER_S:

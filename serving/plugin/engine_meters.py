@@ -4,7 +4,9 @@ from collections.abc import Collection
 from dataclasses import replace as replace_fields
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from emulator.model import ENGINE_NAMES, Machine, StepBatch, StepCost, ceilings_of
 from emulator.units import NS_PER_S
@@ -38,9 +40,17 @@ class EngineMeters:
         self._end_ns = time.start_ns
         self._facility_joules = 0.0  # at the end of the last step
         self._beyond_joules = 0.0  # at the facility too: spent since then
-        chips = machine.partition.chips + machine.partition.spares
-        idle_watts = self._ceilings.idle_watts * chips
-        self._idle_facility_watts = machine.cost_model.facility_watts(idle_watts)
+        self._lost: NDArray[np.bool_] = np.zeros(
+            machine.partition.chips + machine.partition.spares, dtype=np.bool_
+        )
+
+    def lose(self, lost: NDArray[np.bool_]) -> None:
+        """The chips in `lost`, [chips], draw nothing from now on; nothing if that is no news."""
+        if np.array_equal(lost, self._lost):
+            return
+        self._lost = lost.copy()
+        self._chips.lose(lost, self._time.now_ns)
+        self._time.lose(int(lost.sum()))
 
     def after_step(
         self,
@@ -58,7 +68,8 @@ class EngineMeters:
         end_ns = self._time.accounted_ns
         idle_ns = begin_ns - self._end_ns
         if idle_ns > _REST_NS:
-            idle_joules = self._idle_facility_watts * idle_ns / NS_PER_S
+            idle_watts = self._machine.cost_model.facility_watts(self._time.idle_watts)
+            idle_joules = idle_watts * idle_ns / NS_PER_S
             self.tokens.rest(
                 begin_s=self._end_ns / NS_PER_S,
                 begin_joules=self._facility_joules,

@@ -71,12 +71,13 @@ class EngineTime:
         self._unix_offset_ns = time.time_ns() - time.monotonic_ns()
         self._pacer = StepPacer(clock)
         self._meter = EnergyMeter(cost.facility_watts)
-        self._idle_watts = cost.idle_chip_watts * (cost.partition.chips + cost.partition.spares)
+        self._lost_chips = 0
+        self._owed_joules = (0.0, 0.0)  # chips, facility: of changes between two countings
         self._spare_watts = cost.idle_chip_watts * cost.partition.spares
         self.start_ns = clock.now_ns()
         self._accounted_ns = self.start_ns
         self._begin_ns = self._accounted_ns
-        self._last_watts = self._idle_watts
+        self._last_watts = self.idle_watts
         self._steps = 0
         self._compute_wall_s = 0.0
         self._pause_ns = 0
@@ -107,9 +108,10 @@ class EngineTime:
         """
         paced = self._pacer.finish(begin_ns, cost.duration_ns + pause_ns)
         self._follow(None if pause_ns else cost.duration_ns)
-        watts = float(cost.chip_watts.sum()) + self._spare_watts
+        unpowered_watts = self._cost.idle_chip_watts * self._lost_chips
+        watts = float(cost.chip_watts.sum()) + self._spare_watts - unpowered_watts
         idle_ns = begin_ns - self._accounted_ns + paced.lag_ns + pause_ns
-        self._meter.add(duration_ns=idle_ns, chip_watts=self._idle_watts)
+        self._meter.add(duration_ns=idle_ns, chip_watts=self.idle_watts)
         self._step_joules = self._meter.add(duration_ns=cost.duration_ns, chip_watts=watts)
         self._accounted_ns = paced.end_ns
         self._begin_ns = begin_ns
@@ -181,7 +183,31 @@ class EngineTime:
     @property
     def facility_joules(self) -> float:
         """What everything has drawn at the utility's meter until then."""
-        return self._meter.facility_joules
+        return self._meter.facility_joules + self._owed_joules[1]
+
+    @property
+    def idle_watts(self) -> float:
+        """Of all chips that are not lost, when none of them computes."""
+        partition = self._cost.partition
+        chips = partition.chips + partition.spares - self._lost_chips
+        return self._cost.idle_chip_watts * chips
+
+    def lose(self, chips: int) -> None:
+        """So many chips are lost from now on, and draw nothing; a smaller number: some are back.
+
+        What is counted from the last step's end on is counted as if it had been so since then; the
+        difference until now is kept beside it.
+        """
+        before_watts, facility_watts = self.idle_watts, self._cost.facility_watts
+        self._lost_chips = chips
+        after_watts = self.idle_watts
+        seconds = (self.now_ns - self._accounted_ns) / NS_PER_S
+        chip_joules, facility_joules = self._owed_joules
+        self._owed_joules = (
+            chip_joules + (before_watts - after_watts) * seconds,
+            facility_joules
+            + (facility_watts(before_watts) - facility_watts(after_watts)) * seconds,
+        )
 
     @property
     def step_joules(self) -> tuple[float, float]:
@@ -214,8 +240,8 @@ class EngineTime:
         cost = self._cost
         at_ns = self._accounted_ns if now_ns is None else now_ns
         idle_s = (at_ns - self._accounted_ns) / NS_PER_S
-        idle_joules = self._idle_watts * idle_s
-        idle_facility_joules = cost.facility_watts(self._idle_watts) * idle_s
+        idle_joules = self.idle_watts * idle_s + self._owed_joules[0]
+        idle_facility_joules = cost.facility_watts(self.idle_watts) * idle_s
         busy_ns = self._pacer.busy_ns_total - self._pause_ns
         epochs = self._clock.epochs
         epoch = None if epochs is None else epochs.last
@@ -230,7 +256,7 @@ class EngineTime:
             lag_s=self._pacer.lag_ns_total / NS_PER_S,
             lagging_steps=self._pacer.lagging_steps,
             chip_joules=self._meter.chip_joules + idle_joules,
-            facility_joules=self._meter.facility_joules + idle_facility_joules,
+            facility_joules=self.facility_joules + idle_facility_joules,
             chips=cost.partition.chips,
             chip_watts=self._last_watts,
             facility_watts=cost.facility_watts(self._last_watts),

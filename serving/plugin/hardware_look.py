@@ -111,8 +111,7 @@ def _watts(now: StateNow, counters: ChipCounters, idle_watts: float) -> Float64s
     """What each chip draws, [chips]: the mean over the window's steps and the idle time in it.
 
     A lost chip draws nothing. A chip that trains draws what its job says. What chips draw beyond
-    that while they read weights
-    is booked in one go, when it is in their joules and in nobody's watts.
+    that while they read weights is booked in one go: it is in their joules, and in no chip's watts.
     """
     window_s, window = counters.window(now.ns)
     watts: Float64s = np.full(len(now.state.chips), float(idle_watts))
@@ -143,7 +142,8 @@ def _meters(
     window_s, window = counters.window(now.ns)
     totals = counters.totals
     per_s = (1 / window_s if window_s else 0.0) * _powered(now)  # [chips]
-    joules = ceilings.idle_watts * now.elapsed_s + totals.above_idle_joules
+    powered_s = now.elapsed_s - counters.unpowered_s(now.ns)  # [chips]
+    joules = ceilings.idle_watts * powered_s + totals.above_idle_joules
     could_send = np.where(capacity > 0, capacity, np.inf)
     engine_busy_s = (totals.engine_busy_ns / NS_PER_S).T.tolist()  # [chips][engines]
     engine_share = (window.engine_busy_ns * (per_s / NS_PER_S)).T.tolist()

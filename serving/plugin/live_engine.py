@@ -146,6 +146,7 @@ class LiveEngine:
 
     def _chips_changed(self) -> None:
         """Chips have come or gone: moves of experts that have not begun are void."""
+        self._meters.lose(self._live.actual.lost)
         self._experts.plan_soon()
 
     def run(
@@ -268,6 +269,7 @@ class LiveEngine:
         return self.report(self._live.take_lost_ranks())
 
     def _totals(self) -> MachineTotals:
+        self._meters.lose(self._live.actual.lost)
         machine, stall = self._live.machine, self._steps.stall()
         return MachineTotals(
             chips_up=int(machine.chips_up.sum()),

@@ -12,14 +12,20 @@ from emulator.specs.chips import chip_by_name
 from serving.front_door.hardware_watch import HardwareWatch
 from serving.front_door.http.asgi import Message
 from serving.front_door.http.metrics_page import MetricsPage
-from serving.metrics.control_call import PowerReply, PowerRequest, TelemetryReply, TelemetryRequest
+from serving.metrics.control_call import (
+    HealRequest,
+    PowerReply,
+    PowerRequest,
+    TelemetryReply,
+    TelemetryRequest,
+)
 from serving.metrics.host_meter import HostMeter
 from serving.metrics.page.neuron_page import Instance
 from serving.plugin.stat_logger import EmulatedStatLogger
 from tests.serving.front_door.test_hardware_watch import SlowEngine
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
-from tests.serving.plugin.running_engine import Running
+from tests.serving.plugin.running_engine import Running, lose
 from tests.serving.plugin.seen_engine import Seen
 
 
@@ -62,6 +68,42 @@ def test_energy_of_a_watch_counts_the_rest_too() -> None:
     idle_watts = 4 * seen.parts.machine.cost_model.idle_chip_watts
     drawn = after.telemetry.chip_joules - before.telemetry.chip_joules
     assert drawn == pytest.approx(10.0 * idle_watts)
+
+
+def test_a_lost_chip_draws_no_watts_and_no_joules_until_it_is_healed() -> None:
+    seen = Seen()
+    idle_watts = seen.parts.machine.cost_model.idle_chip_watts
+    for _ in range(3):
+        seen.step(0, 1, 2, 3)
+    seen.rest(2.0)
+    reports = [seen.look().report]
+    seen.inject(lose(3))
+    for _ in range(3):
+        seen.step(0, 1, 2)
+        seen.rest(10.0)
+        reports.append(seen.look().report)
+    before, after = reports[1], reports[3]
+    passed_s = after.emulated_s - before.emulated_s
+
+    assert after.meters[3].joules == pytest.approx(reports[0].meters[3].joules)
+    assert after.meters[0].joules > before.meters[0].joules + idle_watts * passed_s
+    drawn = after.telemetry.chip_joules - before.telemetry.chip_joules
+    each = [
+        ended.joules - begun.joules
+        for begun, ended in zip(before.meters, after.meters, strict=True)
+    ]
+    assert drawn == pytest.approx(sum(each))
+    assert drawn < 3.01 * idle_watts * passed_s
+    for report in reports:
+        assert report.telemetry.chip_joules == pytest.approx(sum(m.joules for m in report.meters))
+    facility = [report.telemetry.facility_joules for report in reports]
+    assert facility == sorted(facility)
+
+    seen.ask(HealRequest())
+    seen.rest(10.0)
+    back = seen.look().report
+    assert back.telemetry.chip_joules == pytest.approx(sum(m.joules for m in back.meters))
+    assert back.meters[3].joules >= after.meters[3].joules + idle_watts * 10.0 * 0.99
 
 
 def test_a_chip_s_watts_are_the_mean_of_the_window_and_idle_beside_it() -> None:
