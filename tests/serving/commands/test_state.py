@@ -50,7 +50,8 @@ def test_a_clock_that_follows_the_load_tells_its_epoch_and_what_it_began_with() 
 
     assert list(command.state_lines(state))[2:5] == [
         "emulated 12.500000 s (4 wall seconds each, epoch 3), 1,234 steps; 1,801 W chips, "
-        "3,000 W facility",
+        "3,000 W facility "
+        "(mean of the last 5 s)",
         "clock: decode, 1 request a rank: this host needs 38.4 wall seconds for an emulated one "
         "(chosen to begin with)",
         "clock: prefill: this host needs 3,250 wall seconds for an emulated one",

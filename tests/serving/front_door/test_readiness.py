@@ -191,7 +191,7 @@ def test_a_request_waits_for_the_engine_only_when_something_speaks_against_it() 
         for _ in range(10):
             assert await readiness.refusal() is None
         assert engine.asked == 0, "none of them gave the loop away"
-        await asyncio.sleep(0.01)
+        await readiness.not_ready()  # waits for it
         assert engine.asked == 1, "they share one look"
         assert readiness.failure() is None
 
@@ -220,7 +220,7 @@ def test_requests_find_a_machine_that_stands_still_without_any_probe() -> None:
             until_emulated_s=40.0, left_s=30.0, wall_left_s=600.0, reason="chip 2 does not answer"
         )
         assert await readiness.refusal() is None, "it sets the look off, and is not held up by it"
-        await asyncio.sleep(0.01)
+        await readiness.not_ready()  # waits for it
         refused = await readiness.refusal()
         assert refused is not None
         assert (refused.reason, refused.retry_after_s) == (RefusalReason.STALLED, 600.0)

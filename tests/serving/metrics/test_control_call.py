@@ -66,7 +66,15 @@ def test_a_request_is_one_line_that_names_its_method(
     [
         (
             FaultReport(accepted=True, survivable=False, reason="r", number=2),
-            {"reply": "fault", "accepted": True, "survivable": False, "reason": "r", "number": 2},
+            {
+                "reply": "fault",
+                "accepted": True,
+                "survivable": False,
+                "reason": "r",
+                "number": 2,
+                "stall_s": 0.0,
+                "stall_wall_s": 0.0,
+            },
         ),
         (HealReport(healed=(1, 4)), {"reply": "healed", "healed": [1, 4]}),
         (
