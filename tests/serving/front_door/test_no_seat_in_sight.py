@@ -73,10 +73,10 @@ def test_over_http_and_what_the_server_aborts_in_the_end_has_not_finished() -> N
         for answer in await asyncio.gather(*running):
             assert answer.status_code == 200
             assert json.loads(answer.content)["choices"][0]["finish_reason"] == "abort"
+        await server.is_empty()
         (counts, _) = (each.left for each in server.door.state().classes.values())
         assert counts[Outcome.ABORTED] == len(running)
         assert counts[Outcome.FINISHED] == 0
-        await server.is_empty()
 
     async def check() -> None:
         async with http_server(limits=LIMITS, step_s=STEP_S) as server:
