@@ -24,8 +24,11 @@ WINDOW_BYTES: Final = 16 * 2**10
 """What a call may send before it is its turn; the core would begin with 4 MiB, and grow that."""
 
 _CONNECTIONS_MAX: Final = 1_024
-_IDLE_MS: Final = 120_000
-"""A connection without a call ends; a client makes another when it needs one."""
+"""One more is closed at once, whoever's it is: the core knows no keys."""
+
+_IDLE_MS: Final = 20_000
+"""A connection without a call ends, so that those who only connect keep nobody else off for longer;
+a client makes another when it needs one."""
 
 _HANDSHAKE_MS: Final = 10_000
 """For TLS, and HTTP/2's first frames."""

@@ -18,8 +18,12 @@ from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure
 LIVE: Final = ""
 READY: Final = "vllm.grpc.engine.VllmEngine"
 
-WATCHERS_MAX: Final = 1_024
-"""At a time; one more is refused, and can check instead."""
+WATCHERS_MAX: Final = 128
+"""At a time; for one more the oldest watch ends. Whoever watches needs no key and keeps a
+connection, so these are few of those that the port takes."""
+
+WATCH_WALL_S: Final = 300.0
+"""A watch ends after so long; whoever means well watches again."""
 
 _LOOK_EVERY_S: Final = 0.2
 """While somebody watches."""
@@ -52,7 +56,7 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
     def __init__(self, readiness: Reasons) -> None:
         super().__init__()
         self._readiness = readiness
-        self._watchers = 0
+        self._watches: dict[asyncio.Timeout, None] = {}  # the oldest first
         self._looking: asyncio.Task[None] | None = None
 
     async def Check(  # noqa: N802  the name that the contract gives
@@ -77,19 +81,35 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
     async def Watch(  # noqa: N802  the name that the contract gives
         self, request: Any, context: Any
     ) -> None:
-        """Say what holds now and whenever it changes."""
-        if self._watchers >= WATCHERS_MAX:
-            raise CallRefused(_CROWDED)
-        self._watchers += 1
+        """Say what holds now and whenever it changes, until the watch's time is over.
+
+        Raises CallRefused then, and where it makes room for another.
+        """
+        if len(self._watches) >= WATCHERS_MAX:
+            self._end_oldest()
+        until_s = asyncio.get_running_loop().time() + WATCH_WALL_S
         try:
-            await self._look()
-            if self._looking is None:
-                self._looking = asyncio.create_task(self._keep_looking())
-            await super().Watch(request, context)
+            async with asyncio.timeout_at(until_s) as time:
+                self._watches[time] = None
+                await self._look()
+                if self._looking is None:
+                    self._looking = asyncio.create_task(self._keep_looking())
+                await super().Watch(request, context)
+        except TimeoutError:
+            if not time.expired():
+                raise
+            raise CallRefused(_OVER if time.when() == until_s else _CROWDED) from None
         finally:
-            self._watchers -= 1
-            if not self._watchers:
+            self._watches.pop(time, None)
+            if not self._watches:
                 await self._stop_looking()
+
+    def _end_oldest(self) -> None:
+        """It counts no more from now on, and ends in a moment."""
+        oldest = next(iter(self._watches))
+        del self._watches[oldest]
+        if not oldest.expired():
+            oldest.reschedule(0.0)
 
     async def stop(self) -> None:
         """Say from now on that nothing is served, to watchers too; idempotent."""
@@ -118,8 +138,15 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
 
 _CROWDED: Final = RpcFailure(
     code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-    message=f"{WATCHERS_MAX} calls watch health already",
+    message=f"{WATCHERS_MAX} later calls watch health",
     reason="WATCHERS",
     retry_after_s=_WATCH_RETRY_S,
     violations={"engine": f"{WATCHERS_MAX} watchers at a time"},
+)
+
+_OVER: Final = RpcFailure(
+    code=grpc.StatusCode.UNAVAILABLE,
+    message=f"health was watched for {WATCH_WALL_S:g} s; watch it again",
+    reason="WATCH_TIME",
+    retry_after_s=_WATCH_RETRY_S,
 )

@@ -23,6 +23,7 @@ from serving.front_door.grpc.connection_options import connection_options
 from serving.front_door.grpc.grpc_guard import CALLS_MAX, SLACK_BYTES, CallLimits, GrpcGuard
 from serving.front_door.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth, Reasons
 from serving.front_door.grpc.grpc_tls import RenewedCertificates
+from serving.front_door.grpc.message_turns import STRANGER_CALLS_MAX
 from serving.front_door.ingress_account import IngressAccount
 from serving.settings import ClockSetting, Settings
 
@@ -75,7 +76,7 @@ class EngineGrpcServer:
             interceptors=[guard],
             options=server_options(limits, streams_max=STREAMS_MAX),
             # Who is refused by the door is told why; this is for calls that never say anything.
-            maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX,
+            maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX + STRANGER_CALLS_MAX,
         )
         # Its import reaches into vLLM's command line and logging: not where no such door is.
         from serving.front_door.grpc.engine_servicer import EngineServicer

@@ -10,9 +10,10 @@ comes with its headers.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import grpc
@@ -40,7 +41,8 @@ CONNECTION_CALLS_MAX: Final = 128
 
 KEY_TURNS: Final = 8
 """At a time, of one key. Each counts an eighth of what the key may have held until its message has
-come, and that as it is then."""
+come, and that as it is then; one that does not fit beside the others waits until one of them ends.
+"""
 
 KEY_CALLS_MAX: Final = 4_096
 """Of one key, that wait for a turn or have one."""
@@ -82,13 +84,20 @@ class MessageLate(CallRefused):
 
 @dataclass(slots=True)
 class _Queue:
-    """Calls of one sort, the first first, how many turns there are, and a turn's wall seconds:
-    while nobody waits, and while somebody does.
+    """Calls of one sort, how many turns there are, and a turn's wall seconds: while nobody waits,
+    and while somebody does.
+
+    The first that waits is next, or with `newest_first` the last: those who stall then wait for
+    each other. A turn begins when `may_begin` as well. `family` is whose waiting calls may begin
+    when a turn of this one ends; itself alone where it is empty.
     """
 
     turns: int
     wait_s: float
     haste_s: float
+    newest_first: bool = False
+    may_begin: Callable[[], bool] = lambda: True
+    family: tuple["_Queue", ...] = ()
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
     reading: dict[asyncio.Timeout, float] = field(default_factory=dict)  # since when
     taken: int = 0
@@ -96,6 +105,23 @@ class _Queue:
     @property
     def calls(self) -> int:
         return len(self.waiting) + self.taken
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether a call may begin now."""
+        return self.taken < self.turns and self.may_begin()
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyQueues:
+    """Those of one key, whose turns count against the same bytes."""
+
+    messages: _Queue
+    streams: _Queue
+
+    @property
+    def calls(self) -> int:
+        return self.messages.calls + self.streams.calls
 
 
 class MessageTurns:
@@ -110,10 +136,11 @@ class MessageTurns:
         )
         self._key_wait_s = limits.time_s(message_bytes_max)
         self._key_haste_s = limits.body_wait_s
-        self._strangers = _Queue(STRANGER_TURNS, STRANGER_WAIT_S, STRANGER_HASTE_S)
+        self._strangers = _Queue(
+            STRANGER_TURNS, STRANGER_WAIT_S, STRANGER_HASTE_S, newest_first=True
+        )
         self._connections: dict[str, _Queue] = {}
-        self._keys: dict[str, _Queue] = {}
-        self._streams: dict[str, _Queue] = {}
+        self._keys: dict[str, _KeyQueues] = {}
 
     @asynccontextmanager
     async def of_stranger(self, connection: str) -> AsyncIterator[HeldMessage]:
@@ -145,11 +172,18 @@ class MessageTurns:
                 self._connections.pop(connection, None)
 
     def _make_room(self) -> None:
-        """Refuse the last call of the connection that has most, which waits there."""
+        """Refuse the last call of the connection that has most, which waits there; where each has
+        one, the call that came first.
+        """
         most = max(self._connections.values(), key=lambda each: len(each.waiting))
-        if not most.waiting:
+        if most.waiting:
+            turn = most.waiting.pop()
+        elif self._strangers.waiting:
+            turn = self._strangers.waiting.popleft()
+        else:
             raise self._refused(Limit.CALLS)
-        most.waiting.pop().set_exception(self._refused(Limit.CALLS))
+        if not turn.done():  # else it was cancelled, and is gone
+            turn.set_exception(self._refused(Limit.CALLS))
 
     @asynccontextmanager
     async def of_key(self, key: str) -> AsyncIterator[HeldMessage]:
@@ -157,22 +191,23 @@ class MessageTurns:
 
         Raises CallRefused, as `of_stranger`.
         """
-        own = _Queue(KEY_TURNS, self._key_wait_s, self._key_haste_s)
-        async with self._of_key(key, self._keys, own) as held:
+        async with self._of_key(key, lambda queues: queues.messages) as held:
             yield held
 
     @asynccontextmanager
     async def of_stream(self, key: str) -> AsyncIterator[HeldMessage]:
         """A turn for the next message of a call that sends several; raises as the others."""
-        own = _Queue(STREAM_TURNS, STREAM_WAIT_S, STREAM_HASTE_S)
-        async with self._of_key(key, self._streams, own) as held:
+        async with self._of_key(key, lambda queues: queues.streams) as held:
             yield held
 
     @asynccontextmanager
     async def _of_key(
-        self, key: str, queues: dict[str, _Queue], first: _Queue
+        self, key: str, queue_of: Callable[[_KeyQueues], _Queue]
     ) -> AsyncIterator[HeldMessage]:
-        own = queues.setdefault(key, first)
+        queues = self._keys.get(key)
+        if queues is None:
+            queues = self._keys[key] = self._queues_of(key)
+        own = queue_of(queues)
         try:
             if own.calls >= KEY_CALLS_MAX:
                 raise self._refused(Limit.CALLS)
@@ -187,12 +222,31 @@ class MessageTurns:
                     held.let_go()
                     raise
         finally:
-            if not own.calls:
-                queues.pop(key, None)
+            if not queues.calls:
+                self._keys.pop(key, None)
+
+    def _queues_of(self, key: str) -> _KeyQueues:
+        may_begin = partial(self._may_begin, key)
+        messages = _Queue(KEY_TURNS, self._key_wait_s, self._key_haste_s, may_begin=may_begin)
+        streams = _Queue(STREAM_TURNS, STREAM_WAIT_S, STREAM_HASTE_S, may_begin=may_begin)
+        messages.family = streams.family = (streams, messages)
+        return _KeyQueues(messages, streams)
+
+    def _may_begin(self, key: str) -> bool:
+        """Whether one more turn of the key fits beside what it holds. While it has no turn it may
+        begin, and is told what is in its way: no turn's end would make room.
+        """
+        queues = self._keys[key]
+        if not (taken := queues.messages.taken + queues.streams.taken):
+            return True
+        reading = len(queues.messages.reading) + len(queues.streams.reading)
+        begun_bytes = (taken - reading) * self._key_bytes  # of turns that are given, not taken up
+        held_bytes = self._account.bytes_of(key) + begun_bytes
+        return held_bytes + self._key_bytes <= self._account.limits.key_bytes_max
 
     @asynccontextmanager
     async def _turn(self, queue: _Queue) -> AsyncIterator[None]:
-        if queue.taken >= queue.turns or queue.waiting:
+        if queue.waiting or not queue.has_turn:
             await self._wait_in(queue)
         else:
             queue.taken += 1
@@ -203,13 +257,13 @@ class MessageTurns:
             _wake(queue)
 
     async def _wait_in(self, queue: _Queue) -> None:
-        """Wait to be the first of those who have no turn; it has one then."""
+        """Wait to be the next of those who have no turn; it has one then."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.waiting.append(turn)
-        _hurry(queue)
         try:
+            _hurry(queue)
             await turn
-        except asyncio.CancelledError:
+        except BaseException:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 # It was given, and is not taken up any more.
                 queue.taken -= 1
@@ -257,25 +311,29 @@ class _Reading:
     time: asyncio.Timeout
 
     def cut_off(self, limit: Limit) -> None:
-        """Its time is over."""
+        """Its time is over, if it is not already."""
         del limit
-        self.time.reschedule(0.0)
+        if not self.time.expired():
+            self.time.reschedule(0.0)
 
 
 def _wake(queue: _Queue) -> None:
-    """Give the turns that are free to the first who wait."""
-    while queue.waiting and queue.taken < queue.turns:
-        turn = queue.waiting.popleft()
-        if not turn.done():
-            queue.taken += 1
-            turn.set_result(None)
+    """Give the turns that are free to those who are next."""
+    for each in queue.family or (queue,):
+        while each.waiting and each.has_turn:
+            turn = each.waiting.pop() if each.newest_first else each.waiting.popleft()
+            if not turn.done():
+                each.taken += 1
+                turn.set_result(None)
 
 
 def _hurry(queue: _Queue) -> None:
     """Somebody waits: who reads has little time from its beginning on."""
     for time, since_s in queue.reading.items():
         until_s = since_s + queue.haste_s
-        if (when_s := time.when()) is not None and when_s > until_s:
+        when_s = time.when()
+        # One whose time is over is about to end, and takes no other time any more.
+        if when_s is not None and when_s > until_s and not time.expired():
             time.reschedule(until_s)
 
 

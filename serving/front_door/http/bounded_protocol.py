@@ -277,8 +277,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not cycle.response_complete:
             return  # another request was sent behind the one that is answered
         cycle.body = bytearray()
-        cycle.scope = self.scope = None  # type: ignore[assignment]
-        self.headers = []
+        if self.scope is cycle.scope:  # else it is of the next head, of which some has come
+            self.scope = None  # type: ignore[assignment]
+            self.headers = []
+        cycle.scope = None  # type: ignore[assignment]
         self._heads_bytes = 0
         if self._holding is not None and not self._is_refused:
             self._hold()

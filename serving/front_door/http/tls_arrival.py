@@ -67,30 +67,39 @@ class TlsArrival(asyncio.Protocol):
 
     async def _shake_hands(self, transport: asyncio.Transport) -> None:
         early = _Early()
-        try:
-            shaking = self._loop.create_task(
-                self._loop.start_tls(
-                    transport,
-                    early,
-                    self._context,
-                    server_side=True,
-                    ssl_handshake_timeout=self._account.limits.handshake_wait_s,
-                )
+        shaking = self._loop.create_task(
+            self._loop.start_tls(
+                transport,
+                early,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=self._account.limits.handshake_wait_s,
             )
+        )
+        try:
             for _ in range(2):  # the handshake's protocol is the transport's, then it has begun
                 await asyncio.sleep(0)
             self._hand_on(transport.get_protocol())
             secure = await shaking
+            if secure is not None and not early.is_lost:
+                self._begin(secure, early)
         except OSError as error:  # ssl.SSLError, ConnectionError and TimeoutError are
             if "handshake" in str(error) and isinstance(error, ConnectionAbortedError):
                 self._account.refuse(Limit.HANDSHAKE_TIME)
             transport.abort()
-            return
+        except BaseException:  # a fault of ours, which the loop tells, or the server's end
+            transport.abort()
+            raise
         finally:
+            if not shaking.cancel() and not shaking.cancelled():
+                shaking.exception()  # one that is not read is told as if nobody knew
             assert self._holding is not None
             self._account.leave(self._holding)
-        if secure is None or early.is_lost:
-            return
+
+    def _begin(self, secure: asyncio.Transport, early: _Early) -> None:
+        """Hand the connection over; what it holds is its protocol's to count from now on."""
+        assert self._holding is not None
+        self._account.leave(self._holding)
         protocol = self._make()
         protocol.connection_made(secure)
         secure.set_protocol(protocol)

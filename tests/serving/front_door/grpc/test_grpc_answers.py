@@ -19,7 +19,7 @@ from emulator.data import SMALL_MOE_DIR
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.admission.refusal import RefusalReason
-from serving.front_door.grpc import grpc_health
+from serving.front_door.grpc import connection_options, grpc_health
 from serving.front_door.grpc.grpc_health import READY
 from tests.serving.front_door.grpc.grpc_doors import GrpcDoor, asking, failure, told
 from tests.serving.front_door.grpc.test_grpc_generate import ENDLESS, STEP_S, run, running
@@ -195,29 +195,69 @@ def test_a_watcher_is_told_of_every_change_until_the_server_ends() -> None:
     run(check)
 
 
-def test_watchers_of_health_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_one_watcher_of_health_too_many_the_oldest_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(grpc_health, "WATCHERS_MAX", 2)
 
     async def check(at: GrpcDoor) -> None:
         stub = health_pb2_grpc.HealthStub(at.channel)
         asked = health_pb2.HealthCheckRequest(service=READY)
-        held = [stub.Watch(asked) for _ in range(2)]
-        for watch in held:
-            await watch.read()
-
-        crowded = await failure(stub.Watch(asked))
+        oldest, *held = [stub.Watch(asked) for _ in range(4)]
+        for watch in (oldest, *held):
+            assert (await watch.read()).status == SERVING
+        crowded = await failure(oldest)
 
         assert (crowded.code, crowded.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "WATCHERS")
         assert "RetryInfo" in crowded.details
         assert await status(at, READY) == SERVING
-        held.pop().cancel()
-        async with asyncio.timeout(5.0):  # the server hears of it in a moment
-            while at.server._health._watchers == 2:
-                await asyncio.sleep(0.01)
-        again = stub.Watch(asked)
-        assert (await again.read()).status == SERVING
-        for watch in (*held, again):
+        assert (await failure(held[0])).reason == "WATCHERS"
+        at.ready.busy = "it drains"
+        for watch in held[1:]:
+            assert (await asyncio.wait_for(watch.read(), 5.0)).status == NOT_SERVING
             watch.cancel()
+        async with asyncio.timeout(5.0):  # the server hears of it in a moment
+            while at.server._health._watches:
+                await asyncio.sleep(0.01)
+
+    run(check)
+
+
+def test_a_watch_of_health_ends_after_its_time_and_its_client_may_watch_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grpc_health, "WATCH_WALL_S", 0.2)
+
+    async def check(at: GrpcDoor) -> None:
+        stub = health_pb2_grpc.HealthStub(at.channel)
+        for _ in range(2):
+            watch = stub.Watch(health_pb2.HealthCheckRequest(service=READY))
+            assert (await watch.read()).status == SERVING
+            over = await asyncio.wait_for(failure(watch), 5.0)
+            assert (over.code, over.reason) == (grpc.StatusCode.UNAVAILABLE, "WATCH_TIME")
+            assert "RetryInfo" in over.details
+
+    run(check)
+
+
+def test_watchers_leave_most_of_the_port_s_connections_to_others() -> None:
+    assert 4 * grpc_health.WATCHERS_MAX <= connection_options._CONNECTIONS_MAX
+    assert connection_options._IDLE_MS <= 20_000
+
+
+def test_a_connection_without_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_options, "_IDLE_MS", 1_000)
+
+    async def check(at: GrpcDoor) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", at.server_port)
+        # HTTP/2's preface, settings, and the answer to the server's own: all but a call.
+        settings = b"\0\0\0\x04\0\0\0\0\0"
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
+        writer.write(b"\0\0\0\x04\x01\0\0\0\0")
+        async with asyncio.timeout(8.0):
+            while await reader.read(2**16):
+                pass
+        writer.close()
 
     run(check)
 

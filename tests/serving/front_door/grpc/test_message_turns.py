@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import pytest
 
@@ -77,6 +78,115 @@ def test_strangers_of_many_connections_have_few_turns_and_a_probe_among_them_has
         assert all(isinstance(end, CallRefused) for end in ends)  # none had nine seconds
         await probe
         assert books.account.refusals == {Limit.MESSAGE_TIME: 20}
+
+    run(use)
+
+
+def test_a_probe_is_before_all_who_waited_and_may_stall_as_those_who_were_read() -> None:
+    async def use(books: Books) -> None:
+        stalled = [
+            asyncio.ensure_future(books.read(books.turns.of_stranger(str(number)), seconds=9.0))
+            for number in range(200)
+        ]
+        await asyncio.sleep(0)
+        await books.read(books.turns.of_stranger("probe"), name="probe")
+        assert books.order.index("probe") == message_turns.STRANGER_TURNS
+        for call in stalled:
+            call.cancel()
+        await asyncio.gather(*stalled, return_exceptions=True)
+
+    run(use)
+
+
+def as_it_ends(time: asyncio.Timeout, act: Callable[[], object]) -> None:
+    """`act` in the loop's turn in which the timeout is over."""
+    until_s = time.when()
+    assert until_s is not None
+    asyncio.get_running_loop().call_at(until_s - 1e-9, act)
+
+
+def test_a_call_that_comes_as_another_s_time_ends_has_its_turn_and_takes_none_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_turns, "STRANGER_TURNS", 1)
+    monkeypatch.setattr(message_turns, "STRANGER_WAIT_S", 0.2)
+
+    async def use(books: Books) -> None:
+        for _ in range(2):
+            slow = books.read(books.turns.of_stranger("a"), name="a", seconds=9.0)
+            stalled = asyncio.ensure_future(slow)
+            await asyncio.sleep(0)
+            (time,) = books.turns._strangers.reading
+            newcomer = books.read(books.turns.of_stranger("b"), name="b")
+            as_it_ends(time, partial(asyncio.ensure_future, newcomer))
+            with pytest.raises(MessageLate):
+                await stalled
+        await asyncio.wait_for(books.read(books.turns.of_stranger("c"), name="c"), 1.0)
+        assert books.order == ["a", "b", "a", "b", "c"]
+
+    run(use)
+
+
+def test_a_call_that_is_cut_off_as_its_time_ends_disturbs_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_turns, "STRANGER_WAIT_S", 0.2)
+
+    class Other:
+        def cut_off(self, limit: Limit) -> None:
+            raise AssertionError(limit)
+
+    async def use(books: Books) -> None:
+        stalled = asyncio.ensure_future(books.read(books.turns.of_stranger("a"), seconds=9.0))
+        await asyncio.sleep(0)
+        (time,) = books.turns._strangers.reading
+        arrived = []
+
+        def arrive() -> None:  # before the call has heard that its time is over
+            assert time.expired()
+            arrived.append(books.account.arrive(Other()))
+
+        as_it_ends(time, lambda: asyncio.get_running_loop().call_soon(arrive))
+        with pytest.raises(MessageLate):
+            await stalled
+        books.account.leave(arrived[0])
+
+    run(use, IngressLimits(strangers_max=1))
+
+
+def test_a_call_that_has_just_gone_makes_room_for_one_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_turns, "STRANGER_CALLS_MAX", 3)
+
+    async def use(books: Books) -> None:
+        calls = [
+            asyncio.ensure_future(books.read(books.turns.of_stranger("a"), seconds=0.01))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        newcomer = asyncio.ensure_future(books.read(books.turns.of_stranger("b")))
+        calls[2].cancel()
+        await newcomer
+        await asyncio.gather(*calls[:2])
+
+    run(use)
+
+
+def test_for_one_call_too_many_the_first_goes_where_each_connection_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_turns, "STRANGER_CALLS_MAX", 4)
+
+    async def use(books: Books) -> None:
+        calls = [
+            asyncio.ensure_future(books.read(books.turns.of_stranger(name), seconds=0.01))
+            for name in "abcd"
+        ]
+        await asyncio.sleep(0)
+        await books.read(books.turns.of_stranger("probe"))
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert [isinstance(end, CallRefused) for end in ends] == [False, False, True, False]
 
     run(use)
 
@@ -163,6 +273,28 @@ def test_bodies_of_the_same_key_count_against_its_messages() -> None:
             await books.read(books.turns.of_key("alice"))
         books.account.leave(body)
         await books.read(books.turns.of_key("alice"))
+
+    run(use)
+
+
+def test_calls_of_a_key_wait_where_their_turns_do_not_fit_beside_what_it_holds() -> None:
+    async def use(books: Books) -> None:
+        head = books.account.open("alice")
+        assert books.account.hold(head, 1_000) is None
+        calls = [
+            books.read(
+                books.turns.of_key("alice") if number % 5 else books.turns.of_stream("alice"),
+                seconds=0.01,
+                size_bytes=100,
+            )
+            for number in range(40)
+        ]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert not [end for end in ends if isinstance(end, Exception)]
+        assert books.most == message_turns.KEY_TURNS - 1
+        # Those of streams let go at the end of their turn, as `CallMessages` has them do.
+        assert books.account.bytes_of("alice") == 1_000
+        books.account.leave(head)
 
     run(use)
 

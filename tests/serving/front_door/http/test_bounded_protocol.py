@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import ssl
 import time
@@ -16,7 +17,12 @@ import uvicorn
 import uvloop
 
 from serving.front_door.http.asgi import Scope, header
-from serving.front_door.http.bounded_protocol import HttpIngress, bound_connections
+from serving.front_door.http.bounded_protocol import (
+    BoundedHttpProtocol,
+    HttpIngress,
+    bound_connections,
+)
+from serving.front_door.http.tls_arrival import TlsArrival
 from serving.front_door.ingress_account import IngressAccount
 from serving.front_door.ingress_limits import IngressLimits, Limit
 
@@ -247,6 +253,21 @@ def test_requests_in_one_packet_are_answered_in_order_as_far_as_the_limit() -> N
     run(use)
 
 
+@pytest.mark.parametrize("half_bytes", [9, len(GET) - 3, len(GET), len(GET) + 20])
+def test_half_a_head_behind_a_request_is_that_of_the_next_one(half_bytes: int) -> None:
+    first = GET + KEYED + b"\r\n"
+    second = GET + KEYED + b"connection: close\r\n\r\n"
+
+    async def use(server: Server) -> None:
+        parts = (first + second[:half_bytes], second[half_bytes:])
+        answer = await server.answer(*parts, pause_s=0.1)
+        assert answer.count(b"HTTP/1.1 200 OK") == 2
+        assert b"connection: close" in answer  # the second one's fields are its own, and all there
+        assert not server.account.refusals
+
+    run(use, app=App(takes_s=0.02))
+
+
 def test_a_stranger_s_body_is_thrown_away_and_its_connection_is_not_kept_for_it() -> None:
     head = b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 4000000\r\n"
 
@@ -409,3 +430,47 @@ def test_a_handshake_that_does_not_end_is_counted_and_ended_and_others_speak_tls
 
     run(use, limits=limits, tls=context)
     run(use, limits=limits, tls=context, loop=uvloop.new_event_loop)
+
+
+def broken(*_: Any, **__: Any) -> None:
+    raise ValueError("broken")
+
+
+class BrokenContext(ssl.SSLContext):
+    wrap_bio = broken  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("fault", ["context", "_hand_on", "connection_made"])
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_fails_in_its_handshake_by_our_own_fault_is_closed(
+    fault: str, loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    kind = BrokenContext if fault == "context" else ssl.SSLContext
+    context = kind(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    if fault == "_hand_on":
+        monkeypatch.setattr(TlsArrival, "_hand_on", broken)
+    elif fault == "connection_made":
+        monkeypatch.setattr(BoundedHttpProtocol, "connection_made", broken)
+
+    async def use(server: Server) -> None:
+        tasks, faults = asyncio.all_tasks(), []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: faults.append(told))
+        try:
+            async with asyncio.timeout(2.0):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=client)
+                assert await reader.read() == b""
+                writer.close()
+        except TimeoutError:
+            pytest.fail("the connection stays open")
+        except OSError:
+            pass  # reset
+        await asyncio.sleep(0.05)
+        assert asyncio.all_tasks() == tasks
+        gc.collect()
+        assert [str(told["exception"]) for told in faults] == ["broken"]
+
+    run(use, tls=context, loop=loop)
