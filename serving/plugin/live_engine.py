@@ -170,7 +170,7 @@ class LiveEngine:
         continues: bool,
     ) -> tuple[dict[int, RankOutput], StepReport] | None:
         """Compute a step; None while its emulated end is far: see `go_on` and `EngineSteps`."""
-        self._time.keep_pace(self._leases.chips_lent > 0)  # a job goes by the dilation it got
+        self._time.keep_pace(self._leases.trains)  # a job goes by the dilation it got
         live = self._steps.begin(steps, bitmasks, self._heard.rank_states, continues=continues)
         return None if live is None else self._end(live)
 
