@@ -12,6 +12,7 @@ import fcntl
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,10 @@ from emulator.memory.neuron_environment import busy
 
 _RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
 
+_TRIES: Final = 20
+_TRY_AGAIN_S: Final = 0.005
+"""Who lets go looks whether anybody is left by taking the whole file, for less than a millisecond;
+a chip that is still taken after 20 tries has a holder."""
 
 _OPENED: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -62,9 +67,11 @@ class CoreClaim:
         """Let the chips go; idempotent."""
         file, self._file = self._file, None
         if file is not None:
+            # Its own records first: of several that let go together, the last one finds none.
+            fcntl.lockf(file, fcntl.LOCK_UN)
             if _lock_range(file, 0, 0) and is_still_at(file, self._path):  # nobody else has any
                 self._path.unlink()
-            os.close(file)  # closing lets go of every record
+            os.close(file)  # closing lets go of the whole file
 
 
 def is_still_at(file: int, path: Path) -> bool:
@@ -117,7 +124,11 @@ def _lock_all(file: int, chips: range, cores_per_chip: int) -> None:
 def _lock(file: int, chip: int) -> bool:
     """Take the record of a chip and sign it; False when another process has it."""
     start = chip * _RECORD_BYTES
-    if not _lock_range(file, start, _RECORD_BYTES):
+    for _ in range(_TRIES):
+        if _lock_range(file, start, _RECORD_BYTES):
+            break
+        time.sleep(_TRY_AGAIN_S)
+    else:
         return False
     os.pwrite(file, str(os.getpid()).ljust(_RECORD_BYTES).encode(), start)
     return True

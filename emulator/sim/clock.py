@@ -5,6 +5,7 @@ to the wall by a factor, which changes only where it is told to (see `emulator.s
 virtual clock jumps. All times are whole nanoseconds.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -38,7 +39,7 @@ class DilatedClock:
     """One emulated second takes `dilation` wall seconds; 1 is real time.
 
     Waiting here is the one place where the program sleeps: it paces emulated time. Other threads
-    may read it.
+    may read it, and none sees time fall.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class DilatedClock:
     ) -> None:
         self._wall_ns = wall_ns
         self._sleep_s = sleep_s
+        self._changing = threading.Lock()
         self._epochs = EpochMap.at(now_ns=0, wall_ns=wall_ns(), dilation=float(dilation))
 
     @property
@@ -67,7 +69,8 @@ class DilatedClock:
 
         Raises ConfigError for one that is not a number above 0.
         """
-        self._epochs = self._epochs.changed(dilation, wall_ns=self._wall_ns())
+        with self._changing:
+            self._epochs = self._epochs.changed(dilation, wall_ns=self._wall_ns())
 
     def wall_ns(self) -> int:
         """The reading of the wall clock that emulated time follows."""
@@ -75,7 +78,11 @@ class DilatedClock:
 
     def now_ns(self) -> int:
         """The present, in emulated ns."""
-        return self._epochs.emulated_ns(self._wall_ns())
+        # Wall and map are of one moment: a wall from after a change, read by the map from before
+        # it, may be ahead of what the next reading says.
+        with self._changing:
+            wall_ns = self._wall_ns()
+            return self._epochs.emulated_ns(wall_ns)
 
     def at_monotonic_s(self, wall_s: float) -> float:
         """Convert a reading of the system's monotonic clock to emulated seconds."""

@@ -214,7 +214,9 @@ class EngineWatch:
             begun_s = time.monotonic()
             self._hurry.clear()  # what happens from now on may be too late for this look
             try:
-                await self._take(await ask(self._engine, TelemetryRequest()))
+                # Only what the look before has not told: a record of each stage is a kilobyte.
+                told = None if self._look is None else self._look.fault_event_number
+                await self._take(await ask(self._engine, TelemetryRequest(events_after=told)))
             except EngineGone:
                 await self._take_end()
             except EngineFailed as error:

@@ -37,7 +37,7 @@ class Change:
 
 def changes(before: TelemetryReply, after: TelemetryReply) -> Iterator[Change]:
     """Everything that differs: faults, then leases, versions and sleep, each by number."""
-    told = before.fault_events[-1].number if before.fault_events else 0
+    told = before.fault_event_number
     for event in after.fault_events:
         if event.number > told:
             yield Change(

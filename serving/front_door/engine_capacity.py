@@ -1,14 +1,17 @@
 """What the engine can hold and take in now: from vLLM's configuration and the newest snapshot."""
 
+from dataclasses import replace
+from threading import Thread
 from typing import Any
 
-from serving.admission.backlog_times import BacklogTimes
+from emulator.model import StepCostModel
+from serving.admission.backlog_times import NO_TIME
 from serving.admission.capacity import Capacity
 from serving.front_door.engine_times import backlog_times
 from serving.metrics.snapshot import Snapshot
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
-from serving.policy.prefill_throttle import parse_prefill_policy
+from serving.policy.prefill_throttle import PrefillPolicy, parse_prefill_policy
 from serving.settings import Settings
 
 
@@ -17,9 +20,13 @@ class EngineCapacity:
 
     A snapshot says how many ranks are up and what an emulated second is; until the first, all are
     up and a second is a second. Each rank has seats, KV blocks and a step's tokens of its own.
+
+    The times of a backlog take a second to work out where there are 144 ranks. With `promises`, a
+    target for first tokens, they are there from the start; without it a thread finds them, and
+    until then no wait is foreseen.
     """
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, *, promises: bool) -> None:
         config = engine.vllm_config
         self._logger = stat_logger_of(engine)  # vLLM makes its loggers with the engine
         self._ranks = Settings.from_additional_config(config.additional_config).ranks
@@ -27,9 +34,17 @@ class EngineCapacity:
         self._step_tokens = int(config.scheduler_config.max_num_batched_tokens)
         cache = config.cache_config
         self._kv_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size)
-        self._backlog_times = self._times(config)
-        self._last = self._of(self._ranks, 1.0)
+        self._backlog_times = NO_TIME
         self._snapshot: Snapshot | None = None
+        deployment = deployment_of(config)
+        machine = deployment.machine(config.cache_config.gpu_memory_utilization)
+        policy = parse_prefill_policy(deployment.settings.prefill_policy)
+        if promises:
+            self._find_times(machine.cost_model, policy)
+        else:
+            given = (machine.cost_model, policy)
+            Thread(target=self._find_times, args=given, name="backlog times", daemon=True).start()
+        self._last = self._of(self._ranks, 1.0)
 
     def __call__(self) -> Capacity:
         """The newest."""
@@ -37,6 +52,8 @@ class EngineCapacity:
         if snapshot is not None and snapshot is not self._snapshot:
             self._snapshot = snapshot
             self._last = self._of(snapshot.ranks_up, snapshot.dilation or 1.0)
+        elif self._last.backlog_times is not self._backlog_times:
+            self._last = replace(self._last, backlog_times=self._backlog_times)
         return self._last
 
     def _of(self, ranks: int, dilation: float) -> Capacity:
@@ -49,13 +66,8 @@ class EngineCapacity:
             backlog_times=self._backlog_times,
         )
 
-    def _times(self, config: Any) -> BacklogTimes:
+    def _find_times(self, costs: StepCostModel, policy: PrefillPolicy) -> None:
         """By the cost model of the whole machine, as it starts."""
-        deployment = deployment_of(config)
-        machine = deployment.machine(config.cache_config.gpu_memory_utilization)
-        return backlog_times(
-            machine.cost_model,
-            parse_prefill_policy(deployment.settings.prefill_policy),
-            seats=self._seats,
-            step_tokens=self._step_tokens,
+        self._backlog_times = backlog_times(
+            costs, policy, seats=self._seats, step_tokens=self._step_tokens
         )

@@ -60,7 +60,7 @@ class FrontDoor:
         self._engine = engine
         self._settings = settings
         self.keys = KeyRing.of(settings, control_secret=control_secret)
-        capacity = EngineCapacity(engine)
+        capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
         self.door = Door(settings.limits, capacity, metrics=DoorMetrics())
         self.readiness = Readiness(engine, lambda: self.door.closed, seats=lambda: capacity().seats)
         admit_generation(engine, self.door)

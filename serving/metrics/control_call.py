@@ -17,7 +17,6 @@ from serving.metrics.machine_state import (
     FOR_TRAINING,
     Count,
     FaultEvent,
-    FaultRecord,
     LeaseState,
     MachineState,
     Plain,
@@ -36,7 +35,7 @@ METHOD: Final = "ultraserve_control"
 """The executor's method, to vLLM's `collective_rpc`; its one argument is a request's JSON."""
 
 FAULTS_TOLD_MAX: Final = 256
-"""Of one look: more faults than anybody injects between two looks, and a bounded line."""
+"""Of one look: more stages than faults reach between two looks, and a bounded line."""
 
 
 class StateRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="state"):
@@ -155,7 +154,13 @@ class PowerRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="po
 
 
 class TelemetryRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="telemetry"):
-    """Asks for one look at the engine; may be asked several times a second."""
+    """Asks for one look at the engine; may be asked several times a second.
+
+    Attributes:
+        events_after: stages of faults after that one's number are told; none are without it.
+    """
+
+    events_after: Count | None = None
 
 
 class HardwareRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="hardware"):
@@ -328,16 +333,16 @@ class TelemetryReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="t
     """Answers TelemetryRequest.
 
     Attributes:
-        faults: the last ones, in the order of their numbers; at most `FAULTS_TOLD_MAX`.
-        fault_events: stages that faults have reached, the last ones; likewise.
+        fault_event_number: of the newest stage that a fault has reached; 0 before the first.
+        fault_events: the stages that were asked for, the last `FAULTS_TOLD_MAX` of them.
         leases, versions, sleep: as in MachineState.
     """
 
     telemetry: Telemetry
-    faults: tuple[FaultRecord, ...]
     leases: tuple[LeaseState, ...]
     versions: tuple[VersionState, ...]
     sleep: SleepState
+    fault_event_number: Count = 0
     fault_events: tuple[FaultEvent, ...] = ()
 
 

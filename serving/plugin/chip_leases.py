@@ -110,6 +110,12 @@ class ChipLeases:
         return int(self._live.actual.lent.sum())
 
     @property
+    def trains(self) -> bool:
+        """Whether chips are with a job, or on their way back from one."""
+        out = (lease for lease in self._going_on if lease.phase is not Phase.DRAINING)
+        return any(not lease.for_maintenance for lease in out)
+
+    @property
     def ranks_open(self) -> NDArray[np.bool_]:
         """Ranks that new requests may go to, bool[ranks]: all but those that drain."""
         is_open = np.ones(self._live.machine.partition.ranks, dtype=np.bool_)

@@ -1,6 +1,6 @@
 """The meters of a running engine: tokens, chips, steps. They count steps, and what lies beyond."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace as replace_fields
 from typing import Final
 
@@ -9,14 +9,21 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from emulator.model import ENGINE_NAMES, Machine, StepBatch, StepCost, ceilings_of
+from emulator.specs.health import Health
 from emulator.units import NS_PER_S
 from serving.metrics.control_call import HardwareReply
-from serving.metrics.machine_state import MachineState
+from serving.metrics.machine_state import LeaseState, MachineState
 from serving.metrics.snapshot import Snapshot
 from serving.metrics.telemetry import Telemetry
 from serving.plugin.chip_counters import ChipCounters, Int64s
 from serving.plugin.engine_time import EngineTime, MachineTotals
-from serving.plugin.hardware_look import Now, StateNow, hardware_report, metered_state
+from serving.plugin.hardware_look import (
+    Now,
+    StateNow,
+    hardware_report,
+    metered_state,
+    watts_of_chips,
+)
 from serving.plugin.step_history import StepHistory
 from serving.plugin.token_meter import TokenMeter
 
@@ -106,12 +113,18 @@ class EngineMeters:
         now = StateNow(ns=self._time.now_ns, state=state)
         return metered_state(now, self._machine, self._chips, self._ceilings.idle_watts)
 
-    def snapshot(self, totals: MachineTotals, state: MachineState) -> Snapshot:
-        """All totals up to now, beside a `state` that was `metered`."""
+    def snapshot(
+        self, totals: MachineTotals, health: Health, leases: Iterable[LeaseState]
+    ) -> Snapshot:
+        """All totals up to now, and the watts that a `metered` state would have."""
+        now_ns = self._time.now_ns
+        powered = np.asarray(health.works | health.hung, dtype=np.float64)
+        watts = watts_of_chips(now_ns, self._chips, powered, leases, self._ceilings.idle_watts)
+        chip_watts = float(watts.sum())
         return replace_fields(
-            self._time.snapshot(totals, now_ns=self._time.now_ns),
-            chip_watts=state.chip_watts,
-            facility_watts=state.facility_watts,
+            self._time.snapshot(totals, now_ns=now_ns),
+            chip_watts=chip_watts,
+            facility_watts=self._machine.cost_model.facility_watts(chip_watts),
         )
 
     def look(

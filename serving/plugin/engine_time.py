@@ -10,6 +10,7 @@ from emulator.sim.host_pace import HostPace
 from emulator.sim.pacing import StepPacer
 from emulator.units import NS_PER_S
 from serving.metrics.snapshot import Snapshot
+from serving.plugin.calibration import SLOW_RATIO
 from serving.plugin.step_report import StepReport
 from serving.settings import ClockSetting
 
@@ -26,6 +27,16 @@ def make_clock(setting: str, calibrated_dilation: float) -> Clock:
     if parsed.kind == "virtual":
         return VirtualClock()
     return DilatedClock(parsed.dilation or calibrated_dilation)
+
+
+def _warn_of_slow(dilation: float, before: float = 0.0) -> None:
+    """Where the clock's dilation is above SLOW_RATIO, and was not `before`."""
+    if before <= SLOW_RATIO < dilation:
+        logger.warning(
+            "clock auto: this host is %.0f times slower than the emulated machine; fewer chips "
+            "(--chips), --weights none or a smaller stand-in make it quicker",
+            dilation,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,7 @@ class EngineTime:
         if follows_load:
             assert isinstance(clock, DilatedClock), "time that jumps follows nothing"
             self._pace = HostPace(clock)
+            _warn_of_slow(clock.dilation)
         self._keeps_pace = False
         self._unix_offset_ns = time.time_ns() - time.monotonic_ns()
         self._pacer = StepPacer(clock)
@@ -126,6 +138,7 @@ class EngineTime:
 
     def _follow(self, emulated_ns: int | None) -> None:
         """Let the clock follow the load; what a fault held up says nothing of it."""
+        before = self._clock.dilation
         if self._pace is not None and self._pace.released(
             emulated_ns, may_change=not self._keeps_pace
         ):
@@ -136,6 +149,7 @@ class EngineTime:
                 epoch.dilation,
                 epoch.from_ns / NS_PER_S,
             )
+            _warn_of_slow(epoch.dilation, before)
 
     @property
     def passes(self) -> bool:

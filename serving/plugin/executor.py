@@ -22,7 +22,6 @@ from emulator.specs.step import RankOutput, RankStep
 from serving.metrics.control_call import METHOD as CONTROL_METHOD
 from serving.metrics.machine_state import HostRatio
 from serving.plugin.calibration import (
-    SLOW_RATIO,
     PoolLimits,
     first_dilation,
     host_ratios,
@@ -182,12 +181,6 @@ class UltraServeExecutor(Executor):
         for each in ratios:
             logger.info("clock auto: %s", each.words)
         logger.info("clock %s: %g wall seconds per emulated second", setting, clock.dilation)
-        if setting == "auto" and clock.dilation > SLOW_RATIO:
-            logger.warning(
-                "clock auto: this host is %.0f times slower than the emulated machine; fewer chips "
-                "(--chips), --weights none or a smaller stand-in make it quicker",
-                clock.dilation,
-            )
 
     def _host_ratios(self, tokens: Fleet | MadeUpTokens) -> tuple[HostRatio, ...]:
         return host_ratios(

@@ -82,6 +82,15 @@ class FaultLog:
         """The last stages that faults have reached, at most FAULTS_TOLD_MAX."""
         return tuple(self._events)
 
+    @property
+    def event_number(self) -> int:
+        """Of the newest stage that a fault has reached; 0 before the first."""
+        return self._event_count
+
+    def events_after(self, number: int) -> tuple[FaultEvent, ...]:
+        """Those of `events` with a higher number."""
+        return tuple(event for event in self._events if event.number > number)
+
     def check_room(self) -> None:
         """Raise ConfigError when no more faults can be noted."""
         if len(self._records) >= RECORDS_MAX:

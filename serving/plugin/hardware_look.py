@@ -1,6 +1,7 @@
 """One look at everything of a running engine that a dashboard shows; see HardwareReport."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -48,7 +49,7 @@ def metered_state(
 
     Every view of the engine shows these: `state`, `watch`, power, dashboards and metrics.
     """
-    watts = _watts(now, counters, idle_watts)
+    watts = watts_of_chips(now.ns, counters, _powered(now), now.state.leases, idle_watts)
     chip_watts = float(watts.sum())
     return structs.replace(
         now.state,
@@ -107,21 +108,28 @@ def hardware_report(
     return report, snapshot
 
 
-def _watts(now: StateNow, counters: ChipCounters, idle_watts: float) -> Float64s:
+def watts_of_chips(
+    now_ns: int,
+    counters: ChipCounters,
+    powered: Float64s,
+    leases: Iterable[LeaseState],
+    idle_watts: float,
+) -> Float64s:
     """What each chip draws, [chips]: the mean over the window's steps and the idle time in it.
 
-    A lost chip draws nothing. A chip that trains draws what its job says. What chips draw beyond
-    that while they read weights is booked in one go: it is in their joules, and in no chip's watts.
+    A lost chip, whose `powered` [chips] is 0 and not 1, draws nothing. A chip that trains draws
+    what its job says. What chips draw beyond that while they read weights is booked in one go: it
+    is in their joules, and in no chip's watts.
     """
-    window_s, window = counters.window(now.ns)
-    watts: Float64s = np.full(len(now.state.chips), float(idle_watts))
+    window_s, window = counters.window(now_ns)
+    watts: Float64s = np.full(len(powered), float(idle_watts))
     if window_s:
         watts += window.above_idle_joules / window_s
-    for lease in now.state.leases:
+    for lease in leases:
         training = _training_watts(lease)
         if training is not None:
             watts[list(lease.chips)] = max(training, idle_watts)
-    return watts * _powered(now)
+    return watts * powered
 
 
 def _powered(now: StateNow) -> Float64s:

@@ -19,7 +19,6 @@ from emulator.specs.step import RankOutput, RankStep
 from emulator.units import NS_PER_S
 from serving.errors import LeaseRefused
 from serving.metrics.control_call import (
-    FAULTS_TOLD_MAX,
     ControlReply,
     ControlRequest,
     DescribeReply,
@@ -170,7 +169,7 @@ class LiveEngine:
         continues: bool,
     ) -> tuple[dict[int, RankOutput], StepReport] | None:
         """Compute a step; None while its emulated end is far: see `go_on` and `EngineSteps`."""
-        self._time.keep_pace(self._leases.chips_lent > 0)  # a job goes by the dilation it got
+        self._time.keep_pace(self._leases.trains)  # a job goes by the dilation it got
         live = self._steps.begin(steps, bitmasks, self._heard.rank_states, continues=continues)
         return None if live is None else self._end(live)
 
@@ -345,22 +344,22 @@ class LiveEngine:
                 return self._look()
             case ExpertLoadRequest():
                 return ExpertLoadReply(load=self._experts.load)
+        faults, after = self._live.faults, request.events_after
         return TelemetryReply(
-            telemetry=self._telemetry(self.state()),
-            faults=self._live.faults.records[-FAULTS_TOLD_MAX:],
-            fault_events=self._live.faults.events,
+            telemetry=self._telemetry(),
+            fault_event_number=faults.event_number,
+            fault_events=() if after is None else faults.events_after(after),
             leases=self._leases.states,
             versions=self._versions.states(),
             sleep=self._sleep.state(),
         )
 
     def _look(self) -> HardwareReply:
-        state = self.state()
-        return self._meters.look(self._totals(), self._telemetry(state), state)
+        return self._meters.look(self._totals(), self._telemetry(), self.state())
 
-    def _telemetry(self, state: MachineState) -> Telemetry:
+    def _telemetry(self) -> Telemetry:
         return telemetry_look(
-            self._meters.snapshot(self._totals(), state),
+            self._meters.snapshot(self._totals(), self._live.actual, self._leases.going_on),
             self._meters.tokens.totals,
             self._heard,
             now_s=self._time.now_s,

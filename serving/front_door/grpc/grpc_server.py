@@ -40,6 +40,11 @@ check of health takes 0.14 s with this, and fails or takes a second with 8,192."
 _STOP_GRACE_S: Final = 0.5
 """For the last words of calls that have ended; who watches health is cut off after it."""
 
+_FOLLOWED_DILATION: Final = 10_000.0
+"""Assumed, of `--clock auto`, whose pace is measured after the start and changes: a bound far above
+what is expected of a host. All it says is how long a connection may outlive its life while batch
+calls wait for their turn on it."""
+
 
 class EngineGrpcServer:
     """The server on `settings.grpc_port`, from `start` to `stop`; both in the engine's loop.
@@ -61,12 +66,7 @@ class EngineGrpcServer:
         assert settings.grpc_port is not None
         self._host, self._port = settings.grpc_host, settings.grpc_port
         self._tls = settings.tls
-        limits = CallLimits(
-            message_bytes_max=settings.body_bytes_max,
-            wall_s_max=settings.request_wall_s_max,
-            queue_wall_s_max=settings.limits.batch_wait_s * _dilation(engine),
-            context_tokens=engine.model_config.max_model_len,
-        )
+        limits = call_limits(engine, settings)
         self._health = GrpcHealth(readiness)
         inside = settings.limits.queue_requests + settings.limits.batch_queue_requests
         guard = GrpcGuard(
@@ -132,7 +132,18 @@ def server_options(limits: CallLimits, *, streams_max: int) -> list[tuple[str, i
     ]
 
 
-def _dilation(engine: Any) -> float:
-    """Wall seconds in an emulated one, taken to be one where they are measured later."""
+def call_limits(engine: Any, settings: FrontDoorSettings) -> CallLimits:
+    """Of each call; batch work waits emulated time for its turn, by the engine's clock."""
+    return CallLimits(
+        message_bytes_max=settings.body_bytes_max,
+        wall_s_max=settings.request_wall_s_max,
+        queue_wall_s_max=settings.limits.batch_wait_s * _dilation_max(engine),
+        context_tokens=engine.model_config.max_model_len,
+    )
+
+
+def _dilation_max(engine: Any) -> float:
+    """Wall seconds in an emulated one, at most."""
     settings = Settings.from_additional_config(engine.vllm_config.additional_config)
-    return ClockSetting.parse(settings.clock).dilation or 1.0
+    clock = ClockSetting.parse(settings.clock)
+    return _FOLLOWED_DILATION if clock.dilation is None else clock.dilation

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError, NeuronError
+from emulator.memory import core_claims
 from emulator.memory.core_claims import CoreClaim, claims_directory
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -121,6 +122,69 @@ def test_who_lets_go_last_leaves_no_file(tmp_path: Path) -> None:
             claim(tmp_path, first_chip=3, chips=1)
     claim(tmp_path, first_chip=2, chips=2).release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_that_let_go_together_one_removes_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = claim(tmp_path, first_chip=0, chips=1)
+    with held(tmp_path, first_chip=2, chips=2) as other:
+        lock_range = core_claims._lock_range
+
+        def looks_first(file: int, start: int, length: int) -> bool:
+            """The other process lets go between our look at the file and its closing."""
+            is_alone = lock_range(file, start, length)
+            tell(other, "released")
+            return is_alone
+
+        monkeypatch.setattr(core_claims, "_lock_range", looks_first)
+        own.release()
+        assert list(tmp_path.iterdir()) == []
+
+
+_LOOKER = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.readline()
+fcntl.lockf(file, fcntl.LOCK_UN)
+print("released", flush=True)
+"""
+
+
+def test_chips_beside_one_that_lets_go_in_that_moment_are_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = tmp_path / "trn3.a.claims"
+    claims.touch(mode=0o600)
+    with subprocess.Popen(
+        [sys.executable, "-c", _LOOKER, str(claims)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as looker:
+        assert looker.stdout is not None
+        assert looker.stdout.readline() == "held\n"
+        waits: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 1:
+                tell(looker, "released")
+
+        monkeypatch.setattr("emulator.memory.core_claims.time.sleep", sleep)
+        claim(tmp_path, first_chip=3, chips=1).release()
+    assert len(waits) == 1
+
+
+def tell(process: "subprocess.Popen[str]", expected: str) -> None:
+    """Let another process go on, until it has said that it did."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == f"{expected}\n"
 
 
 def test_a_file_that_its_holder_removes_meanwhile_is_not_claimed(

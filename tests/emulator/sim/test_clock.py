@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +103,45 @@ class TestDilatedClock:
         assert dilated.wait_until_ns(30 * MS) == 0
         assert wall.slept_s == [pytest.approx(0.06)]
         assert dilated.wait_until_ns(10 * MS) == 20 * MS  # of the epoch before: late all the same
+
+    @pytest.mark.parametrize("first", ["reads", "changes"])
+    def test_time_never_falls_when_one_thread_reads_while_another_changes_it(
+        self, first: str
+    ) -> None:
+        wall = Wall()
+        dilated = clock(wall, 1)
+        wall.now_ns += 10 * MS
+        seen: list[int] = []
+
+        def reads() -> None:
+            seen.append(dilated.now_ns())
+
+        def changes() -> None:
+            dilated.change(10)
+
+        second = changes if first == "reads" else reads
+        others: list[threading.Thread] = []
+
+        def read_wall() -> int:
+            """The wall as it was before the other thread, where that is let in, or after it."""
+            read_ns = wall.now_ns
+            if not others:
+                others.append(threading.Thread(target=second))
+                if first == "changes":
+                    wall.now_ns += 10 * MS
+                others[0].start()
+                others[0].join(0.2)  # it waits for this reading, or is through with its own
+                if first == "reads":
+                    wall.now_ns += 10 * MS
+                    read_ns = wall.now_ns
+            return read_ns
+
+        dilated._wall_ns = read_wall
+        (reads if first == "reads" else changes)()
+        others[0].join()
+
+        assert dilated.dilation == 10
+        assert seen[0] <= dilated.now_ns()
 
     @pytest.mark.parametrize("dilation", [0, -1, float("inf"), float("nan")])
     def test_a_dilation_is_a_number_above_zero(self, dilation: float) -> None:

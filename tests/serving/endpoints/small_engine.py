@@ -101,8 +101,9 @@ class SmallEngine:
     ) -> list[Any]:
         assert (method, timeout, kwargs) == (METHOD, None, None)
         (line,) = args
-        if isinstance(request_from_json(line), TelemetryRequest):
-            return [await self._look()]
+        request = request_from_json(line)
+        if isinstance(request, TelemetryRequest):
+            return [await self._look(request.events_after)]
         self.lines.append(line)
         self.waiting += 1
         try:
@@ -120,7 +121,7 @@ class SmallEngine:
     async def is_paused(self) -> bool:
         return False
 
-    async def _look(self) -> Any:
+    async def _look(self, after: int | None) -> Any:
         """What the server asks by itself, now and then."""
         while self.silent:
             await asyncio.sleep(0.01)  # the test's thread ends it
@@ -129,6 +130,7 @@ class SmallEngine:
         if self.nonsense is not None:
             return self.nonsense
         self.looks += 1
+        events = self._fault_events()
         telemetry = a_telemetry(
             emulated_s=self.state.emulated_s,
             steps=self.state.steps + self.looks,
@@ -137,8 +139,8 @@ class SmallEngine:
         return to_json(
             TelemetryReply(
                 telemetry=telemetry,
-                faults=self.state.faults,
-                fault_events=self._fault_events(),
+                fault_event_number=len(events),
+                fault_events=() if after is None else events[after:],
                 leases=self.state.leases,
                 versions=self.state.versions,
                 sleep=self.state.sleep,

@@ -101,6 +101,7 @@ def test_nothing_has_happened_between_a_look_and_itself(look: TelemetryReply) ->
     look = replace(
         look,
         fault_events=tuple(events.values()),
+        fault_event_number=max(events, default=0),
         leases=tuple(leases.values()),
         versions=tuple(versions.values()),
     )

@@ -42,7 +42,6 @@ class RestfulEngine:
         state = a_state()
         reply = TelemetryReply(
             telemetry=a_telemetry(ranks_up=self.ranks_up, stall=self.stall),
-            faults=state.faults,
             leases=state.leases,
             versions=state.versions,
             sleep=state.sleep,

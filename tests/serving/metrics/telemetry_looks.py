@@ -41,7 +41,6 @@ def a_telemetry(**given: Any) -> Telemetry:
 
 def a_look(**given: Any) -> TelemetryReply:
     """The same with nothing that has happened, but what is `given`."""
-    look = TelemetryReply(
-        telemetry=a_telemetry(), faults=(), leases=(), versions=(), sleep=SleepState()
-    )
-    return replace(look, **given)
+    look = TelemetryReply(telemetry=a_telemetry(), leases=(), versions=(), sleep=SleepState())
+    events = given.get("fault_events", ())
+    return replace(look, **{"fault_event_number": events[-1].number if events else 0, **given})

@@ -200,21 +200,50 @@ def test_telemetry_is_the_engine_s_own_count() -> None:
     assert look.emulated_s == pytest.approx(report.end_s)
     assert look.facility_joules == report.snapshot.facility_joules
     assert look.expert_imbalance == report.snapshot.expert_imbalance
-    assert told.faults == ()
+    assert told.fault_events == ()
     assert [version.number for version in told.versions] == [1]
 
 
-def test_a_look_tells_faults_and_only_the_last_of_very_many(
+def test_a_look_tells_the_stages_of_faults_that_it_is_asked_for_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serving.plugin.live_engine.FAULTS_TOLD_MAX", 2)
+    monkeypatch.setattr("serving.plugin.fault_log.FAULTS_TOLD_MAX", 4)
     running = Running(spares=2)
     for chip in (0, 1, 2):
         running.inject(lose(chip))
     told = asked(running, TelemetryRequest(), TelemetryReply)
+    number = told.fault_event_number
 
-    assert [fault.number for fault in told.faults] == [2, 3]
+    assert told.fault_events == ()
     assert told.telemetry.faults == 3
+    for after, numbers in (
+        (0, range(number - 3, number + 1)),
+        (number - 1, [number]),
+        (number, []),
+    ):
+        told = asked(running, TelemetryRequest(events_after=after), TelemetryReply)
+        assert [event.number for event in told.fault_events] == list(numbers)
+        assert told.fault_event_number == number
+
+
+def test_a_look_each_second_carries_nothing_of_faults_that_have_been_told() -> None:
+    running = Running(spares=2)
+    calm = running.engine.control(to_json(TelemetryRequest(events_after=0)))
+    for chip in (0, 1, 2):
+        running.inject(lose(chip))
+    told = asked(running, TelemetryRequest(events_after=0), TelemetryReply)
+    again = to_json(TelemetryRequest(events_after=told.fault_event_number))
+
+    assert len(running.engine.control(again)) < len(calm) + 100
+
+
+def test_a_look_does_not_put_the_state_of_the_whole_machine_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = Running()
+    monkeypatch.setattr(running.engine, "state", lambda: pytest.fail("the whole machine"))
+
+    asked(running, TelemetryRequest(), TelemetryReply)
 
 
 def test_looking_changes_nothing() -> None:

@@ -1,6 +1,7 @@
 """EngineTime: every emulated nanosecond counted once, every joule at the watts of its time."""
 
 import itertools
+import logging
 from dataclasses import asdict
 
 import numpy as np
@@ -333,6 +334,27 @@ def test_a_clock_that_follows_the_load_does_and_tells_its_epochs_in_each_report(
     assert last.snapshot.epoch_emulated_s == epoch.from_ns / 1e9
     # A wall reading from before the change is read by the epoch that it lies in.
     assert last.at_monotonic_s(7.0 + 1.8) == pytest.approx(0.001)
+
+
+def test_a_pace_above_a_hundred_is_a_warning_each_time_it_gets_there(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    wall = Wall()
+    time = EngineTime(wall.clock(1_800.0), COST, follows_load=True)
+    begun = slow_warnings(caplog)
+    busy(time, wall, steps=2_000, computing_ms=20.0)
+    assert (begun, slow_warnings(caplog)) == ([1_800], [1_800])
+    busy(time, wall, steps=2_000, computing_ms=400.0)
+
+    (_, second) = slow_warnings(caplog)
+    assert time.report(TOTALS).snapshot.dilation >= second > 100
+
+
+def slow_warnings(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """How slow the host is in each."""
+    said = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    return [int(words.split("this host is ")[1].split()[0]) for words in said]
 
 
 @pytest.mark.parametrize("how", [{"keeps_pace": True}, {"pauses": True}])

@@ -9,11 +9,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from emulator.model import core_map
 from emulator.specs.chips import chip_by_name
+from emulator.specs.fault import Fault, FaultKind
 from serving.front_door.hardware_watch import HardwareWatch
 from serving.front_door.http.asgi import Message
 from serving.front_door.http.metrics_page import MetricsPage
 from serving.metrics.control_call import (
     HealRequest,
+    LeaseReport,
     PowerReply,
     PowerRequest,
     TelemetryReply,
@@ -25,6 +27,7 @@ from serving.plugin.stat_logger import EmulatedStatLogger
 from tests.serving.front_door.test_hardware_watch import SlowEngine
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
+from tests.serving.plugin.leased_requests import drain, note
 from tests.serving.plugin.running_engine import Running, lose
 from tests.serving.plugin.seen_engine import Seen
 
@@ -54,6 +57,29 @@ def test_every_view_shows_the_same_under_load_and_at_rest() -> None:
     assert rested[0] == pytest.approx(loaded[0] + 60.0)
     assert rested[1] == pytest.approx(idle_watts)
     assert rested[2] < loaded[2]
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK, FaultKind.SLOW_CHIP]
+)
+def test_every_view_shows_the_same_whatever_a_chip_has_and_while_a_job_trains(
+    kind: FaultKind,
+) -> None:
+    seen = Seen(spares=1)
+    for _ in range(3):
+        seen.step(0, 1, 2, 3)
+    drain(seen, 3)
+    seen.step(0, 1, 2)
+    said = seen.ask(note(1, tokens=1, joules=1.0, watts=777.0, emulated_s=1.0))
+    assert isinstance(said, LeaseReport)
+    (training,) = {*shown(seen)}
+    seen.inject(Fault(kind=kind, chip=1, factor=3.0, stack=0))
+    shown_now = {*shown(seen)}
+    seen.rest(60.0)
+
+    assert training[1] > 777.0
+    assert len(shown_now) == 1
+    assert len({*shown(seen)}) == 1
 
 
 def test_energy_of_a_watch_counts_the_rest_too() -> None:

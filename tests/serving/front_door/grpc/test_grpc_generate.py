@@ -13,11 +13,13 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
+from serving.admission.door_limits import DoorLimits
 from serving.admission.entry import Outcome
 from serving.admission.work import Client, Work, WorkClass
+from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.front_door.grpc.generate_request import asked_of
 from serving.front_door.grpc.grpc_guard import CallLimits, GrpcGuard
-from serving.front_door.grpc.grpc_server import server_options
+from serving.front_door.grpc.grpc_server import call_limits, server_options
 from tests.serving.front_door.grpc.grpc_doors import (
     GrpcDoor,
     Ready,
@@ -298,6 +300,21 @@ def test_a_connection_outlives_the_wait_of_the_batch_work_on_it() -> None:
     assert options["grpc.max_concurrent_streams"] == 7
     assert options["grpc.max_connection_age_ms"] == 60_000
     assert options["grpc.max_connection_age_grace_ms"] == 660_000
+
+
+@pytest.mark.parametrize(
+    ("clock", "wait_s"), [("real", 100.0), ("dilated:20", 2_000.0), ("auto", 1_000_000.0)]
+)
+def test_the_wait_of_batch_work_is_bounded_at_every_pace_of_the_clock(
+    clock: str, wait_s: float
+) -> None:
+    engine = SimpleNamespace(
+        vllm_config=SimpleNamespace(additional_config={"ultraserve": {"clock": clock}}),
+        model_config=SimpleNamespace(max_model_len=512),
+    )
+    settings = FrontDoorSettings(limits=DoorLimits(batch_wait_s=100.0))
+
+    assert call_limits(engine, settings).queue_wall_s_max == wait_s
 
 
 def test_a_timeout_inside_of_a_call_is_not_taken_for_the_end_of_its_time() -> None:
