@@ -202,8 +202,9 @@ class Admission:
         self._inside.expected.progressed(now_s)
         self._runs_if_all(entry)
         is_first, entry.has_token = not entry.has_token, True
-        if is_first and entry.wait is not None:
+        if entry.stage is Stage.RUNNING and entry.wait is not None:
             self._inside.expected.waited(entry.wait, now_s - entry.turn_s, now_s)
+            entry.wait = None
         return is_first
 
     def made(self, entry: Entry, tokens: int) -> None:

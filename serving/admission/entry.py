@@ -35,7 +35,8 @@ class Entry:
         entered_s, turn_s: emulated seconds; `turn_s` is when the engine could have it.
         charged_tokens, charged_sequences: of its key's limits, until the truth is known.
         declared_tokens, declared_sequences: that the engine was asked for so far, counted exactly.
-        wait: from `turn_s` to the first token, as it was expected then; None: batch work.
+        wait: from `turn_s` until every sequence has a token, as it was expected then; None: batch
+            work, or the wait is over.
         sequences, prompt_tokens, new_tokens_max: of the part that has not ended.
         waiting_sequences, waiting_tokens: of the part that has no token yet.
         begun_sequences: that the engine has taken and that have not ended.

@@ -36,8 +36,9 @@ class OverLimit:
 class KeyBooks:
     """One book per key that has limits. `now_s` never runs back; seconds are emulated.
 
-    Keys' limits may change while their requests run: `charge` is told those of now, `correct` and
-    `leave` those that the request was charged by.
+    Keys' limits may change while their requests run: `charge` is told those of now; `correct`,
+    `leave` and more of a request that is inside those that it entered by, and what they change is
+    the book as it is now.
 
     Invariant: a key's `inside` is how many sequences were charged with its requests that have not
     left.
@@ -63,7 +64,7 @@ class KeyBooks:
         """
         if not client.is_limited:
             return None
-        book = self._book(client, now_s)
+        book = self._book_for(client, now_s, requests=requests)
         limits = book.limits
         at_once = limits.concurrent
         if sequences and at_once is not None and book.inside + sequences > at_once:
@@ -86,7 +87,7 @@ class KeyBooks:
         """
         if not client.is_limited:
             return
-        book = self._book(client, now_s)
+        book = self._book_for(client, now_s, requests=requests)
         book.inside += sequences
         if book.requests is not None:
             book.requests.take(requests, now_s)
@@ -121,6 +122,10 @@ class KeyBooks:
         """The same of a key as its book has it; whoever asks may know limits of the past."""
         book = self._books.get(name)
         return NO_LIMITS if book is None else _rate(book, now_s, dilation)
+
+    def _book_for(self, client: Client, now_s: float, *, requests: int) -> _Book:
+        """The book to charge; a request that is inside was charged, so that its key has one."""
+        return self._book(client, now_s) if requests else self._books[client.name]
 
     def _book(self, client: Client, now_s: float) -> _Book:
         """The key's book, the newest used; a limit that was changed begins anew."""

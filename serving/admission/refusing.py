@@ -40,7 +40,12 @@ def excess_refusal(
     charged for; None: it may.
     """
     over = inside.books.over_limit(client, tokens, now_s, sequences=sequences, requests=0)
-    return None if over is None else _over_limit(inside, over, client, now_s)
+    if over is None:
+        return None
+    wait_s = over.wait_s if over.wait_s is not None else _stay_hint_s(inside, client)
+    dilation = inside.capacity.dilation
+    rate = inside.books.rate_of(client.name, now_s, dilation)  # `client` may know past limits
+    return Refused(over.reason, over.message, retry_after_s=wait_s * dilation, rate=rate)
 
 
 def batch_pace_s(inside: Inside, tokens: int) -> float:

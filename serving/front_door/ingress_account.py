@@ -55,6 +55,7 @@ class IngressAccount:
         self._on_refusal = on_refusal
         self._strangers: dict[Holding, None] = {}  # in the order in which they came
         self._key_bytes: Counter[str] = Counter()
+        self._key_connections: Counter[str] = Counter()
 
     @property
     def strangers(self) -> int:
@@ -82,18 +83,30 @@ class IngressAccount:
         """Begin a holding of a key's holder."""
         return Holding(None, key)
 
-    def authenticate(self, holding: Holding, key: str) -> None:
+    def connections_of(self, key: str) -> int:
+        """That were authenticated with one key and are open."""
+        return self._key_connections[key]
+
+    def authenticate(self, holding: Holding, key: str) -> Limit | None:
         """It is the key's holder's from now on, with all that it holds; again it may be another's.
 
-        Nothing is refused here: what a head holds is little.
+        The limit that forbids it where the key has as many connections as it may, or None; then it
+        stays whose it is. Bytes are not refused here: what a head holds is little.
         """
         if not holding.is_open or holding.key == key:
-            return
+            return None
+        is_connection = holding.owner is not None
+        if is_connection and self._key_connections[key] >= self.limits.key_connections_max:
+            return self.refuse(Limit.KEY_CONNECTIONS)
         size_bytes = holding.held_bytes
         self.release(holding, size_bytes)
         self._strangers.pop(holding, None)
+        self._forget_connection(holding)
         holding.key = key
+        if is_connection:
+            self._key_connections[key] += 1
         self._count(holding, size_bytes)
+        return None
 
     def hold(self, holding: Holding, size_bytes: int) -> Limit | None:
         """Count so much more; the limit that forbids it, or None. Nothing is counted then.
@@ -121,6 +134,7 @@ class IngressAccount:
         if holding.is_open:
             self.release(holding, holding.held_bytes)
             self._strangers.pop(holding, None)
+            self._forget_connection(holding)
             holding.is_open = False
 
     def refuse(self, limit: Limit) -> Limit:
@@ -135,6 +149,7 @@ class IngressAccount:
         assert held == self.stranger_bytes, (held, self.stranger_bytes)
         assert sum(self._key_bytes.values()) == self.keyed_bytes
         assert all(size > 0 for size in self._key_bytes.values())
+        assert all(0 < n <= self.limits.key_connections_max for n in self._key_connections.values())
 
     def _forbids(self, holding: Holding, size_bytes: int) -> Limit | None:
         limits = self.limits
@@ -156,6 +171,14 @@ class IngressAccount:
         self._key_bytes[holding.key] += size_bytes
         if not self._key_bytes[holding.key]:
             del self._key_bytes[holding.key]
+
+    def _forget_connection(self, holding: Holding) -> None:
+        """It is not its key's any more; a body or call of a key's was none."""
+        if holding.key is None or holding.owner is None:
+            return
+        self._key_connections[holding.key] -= 1
+        if not self._key_connections[holding.key]:
+            del self._key_connections[holding.key]
 
     def _cut_off_first(self, limit: Limit, *, besides: Holding | None = None) -> None:
         """End the stranger that came first; where bytes are wanted, the first that holds any."""

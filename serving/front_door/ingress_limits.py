@@ -28,6 +28,7 @@ class Limit(StrEnum):
     STRANGERS = "unauthenticated_connections"
     STRANGER_BYTES = "unauthenticated_bytes"
     KEY_BYTES = "key_bytes"
+    KEY_CONNECTIONS = "key_connections"
     TOTAL_BYTES = "total_bytes"
     MESSAGE_TIME = "message_time"
     CALLS = "unauthenticated_calls"
@@ -48,9 +49,12 @@ class IngressLimits:
         linger_s: wall seconds that a client may go on to send what nobody reads, once answered: a
             connection that is closed while its client sends is reset, and the answer with it.
         handshake_wait_s: of TLS.
-        strangers_max: connections that have not been authenticated; the oldest idle one is closed
-            for one more.
+        strangers_max: connections that have not been authenticated; the one that came first is
+            closed for one more.
         stranger_bytes_max: that everybody without a key has sent and that is held, in all.
+        key_connections_max: of HTTP, that the holder of one key has open at a time; gRPC has its
+            own limits of connections and calls. Without keys all clients are one, so that it is
+            more than the requests that an engine of 8,192 seats runs and has waiting.
         key_bytes_max: that the holder of one key has sent and that is held.
         total_bytes_max: that all holders of keys have sent and that is held.
 
@@ -69,6 +73,7 @@ class IngressLimits:
     handshake_wait_s: float = 10.0
     strangers_max: int = 4_096
     stranger_bytes_max: int = 48 * 2**20
+    key_connections_max: int = 16_384
     key_bytes_max: int = 64 * 2**20
     total_bytes_max: int = 512 * 2**20
 

@@ -23,6 +23,9 @@ _SPEAKER: Final = b'"delta":{"role":"assistant","content":""}'
 _FRAMEWORK: Final = b'{"detail"'
 """How FastAPI's own errors begin."""
 
+_RETRY_AFTER_S: Final = 1.0
+"""After a 503 that says nothing else, wall seconds. Assumed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppAnswer:
@@ -102,4 +105,10 @@ def error_of_stream(said: AppAnswer) -> HttpError | None:
     if status < HTTPStatus.BAD_REQUEST:
         status = HTTPStatus.INTERNAL_SERVER_ERROR
     name = status.phrase.lower().replace(" ", "_")
-    return HttpError(status=status, code=name, message=error.message, param=error.param)
+    return HttpError(
+        status=status,
+        code=name,
+        message=error.message,
+        param=error.param,
+        retry_after_s=_RETRY_AFTER_S if status is HTTPStatus.SERVICE_UNAVAILABLE else None,
+    )

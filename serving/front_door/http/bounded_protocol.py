@@ -19,7 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.front_door.http.asgi import Scope
-from serving.front_door.http.connection_answers import raw_answer
+from serving.front_door.http.connection_answers import error_of_limit, raw_answer
+from serving.front_door.http.http_errors import answer
 from serving.front_door.http.tls_arrival import TlsArrival
 from serving.front_door.ingress_account import Holding, IngressAccount
 from serving.front_door.ingress_limits import Limit
@@ -101,6 +102,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stopped_by: Limit | None = None  # found in a callback of the parser
         self._is_refused = False  # what still comes is thrown away
         self._is_stranger = True
+        self._key_limit: Limit | None = None  # that keeps this connection from being its key's
+        self._app, self.app = self.app, self._answer
         self._in_head = True  # or between two requests
         self._part_bytes = 0
         self._unparsed_bytes = 0  # at most so many of which the parser made neither head nor body
@@ -206,7 +209,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         key = self._key_of(cast("Scope", self.scope))
         self._is_stranger = key is None
         if key is not None and self._holding is not None:
-            self._account.authenticate(self._holding, key)
+            self._key_limit = self._account.authenticate(self._holding, key)
+            self._is_stranger = self._key_limit is not None  # its body is thrown away as theirs
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        """The app; its task begins when the head was looked at."""
+        if self._key_limit is None:
+            await self._app(scope, receive, send)
+        else:
+            await answer(send, error_of_limit(self._key_limit), path=scope["path"], headers=[])
 
     def on_body(self, body: bytes) -> None:
         """Keep it for who has a key; nobody reads a stranger's."""
@@ -233,7 +244,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self._should_upgrade():
             return  # a request like any other, which has begun
         if self._is_stranger:
-            self._refuse(self._account.refuse(Limit.UPGRADE))
+            self._refuse(self._key_limit or self._account.refuse(Limit.UPGRADE))
             return
         self._give_back()
         self.handle_websocket_upgrade()

@@ -18,23 +18,32 @@ _SAID: Final = {
     Limit.UPGRADE: (HTTPStatus.FORBIDDEN, "a websocket needs an API key"),
     Limit.STRANGER_BYTES: (_BUSY, "too much arrives at once from clients without a key"),
     Limit.KEY_BYTES: (HTTPStatus.TOO_MANY_REQUESTS, "too much arrives at once with this key"),
+    Limit.KEY_CONNECTIONS: (
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "as many connections are open with this key as may be",
+    ),
     Limit.TOTAL_BYTES: (_BUSY, "too much arrives at once"),
 }
 _RETRY_AFTER_S: Final = 1.0
 
 
-def raw_answer(limit: Limit) -> bytes:
-    """The response's bytes; the connection ends with it."""
+def error_of_limit(limit: Limit) -> HttpError:
+    """What is said of it; the connection ends with it."""
     status, message = _SAID[limit]
     may_retry = status in (_BUSY, HTTPStatus.TOO_MANY_REQUESTS)
-    error = HttpError(
+    return HttpError(
         status=status,
         code=limit.value,
         message=message,
         retry_after_s=_RETRY_AFTER_S if may_retry else None,
         closes=True,
     )
-    body = error.body("")
+
+
+def raw_answer(limit: Limit) -> bytes:
+    """The response's bytes; the connection ends with it."""
+    error = error_of_limit(limit)
+    status, body = error.status, error.body("")
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

@@ -100,3 +100,19 @@ def test_no_order_of_calls_passes_a_limit(sequences: int, tokens: int, asked: li
     made.leave(entry, Outcome.FINISHED, 0.0)
     assert left_tokens(made) == 1_000
     made.check()
+
+
+def test_a_request_across_a_change_of_its_key_s_limits_leaves_the_new_minute_as_it_is() -> None:
+    """What it asks for beyond its estimate is refused by, and charged to, the limits of now."""
+    made = admission()
+    entry = made.enter(work(ALICE, prompt_tokens=10, new_tokens_max=10), 0.0)
+    now = client("alice", tokens_per_minute=500, concurrent=8)
+    made.enter(work(now, prompt_tokens=200, new_tokens_max=200), 0.0)
+
+    with pytest.raises(Refused) as refused:
+        made.declare(entry, counted(1, 10, 900), 0.0)
+
+    assert refused.value.rate.limit_tokens == 500
+    assert refused.value.rate.remaining_tokens == 100
+    assert made.rate(now, 0.0).remaining_tokens == 100
+    made.check()

@@ -144,3 +144,19 @@ def test_more_of_a_request_that_is_inside_is_no_other_request() -> None:
     books.charge(who, 50, 0.0, sequences=1, requests=0)
     rate = books.rate(who, 0.0, 1.0)
     assert (rate.remaining_requests, rate.remaining_tokens) == (0, 0)
+
+
+def test_more_of_a_request_of_before_its_key_s_limits_changed_makes_no_minute_anew() -> None:
+    books = KeyBooks()
+    old = client("a", concurrent=4, tokens_per_minute=1_000)
+    new = client("a", concurrent=4, tokens_per_minute=500)
+    books.charge(old, 100, 0.0)
+    books.charge(new, 400, 0.0)
+
+    over = books.over_limit(old, 101, 0.0, requests=0)
+    assert over is not None
+    assert "100 are left of this key's 500 a minute" in over.message
+    books.charge(old, 100, 0.0, requests=0)
+
+    assert books.rate(new, 0.0, 1.0).remaining_tokens == 0
+    assert books.inside("a") == 3

@@ -7,6 +7,8 @@ import pytest
 from serving.admission.admission import Admission
 from serving.admission.capacity import Capacity
 from serving.admission.door_limits import DoorLimits
+from serving.admission.entry import Outcome
+from serving.admission.entry_parts import Counted
 from serving.admission.refusal import RefusalReason
 from tests.serving.admission.works import CAPACITY, TIMES, refused_by, runs, work
 
@@ -85,3 +87,25 @@ def test_whoever_finds_nobody_waiting_enters_whatever_was_measured() -> None:
     runs(admission, admission.enter(work(), 0.0), 5.0)
 
     assert admission.enter(work(), 5.0)
+
+
+def test_a_request_of_many_sequences_has_waited_when_the_last_has_its_first_token() -> None:
+    """Eight prompts of 0.1 s each, one after the other, as the cost model says."""
+    capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
+    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    one = Counted(sequences=1, prompt_tokens=1_000, new_tokens_max=1)
+    now_s = 0.0
+    for _ in range(250):
+        entry = admission.enter(work(prompt_tokens=8_000, new_tokens_max=8, sequences=8), now_s)
+        for _ in range(8):
+            admission.begin(entry, one, now_s)
+        for _ in range(8):
+            now_s += 0.1
+            admission.first_token(entry, now_s)
+        admission.leave(entry, Outcome.FINISHED, now_s)
+    for _ in range(8):
+        admission.enter(work(prompt_tokens=1_000), now_s)
+
+    refused = refused_by(admission, now_s, prompt_tokens=3_000)
+
+    assert "cost model x 0.89 measured" in str(refused)  # a step under way is foreseen as well

@@ -12,7 +12,11 @@ from serving.front_door.ingress_limits import IngressLimits, Limit
 from serving.metrics.ingress_metrics import IngressMetrics
 
 LIMITS = IngressLimits(
-    strangers_max=3, stranger_bytes_max=100, key_bytes_max=60, total_bytes_max=90
+    strangers_max=3,
+    stranger_bytes_max=100,
+    key_connections_max=5,
+    key_bytes_max=60,
+    total_bytes_max=90,
 )
 
 
@@ -76,6 +80,25 @@ def test_what_a_stranger_holds_goes_with_it_to_its_key() -> None:
     assert (account.stranger_bytes, account.bytes_of("alice")) == (0, 50)
     account.authenticate(holding, "bob")
     assert (account.bytes_of("alice"), account.bytes_of("bob")) == (0, 50)
+
+
+def test_a_key_s_connections_are_bounded_and_one_too_many_stays_a_stranger_s() -> None:
+    account = IngressAccount(LIMITS)
+    holdings = [account.arrive(Owner()) for _ in range(3)]
+    first, *_ = holdings
+    for holding in holdings:
+        assert account.authenticate(holding, "alice") is None
+    for _ in range(2):
+        assert account.authenticate(account.arrive(Owner()), "alice") is None
+    late = account.arrive(Owner())
+    assert account.authenticate(late, "alice") is Limit.KEY_CONNECTIONS
+    assert (account.strangers, account.connections_of("alice")) == (1, 5)
+    assert account.authenticate(first, "alice") is None  # its next request
+    assert account.authenticate(late, "bob") is None
+    account.leave(first)
+    assert account.authenticate(account.arrive(Owner()), "alice") is None
+    assert account.refusals == {Limit.KEY_CONNECTIONS: 1}
+    account.check()
 
 
 def test_what_is_held_and_refused_is_in_the_metrics() -> None:
@@ -167,6 +190,9 @@ class Life(RuleBasedStateMachine):
         opened = [each for each in self.all if each.is_open]
         assert self.account.held_bytes == sum(each.held_bytes for each in opened)
         assert self.account.strangers == sum(each.key is None for each in opened)
+        for key in ("alice", "bob"):
+            connections = sum(each.key == key and each.owner is not None for each in opened)
+            assert self.account.connections_of(key) == connections <= LIMITS.key_connections_max
         assert self.account.strangers <= LIMITS.strangers_max
         assert self.account.stranger_bytes <= LIMITS.stranger_bytes_max
         assert all(not each.held_bytes for each in self.all if not each.is_open)

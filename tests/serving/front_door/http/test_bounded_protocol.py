@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -349,6 +349,30 @@ def test_who_does_not_read_its_answer_is_cut_off_and_who_reads_slowly_is_not() -
         deaf.close()
 
     run(use, app=App(size_bytes=20_000_000))
+
+
+def test_one_connection_of_a_key_too_many_is_told_so_and_others_are_served() -> None:
+    async def use(server: Server) -> None:
+        kept = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        for reader, writer in kept:
+            writer.write(GET + KEYED + b"\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        late = await server.answer(GET + KEYED + b"content-length: 3\r\n\r\nabc")
+        assert (status(late), error(late)) == (429, "key_connections")
+        assert b"retry-after: 1\r\n" in late
+        bob = GET + b"authorization: key bob\r\nconnection: close\r\n\r\n"
+        assert status(await server.answer(bob)) == 200
+        kept[0][1].write(GET + KEYED + b"\r\n")
+        assert await kept[0][0].readuntil(b"HTTP/1.1 200")
+        for _, writer in kept:
+            writer.close()
+        while server.account.connections_of("alice"):
+            await asyncio.sleep(0.01)
+        again = await server.answer(GET + KEYED + b"connection: close\r\n\r\n")
+        assert status(again) == 200
+        assert server.account.refusals == {Limit.KEY_CONNECTIONS: 1}
+
+    run(use, limits=replace(LIMITS, key_connections_max=2))
 
 
 def test_a_websocket_needs_a_key_and_then_has_no_limit_of_these() -> None:
