@@ -352,6 +352,9 @@ class ControlClient:
             return RefusedByServer(words)
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return RefusedByServer(f"control service at {self._address}: {_NO_KEY}")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            words = "it does not know this call; is it an older server?"
+            return RefusedByServer(f"control service at {self._address}: {words}")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             words = f"no answer within {self._timeout_s:g} s"
         elif code is grpc.StatusCode.UNAVAILABLE and not _is_the_server_s(error):

@@ -1,7 +1,9 @@
 """An engine that does not answer: what is known is shown with its age, a change is unknown."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from emulator.specs.fault import Fault, FaultKind
@@ -82,3 +84,14 @@ def test_what_is_refused_or_never_sent_is_not_done(address: ControlAddress) -> N
     with connected(nowhere) as client, pytest.raises(ServerUnreachable) as unsent:
         client.inject(LOSE)
     assert unsent.value.exit_code == NOT_DONE
+
+
+def test_what_an_older_server_does_not_know_is_not_done() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    client = connected(ControlAddress(port=port))
+    with client, pytest.raises(RefusedByServer, match="older server") as unknown:
+        client.lend((1,), grace_s=1.0)
+    server.stop(None)
+    assert unknown.value.exit_code == NOT_DONE
