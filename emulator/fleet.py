@@ -255,19 +255,21 @@ class Fleet:
         hub = self._live_hub()
         replies: dict[int, Effect] = {}
         lost: set[int] = set()
-        expected = [chip for chip in commands if chip not in self._hung]
         try:
             hub.send_all(commands)
-            for chip, reply in self._watch.receive(hub, expected, SILENCE_TIMEOUT_S):
-                replies[chip] = reply  # type: ignore[assignment]
-        except (ChipLost, ChipSilent) as error:
+        except ChipLost as error:
             lost.update(error.chips)
-            if isinstance(error, ChipSilent):
-                self.silent.update(error.chips)
-            waiting = [chip for chip in expected if chip not in replies and chip not in lost]
-            drained = hub.drain(waiting, SILENCE_TIMEOUT_S)
-            replies.update(drained.replies)  # type: ignore[arg-type]
-            lost.update((*drained.lost, *drained.silent))
+        expected = set(commands) - self._hung
+        reads = LoadExperts | LoadWeights
+        reading = {chip for chip, command in commands.items() if isinstance(command, reads)}
+        while waiting := expected - replies.keys() - lost:
+            try:
+                arriving = self._watch.receive(hub, waiting, SILENCE_TIMEOUT_S, reading=reading)
+                for chip, reply in arriving:
+                    replies[chip] = reply  # type: ignore[assignment]
+            except (ChipLost, ChipSilent) as error:
+                lost.update(error.chips)
+                self.silent.update(error.chips if isinstance(error, ChipSilent) else ())
         hung = [chip for chip in commands if chip in self._hung]
         if hung:  # nothing but their silence says so
             drained = hub.drain(hung, HUNG_TIMEOUT_S)
@@ -472,9 +474,7 @@ class Fleet:
         ]
 
     def cpu_s(self) -> float:
-        """CPU seconds that all live chips have computed, their messages not counted; raises
-        ChipLost.
-        """
+        """CPU seconds that all live chips have computed, without messages; raises ChipLost."""
         return sum(each.cpu_s for each in self._conditions())
 
     def _conditions(self) -> list[Condition]:

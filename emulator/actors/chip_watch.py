@@ -2,7 +2,9 @@
 
 A chip answers when it has computed, which may take half a minute on a host with more chips than
 cores. So an answer that is late says nothing; a thread that has not run for the whole silence
-timeout does, unless it waits for a disk. Where a chip's process cannot be seen (it is on another
+timeout does, unless it waits for a disk. One that reads weights may wait for a file system that is
+a process itself (FUSE), and looks as if it did nothing: only one that is stopped is silent then.
+Who is in a debugger's hands is not. Where a chip's process cannot be seen (it is on another
 machine) only the answer counts, for which the caller has a longest wait.
 """
 
@@ -24,7 +26,8 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _AT_WORK: Final = "RD"
 """States of a thread that runs, could run, or waits for a disk (proc(5))."""
 
-_STOPPED: Final = "Tt"
+_DEBUGGED: Final = "t"
+_STOPPED: Final = "T"
 _GONE: Final = "ZX"
 
 
@@ -74,9 +77,16 @@ class ChipWatch:
         self._stopped_since_s.pop(chip, None)
 
     def receive(
-        self, hub: Hub, chips: Collection[int], longest_s: float
+        self,
+        hub: Hub,
+        chips: Collection[int],
+        longest_s: float,
+        *,
+        reading: Collection[int] = (),
     ) -> Iterator[tuple[int, Message]]:
         """As `Hub.receive`, which waits for `longest_s`; a chip that does nothing is found before.
+
+        Those that are `reading` weights are so only where they are stopped.
 
         Raises as `Hub.receive`; ChipSilent names the chips that do nothing, or all that are late.
         """
@@ -93,17 +103,23 @@ class ChipWatch:
             except ChipSilent:
                 if time.monotonic() - last_s >= longest_s or slice_s == longest_s:
                     raise
-                silent = [chip for chip in left if self._does_nothing(chip, seen)]
+                silent = [chip for chip in left if self._is_silent(chip, seen, chip in reading)]
                 if silent:
                     raise ChipSilent(tuple(sorted(silent)), self.silence_timeout_s) from None
 
-    def _does_nothing(self, chip: int, seen: dict[int, _Seen]) -> bool:
+    def _is_silent(self, chip: int, seen: dict[int, _Seen], reads: bool) -> bool:
         now_s, thread = time.monotonic(), self._threads.get(chip)
         if thread is None:
             return False
         pulse = _pulse(thread)
         before = seen.get(chip)
-        if before is None or pulse is None or pulse != before.pulse or pulse.state in _AT_WORK:
+        if (
+            before is None
+            or pulse is None
+            or pulse != before.pulse
+            or pulse.state in _AT_WORK + _DEBUGGED
+            or (reads and pulse.state not in _STOPPED)
+        ):
             seen[chip] = _Seen(pulse, now_s)
             return False
         return now_s - before.since_s >= self.silence_timeout_s

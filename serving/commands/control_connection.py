@@ -17,6 +17,10 @@ if TYPE_CHECKING:  # what speaks gRPC is imported when a command runs
 TIMEOUT_S: Final = 5.0
 """Wall seconds for one answer, which a server gives within 2."""
 
+PATIENCE_S: Final = 30.0
+"""Wall seconds in which a command that changes something asks for its outcome again: chips that
+start or end take seconds, and what vLLM does to requests as long as they do."""
+
 OUTCOMES: Final = (
     "3 not done: refused, or the server was not reached; 4 unknown: it may have been done, and the "
     "same command with --idempotency-key says whether"
@@ -24,15 +28,19 @@ OUTCOMES: Final = (
 """Exit codes of a command that changes something, beside 0 and 2."""
 
 
-def add_change_arguments(parser: argparse.ArgumentParser, *, timeout_s: float = TIMEOUT_S) -> None:
-    """Add `--idempotency-key`, and what every command has that speaks to a server."""
+def add_change_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--idempotency-key`, and what every command has that speaks to a server.
+
+    The command waits for its outcome: it asks again, with its key, for `--timeout`.
+    """
+    parser.set_defaults(waits_for_outcome=True)
     parser.add_argument(
         "--idempotency-key",
         metavar="KEY",
         help="name of this change: asked for again with it, it is done at most once, and says how "
         "it ended (default: a new one, printed when the outcome is unknown)",
     )
-    add_connection_arguments(parser, timeout_s=timeout_s)
+    add_connection_arguments(parser, timeout_s=PATIENCE_S)
 
 
 def add_connection_arguments(
@@ -84,13 +92,14 @@ def connect(args: argparse.Namespace) -> ControlClient:
     key = shown_key(args, address)
     given = any((args.tls_ca, args.tls_cert, args.tls_key))
     tls = ControlTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key) if given else None
+    waits = getattr(args, "waits_for_outcome", False)
     return ControlClient(
         address,
-        args.timeout,
+        min(args.timeout, TIMEOUT_S) if waits else args.timeout,
         key=key,
         tls=tls,
         action_key=getattr(args, "idempotency_key", None),
-        patience_s=args.timeout if getattr(args, "waits_for_outcome", False) else 0.0,
+        patience_s=args.timeout if waits else 0.0,
     )
 
 

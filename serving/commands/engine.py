@@ -31,7 +31,6 @@ _ACTIONS = {
 }
 _OF_THE_DOOR = ("drain", "undrain", "admission")
 
-_PATIENCE_S: Final = 30.0
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.2
 _CLASSES: Final = (
@@ -88,9 +87,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
                 default=(),
                 help="what is to come back (default: everything)",
             )
-        # What vLLM does to requests takes as long as they do; the command waits for it.
-        add_change_arguments(action, timeout_s=_PATIENCE_S)
-        action.set_defaults(run=run, waits_for_outcome=True)
+        add_change_arguments(action)
+        action.set_defaults(run=run)
 
 
 def _add_drain_arguments(action: argparse.ArgumentParser) -> None:

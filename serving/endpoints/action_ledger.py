@@ -5,7 +5,7 @@
 | under way | waits with it, as long as a call may take |
 | done | has the same answer; nothing is done twice |
 | not done: refused, with a reason | is tried anew: nothing has changed |
-| unknown: the engine went before it answered | is unknown still |
+| unknown: it failed in any other way, so that it may have been done | is unknown still |
 
 A call goes on when its client has gone. One that takes longer than an answer may is *unknown* to
 its client until it is asked again. The memory is bounded, and ends with the server and its engine.
@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from emulator.errors import ConfigError
-from serving.controller.engine_call import EngineGone
-from serving.endpoints.call_failure import outcome_unknown, too_many
+from emulator.errors import ConfigError, UltraServeError
+from serving.controller.engine_call import EngineFailed, EngineGone
+from serving.endpoints.call_failure import failure_of_call, outcome_unknown, too_many
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -37,12 +37,16 @@ ANSWER_WALL_S_MAX: Final = 1.5
 """Wall seconds until a call is answered; what 2 s leave for the way there and back."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Action:
-    """A call that changes something: what was asked, and its outcome, now or later."""
+    """A call that changes something: what was asked, and its outcome, now or later.
+
+    `late`: a client was told that the outcome is unknown before there was one.
+    """
 
     asked: tuple[str, bytes]
     outcome: "asyncio.Task[Any]"
+    late: bool = False
 
 
 def new_key() -> str:
@@ -83,22 +87,25 @@ class ActionLedger:
             action.outcome.add_done_callback(lambda _: self._over(key, action))
         await asyncio.wait({action.outcome}, timeout=self._answer_wall_s_max)
         if not action.outcome.done():
-            name = asked[0].rpartition("/")[2]
-            action.outcome.add_done_callback(lambda done: _tell_late(name, key, done))
+            action.late = True
             raise outcome_unknown(key, "the engine has not answered yet")
         if action.outcome.cancelled():
             raise outcome_unknown(key, "the server ends")
         error = action.outcome.exception()
-        if _is_unknown(error):
-            raise outcome_unknown(key, str(error))
+        if error is not None and not _is_definite(error):
+            raise outcome_unknown(key, failure_of_call(error).message) from error
         return action.outcome.result()
 
     def _over(self, key: str, action: _Action) -> None:
         """A call that was refused has changed nothing: its key may be used again."""
         cancelled = action.outcome.cancelled()
         error = None if cancelled else action.outcome.exception()
-        if error is not None and not _is_unknown(error):
+        if error is not None and _is_definite(error):
             self._actions.pop(key, None)
+        elif error is not None and not isinstance(error, EngineGone | EngineFailed | TimeoutError):
+            logger.error("a call of the control service failed", exc_info=error)
+        if action.late:
+            _tell_late(action.asked[0].rpartition("/")[2], key, action.outcome)
 
     def _make_room(self) -> None:
         if len(self._actions) < OUTCOMES_KEPT:
@@ -117,9 +124,14 @@ class ActionLedger:
             await asyncio.wait(under_way)
 
 
-def _is_unknown(error: BaseException | None) -> bool:
-    """Whether a call that raised this may have been carried out all the same."""
-    return isinstance(error, EngineGone) and not error.definite
+def _is_definite(error: BaseException) -> bool:
+    """Whether a call that raised this has changed nothing.
+
+    Handlers raise what is refused before they change anything; of anything else nothing is known.
+    """
+    if isinstance(error, EngineGone):
+        return error.definite
+    return isinstance(error, UltraServeError | NotImplementedError)
 
 
 def _tell_late(name: str, key: str, outcome: "asyncio.Task[Any]") -> None:

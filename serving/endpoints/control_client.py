@@ -80,6 +80,13 @@ _REFUSALS: Final = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
 
+_OF_WHAT_WAS_ASKED: Final = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+"""Refusals that say how the first of several calls with one key ended, not only the last."""
+
 _NEVER_SENT: Final = ("failed to connect", "connection refused", "Connection refused")
 """What gRPC says of a call for which there was no connection."""
 
@@ -311,24 +318,29 @@ class ControlClient:
         """
         key = self._action_key or secrets.token_hex(8)
         metadata = (*self._metadata, (KEY_HEADER, key))
-        end_s = time.monotonic() + self._patience_s
+        end_s, again = time.monotonic() + self._patience_s, False
         while True:
             try:
                 return method(request, timeout=self._timeout_s, metadata=metadata)
             except grpc.RpcError as error:
-                failure = self._failure_of_change(error, key)
+                failure = self._failure_of_change(error, key, again=again)
+                again = True
                 if not isinstance(failure, OutcomeUnknown) or time.monotonic() >= end_s:
                     raise failure from error
                 time.sleep(_ASK_AGAIN_S)  # another process works on it
 
-    def _failure_of_change(self, error: grpc.RpcError, key: str) -> UltraServeError:
+    def _failure_of_change(
+        self, error: grpc.RpcError, key: str, *, again: bool
+    ) -> UltraServeError:
+        """What a call's failure says of the change; `again`: it was asked for before, in vain."""
         assert isinstance(error, grpc.Call)  # what the library raises is both
         failure, said = self._in_our_words(error), error.details() or ""
         never_sent = error.code() is grpc.StatusCode.UNAVAILABLE and any(
             words in said for words in _NEVER_SENT
         )
         gone_before = _reason_of(error) == ENGINE_GONE
-        if isinstance(failure, RefusedByServer) or never_sent or gone_before:
+        definite = isinstance(failure, RefusedByServer) or never_sent or gone_before
+        if definite and not (again and error.code() not in _OF_WHAT_WAS_ASKED):
             failure.exit_code = NOT_DONE
             return failure
         words = said if _is_the_server_s(error) else str(failure)
@@ -352,6 +364,9 @@ class ControlClient:
             return RefusedByServer(words)
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return RefusedByServer(f"control service at {self._address}: {_NO_KEY}")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            words = "it does not know this call; is it an older server?"
+            return RefusedByServer(f"control service at {self._address}: {words}")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             words = f"no answer within {self._timeout_s:g} s"
         elif code is grpc.StatusCode.UNAVAILABLE and not _is_the_server_s(error):

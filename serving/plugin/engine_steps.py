@@ -40,7 +40,11 @@ WAIT_WALL_S_MAX: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Computed:
-    """What became of a step on the chips. It is held up for `pause_ns` before its own duration."""
+    """What became of a step on the chips. It is held up for `pause_ns` before its own duration.
+
+    What a silent chip is waited for is in that since the step was computed (`met_silence`), or
+    because the machine was held up for it before (`after_silence`).
+    """
 
     live: LiveStep
     cost: StepCost
@@ -48,6 +52,8 @@ class _Computed:
     counted: ExpertLoads | None
     pause_ns: int
     wall_s: float
+    met_silence: bool
+    after_silence: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +91,7 @@ class EngineSteps:
         self._meters = meters
         self._held: _HeldStep | None = None
         self._held_until_ns = 0
+        self._no_less_ns = 0  # what the machine is held up for beside a silence that it goes with
         self.last_cost: StepCost | None = None
 
     @property
@@ -100,21 +107,28 @@ class EngineSteps:
     def hold(self, duration_ns: int) -> None:
         """Let the next step begin so much later than it would now."""
         if duration_ns:
+            if self._no_less_ns > self._time.now_ns:
+                self._no_less_ns += duration_ns
             self._held_until_ns = max(self._held_until_ns, self._time.now_ns) + duration_ns
 
     def silence_over(self, cut_ns: int) -> None:
-        """A chip that was waited for is healed: of what the machine is held up for, so much is cut.
+        """A chip that was waited for is healed: what the machine is held up for it is cut by so
+        much.
 
-        What has passed until now stays.
+        What has passed until now stays, and what the machine is held up for beside.
         """
-        held = self._held
+        held, now_ns = self._held, self._time.now_ns
         if held is not None and held.computed is None:
-            self._held_until_ns = max(self._held_until_ns, self._time.now_ns)
-        if cut_ns:
-            self._held_until_ns -= cut_ns
-            if held is not None and held.computed is not None:
-                pause_ns = max(0, held.computed.pause_ns - cut_ns)
-                held.computed = replace(held.computed, pause_ns=pause_ns)
+            self._held_until_ns = max(self._held_until_ns, now_ns)
+        if not cut_ns:
+            return
+        done = held.computed if held is not None else None
+        if held is not None and done is not None and (done.met_silence or done.after_silence):
+            least_ns = max(0, self._no_less_ns - held.begin_ns, done.pause_ns - cut_ns)
+            held.computed = replace(done, pause_ns=min(done.pause_ns, least_ns))
+        if done is None or not done.met_silence:
+            no_less_ns = max(self._no_less_ns, min(now_ns, self._held_until_ns))
+            self._held_until_ns = max(no_less_ns, self._held_until_ns - cut_ns)
 
     def begin(
         self,
@@ -164,6 +178,8 @@ class EngineSteps:
         passed_ns = self._time.now_ns - held.begin_ns - done.cost.duration_ns
         pause_ns = min(done.pause_ns, max(0, passed_ns))
         if pause_ns < done.pause_ns:
+            if done.met_silence:
+                self._no_less_ns = self._held_until_ns
             self._held_until_ns = max(self._held_until_ns, held.begin_ns + done.pause_ns)
         return replace(done, pause_ns=pause_ns)
 
@@ -185,6 +201,7 @@ class EngineSteps:
 
     def _compute(self, held: _HeldStep, *, made_up: bool = False) -> _Computed:
         work_ns = max(held.begin_ns, self._held_until_ns)
+        silent_ns = self._live.silence_left_ns()
         started = time.perf_counter()
         if made_up:
             live = self._live.warm_up(held.steps)
@@ -195,6 +212,7 @@ class EngineSteps:
         batch = step_batch(computed, outputs, self._deployment.partition.ranks)
         self._experts.after_step(live.result, batch)
         wall_s = time.perf_counter() - started
+        met_silence = self._live.silence_left_ns() > silent_ns
         counted = loads if self._deployment.same_model else None
         cost = live.costing.cost(batch, counted)
         self.last_cost = cost
@@ -208,6 +226,8 @@ class EngineSteps:
             counted=counted,
             pause_ns=work_ns - held.begin_ns + live.pause_ns + again_ns,
             wall_s=wall_s,
+            met_silence=met_silence,
+            after_silence=silent_ns > 0,
         )
 
     def _finish(

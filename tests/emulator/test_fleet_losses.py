@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
+from emulator import fleet as fleet_module
 from emulator.fleet import ChipLost, Fleet, StepResult
 from emulator.model import plan_reloads
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
@@ -266,6 +267,28 @@ def test_two_chips_lost_at_once_are_both_named_in_the_end(fleet: Fleet, calm: Ca
     calm.check(0, fleet.step(calm.of(0, lost_ranks), {}), lost_ranks)
     calm.check(1, fleet.step(calm.steps[1], {}), ranks)
     fleet.step(last_steps(calm.steps[0]), {})
+
+
+def test_a_chip_that_falls_silent_as_another_is_lost_is_given_up_as_soon_and_as_silent(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "SILENCE_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(fleet._watch, "silence_timeout_s", 1.0)
+    ended, stopped = process_of(fleet, 0), process_of(fleet, 3)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    end_process(ended)
+    began_s = time.monotonic()
+    with pytest.raises(ChipLost) as loss:
+        fleet.memory()
+
+    assert time.monotonic() - began_s < 15.0
+    assert loss.value.chips == (0, 3)
+    assert fleet.silent == {3}
+    fleet.remove([0, 3], {0, 3 // fleet.tp})
+    assert psutil.wait_procs([stopped], timeout=GONE_WITHIN_S)[1] == []
+    monkeypatch.undo()
+    for chip in (0, 3):
+        fleet.add(chip, even_placement(CHIPS))
 
 
 def test_a_chip_lost_while_experts_move_is_named_and_what_lies_where_is_known(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from emulator.actors import chip_watch
 from emulator.actors.channel import ChipSilent
-from emulator.actors.chip_watch import ChipWatch, ready
+from emulator.actors.chip_watch import ChipWatch, Pulse, ready
 from emulator.chip.effects import Ready
 
 TIMEOUT_S = 0.6
@@ -81,6 +82,37 @@ def test_a_chip_that_computes_for_longer_than_the_timeout_is_waited_for(processe
     hub = SlowHub(lambda _: time.monotonic() > answers_s)
 
     assert list(watch.receive(hub, (0,), LONGEST_S)) == [(0, "of 0")]  # type: ignore[arg-type]
+
+
+def test_a_chip_that_reads_weights_may_wait_for_them_and_is_silent_only_when_it_is_stopped(
+    processes: Any,
+) -> None:
+    waiting, stopped = processes(REST), processes(REST)
+    time.sleep(0.2)
+    watch, chips = watch_of(waiting, stopped), (0, 1)
+    answers_s = time.monotonic() + 3 * TIMEOUT_S
+    hub: Any = SlowHub(lambda _: time.monotonic() > answers_s)
+    assert len(list(watch.receive(hub, chips, LONGEST_S, reading=chips))) == 2
+
+    stopped.send_signal(signal.SIGSTOP)
+    hub = SlowHub(lambda _: False)
+    with pytest.raises(ChipSilent) as caught:
+        list(watch.receive(hub, chips, LONGEST_S, reading=chips))
+    assert caught.value.chips == (1,)
+
+
+def test_a_chip_in_a_debugger_s_hands_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = ChipWatch(TIMEOUT_S)
+    watch.add(ready(0))
+    monkeypatch.setattr(chip_watch, "_pulse", lambda _: Pulse(state="t", ticks=7))
+    answers_s = time.monotonic() + 3 * TIMEOUT_S
+    hub: Any = SlowHub(lambda _: time.monotonic() > answers_s)
+    assert list(watch.receive(hub, (0,), LONGEST_S)) == [(0, "of 0")]
+
+    for _ in range(2):
+        assert watch.look() == ((), ())
+        time.sleep(TIMEOUT_S + 0.3)
+    assert watch.look() == ((), ())
 
 
 def test_where_no_process_can_be_seen_the_longest_wait_counts() -> None:

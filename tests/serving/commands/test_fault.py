@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from emulator.errors import ConfigError, UltraServeError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.commands import fault as command
 from serving.endpoints.control_address import ControlAddress
+from serving.endpoints.control_client import OutcomeUnknown
+from serving.metrics.machine_state import FaultStage
 from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port, recovered
 
 
@@ -237,3 +240,26 @@ def test_a_recovered_fault_stays_as_it_is(engine: SmallEngine, address: ControlA
     (record,) = engine.state.faults
 
     assert recovered(record) == record
+
+
+def test_a_heal_that_takes_longer_than_a_call_is_waited_for(
+    engine: SmallEngine, address: ControlAddress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(address, "lose-chip", "--chip", "1") == 0
+    engine.silent = True
+    healer = threading.Timer(3.0, lambda: setattr(engine, "silent", False))
+    healer.start()
+    assert run(address, "heal", "--chip", "1") == 0
+    healer.join()
+
+    assert [record.stage for record in engine.state.faults] == [FaultStage.HEALED]
+    assert len([line for line in engine.lines if "heal" in line.lower()]) == 1
+
+
+def test_a_heal_that_is_not_over_in_time_is_unknown(
+    engine: SmallEngine, address: ControlAddress
+) -> None:
+    engine.silent = True
+    with pytest.raises(OutcomeUnknown, match="--idempotency-key"):
+        run(address, "heal", "--all", "--timeout", "0.2")
+    engine.silent = False

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import ConfigError
-from serving.controller.engine_call import EngineGone
+from serving.controller.engine_call import EngineFailed, EngineGone
 from serving.endpoints import action_ledger
 from serving.endpoints.action_ledger import KEY_LENGTH_MAX, ActionLedger
 from serving.endpoints.call_failure import OUTCOME_UNKNOWN, not_now
@@ -83,11 +83,22 @@ def test_a_call_goes_on_when_its_client_has_gone() -> None:
     run(test)
 
 
-def test_a_call_that_was_refused_is_not_done_and_its_key_is_free() -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        not_now("the engine sleeps"),
+        ConfigError(field="chip", value=9, expected="0 to 3"),
+        NotImplementedError(),
+        EngineGone(definite=True),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_call_that_has_changed_nothing_may_be_tried_anew(failure: Exception) -> None:
     async def test(ledger: ActionLedger, engine: Engine) -> None:
         engine.free.set()
-        engine.failure = not_now("the engine sleeps")
-        assert (await refused(ledger.outcome("k", ASKED, engine.act))).failure.reason == "NOT_NOW"
+        engine.failure = failure
+        with pytest.raises(type(failure)):
+            await ledger.outcome("k", ASKED, engine.act)
 
         engine.failure = None
         assert await ledger.outcome("k", ASKED, engine.act) == "healed 1"
@@ -95,15 +106,39 @@ def test_a_call_that_was_refused_is_not_done_and_its_key_is_free() -> None:
     run(test)
 
 
-def test_a_call_on_which_the_engine_went_stays_unknown() -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [EngineGone(), EngineFailed("out of chips"), TimeoutError(), KeyError("a mistake of ours")],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_call_that_failed_in_any_other_way_stays_unknown_and_is_not_made_again(
+    failure: Exception,
+) -> None:
     async def test(ledger: ActionLedger, engine: Engine) -> None:
         engine.free.set()
-        engine.failure = EngineGone()
-        for _ in range(2):
+        engine.failure = failure
+        for _ in range(3):
             error = await refused(ledger.outcome("k", ASKED, engine.act))
             assert error.failure.reason == OUTCOME_UNKNOWN
             engine.failure = None
         assert engine.done == 0
+
+    run(test)
+
+
+def test_a_late_end_is_told_once_however_often_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(action_ledger, "_tell_late", lambda name, *_: told.append(name))
+
+    async def test(ledger: ActionLedger, engine: Engine) -> None:
+        for _ in range(3):
+            await refused(ledger.outcome("k", ASKED, engine.act))
+        engine.free.set()
+        await ledger.outcome("k", ASKED, engine.act)
+        await ledger.outcome("quick", ASKED, engine.act)
+        assert told == ["Heal"]
 
     run(test)
 

@@ -1,7 +1,9 @@
 """An engine that does not answer: what is known is shown with its age, a change is unknown."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from emulator.specs.fault import Fault, FaultKind
@@ -15,7 +17,13 @@ from serving.endpoints.control_client import (
     ServerUnreachable,
 )
 from serving.metrics.machine_state import ChipHealth
-from tests.serving.endpoints.small_engine import SmallEngine, connected, free_port, wait_until
+from tests.serving.endpoints.small_engine import (
+    SmallEngine,
+    connected,
+    control_server,
+    free_port,
+    wait_until,
+)
 
 WITHIN_S = 2.0
 LOSE = Fault(kind=FaultKind.LOSE_CHIP, chip=0)
@@ -82,3 +90,26 @@ def test_what_is_refused_or_never_sent_is_not_done(address: ControlAddress) -> N
     with connected(nowhere) as client, pytest.raises(ServerUnreachable) as unsent:
         client.inject(LOSE)
     assert unsent.value.exit_code == NOT_DONE
+
+
+def test_what_an_older_server_does_not_know_is_not_done() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    client = connected(ControlAddress(port=port))
+    with client, pytest.raises(RefusedByServer, match="older server") as unknown:
+        client.lend((1,), grace_s=1.0)
+    server.stop(None)
+    assert unknown.value.exit_code == NOT_DONE
+
+
+def test_a_server_that_goes_while_its_outcome_is_waited_for_leaves_it_unknown() -> None:
+    engine = SmallEngine()
+    with ThreadPoolExecutor(1) as threads:
+        with control_server(engine) as address:
+            patient = connected(address, timeout_s=2.0, patience_s=4.0)
+            engine.silent = True
+            told = threads.submit(patient.inject, LOSE)
+            wait_until(lambda: bool(engine.lines))
+        with pytest.raises(OutcomeUnknown):
+            told.result()

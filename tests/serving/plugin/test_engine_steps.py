@@ -187,6 +187,72 @@ def test_a_fault_that_is_settled_at_once_leaves_the_hold_and_healing_still_ends_
     assert held.stages() == [FaultStage.HEALED, FaultStage.DEGRADED]
 
 
+READING_S = 20.0
+
+
+def test_what_else_the_machine_is_held_up_for_stays_when_a_silence_that_a_step_met_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = Held()
+    held.busy()
+    held.hang(2)
+    steps, looks = held.engine._steps, iter((False, True))  # the silence's end seems near
+    monkeypatch.setattr(steps, "_is_far", lambda _: next(looks))
+    assert held.begin(0, 1, 2, 3) is None
+    monkeypatch.undo()
+    held.wall.sleep(5 * K)
+    steps.hold(round(READING_S * 1e9))
+    held.heal(2)
+
+    stall = held.stall()
+    assert stall is not None
+    assert stall.left_s == pytest.approx(READING_S, abs=1.0)
+    before_s = held.wall_s
+    held.until_done(held.engine.go_on())
+    assert held.wall_s - before_s < K, "the step itself has only waited for the chip"
+    assert held.begin(0, 1, 3) is None
+    held.until_done(held.engine.go_on())
+    assert held.wall_s - before_s > (READING_S - 1.0) * K, "what is read is not free"
+
+
+def test_a_step_s_own_pause_stays_when_a_silence_that_came_after_it_is_over() -> None:
+    held = Held()
+    held.busy()
+    held.engine._steps.hold(round(READING_S * 1e9))
+    assert held.begin(0, 1, 2, 3) is None
+    held.hang(2)
+    held.running.inject(Fault(kind=FaultKind.SLOW_CHIP, chip=0, factor=2.0))  # both are met
+    stall = held.stall()
+    assert stall is not None
+    assert stall.left_s > HANG_S + READING_S - 1.0
+    held.heal(2)
+
+    stall = held.stall()
+    assert stall is not None
+    assert stall.left_s == pytest.approx(READING_S, abs=2.0)
+    before_s = held.wall_s
+    held.until_done(held.engine.go_on())
+    assert held.wall_s - before_s > (READING_S - 1.0) * K
+
+
+def test_a_reading_after_a_silence_stays_when_a_step_that_waits_for_both_is_healed() -> None:
+    held = Held()
+    held.busy()
+    held.hang(2)
+    held.running.inject(Fault(kind=FaultKind.SLOW_CHIP, chip=0, factor=2.0))
+    assert held.begin(0, 1, 2, 3) is None
+    held.wall.sleep(5 * K)
+    held.engine._steps.hold(round(READING_S * 1e9))
+    held.heal(2)
+
+    stall = held.stall()
+    assert stall is not None
+    assert stall.left_s == pytest.approx(READING_S, abs=2.0)
+    before_s = held.wall_s
+    held.until_done(held.engine.go_on())
+    assert held.wall_s - before_s < 3 * K
+
+
 def test_chips_can_be_drained_in_a_hold() -> None:
     held = Held()
     held.busy()
