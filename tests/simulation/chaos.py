@@ -100,8 +100,8 @@ class Chaos:
         step = live_machine.step
         self._repeats = 0
 
-        def counted(*arguments: Any) -> LiveStep:
-            done = step(*arguments)
+        def counted(*arguments: Any, **named: Any) -> LiveStep:
+            done = step(*arguments, **named)
             self._repeats += done.repeats
             return done
 
