@@ -35,6 +35,23 @@ def properties_schema(number: int) -> dict[str, Any]:
     return structured(json={"type": "object", "properties": properties})
 
 
+def counted_schema(number: int) -> dict[str, Any]:
+    """Some third of 200 properties, whichever."""
+    properties = {f"p{number}-{value}": {"type": "integer"} for value in range(200)}
+    bounds = {"minProperties": 66, "maxProperties": 133}
+    return structured(json={"type": "object", "properties": properties} | bounds)
+
+
+def lengths_schema(number: int) -> dict[str, Any]:
+    """500 strings, each with a length of its own."""
+    properties = {
+        f"p{number}-{value}": {"type": "string", "maxLength": 300 + value} for value in range(500)
+    }
+    return structured(
+        json={"type": "object", "properties": properties, "required": list(properties)}
+    )
+
+
 def pattern_schema(number: int) -> dict[str, Any]:
     """Patterns whose automata are much larger than they are."""
     pattern = f"^(a|b){{0,{900 + number % 50}}}c(a|b){{900}}$"
@@ -240,6 +257,18 @@ ATTACKS = (
     keyed("schema-enum", "schemas of 50,000 values", partial(asked, made=enum_schema), COMPILED),
     keyed(
         "schema-properties", "50,000 properties", partial(asked, made=properties_schema), COMPILED
+    ),
+    keyed(
+        "schema-counted",
+        "some of 200 properties, whichever",
+        partial(asked, made=counted_schema),
+        COMPILED,
+    ),
+    keyed(
+        "schema-lengths",
+        "500 strings of lengths of their own",
+        partial(asked, made=lengths_schema),
+        COMPILED,
     ),
     keyed(
         "schema-pattern",
