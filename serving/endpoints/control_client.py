@@ -329,9 +329,7 @@ class ControlClient:
                     raise failure from error
                 time.sleep(_ASK_AGAIN_S)  # another process works on it
 
-    def _failure_of_change(
-        self, error: grpc.RpcError, key: str, *, again: bool
-    ) -> UltraServeError:
+    def _failure_of_change(self, error: grpc.RpcError, key: str, *, again: bool) -> UltraServeError:
         """What a call's failure says of the change; `again`: it was asked for before, in vain."""
         assert isinstance(error, grpc.Call)  # what the library raises is both
         failure, said = self._in_our_words(error), error.details() or ""

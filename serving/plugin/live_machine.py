@@ -57,6 +57,7 @@ class LiveMachine:
         self._begin_ns: int | None = None
         self._lost_ranks: dict[int, int | None] = {}  # by what fault, if one
         self._told: dict[int, int | None] = {}  # of the reports since the last `credit`
+        self._last_told: dict[int, int | None] = {}  # of those before it
         self._silences: dict[int, Silence] = {}
 
     @property
@@ -340,12 +341,19 @@ class LiveMachine:
     def credit(self, moved: Sequence[Moved]) -> int:
         """Count requests that have left ranks to the faults that took them; returns how many are
         no fault's.
+
+        Some have waited for another rank since. One that ended for want of a rank that no fault
+        took is counted to the last of the faults that took the others.
         """
         of_fault: dict[int, list[Moved]] = {}
         others = 0
         told, self._told = self._told, {}
+        self._last_told |= told
+        took_last = max((number for number in told.values() if number is not None), default=None)
         for each in moved:
-            number = told.get(each.rank)
+            number = self._last_told.get(each.rank)
+            if number is None and each.failed:
+                number = took_last
             if number is None:
                 others += 1
             else:

@@ -128,7 +128,7 @@ class LockstepScheduler(SchedulerInterface):
         """
         self._announced = True
         if self._under_way is not None:
-            self._under_way.abandoned = not self._under_way.is_awaited(self.ranks)
+            self._under_way.hand_out_again(self.ranks, arrived_requests=self._arrivals)
             return self._under_way
         self._wish.grant()
         by_rank = self._throttle.schedule(throttle_prefills)
@@ -241,31 +241,28 @@ class LockstepScheduler(SchedulerInterface):
             if number in report.lost_ranks or self.ranks[number].requests
             for request in take_out(self.ranks[number])
         ]
-        left = {r.request_id: self._places[r.request_id].rank for r in moving}
-        reached: set[int] = set()
         for request in sorted(moving, key=self._arrival):
-            if request.is_finished():
-                continue
-            number = self._choose(request)
-            if number is None and self.ranks_up.any():
-                self._places[request.request_id].rank = NOWHERE
-                self._turned_away[request.request_id] = request
-                continue
-            if number is None:
+            place = self._places[request.request_id]
+            place.left = place.rank
+            if not request.is_finished() and self.ranks_up.any():
+                place.rank = NOWHERE
+                self._send(request)
+            elif not request.is_finished():
                 request.status = RequestStatus.FINISHED_ERROR
-                continue
-            put_in(self.ranks[number], request)
-            self._places[request.request_id].rank = number
-            self._loads.add(number, request)
-            self._moved_requests += 1
-            reached.add(number)
-        for number in reached:
+            if request.request_id not in self._turned_away:
+                self._note_fate(request)
+        reached = {self._places[each.request_id].rank for each in moving if not each.is_finished()}
+        for number in reached - {NOWHERE}:
             restore_order(self.ranks[number], self._arrival)
-        self._moved.extend(
-            Moved(rank=left[r.request_id], name=r.request_id, failed=r.is_finished())
-            for r in moving
-        )
         return [request for request in moving if request.is_finished()]
+
+    def _note_fate(self, request: Request) -> None:
+        """A request that had to leave a rank has another now, or has ended with an error."""
+        place, failed = self._places[request.request_id], request.is_finished()
+        if place.left is not None:
+            self._moved.append(Moved(rank=place.left, name=request.request_id, failed=failed))
+            self._moved_requests += not failed
+            place.left = None
 
     def _arrival(self, request: Request) -> int:
         return self._places[request.request_id].arrival
@@ -281,8 +278,11 @@ class LockstepScheduler(SchedulerInterface):
             if self.ranks_up.any():
                 self._send(request)
             else:
-                del self._places[request.request_id]
                 request.status = RequestStatus.FINISHED_ERROR
+            if request.request_id not in self._turned_away:
+                self._note_fate(request)
+            if request.is_finished():
+                del self._places[request.request_id]
         return [request for request in turned_away if request.is_finished()]
 
     def _end(self, merged: dict[int, EngineCoreOutputs], ended: list[Request]) -> None:

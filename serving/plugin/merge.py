@@ -1,8 +1,9 @@
 """What the ranks' schedulers say, as one: decisions, outputs by client, statistics."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,10 @@ def queues_of(rank: Scheduler) -> RankQueues:
     return RankQueues(running=running, waiting=waiting, kv_blocks_used=used)
 
 
+REFRESH_WALL_S: Final = 0.25
+"""How often a decision whose step is under way says how the ranks stand meanwhile."""
+
+
 @dataclass
 class LockstepOutput(SchedulerOutput):
     """A merged SchedulerOutput that keeps each rank's own.
@@ -41,7 +46,8 @@ class LockstepOutput(SchedulerOutput):
     token of their own while another rank had some; `arrived_requests` all requests that were ever
     added; `moved_requests` the requests that lost ranks
     have handed to others, `failed_requests` those that ended with an error because no rank could
-    take them, or the executor gave them up. `rank_states` say how each rank stands;
+    take them, or the executor gave them up. While the step is under way, arrivals and states are
+    brought up to date; `refreshed_s` is when, by the monotonic clock. `rank_states` say how each rank stands;
     `moved` are the requests that left a rank since the decision before. `abandoned` says that the
     step is under way, and that none of its requests is there any more.
     `closed_ranks` are those that take no new request, as the engine asked. `wish` is how the engine
@@ -59,6 +65,7 @@ class LockstepOutput(SchedulerOutput):
     rank_states: tuple[RankQueues, ...] = ()
     closed_ranks: tuple[int, ...] = ()
     wish: StepWish = field(default_factory=StepWish)
+    refreshed_s: float = 0.0
 
     @property
     def has_requests(self) -> bool:
@@ -72,6 +79,15 @@ class LockstepOutput(SchedulerOutput):
             for rank, output in zip(ranks, self.by_rank, strict=True)
             for request_id in output.num_scheduled_tokens
         )
+
+    def hand_out_again(self, ranks: Sequence[Scheduler], *, arrived_requests: int) -> None:
+        """The step is under way: whether it is awaited, and how the ranks stand by now."""
+        self.abandoned = not self.is_awaited(ranks)
+        now_s = time.monotonic()
+        if now_s - self.refreshed_s >= REFRESH_WALL_S:
+            self.refreshed_s = now_s
+            self.arrived_requests = arrived_requests
+            self.rank_states = tuple(map(queues_of, ranks))
 
 
 def merge_bitmasks(ranks: Sequence[Scheduler], decision: LockstepOutput) -> GrammarOutput | None:

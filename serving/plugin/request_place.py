@@ -20,7 +20,8 @@ NOWHERE: Final = -1
 class Place:
     """Where a request is, its number in the order of arrival, how many events are stamped, and the
     names of the weights that made its tokens, in their order; whether a stop string may end it in
-    the API's process; its trace, where requests are traced and once it was computed.
+    the API's process; its trace, where requests are traced and once it was computed; the rank that
+    it had to leave, until it has another or has ended.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class Place:
     weights: list[str] = field(default_factory=list)
     has_stop_strings: bool = False
     trace: RequestTrace | None = None
+    left: int | None = None
 
 
 def name_weights(

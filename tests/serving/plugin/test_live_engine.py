@@ -153,6 +153,35 @@ def test_two_faults_that_are_met_together_are_each_counted_their_own_requests() 
     assert (first.stage, second.stage) == (FaultStage.FAILED, FaultStage.RECOVERED)
 
 
+def test_a_request_that_waited_for_a_rank_is_counted_when_its_fate_is_known() -> None:
+    running = Running()
+    running.step(0, 1, 2, 3)
+    running.engine.hear(heard(rank_states=(BUSY,) * 4))
+    running.inject(lose(1))
+    running.step(0, 1, 2, 3)
+    running.engine.hear(heard(rank_states=(BUSY,) * 4))
+    late = Moved(rank=1, name="late")
+    running.engine.hear(heard(moved=(late,), rank_states=(BUSY,) * 4))
+
+    (record,) = running.state().faults
+    assert record.recovery is not None
+    assert record.recovery.moved == ("late",)
+
+
+def test_a_request_that_ends_for_want_of_a_rank_is_in_the_account_of_the_last_fault() -> None:
+    running = Running()
+    running.step(0, 1, 2, 3)
+    running.engine.hear(heard(rank_states=(BUSY,) * 4))
+    running.inject(lose(2))
+    running.step(0, 1, 2, 3)
+    lent = Moved(rank=3, name="from a lent rank", failed=True)
+    running.engine.hear(heard(moved=(lent,), rank_states=(BUSY,) * 4))
+
+    (record,) = running.state().faults
+    assert record.recovery is not None
+    assert record.recovery.failed == ("from a lent rank",)
+
+
 def test_a_repair_brings_experts_home_and_the_links_are_charged_for_it() -> None:
     running = Running()
     home = running.parts.machine.placement

@@ -1,12 +1,15 @@
 """A step that is under way: its decision is handed out again, and no rank decides anything."""
 
+import time
 from collections.abc import Callable
 
 import pytest
 from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
-from serving.plugin.merge import LockstepOutput
+from serving.plugin import merge
+from serving.plugin.merge import LockstepOutput, RankQueues, queues_of
 from serving.plugin.step_report import StillHeld
 from tests.serving.plugin.lockstep_machine import (
     Machine,
@@ -112,6 +115,38 @@ def test_a_pause_in_a_hold_lets_the_step_end(state: PauseState) -> None:
     assert machine.received["one"] == expected_tokens(one)
 
 
+def test_the_ranks_are_shown_as_they_stand_in_a_hold_and_not_in_every_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    machine = Machine(1, max_num_seqs=1)
+    scheduler = machine.scheduler
+    scheduler.add_request(long_arrival("one").request())
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, STILL_HELD)
+    counted: list[int] = []
+
+    def count(rank: Scheduler) -> RankQueues:
+        counted.append(1)
+        return queues_of(rank)
+
+    monkeypatch.setattr(merge, "queues_of", count)
+    for name in ("two", "three"):
+        scheduler.add_request(long_arrival(name).request())
+    for _ in range(50):  # one second
+        now_s[0] += 0.02
+        assert scheduler.schedule() is output
+    (queues,) = output.rank_states
+    assert (queues.running, queues.waiting, output.arrived_requests) == (1, 2, 3)
+    assert 1 < len(counted) < 10
+
+    scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+    now_s[0] += 1.0
+    assert scheduler.schedule() is output
+    assert not output.has_requests
+
+
 def test_no_cache_is_reset_in_a_hold() -> None:
     machine = HeldMachine(1)
     machine.scheduler.add_request(long_arrival("one").request())
@@ -141,3 +176,36 @@ def test_requests_that_leave_a_rank_are_named_with_the_rank_that_they_left() -> 
     machine.step(lost=(0, 1), up=(False, False))
     output = machine.scheduler.schedule()
     assert {each.name for each in output.moved if each.failed} == set(names)
+
+
+def test_a_request_that_waits_for_a_rank_is_named_when_its_fate_is_known() -> None:
+    machine = Machine(2)
+    names = ("one", "two", "three", "four")
+    for name in names:
+        machine.scheduler.add_request(long_arrival(name).request())
+    machine.step()
+    left = {name for name in names if rank_of(machine, name) == 0}
+    machine.step(lost=(0,), up=(False, True), closed_ranks=(1,))
+    output = machine.step(closed_ranks=(1,))
+    assert (output.moved, output.moved_requests, output.failed_requests) == ((), 0, 0)
+
+    machine.step(lost=(1,), up=(False, False))
+    output = machine.scheduler.schedule()
+    assert {(each.rank, each.name, each.failed) for each in output.moved} == {
+        (0 if name in left else 1, name, True) for name in names
+    }
+    assert (output.moved_requests, output.failed_requests) == (0, len(names))
+
+
+def test_a_request_that_has_waited_for_a_rank_and_got_one_is_named_as_moved() -> None:
+    machine = Machine(2)
+    one = long_arrival("one")
+    machine.scheduler.add_request(one.request())
+    machine.step()
+    machine.step(lost=(0,), up=(False, True), closed_ranks=(1,))
+    machine.step(up=(False, True))
+    output = machine.step()
+    assert [(each.rank, each.name, each.failed) for each in output.moved] == [(0, "one", False)]
+    assert output.moved_requests == 1
+    machine.finish()
+    assert machine.received["one"] == expected_tokens(one)
