@@ -78,18 +78,23 @@ class Chaos:
         self._home = engine.machine.placement
         self._held_up_ns = self._books.pause_ns
         self._moved_bytes = self._moving_ns = 0
-        self._before_settling: list[ExpertPlacement] = []
+        self._before_settling: list[tuple[ExpertPlacement, int, list[int]]] = []
         self._note_settlements()
         self._count_repeats()
         self._count_preemptions()
 
     def _note_settlements(self) -> None:
-        """Note where experts lie when the machine settles: moves may have been broken off."""
-        machine = self.engine.machine
+        """Note what the machine settles: where experts lie, for moves may have been broken off; how
+        long a silent chip is yet waited for; and the numbers of the faults that are met.
+        """
+        machine, live_machine = self.engine.machine, self.engine.live_machine
         settle = machine.settle
 
         def noted(health: Health, settlement: Settlement) -> None:
-            self._before_settling.append(machine.placement)
+            numbers = [record.number for record in live_machine.faults.pending]
+            silence_ns = live_machine._silence_ns()
+            assert 0 <= silence_ns <= machine.hang_ns
+            self._before_settling.append((machine.placement, silence_ns, numbers))
             settle(health, settlement)
 
         machine.settle = noted  # type: ignore[method-assign]
@@ -249,24 +254,30 @@ class Chaos:
         wall_s = time.monotonic() - started_s
         records = self.engine.live_machine.faults.records
         fresh = [r for r in records[self._settled :] if r.stage is not FaultStage.PENDING]
-        for _, group in itertools.groupby(fresh, key=lambda r: r.recovery and r.recovery.wall_s):
-            twin.place_experts(self._before_settling.pop(0))
-            self._judge(twin, list(group), wall_s)
+        by_number = {record.number: record for record in fresh}
+        for placement, silence_ns, numbers in self._before_settling:
+            together = [by_number[number] for number in numbers if number in by_number]
+            if together:
+                twin.place_experts(placement)
+                self._judge(twin, together, silence_ns, wall_s)
         if fresh and moved_bytes == self._bytes_moved():
             assert_same(self.engine.machine, twin)
 
-    def _judge(self, twin: Machine, together: list[FaultRecord], wall_s: float) -> None:
+    def _judge(
+        self, twin: Machine, together: list[FaultRecord], silence_ns: int, wall_s: float
+    ) -> None:
         """The faults that were met together, against the pure functions on the machine's twin."""
         kinds = tuple(record.fault.kind for record in together)
+        noticed = [kind for kind in kinds if kind is not FaultKind.HANG_CHIP]
         health = twin.after(record.fault for record in together)
-        settlement = twin.settlement(health, kinds)
+        settlement = twin.settlement(health, noticed, silence_ns=silence_ns)
         twin.settle(health, settlement)
         for record in together:
             took = record.recovery
             assert took is not None
             assert took.emulated_ns == settlement.duration_ns
             assert took.experts_reloaded == len(settlement.recovery.reloads)
-            assert took.wall_s <= wall_s < WALL_S_MAX
+            assert max(took.wall_s, wall_s) < WALL_S_MAX
         assert together[-1].survivable == settlement.recovery.survivable
         self.met.append(
             Met(

@@ -23,6 +23,7 @@ class TimeAndEnergy:
     def __init__(self, engine: TroubledEngine) -> None:
         self._engine = engine
         partition, chip_watts = engine.machine.partition, engine.machine.cost_model.idle_chip_watts
+        self._chip_watts = chip_watts
         self._spare_watts = chip_watts * partition.spares
         self._idle_watts = chip_watts * (partition.chips + partition.spares)
         self._last = engine.live._time.snapshot(engine.live._totals())
@@ -38,19 +39,21 @@ class TimeAndEnergy:
         if now.steps == last.steps:
             assert (passed_s, now.chip_joules) == (0, last.chip_joules)
             return
-        cost = live._last_cost
+        cost = live._steps.last_cost
         assert cost is not None
         step_s = cost.duration_ns / NS_PER_S
         assert passed_s - paused_s >= step_s * (1 - 1e-9) - 1e-9
         step_watts = float(cost.chip_watts.sum()) + self._spare_watts
         joules = step_watts * step_s + self._idle_watts * (passed_s - step_s)
+        lost = int(self._engine.live_machine.actual.lost.sum())
+        joules -= self._chip_watts * lost * passed_s
         assert np.isclose(now.chip_joules - last.chip_joules, joules, rtol=1e-6, atol=1e-6)
         assert now.facility_joules - last.facility_joules >= joules * (1 - 1e-6)
 
     @property
     def step_ns(self) -> int:
         """The last step's own time."""
-        cost = self._engine.live._last_cost
+        cost = self._engine.live._steps.last_cost
         assert cost is not None
         return int(cost.duration_ns)
 
