@@ -47,9 +47,10 @@ class LockstepOutput(SchedulerOutput):
     added; `moved_requests` the requests that lost ranks
     have handed to others, `failed_requests` those that ended with an error because no rank could
     take them, or the executor gave them up. While the step is under way, arrivals and states are
-    brought up to date; `refreshed_s` is when, by the monotonic clock. `rank_states` say how each rank stands;
-    `moved` are the requests that left a rank since the decision before. `abandoned` says that the
-    step is under way, and that none of its requests is there any more.
+    brought up to date; `refreshed_s` is when, by the monotonic clock.
+    `rank_states` say how each rank stands; `moved` are the requests that left a rank since the
+    decision before. `abandoned` says that the step is under way, and that none of its requests is
+    there any more.
     `closed_ranks` are those that take no new request, as the engine asked. `wish` is how the engine
     asks for a step when there is nothing to compute.
     """

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,8 +33,6 @@ from serving.metrics.control_call import (
     RefusalCode,
     StateReply,
     StateRequest,
-    WatchReply,
-    WatchRequest,
     reply_from_json,
     to_json,
 )
@@ -43,8 +40,7 @@ from serving.plugin import executor as executor_module
 from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.executor import UltraServeExecutor
 from serving.plugin.lockstep_scheduler import LockstepScheduler
-from serving.plugin.merge import REFRESH_WALL_S
-from serving.plugin.step_report import StillHeld, TimedOutput
+from serving.plugin.step_report import TimedOutput
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
 from tests.serving.plugin.live_parts import started_tokens
 from tests.serving.plugin.lockstep_workload import Arrival
@@ -494,19 +490,3 @@ def test_shutting_down_stops_the_chips_once(make_engine: Callable[..., Engine]) 
 
     assert fleet.live_chips == frozenset()
     engine.executor.check_health()
-
-
-def test_requests_that_come_while_a_step_is_held_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch, chips=2, clock="dilated:20")
-    for name in ("one", "two"):
-        engine.add(name, 10)
-    engine.control(InjectRequest(fault=Fault(kind=FaultKind.HANG_CHIP, chip=1)))
-    assert isinstance(engine.turn()[1], StillHeld)
-    for name in ("three", "four", "five"):
-        engine.add(name, 10)
-    time.sleep(REFRESH_WALL_S)
-    assert isinstance(engine.turn()[1], StillHeld)
-
-    watched = engine.control(WatchRequest())
-    assert isinstance(watched, WatchReply)
-    assert (watched.arrived_requests, watched.running, watched.waiting) == (5, 2, 3)
