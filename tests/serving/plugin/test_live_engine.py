@@ -63,11 +63,11 @@ def test_the_energy_of_a_step_is_without_the_pause_that_held_it_up() -> None:
     assert report.energy is not None
     assert report.energy.ranks == (0, 2, 3)  # rank 1 is lost, and computed nothing
     assert report.snapshot.pause_s > 0
-    idle_watts = 4 * running.parts.machine.cost_model.idle_chip_watts
+    idle_watts = 3 * running.parts.machine.cost_model.idle_chip_watts
     assert report.snapshot.chip_joules == pytest.approx(
         whole.energy.chip_joules
         + report.energy.chip_joules
-        + report.snapshot.pause_s * idle_watts  # nobody's
+        + report.snapshot.pause_s * idle_watts  # of the chips that are left, and no rank's
     )
 
 
