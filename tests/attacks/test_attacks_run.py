@@ -76,9 +76,11 @@ async def _attack_a_sink(
 def test_an_attack_reaches_its_server_and_keeps_to_its_budget(
     attack: Attack, authority: tuple[ssl.SSLContext, str]
 ) -> None:
-    budget = replace(attack.budget, wall_s=WALL_S)
-    shortened = replace(attack, budget=budget)
-    _, connections, seen_bytes = asyncio.run(_attack_a_sink(shortened, authority))
+    for wall_s in (WALL_S, 20 * WALL_S):  # a busy machine may not come to send within the first
+        shortened = replace(attack, budget=replace(attack.budget, wall_s=wall_s))
+        _, connections, seen_bytes = asyncio.run(_attack_a_sink(shortened, authority))
+        if seen_bytes or attack.name in SENDS_NOTHING:
+            break
 
     assert 0 < connections <= attack.budget.connections
     assert seen_bytes <= attack.budget.sent_bytes * 1.1  # TLS adds a little

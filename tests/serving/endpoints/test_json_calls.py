@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import grpc
@@ -67,6 +68,15 @@ def over_json(address: ControlAddress, method: str, request: Message) -> Said:
     return code, (said["message"], [unpacked(each) for each in said.get("details", [])])
 
 
+def without_key(said: Said) -> Said:
+    """The same without the idempotency key that the server made up for this call."""
+    code, what = said
+    if code == "OK":
+        return said
+    words, details = what
+    return code, (re.sub(r"(idempotency-key) [0-9a-f]+", r"\1 KEY", words), details)
+
+
 def unpacked(detail: dict[str, Any]) -> Message:
     """A detail by its bytes, which say what its readable copy does."""
     kind = getattr(error_details_pb2, detail["type"].rpartition(".")[2])
@@ -85,7 +95,8 @@ def test_every_method_answers_in_json_what_it_answers_over_grpc() -> None:
     with control_server(SmallEngine()) as one, control_server(SmallEngine()) as other:
         for method in UNARY:
             request = request_of(method)()
-            assert over_json(one, method, request) == over_grpc(other, method, request), method
+            in_json = without_key(over_json(one, method, request))
+            assert in_json == without_key(over_grpc(other, method, request)), method
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -96,7 +107,8 @@ def test_whatever_is_asked_of_a_machine_is_answered_alike(
     method = data.draw(st.sampled_from(["InjectFault", "Heal", "GetSteps", "SetPhase", "Drain"]))
     request = data.draw(messages(request_of(method)))
     one, other = servers
-    assert over_json(one, method, request) == over_grpc(other, method, request)
+    in_json = without_key(over_json(one, method, request))
+    assert in_json == without_key(over_grpc(other, method, request))
 
 
 @pytest.fixture(scope="module")
