@@ -7,7 +7,7 @@ counts from when it is known; what was due before has been sent.
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 
@@ -35,6 +35,6 @@ class Pace:
 
     def wall_ns(self, steady_ns: int) -> int:
         """The first instant of the wall whose steady time it is, or later by a rounding."""
-        at = max(0, bisect_right(self._steady_ns, steady_ns) - 1)
+        at = max(0, bisect_left(self._steady_ns, steady_ns) - 1)
         passed_ns = (steady_ns - self._steady_ns[at]) / self._steady_per_wall[at]
         return self._wall_ns[at] + math.ceil(passed_ns)

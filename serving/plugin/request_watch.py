@@ -78,15 +78,17 @@ class RequestWatch:
 
         def process_outputs(outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
             watchers = self._watchers
+            # vLLM holds an aborted one no more, and drops what of it was still on its way.
+            held = processor.request_states
             watched = [
                 (watcher, output)
                 for output in outputs
                 if (watcher := watchers.get(output.request_id)) is not None
+                and output.request_id in held
             ]
             for watcher, output in watched:
                 self._made(watcher, output)
             processed = process(outputs, *args, **kwargs)
-            held = processor.request_states
             for watcher, output in watched:
                 if output.request_id not in held:
                     self._ended(watcher, output)

@@ -4,7 +4,7 @@ import itertools
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.attack.alarm import LoopAlarm
@@ -34,6 +34,7 @@ def test_steady_time_by_hand() -> None:
 CHANGES = st.lists(st.tuples(st.integers(0, 10**10), st.floats(0.001, 1_000.0)), max_size=20)
 
 
+@example(changes=[(0, 0.25), (2, 1.0)], walls=[0, 0])  # changes within one steady ns
 @given(changes=CHANGES, walls=st.lists(st.integers(0, 10**12), min_size=2, max_size=20))
 def test_it_rises_and_an_alarm_never_rings_too_early(
     changes: list[tuple[int, float]], walls: list[int]

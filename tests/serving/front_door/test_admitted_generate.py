@@ -190,7 +190,10 @@ def test_each_of_two_sequences_frees_its_seat_at_its_own_end() -> None:
     asyncio.run(runs())
 
 
-def test_what_is_aborted_in_the_engine_has_not_finished_and_did_not_end_by_itself() -> None:
+@pytest.mark.parametrize("is_on_its_way", [False, True])
+def test_what_is_aborted_in_the_engine_has_not_finished_and_did_not_end_by_itself(
+    is_on_its_way: bool,
+) -> None:
     async def runs() -> None:
         engine, door = made()
         task = asyncio.create_task(read(engine, "a"))
@@ -198,6 +201,8 @@ def test_what_is_aborted_in_the_engine_has_not_finished_and_did_not_end_by_itsel
         engine.step()
 
         engine.output_processor.abort_requests(["a"], internal=False)  # as vLLM's `abort` does
+        if is_on_its_way:
+            engine.step()  # which the engine had begun
 
         assert await task == 1  # an answer like any other, for who reads it
         left = door.state().classes[WorkClass.INTERACTIVE].left
