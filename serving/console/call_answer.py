@@ -64,6 +64,14 @@ class Calls(Protocol):
         """Whether it is a method that does more than look; False for one that there is not."""
 
     async def call(
-        self, method: str, body: bytes, *, key: str | None, wall_s: float | None = None
+        self,
+        method: str,
+        body: bytes,
+        *,
+        key: str | None,
+        action: str | None = None,
+        wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the message in `body` and the key of whoever asks."""
+        """Call `method` with the message in `body` and the key of whoever asks; `action` is its
+        idempotency key.
+        """

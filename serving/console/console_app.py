@@ -233,7 +233,9 @@ class ConsoleApp:
             return _not_json()
         with self._working(request):
             wall_s, body = _timeout_s(request), await _body(request, bytes_max=BODY_BYTES_MAX)
-            return _as_response(await self._calls.call(method, body, key=key, wall_s=wall_s))
+            action = request.headers.get("Idempotency-Key")
+            answer = await self._calls.call(method, body, key=key, action=action, wall_s=wall_s)
+            return _as_response(answer)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         if not self._may_look(request):

@@ -72,7 +72,7 @@ class ActionLedger:
         Raises what `act` does; CallRefused when the outcome is not known in time, or there is no
         room; ConfigError for a key that cannot be, or belongs to a call that asked something else.
         """
-        key = new_key() if key is None else _checked(key)
+        key = new_key() if key is None else checked_key(key)
         action = self._actions.get(key)
         if action is not None and action.asked != asked:
             raise ConfigError(
@@ -141,7 +141,7 @@ def _tell_late(name: str, key: str, outcome: "asyncio.Task[Any]") -> None:
     logger.info("control call %s with idempotency key %s ended late: %s", name, key, words)
 
 
-def _checked(key: str) -> str:
+def checked_key(key: str) -> str:
     """Raises ConfigError for what is no key."""
     if not 0 < len(key) <= KEY_LENGTH_MAX or not (key.isascii() and key.isprintable()):
         raise ConfigError(

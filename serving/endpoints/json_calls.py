@@ -19,10 +19,12 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2 as details  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
+from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.console.call_answer import CallAnswer, answered, failed
+from serving.endpoints.action_ledger import KEY_HEADER, checked_key
 from serving.endpoints.control_guard import changes_something
-from serving.front_door.grpc.rpc_errors import STATUS_TRAILER, RpcFailure
+from serving.front_door.grpc.rpc_errors import STATUS_TRAILER, RpcFailure, failure_of
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["ControlService"]
 
@@ -62,9 +64,17 @@ class JsonCalls:
         return known and changes_something(f"/{_SERVICE.full_name}/{method}")
 
     async def call(
-        self, method: str, body: bytes, *, key: str | None, wall_s: float | None = None
+        self,
+        method: str,
+        body: bytes,
+        *,
+        key: str | None,
+        action: str | None = None,
+        wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the message in `body` and the key of whoever asks."""
+        """Call `method` with the message in `body` and the key of whoever asks; `action` is its
+        idempotency key.
+        """
         described = _SERVICE.methods_by_name.get(method)
         if described is None:
             words = f"/{_SERVICE.full_name}/{method[:100]}: no such method"
@@ -85,8 +95,10 @@ class JsonCalls:
         rpc: Any = self._channel.unary_unary(
             f"/{_SERVICE.full_name}/{method}", response_deserializer=answers.FromString
         )
-        carried = key is not None and key.isascii() and key.isprintable()
-        shown = (("authorization", f"Bearer {key}"),) if carried else ()  # gRPC carries no others
+        try:
+            shown = _metadata(key, action)
+        except ConfigError as error:
+            return _refused(failure_of(error))
         try:
             response = await rpc(request.SerializeToString(), metadata=shown, timeout=wall_s)
         except grpc.aio.AioRpcError as error:
@@ -98,6 +110,18 @@ class JsonCalls:
         return answered(await asyncio.to_thread(_json_of, response))
 
 
+def _metadata(key: str | None, action: str | None) -> tuple[tuple[str, str], ...]:
+    """Raises ConfigError for an idempotency key that is none; a key that gRPC cannot carry is
+    nobody's, and left out.
+    """
+    shown = []
+    if key is not None and key.isascii() and key.isprintable():
+        shown.append(("authorization", f"Bearer {key}"))
+    if action is not None:
+        shown.append((KEY_HEADER, checked_key(action)))
+    return tuple(shown)
+
+
 def _json_of(message: Message) -> bytes:
     text = json_format.MessageToJson(
         message, indent=None, ensure_ascii=False, always_print_fields_with_no_presence=True
@@ -107,12 +131,18 @@ def _json_of(message: Message) -> bytes:
 
 def _unreadable(error: Exception) -> CallAnswer:
     words = " ".join(str(error).split())[:200]
-    status = RpcFailure(
-        code=grpc.StatusCode.INVALID_ARGUMENT,
-        message=f"the body is not the request's message in JSON: {words}",
-        reason="UNREADABLE_MESSAGE",
-    ).to_status()
-    return failed("invalid_argument", status.message, details=_details(status))
+    return _refused(
+        RpcFailure(
+            code=grpc.StatusCode.INVALID_ARGUMENT,
+            message=f"the body is not the request's message in JSON: {words}",
+            reason="UNREADABLE_MESSAGE",
+        )
+    )
+
+
+def _refused(failure: RpcFailure) -> CallAnswer:
+    status = failure.to_status()
+    return failed(_CODES[failure.code], status.message, details=_details(status))
 
 
 def _failure(error: grpc.aio.AioRpcError) -> CallAnswer:

@@ -195,6 +195,23 @@ def test_a_call_ends_with_its_client_s_time_and_with_the_guard_s(engine: SmallEn
         engine.silent = False
 
 
+def test_a_change_with_an_idempotency_key_is_done_once(engine: SmallEngine) -> None:
+    lose, other = ({"fault": {"kind": "FAULT_KIND_LOSE_CHIP", "chip": chip}} for chip in (1, 2))
+    with control_server(engine) as address:
+
+        def asked(body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
+            return post(address, "InjectFault", json=body, headers={"Idempotency-Key": key})
+
+        first, again = asked(lose, "night-7"), asked(lose, "night-7")
+        taken, bad = asked(other, "night-7"), asked(other, "k" * 200)
+
+    assert first[0] == 200
+    assert again == first
+    assert [record.fault.chip for record in engine.state.faults] == [1]
+    assert (taken[0], bad[0]) == (400, 400)
+    assert bad[1]["message"].endswith("expected 1 to 128 printable ASCII characters")
+
+
 def test_a_call_in_json_has_the_room_of_calls(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

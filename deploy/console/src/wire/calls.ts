@@ -4,8 +4,14 @@ export class CallFailed extends Error {
   constructor(
     readonly code: string,
     message: string,
+    readonly reason = "",
   ) {
     super(message);
+  }
+
+  /** What was asked may be done, or may be yet; the same call with the same key says which. */
+  get isUnknown(): boolean {
+    return this.reason === "OUTCOME_UNKNOWN";
   }
 
   /** The key was missing or wrong. */
@@ -16,11 +22,27 @@ export class CallFailed extends Error {
 
 const GOODBYE_MS = 10_000; // a server that has not answered by then is taken for one that does not
 
+const OUTCOME_MS = 120_000; // a call without an outcome for so long is told as that
+const ASK_AGAIN_MS = 500;
+
 type Json = Record<string, unknown>;
 
-/** Call `method`; what changes something needs `key`, for a look the session is enough. */
+/** Call `method`; what changes something needs `key`, for a look the session is enough.
+ *
+ * A change is done at most once: while its outcome is unknown, the same call is asked for it. */
 export async function call<T>(method: string, request: Json, key: string | null = null): Promise<T> {
-  return post<T>(`/ultraserve.v1.ControlService/${method}`, request, key);
+  const path = `/ultraserve.v1.ControlService/${method}`;
+  if (key === null) return post<T>(path, request, null);
+  const action = [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const until = Date.now() + OUTCOME_MS;
+  for (;;) {
+    try {
+      return await post<T>(path, request, key, action);
+    } catch (error) {
+      if (!(error instanceof CallFailed && error.isUnknown) || Date.now() >= until) throw error;
+    }
+    await new Promise((asked) => setTimeout(asked, ASK_AGAIN_MS));
+  }
 }
 
 /** Begin a session, in which one may look; raises CallFailed for a wrong key. */
@@ -34,9 +56,10 @@ export async function closeSession(): Promise<void> {
 }
 
 /** Post `body`, or DELETE where there is none. */
-async function post<T>(path: string, body: Json | null, key: string | null): Promise<T> {
+async function post<T>(path: string, body: Json | null, key: string | null, action: string | null = null): Promise<T> {
   const headers: Record<string, string> = { "Content-Type": "application/json" };
   if (key !== null) headers["Authorization"] = `Bearer ${key}`;
+  if (action !== null) headers["Idempotency-Key"] = action;
   let response: Response;
   try {
     response = await fetch(path, body === null ? { method: "DELETE", headers, signal: AbortSignal.timeout(GOODBYE_MS) } : { method: "POST", headers, body: JSON.stringify(body) });
@@ -50,8 +73,9 @@ async function post<T>(path: string, body: Json | null, key: string | null): Pro
 
 function failure(status: number, text: string): CallFailed {
   try {
-    const error = JSON.parse(text) as { code?: string; message?: string };
-    return new CallFailed(error.code ?? codeOf(status), error.message ?? `the server answers ${status}`);
+    const error = JSON.parse(text) as { code?: string; message?: string; details?: { debug?: { reason?: string } }[] };
+    const reason = error.details?.find((detail) => detail.debug?.reason)?.debug?.reason;
+    return new CallFailed(error.code ?? codeOf(status), error.message ?? `the server answers ${status}`, reason);
   } catch {
     return new CallFailed(codeOf(status), text.trim().split("\n")[0] || `the server answers ${status}`);
   }

@@ -1,0 +1,46 @@
+import { afterEach, expect, test, vi } from "vitest";
+import { call } from "../src/wire/calls";
+
+const UNKNOWN = { code: "deadline_exceeded", message: "not known yet", details: [{ debug: {} }, { debug: { reason: "OUTCOME_UNKNOWN" } }] };
+const keys: (string | null)[] = [];
+
+function server(...answers: Response[]): void {
+  keys.length = 0;
+  vi.useFakeTimers();
+  vi.stubGlobal("fetch", async (_: string, { headers }: RequestInit) => {
+    keys.push(new Headers(headers).get("idempotency-key"));
+    return answers.shift() as Response;
+  });
+}
+
+const failed = (said: unknown): Response => new Response(JSON.stringify(said), { status: 504 });
+
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
+
+test("a change is asked for with one key until its outcome is known", async () => {
+  server(failed(UNKNOWN), failed(UNKNOWN), new Response("{}"));
+  const done = call("Heal", {}, "a key");
+  await vi.runAllTimersAsync();
+  expect(await done).toEqual({});
+  expect(keys).toHaveLength(3);
+  expect(keys[0]).toMatch(/^[0-9a-f]{16}$/);
+  expect(new Set(keys).size).toBe(1);
+});
+
+test("two changes have two keys, and a look has none", async () => {
+  server(new Response("{}"), new Response("{}"), new Response("{}"));
+  await call("Heal", {}, "a key");
+  await call("Heal", {}, "a key");
+  await call("GetState", {});
+  expect(new Set(keys).size).toBe(3);
+  expect(keys[2]).toBeNull();
+});
+
+test("a refusal is told at once", async () => {
+  server(failed({ code: "failed_precondition", message: "no", details: [{ debug: { reason: "NOT_NOW" } }] }));
+  await expect(call("Heal", {}, "a key")).rejects.toThrow("no");
+  expect(keys).toHaveLength(1);
+});
