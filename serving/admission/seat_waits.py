@@ -27,25 +27,35 @@ _POINTS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatWaits:
-    """Ends by each moment, at least: `ended` [points] by `at_s` [points], both from 0 on."""
+    """Ends by each moment: `sure` at least, and `expected` on average, both [points], by `at_s`
+    [points]; all from 0 on.
+    """
 
     at_s: NDArray[np.float64]
-    ended: NDArray[np.float64]
+    sure: NDArray[np.float64]
+    expected: NDArray[np.float64]
 
     def wait_s(self, ends: float) -> float:
-        """Seconds until so many have ended; beyond the horizon at the rate within it.
+        """Seconds until so many have ended for sure; beyond the horizon at the rate within it.
 
         Infinite when none ends within the horizon.
         """
-        if 0 < ends <= self.ended[-1]:
-            after = int(np.searchsorted(self.ended, ends))  # the first moment with as many
+        return self._until_s(ends, self.sure)
+
+    def mean_wait_s(self, ends: float) -> float:
+        """The same, as it is expected."""
+        return self._until_s(ends, self.expected)
+
+    def _until_s(self, ends: float, ended: NDArray[np.float64]) -> float:
+        if 0 < ends <= ended[-1]:
+            after = int(np.searchsorted(ended, ends))  # the first moment with as many
             between = slice(after - 1, after + 1)
-            return float(np.interp(ends, self.ended[between], self.at_s[between]))
+            return float(np.interp(ends, ended[between], self.at_s[between]))
         if ends <= 0:
             return 0.0
-        if self.ended[-1] <= 0:
+        if ended[-1] <= 0:
             return float("inf")
-        return float(self.at_s[-1] * ends / self.ended[-1])
+        return float(self.at_s[-1] * ends / ended[-1])
 
 
 def seat_waits(
@@ -92,5 +102,5 @@ def seat_waits(
     # Each answer ends or not by itself; of those that follow, as many more or fewer as in a Poisson
     # stream. An answer that has to end is no chance.
     variance = weight @ (ends * (1.0 - ends)) + np.maximum(0.0, expected - of_running)
-    sure = np.maximum(0.0, expected - _SIGMAS * np.sqrt(variance))
-    return SeatWaits(at_s=at_s, ended=np.maximum.accumulate(sure))
+    sure = np.maximum.accumulate(np.maximum(0.0, expected - _SIGMAS * np.sqrt(variance)))
+    return SeatWaits(at_s=at_s, sure=sure, expected=expected)

@@ -52,7 +52,7 @@ def test_an_answer_that_stands_for_many_is_as_many() -> None:
             starting=2,
             tokens_per_s=50.0,
             horizon_s=4.0,
-        ).ended
+        ).sure
 
     assert ended(None) == pytest.approx(ended(weights.astype(int)))
 
@@ -82,3 +82,4 @@ def test_a_wait_is_what_99_of_100_draws_stay_within() -> None:
 
     drawn_s = np.array([drawn_wait_s() for _ in range(2_000)])
     assert waits.wait_s(40) == pytest.approx(np.percentile(drawn_s, 99), rel=0.1)
+    assert waits.mean_wait_s(40) == pytest.approx(drawn_s.mean(), rel=0.1)
