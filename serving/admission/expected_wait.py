@@ -266,6 +266,7 @@ class ExpectedWait:
             left_tokens=running.left_tokens,
             weights=running.weights,
             starting=min(demand.waiting_sequences, free),
+            known_ends=self.lengths.known_ends,
             tokens_per_s=tokens_per_s,
             horizon_s=self.horizon_s,
         )

@@ -65,6 +65,7 @@ def seat_waits(
     left_tokens: NDArray[np.float64],
     weights: NDArray[np.float64] | float = 1.0,
     starting: float,
+    known_ends: float,
     tokens_per_s: float,
     horizon_s: float,
 ) -> SeatWaits:
@@ -73,7 +74,7 @@ def seat_waits(
     `hazard` is that of `AnswerLengths`. `made_tokens` and `left_tokens` [answers] are what each
     running answer has, and may have at most; it stands for `weights` [answers] of its kind.
     `starting` sequences begin now; each has `tokens_per_s`. What follows is taken to ask for as
-    much as what runs.
+    much as what runs. `known_ends` are those that `hazard` is made of.
     """
     weight = np.broadcast_to(weights, made_tokens.shape)
     at_s = np.linspace(0.0, horizon_s, _POINTS)
@@ -102,5 +103,8 @@ def seat_waits(
     # Each answer ends or not by itself; of those that follow, as many more or fewer as in a Poisson
     # stream. An answer that has to end is no chance.
     variance = weight @ (ends * (1.0 - ends)) + np.maximum(0.0, expected - of_running)
+    # A rate that is counted from few ends is as uncertain as their number: as the variance of what
+    # is by chance is about its mean, this is that of a negative binomial count.
+    variance *= 1.0 + variance / max(1.0, known_ends)
     sure = np.maximum.accumulate(np.maximum(0.0, expected - _SIGMAS * np.sqrt(variance)))
     return SeatWaits(at_s=at_s, sure=sure, expected=expected)

@@ -15,6 +15,7 @@ def test_answers_of_known_length_end_when_their_tokens_are_made() -> None:
         made_tokens=np.array([100.0, 50.0, 0.0, 0.0]),
         left_tokens=np.array([10.0, 20.0, 30.0, 1_000.0]),
         starting=0,
+        known_ends=3_000,
         tokens_per_s=10.0,
         horizon_s=6.2,
     )
@@ -28,6 +29,7 @@ def test_nobody_ends_when_nothing_says_so() -> None:
         made_tokens=np.array([5.0]),
         left_tokens=np.array([1e6]),
         starting=0,
+        known_ends=3_000,
         tokens_per_s=10.0,
         horizon_s=1.0,
     )
@@ -50,6 +52,7 @@ def test_an_answer_that_stands_for_many_is_as_many() -> None:
             left_tokens=repeated[1],
             weights=weights if times is None else 1.0,
             starting=2,
+            known_ends=400,
             tokens_per_s=50.0,
             horizon_s=4.0,
         ).sure
@@ -68,6 +71,7 @@ def test_a_wait_is_what_99_of_100_draws_stay_within() -> None:
         made_tokens=np.full(64, 40.0),
         left_tokens=np.full(64, 1e6),
         starting=0,
+        known_ends=3_000,
         tokens_per_s=50.0,
         horizon_s=4.0,
     )
