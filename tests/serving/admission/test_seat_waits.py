@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from serving.admission.answer_lengths import AnswerLengths
+from serving.admission.answer_lengths import EDGES, AnswerLengths
 from serving.admission.seat_waits import seat_waits
 
 
@@ -87,3 +87,18 @@ def test_a_wait_is_what_99_of_100_draws_stay_within() -> None:
     drawn_s = np.array([drawn_wait_s() for _ in range(2_000)])
     assert waits.wait_s(40) == pytest.approx(np.percentile(drawn_s, 99), rel=0.1)
     assert waits.mean_wait_s(40) == pytest.approx(drawn_s.mean(), rel=0.1)
+
+
+def test_what_few_ends_tell_is_less_sure() -> None:
+    def wait_s(known_ends: float) -> float:
+        return seat_waits(
+            EDGES / 100.0,
+            made_tokens=np.full(64, 40.0),
+            left_tokens=np.full(64, 1e6),
+            starting=0,
+            known_ends=known_ends,
+            tokens_per_s=50.0,
+            horizon_s=4.0,
+        ).wait_s(40)
+
+    assert wait_s(10) > 1.3 * wait_s(1_000)
