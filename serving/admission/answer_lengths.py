@@ -57,6 +57,11 @@ class AnswerLengths:
         if by_itself:
             self._ended[place] += self._weight
 
+    @property
+    def known_ends(self) -> float:
+        """Answers that ended by themselves, the newest as one each and older ones as less."""
+        return float(self._ended.sum() / self._weight)
+
     def hazard(
         self,
         running_tokens: NDArray[np.float64],

@@ -179,17 +179,28 @@ class ExpectedWait:
             prompts_s=max(0.0, prompts_s),
             prompts_factor=factor,
             ends=int(np.ceil(ends)),
-            seats_s=self._seats_s(ends, now_s) + curve.wait_s(own_tokens) if ends else 0.0,
+            seats_s=self._seats_s(ends, now_s, curve, demand, own_tokens) if ends else 0.0,
             seats_factor=self.seats_factor.value(now_s),
             step_s=curve.step_s_at(rank_tokens),
         )
 
-    def _seats_s(self, ends: float, now_s: float) -> float:
+    def _seats_s(
+        self, ends: float, now_s: float, curve: BacklogCurve, demand: Demand, own_tokens: float
+    ) -> float:
+        """Until a seat is free for sure, and a prompt like those inside is computed; or until it
+        is expected to be free, and its own prompt is, which may be longer.
+
+        Seats are scarce here, and prompts are not: with its own prompt after the sure wait for a
+        seat, hardly any but short ones would have one.
+        """
         if self._waits is None:
             return float("inf")
         # The ends to come were looked at a moment ago, and some of them have come since.
-        waits_s = self._waits.wait_s(ends + self._ended_since) - (now_s - self._waits_from_s)
-        return max(0.0, waits_s)
+        ends, since_s = ends + self._ended_since, now_s - self._waits_from_s
+        mean_tokens = demand.prompt_tokens / demand.sequences
+        sure_s = max(0.0, self._waits.wait_s(ends) - since_s) + curve.wait_s(mean_tokens)
+        mean_s = max(0.0, self._waits.mean_wait_s(ends) - since_s) + curve.wait_s(own_tokens)
+        return max(sure_s, mean_s)
 
     def _curve_of(self, demand: Demand, capacity: Capacity, now_s: float) -> BacklogCurve:
         """What prompts take beside what decodes now, and what of it will when half are computed."""
@@ -255,6 +266,7 @@ class ExpectedWait:
             left_tokens=running.left_tokens,
             weights=running.weights,
             starting=min(demand.waiting_sequences, free),
+            known_ends=self.lengths.known_ends,
             tokens_per_s=tokens_per_s,
             horizon_s=self.horizon_s,
         )

@@ -27,25 +27,35 @@ _POINTS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatWaits:
-    """Ends by each moment, at least: `ended` [points] by `at_s` [points], both from 0 on."""
+    """Ends by each moment: `sure` at least, and `expected` on average, both [points], by `at_s`
+    [points]; all from 0 on.
+    """
 
     at_s: NDArray[np.float64]
-    ended: NDArray[np.float64]
+    sure: NDArray[np.float64]
+    expected: NDArray[np.float64]
 
     def wait_s(self, ends: float) -> float:
-        """Seconds until so many have ended; beyond the horizon at the rate within it.
+        """Seconds until so many have ended for sure; beyond the horizon at the rate within it.
 
         Infinite when none ends within the horizon.
         """
-        if 0 < ends <= self.ended[-1]:
-            after = int(np.searchsorted(self.ended, ends))  # the first moment with as many
+        return self._until_s(ends, self.sure)
+
+    def mean_wait_s(self, ends: float) -> float:
+        """The same, as it is expected."""
+        return self._until_s(ends, self.expected)
+
+    def _until_s(self, ends: float, ended: NDArray[np.float64]) -> float:
+        if 0 < ends <= ended[-1]:
+            after = int(np.searchsorted(ended, ends))  # the first moment with as many
             between = slice(after - 1, after + 1)
-            return float(np.interp(ends, self.ended[between], self.at_s[between]))
+            return float(np.interp(ends, ended[between], self.at_s[between]))
         if ends <= 0:
             return 0.0
-        if self.ended[-1] <= 0:
+        if ended[-1] <= 0:
             return float("inf")
-        return float(self.at_s[-1] * ends / self.ended[-1])
+        return float(self.at_s[-1] * ends / ended[-1])
 
 
 def seat_waits(
@@ -55,6 +65,7 @@ def seat_waits(
     left_tokens: NDArray[np.float64],
     weights: NDArray[np.float64] | float = 1.0,
     starting: float,
+    known_ends: float,
     tokens_per_s: float,
     horizon_s: float,
 ) -> SeatWaits:
@@ -63,7 +74,7 @@ def seat_waits(
     `hazard` is that of `AnswerLengths`. `made_tokens` and `left_tokens` [answers] are what each
     running answer has, and may have at most; it stands for `weights` [answers] of its kind.
     `starting` sequences begin now; each has `tokens_per_s`. What follows is taken to ask for as
-    much as what runs.
+    much as what runs. `known_ends` are those that `hazard` is made of.
     """
     weight = np.broadcast_to(weights, made_tokens.shape)
     at_s = np.linspace(0.0, horizon_s, _POINTS)
@@ -92,5 +103,8 @@ def seat_waits(
     # Each answer ends or not by itself; of those that follow, as many more or fewer as in a Poisson
     # stream. An answer that has to end is no chance.
     variance = weight @ (ends * (1.0 - ends)) + np.maximum(0.0, expected - of_running)
-    sure = np.maximum(0.0, expected - _SIGMAS * np.sqrt(variance))
-    return SeatWaits(at_s=at_s, ended=np.maximum.accumulate(sure))
+    # A rate that is counted from few ends is as uncertain as their number: as the variance of what
+    # is by chance is about its mean, this is that of a negative binomial count.
+    variance *= 1.0 + variance / max(1.0, known_ends)
+    sure = np.maximum.accumulate(np.maximum(0.0, expected - _SIGMAS * np.sqrt(variance)))
+    return SeatWaits(at_s=at_s, sure=sure, expected=expected)

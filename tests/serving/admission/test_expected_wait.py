@@ -1,10 +1,12 @@
 """What is seen of thousands of running answers by looking at some of them."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from serving.admission.backlog_times import BacklogTimes
 from serving.admission.capacity import Capacity
 from serving.admission.entry import Entry
 from serving.admission.expected_wait import LOOKED_AT_MAX, Demand, ExpectedWait
@@ -63,3 +65,21 @@ def test_a_look_at_thousands_sees_some_hundreds_that_stand_for_all() -> None:
     for moment in range(20):
         expected.wait(DEMAND, CAPACITY, float(moment))
     assert time.process_time() - begun_s < 20 * 0.010  # all of them: some 30 ms a look
+
+
+def test_who_waits_for_a_seat_waits_no_shorter_for_a_shorter_prompt() -> None:
+    """Of prompts over 1,800 tokens 6 % were let in and 28 % of those under 200, by engines of which
+    the seats are all taken: the seats had as little to do, and a fifth of the work was not done.
+    """
+    prompt_s = BacklogTimes.linear(step_s=0.0, token_s=1e-4, step_tokens=1)
+    capacity = replace(CAPACITY, backlog_times=prompt_s)
+    usual = replace(DEMAND, own_sequences=1, sequences=RUNNING + 1, prompt_tokens=300 * RUNNING)
+
+    def seats_s(own_tokens: int) -> float:
+        demand = replace(usual, own_tokens=own_tokens)
+        return measured(1).wait(demand, capacity, 0.0).seats_s
+
+    assert seats_s(10) == seats_s(300)
+    # One that alone takes longer than the usual has to be in time as well, by what is expected.
+    assert seats_s(300) < 0.1
+    assert seats_s(10_000) > 1.0

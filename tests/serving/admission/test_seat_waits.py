@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from serving.admission.answer_lengths import AnswerLengths
+from serving.admission.answer_lengths import EDGES, AnswerLengths
 from serving.admission.seat_waits import seat_waits
 
 
@@ -15,6 +15,7 @@ def test_answers_of_known_length_end_when_their_tokens_are_made() -> None:
         made_tokens=np.array([100.0, 50.0, 0.0, 0.0]),
         left_tokens=np.array([10.0, 20.0, 30.0, 1_000.0]),
         starting=0,
+        known_ends=3_000,
         tokens_per_s=10.0,
         horizon_s=6.2,
     )
@@ -28,6 +29,7 @@ def test_nobody_ends_when_nothing_says_so() -> None:
         made_tokens=np.array([5.0]),
         left_tokens=np.array([1e6]),
         starting=0,
+        known_ends=3_000,
         tokens_per_s=10.0,
         horizon_s=1.0,
     )
@@ -50,9 +52,10 @@ def test_an_answer_that_stands_for_many_is_as_many() -> None:
             left_tokens=repeated[1],
             weights=weights if times is None else 1.0,
             starting=2,
+            known_ends=400,
             tokens_per_s=50.0,
             horizon_s=4.0,
-        ).ended
+        ).sure
 
     assert ended(None) == pytest.approx(ended(weights.astype(int)))
 
@@ -68,6 +71,7 @@ def test_a_wait_is_what_99_of_100_draws_stay_within() -> None:
         made_tokens=np.full(64, 40.0),
         left_tokens=np.full(64, 1e6),
         starting=0,
+        known_ends=3_000,
         tokens_per_s=50.0,
         horizon_s=4.0,
     )
@@ -82,3 +86,19 @@ def test_a_wait_is_what_99_of_100_draws_stay_within() -> None:
 
     drawn_s = np.array([drawn_wait_s() for _ in range(2_000)])
     assert waits.wait_s(40) == pytest.approx(np.percentile(drawn_s, 99), rel=0.1)
+    assert waits.mean_wait_s(40) == pytest.approx(drawn_s.mean(), rel=0.1)
+
+
+def test_what_few_ends_tell_is_less_sure() -> None:
+    def wait_s(known_ends: float) -> float:
+        return seat_waits(
+            EDGES / 100.0,
+            made_tokens=np.full(64, 40.0),
+            left_tokens=np.full(64, 1e6),
+            starting=0,
+            known_ends=known_ends,
+            tokens_per_s=50.0,
+            horizon_s=4.0,
+        ).wait_s(40)
+
+    assert wait_s(10) > 1.3 * wait_s(1_000)
