@@ -6,6 +6,7 @@ as vLLM's server has it.
 """
 
 import asyncio
+import gc
 import json
 import sys
 
@@ -33,6 +34,8 @@ async def serve() -> None:
         ports = {"http_port": int(http.url.rpartition(":")[2]), "grpc_port": grpc.server_port}
         memory = MemoryReturn()
         await memory.start()
+        gc.collect()
+        gc.freeze()
         print(json.dumps(ports), flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         await memory.stop()
