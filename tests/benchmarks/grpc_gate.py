@@ -53,14 +53,15 @@ def server(names: NamedConnections) -> grpc.aio.Server:
         names.showed(context.peer(), "key")
         return request
 
-    async def stream(_: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        del request
         names.showed(context.peer(), "key")
         for _ in range(TOKENS):
             yield TOKEN
             await asyncio.sleep(0.001)  # each by itself, as a model makes them
 
     made = grpc.aio.server()
-    handlers = {
+    handlers: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(unary),
         "Stream": grpc.unary_stream_rpc_method_handler(stream),
     }

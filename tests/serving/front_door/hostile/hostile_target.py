@@ -1,7 +1,8 @@
 """All servers in a process of their own, whose memory can be read: `python -m` of this module.
 
 vLLM's own app behind the HTTP server, the published service behind the gRPC server, on the small
-AsyncLLM; the control service on a made-up one, in the same loop. The ports go to stdout as one line of JSON; the process ends when its stdin does. uvloop,
+AsyncLLM; the control service on a made-up one, in the same loop. The ports go to stdout as one line
+of JSON; the process ends when its stdin does. uvloop,
 as vLLM's server has it.
 """
 
@@ -9,6 +10,7 @@ import asyncio
 import gc
 import json
 import sys
+from typing import Any
 
 import uvloop
 
@@ -35,7 +37,8 @@ async def serve() -> None:
         grpc_door(keys=keys, body_bytes_max=BODY_BYTES_MAX, ingress=account) as grpc,
     ):
         address = ControlAddress(port=free_port())
-        control = ControlServer(SmallEngine(), address, admits=lambda shown: shown == KEY)
+        engine: Any = SmallEngine()
+        control = ControlServer(engine, address, admits=lambda shown: shown == KEY)
         await control.start()
         ports = {
             "http_port": int(http.url.rpartition(":")[2]),
