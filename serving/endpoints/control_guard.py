@@ -42,6 +42,11 @@ HEALTH_WATCHES_MAX: Final = 64
 HEALTH_CHECKS_MAX: Final = 128
 """Those that have not sent their message are among them, for as long as that is waited for."""
 
+_CONNECTION_ANSWERS_MAX: Final = 8
+_ANSWERS_MAX: Final = HEALTH_CHECKS_MAX // 2
+"""Answers about health that are not taken, of one connection and of all: half of the checks that
+there may be, so that they never keep others from theirs."""
+
 MESSAGE_BYTES_MAX: Final = 64 * 2**10
 """Of a request; the longest that means something names every chip of a system."""
 
@@ -132,7 +137,11 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         names: NamedConnections | None = None,
     ) -> None:
         self._connections = names or NamedConnections()
-        self._answers = StrangerAnswers(self._connections.cut_off)
+        self._answers = StrangerAnswers(
+            self._connections.cut_off,
+            connection_max=_CONNECTION_ANSWERS_MAX,
+            answers_max=_ANSWERS_MAX,
+        )
         self._admits = admits
         self._named = named
         self._changed = changed

@@ -33,8 +33,16 @@ class CallContext(Protocol):
 class StrangerAnswers:
     """Those of one server; `cut_off` ends the connection of a peer."""
 
-    def __init__(self, cut_off: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cut_off: Callable[[str], None],
+        *,
+        connection_max: int = CONNECTION_ANSWERS_MAX,
+        answers_max: int = ANSWERS_MAX,
+    ) -> None:
         self._cut_off = cut_off
+        self._connection_max = connection_max
+        self._answers_max = answers_max
         self._under_way: Counter[str] = Counter()
         self._count = 0
 
@@ -55,9 +63,9 @@ class StrangerAnswers:
                 del self._under_way[peer]
 
     def _make_room(self, peer: str) -> None:
-        if self._under_way[peer] >= CONNECTION_ANSWERS_MAX:
+        if self._under_way[peer] >= self._connection_max:
             self._cut_off(peer)
-        elif self._count >= ANSWERS_MAX:
+        elif self._count >= self._answers_max:
             self._cut_off(max(self._under_way, key=self._under_way.__getitem__))
 
 
