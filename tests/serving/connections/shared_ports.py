@@ -9,6 +9,7 @@ from pathlib import Path
 
 from serving.access.renewed_context import RenewedContext
 from serving.connections.grpc_socket import GrpcSocket
+from serving.connections.named_connections import NamedConnections
 from serving.connections.shared_port import PortLimits, SharedPort
 from tests.serving.endpoints.small_engine import free_port
 
@@ -77,6 +78,7 @@ async def a_port(
     tls: RenewedContext | None = None,
     grpc: Callable[[], asyncio.Protocol] | None = None,
     at_work: Set[bytes] = frozenset(),
+    names: NamedConnections | None = None,
 ) -> AsyncIterator[Port]:
     """A shared port on loopback before two echoes, `h2` and `http`.
 
@@ -99,7 +101,7 @@ async def a_port(
             name="the port",
             http=lambda: echo(b"http:"),
             is_at_work=is_at_work,
-            grpc_socket=GrpcSocket(path),
+            grpc_socket=GrpcSocket(path, names),
             tls=tls,
             limits=limits,
         )
