@@ -19,7 +19,6 @@ from emulator.errors import ConfigError
 from serving.access.renewed_context import RenewedContext
 from serving.connections.first_bytes import Speech
 from serving.connections.grpc_socket import GrpcSocket
-from serving.connections.named_connections import NamedConnections
 from serving.connections.shared_port import PortLimits, SharedPort, listening_sockets
 from tests.serving.connections.shared_ports import (
     PREFACE,
@@ -257,39 +256,6 @@ def test_a_full_port_takes_nobody_and_has_room_when_somebody_goes() -> None:
         assert await answered(port, [PREFACE]) == b"h2:" + PREFACE
 
     with_port(test, limits=limits)
-
-
-def test_of_too_many_without_a_key_the_one_that_was_silent_for_longest_makes_room() -> None:
-    names = NamedConnections()
-
-    async def test() -> None:
-        async with a_port(limits=PortLimits(strangers=2), names=names) as port:
-            known = await _in(port)
-            names.showed(_peer(port.echoes[0]), "key")
-            oldest, other, newest = await _in(port), await _in(port), await _in(port)
-            assert await ended(*oldest)
-            for reader, writer in (known, other, newest):
-                writer.write(framed(b"here"))
-                assert (await reader.readexactly(13)).endswith(b"here")
-            names.cut_off(_peer(port.echoes[2]))
-            assert await ended(*other)
-            names.cut_off("unix:")  # who has no name is left alone
-            assert port.shared.connections == 2
-
-    run(test())
-
-
-async def _in(port: Port) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await port.connect()
-    writer.write(PREFACE)
-    await reader.readexactly(3 + len(PREFACE))
-    return reader, writer
-
-
-def _peer(echo: Echo) -> str:
-    """As gRPC's core calls it."""
-    name: bytes = echo.transport.get_extra_info("peername")
-    return "unix-abstract:" + name[1:].decode()
 
 
 async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
