@@ -19,11 +19,12 @@ logger = logging.getLogger(f"vllm.{__name__}")
 class RenewedContext:
     """What is in `files`, for connections that speak one of `protocols` (ALPN's, ours first).
 
-    With a `client_ca` only its clients are let in. Raises ConfigError when it is made of files that
-    are wrong.
+    With a `client_ca` only its clients are let in; `port` is whose it is, in the log. Raises
+    ConfigError when it is made of files that are wrong.
     """
 
-    def __init__(self, files: TlsFiles, *, protocols: Sequence[str]) -> None:
+    def __init__(self, files: TlsFiles, *, protocols: Sequence[str], port: str) -> None:
+        self._port = port
         self._files = files
         self._protocols = list(protocols)
         files.check()
@@ -40,9 +41,9 @@ class RenewedContext:
             self._files.check()
             self._context = self._read()
         except (ConfigError, OSError) as error:  # ssl.SSLError is an OSError
-            logger.warning("the control port's certificate stays as it was: %s", error)
+            logger.warning("%s: the certificate stays as it was: %s", self._port, error)
         else:
-            logger.info("the control port has the certificate in %s now", self._files.certificate)
+            logger.info("%s has the certificate in %s now", self._port, self._files.certificate)
         return self._context
 
     def _read(self) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from emulator.errors import ConfigError
 from serving.access.shown_key import shown_key
-from serving.console.arrival import HEAD_WAIT_S
+from serving.connections.arrival import HEAD_WAIT_S
 from serving.console.call_answer import CallAnswer, Calls, failed
 from serving.console.console_sessions import LIFE_WALL_S, ConsoleSessions
 from serving.console.event_response import EventResponse, takes_gzip

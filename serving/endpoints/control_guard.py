@@ -20,9 +20,11 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from serving.access.shown_key import shown_key
+from serving.connections.named_connections import NamedConnections
 from serving.endpoints.action_ledger import KEY_HEADER, ActionLedger
 from serving.endpoints.call_failure import failure_of_call, stream_over, too_many
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
+from serving.front_door.grpc.stranger_answers import AnsweredContext, StrangerAnswers
 from serving.front_door.grpc.unserved_call import message_in, not_served, refusing
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -39,6 +41,11 @@ HEALTH_WATCHES_MAX: Final = 64
 
 HEALTH_CHECKS_MAX: Final = 128
 """Those that have not sent their message are among them, for as long as that is waited for."""
+
+_CONNECTION_ANSWERS_MAX: Final = 8
+_ANSWERS_MAX: Final = HEALTH_CHECKS_MAX // 2
+"""Answers about health that are not taken, of one connection and of all: half of the checks that
+there may be, so that they never keep others from theirs."""
 
 MESSAGE_BYTES_MAX: Final = 64 * 2**10
 """Of a request; the longest that means something names every chip of a system."""
@@ -61,6 +68,7 @@ HEALTH_CHECK_WALL_S_MAX: Final = 5.0
 
 HEALTH_WATCH_WALL_S_MAX: Final = 600.0
 
+_OPERATOR: Final = "operator"
 _HEALTH: Final = "/grpc.health.v1.Health/"
 _CONTROL: Final = "/ultraserve.v1.ControlService/"
 _ONLY_LOOKS: Final = ("Get", "Describe", "Watch")
@@ -117,7 +125,8 @@ def unnamed(_: str | None) -> str:
 class ControlGuard(grpc.aio.ServerInterceptor):
     """Lets in who shows a key that `admits` knows; `named` says whose it is, for the log.
 
-    `changed` is called when one that changes something is over, before it is answered.
+    `changed` is called when one that changes something is over, before it is answered; `names` is
+    told whose connections they are.
     """
 
     def __init__(
@@ -128,7 +137,14 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         changed: Callable[[], None] = lambda: None,
         limits: GuardLimits | None = None,
         ledger: ActionLedger | None = None,
+        names: NamedConnections | None = None,
     ) -> None:
+        self._connections = names or NamedConnections()
+        self._answers = StrangerAnswers(
+            self._connections.cut_off,
+            connection_max=_CONNECTION_ANSWERS_MAX,
+            answers_max=_ANSWERS_MAX,
+        )
         self._admits = admits
         self._named = named
         self._changed = changed
@@ -172,8 +188,13 @@ class ControlGuard(grpc.aio.ServerInterceptor):
             return self._changing(handler, method, asked, key_of(metadata))
         return self._unary(handler)
 
+    def _showed_key(self, context: Context) -> None:
+        """All keys of the service are its operator's, whatever they are called."""
+        self._connections.showed(context.peer(), _OPERATOR)
+
     def _unary(self, handler: MethodHandler) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
+            self._showed_key(context)
             async with _Ending(context), _timeout(self._limits.look_wall_s_max):
                 with self._calls:
                     response = await handler.unary_unary(_message_of(raw, handler), context)
@@ -187,6 +208,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         """One that changes something: it goes on when its client has gone, see `ActionLedger`."""
 
         async def call(raw: bytes, context: Context) -> bytes:
+            self._showed_key(context)
             async with _Ending(context, asked):
                 with self._calls:
                     request = _message_of(raw, handler)
@@ -206,6 +228,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
 
     def _streaming(self, handler: MethodHandler) -> Handler:
         async def call(raw: bytes, context: Context) -> AsyncIterator[bytes]:
+            self._showed_key(context)
             async with _Ending(context):
                 with self._watches:
                     request = _message_of(raw, handler)
@@ -217,6 +240,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
 
     def _both_ways(self, handler: MethodHandler) -> Handler:
         async def call(raw: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+            self._showed_key(context)
             requests = (_message_of(each, handler) async for each in raw)
             async with _Ending(context):
                 with self._watches:
@@ -251,7 +275,8 @@ class ControlGuard(grpc.aio.ServerInterceptor):
                 with self._health_checks:
                     request = _message_of(await anext(raw, b""), handler)
                     response = await handler.unary_unary(request, context)
-                    await context.write(handler.response_serializer(response))
+                    answer = handler.response_serializer(response)
+                    await self._answers.write(context, answer)
 
         return grpc.stream_stream_rpc_method_handler(call)
 
@@ -265,7 +290,8 @@ class ControlGuard(grpc.aio.ServerInterceptor):
                         request = _message_of(await anext(raw, b""), handler)
                     try:
                         async with asyncio.timeout(self._limits.health_watch_wall_s_max) as time:
-                            await handler.unary_stream(request, context)
+                            answered = AnsweredContext(context, self._answers)
+                            await handler.unary_stream(request, answered)
                     except TimeoutError:
                         if time.expired():
                             raise stream_over() from None

@@ -16,14 +16,17 @@ from aiohttp.http import HttpProcessingError
 from serving.access.free_port import check_port
 from serving.access.renewed_context import RenewedContext
 from serving.access.tls_files import TlsFiles
+from serving.connections.first_bytes import Speech
+from serving.connections.grpc_socket import GrpcSocket
+from serving.connections.named_connections import NamedConnections
+from serving.connections.private_socket import private_socket
+from serving.connections.shared_port import PortLimits, SharedPort
 from serving.console.console_app import ConsoleApp
-from serving.console.first_bytes import Speech
-from serving.console.shared_port import PortLimits, SharedPort
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.json_calls import JsonCalls
-from serving.endpoints.private_socket import private_socket
 from serving.errors import PortInUse
 
+_NAME: Final = "the control port"
 STOP_GRACE_S: Final = 1.0
 _KEPT_ALIVE_WALL_S: Final = 75.0
 """Between two requests of HTTP on one connection."""
@@ -40,7 +43,8 @@ _http_logger.addFilter(_is_ours)
 
 
 class ControlPort:
-    """From `start` to `stop`; `server` is started with it, and stopped.
+    """From `start` to `stop`; `server` is started with it, and stopped, and has `names` of those
+    who connect.
 
     Raises ConfigError for TLS files that are wrong; `start` as well, and PortInUse, when nobody, or
     another program, can listen there.
@@ -53,6 +57,7 @@ class ControlPort:
         *,
         console: ConsoleApp,
         calls: JsonCalls,
+        names: NamedConnections | None = None,
         tls: TlsFiles | None = None,
         limits: PortLimits | None = None,
     ) -> None:
@@ -60,6 +65,7 @@ class ControlPort:
         self._address = address
         self._console = console
         self._calls = calls
+        self._names = names
         self._tls = tls
         self._limits = limits
         self._runner = web.AppRunner(
@@ -83,14 +89,15 @@ class ControlPort:
         """Listen."""
         tls = None
         if self._tls is not None:
-            tls = RenewedContext(self._tls, protocols=(Speech.HTTP_1, Speech.HTTP_2))
+            tls = RenewedContext(self._tls, protocols=(Speech.HTTP_1, Speech.HTTP_2), port=_NAME)
         path = self._held.enter_context(private_socket(os.environ))
         await self._runner.setup()
         assert self._runner.server is not None
         self._shared = SharedPort(
+            name=_NAME,
             http=self._runner.server,
             is_at_work=self._console.is_at_work,
-            grpc_socket=path,
+            grpc_socket=GrpcSocket(path, self._names),
             tls=tls,
             limits=self._limits,
         )
@@ -113,5 +120,6 @@ class ControlPort:
         await self._calls.stop()
         await self._server.stop(STOP_GRACE_S)
         if self._shared is not None:
+            await self._shared.ended()
             await self._shared.stop()
         self._held.close()

@@ -14,8 +14,9 @@ from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from serving.access.tls_files import TlsFiles
+from serving.connections.named_connections import NamedConnections
+from serving.connections.shared_port import PortLimits
 from serving.console.console_app import ConsoleApp
-from serving.console.shared_port import PortLimits
 from serving.controller.day_night import DayNight
 from serving.endpoints.console_looks import ConsoleLooks
 from serving.endpoints.control_address import ControlAddress
@@ -119,7 +120,10 @@ class ControlServer:
             door=parts.door,
             latencies=parts.latencies,
         )
-        self.guard = ControlGuard(admits, named=named, changed=self._looks.forget, limits=limits)
+        names = NamedConnections()
+        self.guard = ControlGuard(
+            admits, named=named, changed=self._looks.forget, limits=limits, names=names
+        )
         self._server = _grpc_server(self.guard)
         self._replies = LastReplies(engine)
         service = ControlService(
@@ -132,8 +136,8 @@ class ControlServer:
         )
         pb_grpc.add_ControlServiceServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(services, self._server)
         calls = JsonCalls()
         self.console = ConsoleApp(
             calls=calls,
@@ -147,6 +151,7 @@ class ControlServer:
             address,
             console=self.console,
             calls=calls,
+            names=names,
             tls=None if address.is_loopback else tls,
             limits=port_limits,
         )

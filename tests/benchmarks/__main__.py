@@ -17,6 +17,7 @@ NAMES = (
     "prefill_throttling",
     "collectives_vs_torus",
     "door_cost",
+    "grpc_gate",
     "metrics_page",
 )
 LONG_NAMES = ("soak", "load_tools", "console_page", "admission", "clock")

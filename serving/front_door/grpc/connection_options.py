@@ -23,15 +23,12 @@ METADATA_BYTES_MAX: Final = 16 * 2**10
 WINDOW_BYTES: Final = 16 * 2**10
 """What a call may send before it is its turn; the core would begin with 4 MiB, and grow that."""
 
-_CONNECTIONS_MAX: Final = 1_024
-"""One more is closed at once, whoever's it is: the core knows no keys."""
-
 _IDLE_MS: Final = 20_000
 """A connection without a call ends, so that those who only connect keep nobody else off for longer;
 a client makes another when it needs one."""
 
-_HANDSHAKE_MS: Final = 10_000
-"""For TLS, and HTTP/2's first frames."""
+HANDSHAKE_WALL_S: Final = 10.0
+"""For TLS and the first bytes, and as long for HTTP/2's first frames."""
 
 
 def connection_options(
@@ -44,12 +41,8 @@ def connection_options(
         ("grpc.max_concurrent_streams", streams_max),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.http2.bdp_probe", 0),
-        # Who begins calls faster than others waits between them, not the others.
-        ("grpc.http2.max_requests_per_read", 1),
-        ("grpc.max_allowed_incoming_connections", _CONNECTIONS_MAX),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-        ("grpc.http2.settings_timeout", _HANDSHAKE_MS),
+        ("grpc.http2.settings_timeout", _milliseconds(HANDSHAKE_WALL_S)),
         # As vLLM's launcher has it: a call that does not stream is silent while it is at work, and
         # a client's pings in that time are no abuse.
         ("grpc.http2.max_ping_strikes", 0),

@@ -20,6 +20,7 @@ import grpc.aio
 from emulator.errors import UltraServeError
 from serving.access.key_ring import KeyRing
 from serving.admission.entry import Outcome
+from serving.connections.named_connections import NamedConnections
 from serving.front_door.admitted_generate import current_ticket
 from serving.front_door.door import Door
 from serving.front_door.grpc.call_messages import CallMessages, ReadMessage, reader
@@ -36,6 +37,7 @@ from serving.front_door.grpc.rpc_caller import (
     refused,
 )
 from serving.front_door.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, failure_of
+from serving.front_door.grpc.stranger_answers import AnsweredContext, StrangerAnswers
 from serving.front_door.grpc.unserved_call import not_served, refusing
 from serving.front_door.ingress_account import IngressAccount
 
@@ -85,7 +87,7 @@ class CallLimits:
 
 
 class GrpcGuard(grpc.aio.ServerInterceptor):
-    """Stands before all methods of one server."""
+    """Stands before all methods of one server; it tells `names` whose connections they are."""
 
     def __init__(
         self,
@@ -96,8 +98,11 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         limits: CallLimits,
         readiness: Reasons,
         ingress: IngressAccount | None = None,
+        names: NamedConnections | None = None,
     ) -> None:
         self._engine = engine
+        self._names = names or NamedConnections()
+        self._answers = StrangerAnswers(self._names.cut_off)
         self._readiness = readiness
         self._door = door
         self._keys = keys
@@ -144,8 +149,10 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 
         async def run(coming: AsyncIterator[ReadMessage], context: Any) -> None:
             if keyless:
+                context = AnsweredContext(context, self._answers)
                 turn = partial(self._turns.of_stranger, context.peer())
             else:
+                self._names.showed(context.peer(), caller.client.name)
                 turns = self._turns
                 of_key = turns.of_stream if handler.request_streaming else turns.of_key
                 turn = partial(of_key, caller.client.name)

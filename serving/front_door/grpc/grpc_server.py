@@ -2,10 +2,13 @@
 
 It runs in the API's process, in the loop of the engine's client, on the engine that HTTP has. The
 options are those of vLLM's own gRPC launcher, but that a message, the number of calls and the life
-of a connection have a limit.
+of a connection have a limit. gRPC's server listens on a socket that only this user reaches; the
+port is ours, with a gate at which calls wait for their turn, and TLS ends there.
 """
 
 import logging
+import os
+from contextlib import ExitStack
 from typing import Any, Final
 
 import grpc
@@ -16,13 +19,18 @@ from smg_grpc_proto import vllm_engine_pb2_grpc  # type: ignore[import-untyped]
 
 from serving.access.free_port import check_port
 from serving.access.key_ring import KeyRing
+from serving.access.renewed_context import RenewedContext
+from serving.connections.first_bytes import Speech
+from serving.connections.grpc_socket import GrpcSocket
+from serving.connections.named_connections import NamedConnections
+from serving.connections.private_socket import private_socket
+from serving.connections.shared_port import PortLimits, SharedPort
 from serving.errors import PortInUse
 from serving.front_door.door import Door
 from serving.front_door.front_door_settings import FrontDoorSettings
-from serving.front_door.grpc.connection_options import connection_options
+from serving.front_door.grpc.connection_options import HANDSHAKE_WALL_S, connection_options
 from serving.front_door.grpc.grpc_guard import CALLS_MAX, SLACK_BYTES, CallLimits, GrpcGuard
 from serving.front_door.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth, Reasons
-from serving.front_door.grpc.grpc_tls import RenewedCertificates
 from serving.front_door.grpc.message_turns import STRANGER_CALLS_MAX
 from serving.front_door.ingress_account import IngressAccount
 from serving.settings import ClockSetting, Settings
@@ -34,8 +42,14 @@ HEALTH: Final = "grpc.health.v1.Health"
 
 STREAMS_MAX: Final = 1_024
 """Calls of one connection at a time, which clients are told and keep to: a gateway that wants more
-makes another connection. While a client begins and resets calls as fast as it can, another one's
-check of health takes 0.14 s with this, and fails or takes a second with 8,192."""
+makes another connection. What a call waits for at the gate is bounded apart from this."""
+
+PORT_LIMITS: Final = PortLimits(
+    connections=1_024, strangers=768, silent=256, head_wait_s=HANDSHAKE_WALL_S
+)
+"""Those with a key have at least a quarter to themselves."""
+
+_NAME: Final = "the gRPC port"
 
 _STOP_GRACE_S: Final = 0.5
 """For the last words of calls that have ended; who watches health is cut off after it."""
@@ -69,8 +83,15 @@ class EngineGrpcServer:
         limits = call_limits(engine, settings)
         self._health = GrpcHealth(readiness)
         inside = settings.limits.queue_requests + settings.limits.batch_queue_requests
+        self._names = NamedConnections()
         guard = GrpcGuard(
-            engine, door=door, keys=keys, limits=limits, readiness=readiness, ingress=ingress
+            engine,
+            door=door,
+            keys=keys,
+            limits=limits,
+            readiness=readiness,
+            ingress=ingress,
+            names=self._names,
         )
         self._server = grpc.aio.server(
             interceptors=[guard],
@@ -78,6 +99,8 @@ class EngineGrpcServer:
             # Who is refused by the door is told why; this is for calls that never say anything.
             maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX + STRANGER_CALLS_MAX,
         )
+        self._shared: SharedPort | None = None
+        self._held = ExitStack()
         # Its import reaches into vLLM's command line and logging: not where no such door is.
         from serving.front_door.grpc.engine_servicer import EngineServicer
 
@@ -93,25 +116,40 @@ class EngineGrpcServer:
 
     async def start(self) -> None:
         """Listen."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        address = f"{host}:{self._port}"
+        tls = None
+        if self._tls is not None:
+            tls = RenewedContext(self._tls, protocols=(Speech.HTTP_2,), port=_NAME)
+        path = self._held.enter_context(private_socket(os.environ))
+        self._shared = SharedPort(
+            name=_NAME,
+            http=None,
+            grpc_socket=GrpcSocket(path, self._names),
+            tls=tls,
+            limits=PORT_LIMITS,
+        )
         try:
-            if self._tls is None:
-                self._server.add_insecure_port(address)
-            else:
-                credentials = RenewedCertificates(self._tls).credentials()
-                self._server.add_secure_port(address, credentials)
-        except RuntimeError as error:
+            self._shared.listen(self._host, self._port)
+        except OSError as error:
+            self._held.close()
             check_port(self._host, self._port, field="grpc_port")
             raise PortInUse(self._host, self._port, field="grpc_port") from error
+        self._server.add_insecure_port(f"unix:{path}")
         await self._server.start()
+        await self._shared.start()
+        host = f"[{self._host}]" if ":" in self._host else self._host
         kind = "plain text" if self._tls is None else "TLS"
         logger.info("%s on %s:%d (%s)", READY, host, self._port, kind)
 
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
         """End: health says so at once, calls have `grace_s`; idempotent."""
+        if self._shared is not None:
+            await self._shared.close()
         await self._health.stop()
         await self._server.stop(grace_s)
+        if self._shared is not None:
+            await self._shared.ended()
+            await self._shared.stop()
+        self._held.close()
 
 
 def server_options(limits: CallLimits, *, streams_max: int) -> list[tuple[str, int]]:

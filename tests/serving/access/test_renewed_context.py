@@ -37,7 +37,9 @@ def client_of(authority: trustme.CA, *protocols: str) -> ssl.SSLContext:
 
 def test_the_server_s_first_choice_of_what_a_client_offers_is_spoken(tmp_path: Path) -> None:
     authority = trustme.CA()
-    tls = RenewedContext(written(tmp_path, authority), protocols=("http/1.1", "h2"))
+    tls = RenewedContext(
+        written(tmp_path, authority), protocols=("http/1.1", "h2"), port="the port"
+    )
     assert handshake(tls.present(), client_of(authority, "h2", "http/1.1")) == "http/1.1"
     assert handshake(tls.present(), client_of(authority, "h2")) == "h2"
     assert tls.present() is tls.present()
@@ -47,7 +49,7 @@ def test_files_that_change_are_read_again_and_their_authority_of_clients_too(
     tmp_path: Path,
 ) -> None:
     one, other = trustme.CA(), trustme.CA()
-    tls = RenewedContext(written(tmp_path, one, client_ca=one), protocols=("h2",))
+    tls = RenewedContext(written(tmp_path, one, client_ca=one), protocols=("h2",), port="the port")
     before = tls.present()
     mine = client_of(other, "h2")
     other.issue_cert("client.example").configure_cert(mine)
@@ -67,7 +69,7 @@ def test_files_that_do_not_fit_keep_what_there_was_and_are_told_once(
 ) -> None:
     authority = trustme.CA()
     files = written(tmp_path, authority)
-    tls = RenewedContext(files, protocols=("h2",))
+    tls = RenewedContext(files, protocols=("h2",), port="the port")
     before = tls.present()
     good = files.key.read_bytes()
     files.key.write_bytes(b"half a key")
@@ -89,4 +91,4 @@ def test_files_that_are_wrong_make_none(tmp_path: Path) -> None:
     files = written(tmp_path, trustme.CA())
     files.certificate.write_bytes(b"nothing")
     with pytest.raises(ConfigError, match=r"^tls_cert="):
-        RenewedContext(files, protocols=("h2",))
+        RenewedContext(files, protocols=("h2",), port="the port")

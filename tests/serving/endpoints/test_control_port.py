@@ -16,8 +16,8 @@ import trustme
 
 from emulator.model import claims_directory
 from emulator.specs.fault import Fault, FaultKind
+from serving.connections.shared_port import PortLimits
 from serving.console import console_app, event_stream
-from serving.console.shared_port import PortLimits
 from serving.endpoints import engine_watch
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_client import ServerUnreachable

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from serving.connections.shared_port import PortLimits
 from serving.console import console_app
 from serving.console.console_app import SESSION_BYTES_MAX
-from serving.console.shared_port import PortLimits
 from serving.endpoints.console_looks import ConsoleLooks
 from serving.endpoints.control_address import ControlAddress
 from serving.endpoints.control_server import ControlServer

@@ -21,6 +21,7 @@ from serving.access.secret import hash_of
 from serving.admission.refusal import RefusalReason
 from serving.front_door.grpc import connection_options, grpc_health
 from serving.front_door.grpc.grpc_health import READY
+from serving.front_door.grpc.grpc_server import PORT_LIMITS
 from tests.serving.front_door.grpc.grpc_doors import GrpcDoor, asking, failure, told
 from tests.serving.front_door.grpc.test_grpc_generate import ENDLESS, STEP_S, run, running
 from tests.serving.front_door.small_async_llm import CONTEXT_TOKENS, SEATS
@@ -241,7 +242,7 @@ def test_a_watch_of_health_ends_after_its_time_and_its_client_may_watch_again(
 
 
 def test_watchers_leave_most_of_the_port_s_connections_to_others() -> None:
-    assert 4 * grpc_health.WATCHERS_MAX <= connection_options._CONNECTIONS_MAX
+    assert PORT_LIMITS.strangers >= 4 * grpc_health.WATCHERS_MAX
     assert connection_options._IDLE_MS <= 20_000
 
 

@@ -8,7 +8,6 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 
 from emulator.errors import ConfigError
-from serving.front_door.grpc.grpc_tls import RenewedCertificates
 from serving.front_door.grpc.rpc_caller import ENGINE
 from tests.serving.front_door.certificates import pem, written
 from tests.serving.front_door.grpc.grpc_doors import GrpcDoor
@@ -80,19 +79,24 @@ def test_a_renewed_certificate_is_shown_to_who_comes_next(tmp_path: Path) -> Non
 
 
 def test_a_renewal_that_is_half_written_leaves_the_certificate_as_it_was(tmp_path: Path) -> None:
-    files = written(tmp_path, trustme.CA())
-    certificates = RenewedCertificates(files)
-    assert certificates.changed() is None
+    old, new = trustme.CA(), trustme.CA()
+    files = written(tmp_path, old)
 
-    files.key.write_bytes(b"-----BEGIN")
-    assert certificates.changed() is None
+    async def check(at: GrpcDoor) -> None:
+        files.key.write_bytes(b"-----BEGIN")
+        assert await answers(at, trusting(old))
 
-    files.key.unlink()
-    assert certificates.changed() is None
+        files.key.unlink()
+        assert await answers(at, trusting(old))
 
-    written(tmp_path, trustme.CA())
-    assert certificates.changed() is not None
-    assert certificates.changed() is None
+        written(tmp_path, new)
+        assert await answers(at, trusting(new))
+
+    run(check, tls=files)
+
+
+async def nothing(_: GrpcDoor) -> None:
+    raise AssertionError("it has started")
 
 
 def test_a_server_does_not_start_with_a_key_of_another_certificate(tmp_path: Path) -> None:
@@ -100,4 +104,4 @@ def test_a_server_does_not_start_with_a_key_of_another_certificate(tmp_path: Pat
     files.key.write_bytes(trustme.CA().issue_cert("127.0.0.1").private_key_pem.bytes())
 
     with pytest.raises(ConfigError, match="tls_cert"):
-        RenewedCertificates(files)
+        run(nothing, tls=files)

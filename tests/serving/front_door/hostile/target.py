@@ -20,6 +20,7 @@ class Target:
 
     http_port: int
     grpc_port: int
+    control_port: int
     process: psutil.Process
 
     def rss_mib(self) -> float:

@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.serving.front_door.hostile.http2_client import (
     ACK,
@@ -29,6 +31,8 @@ from tests.serving.front_door.hostile.target import KEY, MIB, OTHER_KEY, Target,
 
 STRANGER_MIB = 100.0
 KEY_MIB = 200.0
+CALLS_MIB = 60.0  # of calls alone: far fewer stay than are begun
+CHECK_P50_S = 0.05  # on a busy machine; 0.14 s and more where calls do not wait for turns
 CHECK = "/grpc.health.v1.Health/Check"
 GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 BEARER = (b"authorization", b"Bearer " + KEY.encode())
@@ -290,3 +294,44 @@ def test_a_message_that_is_small_until_it_is_unpacked(at: Target) -> None:
             client.read(0.002)
         client.read(0.5)
         assert healthy(at)
+
+
+def check_latencies(port: int, seconds: float, *, pause_s: float = 0.01) -> list[float]:
+    """Of checks of health one after the other, on one connection, in seconds."""
+    found: list[float] = []
+    end_s = time.monotonic() + seconds
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        while (began_s := time.monotonic()) < end_s:
+            stub.Check(health_pb2.HealthCheckRequest(), timeout=10.0)
+            found.append(time.monotonic() - began_s)
+            time.sleep(pause_s)
+    return found
+
+
+def without_windows(client: Http2Client) -> None:
+    """Calls whose answers cannot be sent, and which nobody reads."""
+    client.send(frame(Kind.SETTINGS, payload=struct.pack(">HI", 4, 0)))
+    for stream in range(1, 2_001, 2):
+        client.send(
+            frame(Kind.HEADERS, stream, headers(CHECK), END_HEADERS)
+            + frame(Kind.DATA, stream, b"\0" * 5, END_STREAM)
+        )
+
+
+@pytest.mark.parametrize("port", ["grpc_port", "control_port"])
+@pytest.mark.parametrize("attack", [without_windows, rapid_reset])
+def test_calls_that_nobody_waits_for_keep_nobody_waiting(
+    at: Target, attack: Callable[[Http2Client], None], port: str
+) -> None:
+    number = getattr(at, port)
+    with costs(at, CALLS_MIB), contextlib.ExitStack() as held:
+        clients = [held.enter_context(Http2Client(number)) for _ in range(8)]
+        attacking = [threading.Thread(target=attack, args=(each,)) for each in clients]
+        for each in attacking:
+            each.start()
+        latencies = sorted(check_latencies(number, 2.0))
+    for each in attacking:
+        each.join()
+    assert latencies
+    assert latencies[len(latencies) // 2] < CHECK_P50_S

@@ -1,8 +1,9 @@
 """One listening port for two servers: gRPC behind a socket of its own, and HTTP in this process.
 
 Connections are counted from their acceptance on, so that a TLS handshake that never ends is one. A
-port that is full closes what comes then; one that waits for many to say anything cuts off who has
-been silent for longest, and so does one with many of HTTP for whom nothing is at work.
+port that waits for many to say anything cuts off who has been silent for longest, and so does one
+with many of HTTP for whom nothing is at work, or with many of gRPC that have shown no key. So who
+has no key keeps nobody out who has one; a port that is full all the same closes what comes then.
 """
 
 import asyncio
@@ -12,13 +13,13 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
 from serving.access.renewed_context import RenewedContext
-from serving.console.arrival import HEAD_WAIT_S, Arrival
-from serving.console.first_bytes import Speech
+from serving.connections.arrival import HEAD_WAIT_S, Arrival
+from serving.connections.first_bytes import Speech
+from serving.connections.grpc_socket import GrpcSocket
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -26,24 +27,34 @@ logger = logging.getLogger(f"vllm.{__name__}")
 _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _WILDCARDS: Final = ("0.0.0.0", "::")
+_READ_BYTES: Final = 64 * 2**10
+"""At once, of a connection; one buffer for all of them."""
+
+_ENDING_WALL_S: Final = 1.0
+"""For what is on its way to clients when the server has ended."""
+
+_ENDING_LOOK_S: Final = 0.01
+
 _ACCEPT_PAUSE_S: Final = 1.0
 """After a failed accept, as asyncio's own servers: the process has no descriptor left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortLimits:
-    """Connections at a time, of all kinds, of HTTP/1, and of those that have yet to say anything.
+    """Connections at a time, of all kinds, of HTTP/1, of gRPC without a key, and of those that have
+    yet to say anything.
 
     Raises ConfigError for fewer than one.
     """
 
     connections: int = 1_000
     http: int = 256
+    strangers: int = 512
     silent: int = 256
     head_wait_s: float = HEAD_WAIT_S
 
     def __post_init__(self) -> None:
-        for field in ("connections", "http", "silent"):
+        for field in ("connections", "http", "strangers", "silent"):
             if getattr(self, field) < 1:
                 raise ConfigError(field=field, value=getattr(self, field), expected="at least 1")
         if not 0 < self.head_wait_s < float("inf"):
@@ -54,18 +65,21 @@ class SharedPort:
     """The port, from `listen` and `start` to `stop`, all in one loop.
 
     `http` makes the protocol of a connection of HTTP/1, `is_at_work` says whether it has a request
-    that is worth keeping it for; HTTP/2 goes on to `grpc_socket`.
+    that is worth keeping it for; without `http` such a connection ends. HTTP/2 goes on to
+    `grpc_socket`. `name` is the port's in the log.
     """
 
     def __init__(
         self,
         *,
-        http: Callable[[], asyncio.Protocol],
-        grpc_socket: Path,
+        name: str,
+        http: Callable[[], asyncio.Protocol] | None,
+        grpc_socket: GrpcSocket,
         is_at_work: Callable[[asyncio.BaseTransport], bool] = lambda _: False,
         tls: RenewedContext | None = None,
         limits: PortLimits | None = None,
     ) -> None:
+        self._name = name
         self._http = http
         self._is_at_work = is_at_work
         self._grpc_socket = grpc_socket
@@ -77,6 +91,7 @@ class SharedPort:
         self._silent: dict[Arrival, asyncio.Task[None] | None] = {}
         self._decided: dict[Arrival, None] = {}  # in the order in which they spoke
         self._told_full = False
+        self._buffer = memoryview(bytearray(_READ_BYTES))
 
     @property
     def connections(self) -> int:
@@ -103,6 +118,13 @@ class SharedPort:
         for listening in self._listening:
             listening.close()
 
+    async def ended(self) -> None:
+        """Wait until the last words of a gRPC server that has ended are with its clients."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING_WALL_S):
+                while any(each.speech is Speech.HTTP_2 for each in self._decided):
+                    await asyncio.sleep(_ENDING_LOOK_S)
+
     async def stop(self) -> None:
         """End all that is left; idempotent."""
         await self.close()
@@ -121,7 +143,7 @@ class SharedPort:
             except ConnectionError:  # it went before it was taken
                 continue
             except OSError as error:
-                logger.warning("the control port accepts nobody for a moment: %s", error)
+                logger.warning("%s accepts nobody for a moment: %s", self._name, error)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             self._take(connection)
@@ -130,7 +152,7 @@ class SharedPort:
         if self.connections >= self._limits.connections:
             if not self._told_full:
                 most = self._limits.connections
-                logger.warning("the control port has %d connections, and takes no more", most)
+                logger.warning("%s has %d connections, and takes no more", self._name, most)
             self._told_full = True
             connection.close()
             return
@@ -139,9 +161,10 @@ class SharedPort:
             self._cut_off_longest_silent()
         arrival = Arrival(
             grpc_socket=self._grpc_socket,
-            http=self._http_if_room,
+            http=None if self._http is None else self._http_if_room,
             head_wait_s=self._limits.head_wait_s,
             books=self,
+            buffer=self._buffer,
         )
         greeting = asyncio.get_running_loop().create_task(self._greet(connection, arrival))
         # One that is cut off may never have begun.
@@ -169,10 +192,10 @@ class SharedPort:
                 lambda: arrival, connection, ssl=tls, ssl_handshake_timeout=wait_s
             )
         except OSError as error:  # ssl.SSLError and TimeoutError are
-            logger.debug("a connection of the control port failed: %s", error)
+            logger.debug("a connection of %s failed: %s", self._name, error)
             connection.close()
         except Exception:
-            logger.exception("the control port could not greet a connection")
+            logger.exception("%s could not greet a connection", self._name)
             connection.close()
         finally:
             if self._silent.get(arrival) is not None:  # it never became a connection
@@ -186,11 +209,21 @@ class SharedPort:
         """It is known what it speaks."""
         self._silent.pop(arrival, None)
         self._decided[arrival] = None
+        if arrival.is_stranger:
+            self._make_room_for_stranger()
 
     def went(self, arrival: Arrival) -> None:
         """It is over."""
         self._silent.pop(arrival, None)
         self._decided.pop(arrival, None)
+
+    def _make_room_for_stranger(self) -> None:
+        """Cut off who has said nothing for longest, where there are too many."""
+        strangers = [each for each in self._decided if each.is_stranger]
+        if len(strangers) > self._limits.strangers:
+            longest = min(strangers, key=lambda each: each.heard_s)
+            del self._decided[longest]
+            longest.abort()
 
     def _http_if_room(self) -> asyncio.Protocol | None:
         """A protocol for who has come last; None when all others are worth keeping."""
@@ -202,6 +235,7 @@ class SharedPort:
             longest = min(idle, key=lambda each: each.heard_s)
             del self._decided[longest]
             longest.abort()
+        assert self._http is not None
         return self._http()
 
     def _works(self, arrival: Arrival) -> bool:

@@ -17,9 +17,18 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from serving.access.renewed_context import RenewedContext
-from serving.console.first_bytes import Speech
-from serving.console.shared_port import PortLimits, SharedPort, listening_sockets
-from tests.serving.console.shared_ports import PREFACE, REQUEST, Echo, Port, a_port, until
+from serving.connections.first_bytes import Speech
+from serving.connections.grpc_socket import GrpcSocket
+from serving.connections.shared_port import PortLimits, SharedPort, listening_sockets
+from tests.serving.connections.shared_ports import (
+    PREFACE,
+    REQUEST,
+    Echo,
+    Port,
+    a_port,
+    framed,
+    until,
+)
 from tests.serving.endpoints.small_engine import free_port
 from tests.serving.front_door.certificates import pem, written
 
@@ -58,7 +67,8 @@ async def answered(port: Port, pieces: list[bytes], *, tls: ssl.SSLContext | Non
 
 def test_each_server_gets_its_own_and_every_byte_of_it() -> None:
     async def test(port: Port) -> None:
-        assert await answered(port, [PREFACE + b"frames"]) == b"h2:" + PREFACE + b"frames"
+        data = PREFACE + framed(b"frames")
+        assert await answered(port, [data]) == b"h2:" + data
         assert await answered(port, [REQUEST]) == b"http:" + REQUEST
         await until(lambda: port.shared.connections == 0)
 
@@ -74,7 +84,8 @@ def test_each_server_gets_its_own_and_every_byte_of_it() -> None:
 def test_however_the_first_bytes_are_cut_they_come_whole_to_the_right_one(
     first: bytes, rest: bytes, cuts: list[int]
 ) -> None:
-    data = first + b"\r\n" + rest  # by then it is decided
+    # By then it is decided.
+    data = first + (framed(rest) if first == PREFACE else b"\r\n" + rest)
     places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     pieces = [data[begin:end] for begin, end in pairwise(places)]
     name = b"h2:" if data.startswith(b"PRI * HTTP/2.0") else b"http:"
@@ -86,7 +97,7 @@ def test_however_the_first_bytes_are_cut_they_come_whole_to_the_right_one(
 
 
 def test_a_lot_flows_both_ways_and_arrives_in_order() -> None:
-    data = PREFACE + bytes(range(256)) * 20_000  # 5 MB: more than all buffers on the way
+    data = PREFACE + framed(bytes(range(256)) * 20_000)  # 5 MB: more than all buffers on the way
 
     async def test(port: Port) -> None:
         reader, writer = await port.connect()
@@ -162,8 +173,8 @@ def test_the_end_of_one_direction_is_handed_on_and_the_other_goes_on() -> None:
 def test_when_the_server_ends_a_connection_the_client_has_its_last_words_and_the_end() -> None:
     async def test(port: Port) -> None:
         reader, writer = await port.connect()
-        writer.write(PREFACE + b"go away")
-        assert await reader.read() == b"h2:" + PREFACE + b"go away"
+        writer.write(PREFACE + framed(b"go away"))
+        assert await reader.read() == b"h2:" + PREFACE + framed(b"go away")
         writer.close()
         await until(lambda: port.shared.connections == 0)
 
@@ -184,7 +195,11 @@ def test_a_client_that_goes_is_gone_for_its_server() -> None:
 
 def test_without_a_server_behind_it_a_connection_just_ends() -> None:
     async def main() -> None:
-        shared = SharedPort(http=lambda: Echo(b""), grpc_socket=Path("nowhere.sock"))
+        shared = SharedPort(
+            name="the port",
+            http=lambda: Echo(b""),
+            grpc_socket=GrpcSocket(Path("nowhere.sock")),
+        )
         number = free_port()
         shared.listen("127.0.0.1", number)
         await shared.start()
@@ -218,9 +233,9 @@ def test_who_has_sent_a_head_may_be_silent_for_longer() -> None:
         http[1].write(REQUEST[half:])
         await asyncio.sleep(0.5)  # longer than a head is waited for
         for _, writer in (http, grpc):
-            writer.write(b"still here")
-        assert (await http[0].readexactly(12)).endswith(b"still here")
-        assert (await grpc[0].readexactly(len(PREFACE) + 13)).endswith(b"still here")
+            writer.write(framed(b"still here"))
+        assert (await http[0].readexactly(21)).endswith(b"still here")
+        assert (await grpc[0].readexactly(len(PREFACE) + 22)).endswith(b"still here")
 
     with_port(test, limits=PortLimits(head_wait_s=0.3))
 
@@ -326,7 +341,7 @@ def test_the_port_s_end_is_everybody_s() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("field", ["connections", "http", "silent", "head_wait_s"])
+@pytest.mark.parametrize("field", ["connections", "http", "strangers", "silent", "head_wait_s"])
 def test_limits_that_let_nobody_in_are_refused(field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field}=0: expected"):
         PortLimits(**{field: 0})
@@ -371,7 +386,9 @@ def test_over_tls_a_client_is_told_what_it_gets_and_gets_it(
     authority: trustme.CA,
     tmp_path: Path,
 ) -> None:
-    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1, Speech.HTTP_2))
+    tls = RenewedContext(
+        written(tmp_path, authority), protocols=(Speech.HTTP_1, Speech.HTTP_2), port="the port"
+    )
     context = client_context(authority, *offers)
 
     async def test(port: Port) -> None:
@@ -380,7 +397,7 @@ def test_over_tls_a_client_is_told_what_it_gets_and_gets_it(
         writer.close()
         name = b"h2:" if first is PREFACE else b"http:"
         assert await answered(port, [first[:2], first[2:]], tls=context) == name + first
-        data = PREFACE + bytes(2_000_000)
+        data = PREFACE + framed(bytes(2_000_000))
         if name == b"h2:":
             assert await answered(port, [data], tls=context) == name + data
 
@@ -390,7 +407,7 @@ def test_over_tls_a_client_is_told_what_it_gets_and_gets_it(
 def test_a_handshake_that_never_ends_is_a_connection_and_ends(
     authority: trustme.CA, tmp_path: Path
 ) -> None:
-    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1,))
+    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1,), port="the port")
 
     async def test(port: Port) -> None:
         silent = [await port.connect() for _ in range(3)]  # which never say hello
@@ -407,7 +424,7 @@ def test_a_handshake_that_never_ends_is_a_connection_and_ends(
 def test_handshakes_that_never_begin_make_room_for_one_that_does(
     authority: trustme.CA, tmp_path: Path
 ) -> None:
-    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1,))
+    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1,), port="the port")
     context = client_context(authority, "http/1.1")
 
     async def test(port: Port) -> None:
@@ -426,7 +443,7 @@ def test_handshakes_that_never_begin_make_room_for_one_that_does(
 def test_a_greeting_that_fails_in_a_way_that_nobody_thought_of_leaves_nothing(
     authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1,))
+    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_1,), port="the port")
     context = client_context(authority, "http/1.1")
 
     def broken() -> ssl.SSLContext:
@@ -445,7 +462,7 @@ def test_a_greeting_that_fails_in_a_way_that_nobody_thought_of_leaves_nothing(
 def test_a_client_that_ends_its_tls_first_is_nothing_to_warn_of(
     authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_2,))
+    tls = RenewedContext(written(tmp_path, authority), protocols=(Speech.HTTP_2,), port="the port")
     context = client_context(authority, "h2")
 
     def ended_in_order(number: int) -> None:

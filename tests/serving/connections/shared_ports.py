@@ -8,11 +8,21 @@ from collections.abc import AsyncIterator, Callable, Set
 from pathlib import Path
 
 from serving.access.renewed_context import RenewedContext
-from serving.console.shared_port import PortLimits, SharedPort
+from serving.connections.grpc_socket import GrpcSocket
+from serving.connections.named_connections import NamedConnections
+from serving.connections.shared_port import PortLimits, SharedPort
 from tests.serving.endpoints.small_engine import free_port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def framed(payload: bytes) -> bytes:
+    """`payload` as frames of DATA, of a stream that never began."""
+    pieces = (payload[at : at + 16_384] for at in range(0, len(payload), 16_384))
+    return b"".join(
+        len(piece).to_bytes(3, "big") + b"\0\0" + (1).to_bytes(4, "big") + piece for piece in pieces
+    )
 
 
 class Echo(asyncio.Protocol):
@@ -68,6 +78,7 @@ async def a_port(
     tls: RenewedContext | None = None,
     grpc: Callable[[], asyncio.Protocol] | None = None,
     at_work: Set[bytes] = frozenset(),
+    names: NamedConnections | None = None,
 ) -> AsyncIterator[Port]:
     """A shared port on loopback before two echoes, `h2` and `http`.
 
@@ -87,9 +98,10 @@ async def a_port(
         path = Path(directory) / "grpc.sock"
         server = await loop.create_unix_server(grpc or (lambda: echo(b"h2:")), str(path))
         shared = SharedPort(
+            name="the port",
             http=lambda: echo(b"http:"),
             is_at_work=is_at_work,
-            grpc_socket=path,
+            grpc_socket=GrpcSocket(path, names),
             tls=tls,
             limits=limits,
         )

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.console.first_bytes import PREFACE, Speech, speech_of
+from serving.connections.first_bytes import PREFACE, Speech, speech_of
 
 # https://www.rfc-editor.org/rfc/rfc9113#section-3.4, letter by letter.
 CLIENT_PREFACE = bytes.fromhex("505249202a20485454502f322e300d0a0d0a534d0d0a0d0a")

@@ -5,7 +5,7 @@ back as it would without us. An end is handed on as an end, a loss as a close.
 """
 
 import asyncio
-from typing import Final, Self, cast
+from typing import Final, cast
 
 FLUSH_WALL_S_MAX: Final = 5.0
 """What a side has to take the last bytes once the other one has gone; then it is cut off."""
@@ -16,7 +16,7 @@ class SplicedSide(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._other: Self | None = None
+        self._other: SplicedSide | None = None
         self._at_end = False
         self._cut_off: asyncio.TimerHandle | None = None
 
@@ -31,13 +31,23 @@ class SplicedSide(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """This side is slow: the other one is not read."""
-        if (to := self._open_beyond()) is not None:
-            to.pause_reading()
+        if self._other is not None:
+            self._other.hold()
 
     def resume_writing(self) -> None:
         """This side has caught up."""
-        if (to := self._open_beyond()) is not None:
-            to.resume_reading()
+        if self._other is not None:
+            self._other.release()
+
+    def hold(self) -> None:
+        """Do not read this side: the other one takes no more."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         """The end of this direction; True: the other direction goes on, which TLS does not know."""

@@ -1,20 +1,24 @@
 """A connection of the shared port: first it is found out what it speaks, then it is handed on.
 
-HTTP/2 is spliced to the gRPC server's own socket, anything else is HTTP/1's. Who says nothing, or
-does not end the head of a first request, is not waited for.
+HTTP/2 goes on to the gRPC server's own socket by a gate, anything else is HTTP/1's. Who says
+nothing, or does not end the head of a first request, is not waited for.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol, cast
 
-from serving.console.first_bytes import Speech, speech_of
-from serving.console.splice import SplicedSide, spliced
+from serving.connections.first_bytes import Speech, speech_of
+from serving.connections.gated_side import GatedSide
+from serving.connections.grpc_socket import GrpcSocket
 
 HEAD_WAIT_S: Final = 20.0
 """Wall seconds from a connection to the end of its first request's head, as at the HTTP door."""
+
+_STRANGER_BYTES: Final = 16 * 2**10
+"""That are read at once of who has shown no key. While such a connection waits for its turn they
+stay here, and there may be a thousand."""
 
 _HEAD_END: Final = b"\r\n\r\n"
 
@@ -37,19 +41,21 @@ class ArrivalBooks(Protocol):
         """It is over."""
 
 
-class Arrival(asyncio.Protocol):
+class Arrival(asyncio.BufferedProtocol):
     """One connection, from its first byte to its end.
 
-    `http` makes the protocol of one that speaks HTTP/1, or None when there are too many.
+    `http` makes the protocol of one that speaks HTTP/1, or None when there are too many; without it
+    such a connection ends. `buffer` is read into, and all connections of a loop can share it.
     """
 
     def __init__(
         self,
         *,
-        grpc_socket: Path,
-        http: Callable[[], asyncio.Protocol | None],
+        grpc_socket: GrpcSocket,
+        http: Callable[[], asyncio.Protocol | None] | None,
         head_wait_s: float,
         books: "ArrivalBooks",
+        buffer: memoryview,
     ) -> None:
         self.speech: Speech | None = None
         self.heard_s = 0.0  # on the monotonic clock, when it said something last
@@ -57,9 +63,11 @@ class Arrival(asyncio.Protocol):
         self._http = http
         self._head_wait_s = head_wait_s
         self._books = books
+        self._buffer = buffer
         self._transport: asyncio.Transport | None = None
         self._first = b""  # what has come before it is decided; afterwards the head's last bytes
         self._then: asyncio.Protocol | None = None
+        self._gated: GatedSide | None = None  # what it is then, of HTTP/2
         self._waiting: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
 
@@ -69,7 +77,24 @@ class Arrival(asyncio.Protocol):
         self._books.came(self)
         self._waiting = asyncio.get_running_loop().call_later(self._head_wait_s, self.abort)
 
-    def data_received(self, data: bytes) -> None:
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it speaks HTTP/2, and nobody has shown a key on it."""
+        if self._gated is not None:
+            return self._gated.is_stranger
+        return self.speech is Speech.HTTP_2
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to read into."""
+        del sizehint
+        is_undecided = self.speech is None
+        return self._buffer[:_STRANGER_BYTES] if is_undecided or self.is_stranger else self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So much has been read."""
+        self._received(bytes(self._buffer[:nbytes]))
+
+    def _received(self, data: bytes) -> None:
         """Hand it on, or find out to whom."""
         self.heard_s = time.monotonic()  # the loop's own counts milliseconds
         if self._then is not None:
@@ -93,6 +118,9 @@ class Arrival(asyncio.Protocol):
 
     def _begin_http(self) -> None:
         assert self._transport is not None
+        if self._http is None:
+            self.abort()
+            return
         self._then = self._http()
         if self._then is None:
             self._transport.write(_FULL)
@@ -119,23 +147,17 @@ class Arrival(asyncio.Protocol):
         """Connect the two; the client sees a connection that ends when there is no server."""
         if self._transport is None:
             return  # it has gone before it began
-        here, beyond = SplicedSide(), SplicedSide()
-        spliced(here, beyond)
-        here.connection_made(self._transport)  # before the server can say anything
-        loop = asyncio.get_running_loop()
         try:
-            await loop.create_unix_connection(lambda: beyond, str(self._grpc_socket))
+            here = await self._grpc_socket.connect(self._transport)
         except OSError:
             self.abort()
             return
         if self._transport is None:  # it has gone meanwhile
-            beyond.close()
+            here.connection_lost(None)
             return
-        self._then = here
+        self._then = self._gated = here
         first, self._first = self._first, b""
         here.data_received(first)
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def _pause(self) -> None:
         if self._transport is not None and not self._transport.is_closing():

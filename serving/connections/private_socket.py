@@ -1,4 +1,4 @@
-"""The socket behind the shared port: a file in a directory that only this user can enter.
+"""The socket behind a port of ours: a file in a directory that only this user can enter.
 
 Who could reach it would pass by TLS, though not by the key.
 """
@@ -43,6 +43,21 @@ def private_socket(environment: Mapping[str, str]) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def connected(path: Path, name: str) -> socket.socket:
+    """A connection to the server that listens at `path`, which knows it by `name`; see unix(7) on
+    the abstract namespace, where names end with their sockets. Raises OSError.
+    """
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.setblocking(False)
+        made.bind(b"\0" + name.encode())
+        made.connect(os.fspath(path))
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _remove_left_behind(directory: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
-from serving.endpoints.private_socket import private_socket
+from serving.connections.private_socket import private_socket
 
 
 def listen_at(path: Path) -> socket.socket:

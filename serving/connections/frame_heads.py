@@ -1,0 +1,83 @@
+"""Where frames of HTTP/2 begin in a stream of bytes that comes in any pieces. Pure.
+
+A frame is a head of 9 bytes, which says how long its payload is, and the payload, which nobody
+reads here: https://www.rfc-editor.org/rfc/rfc9113#section-4.1. What is no HTTP/2 is cut somehow;
+whoever gets the bytes in the end finds that out.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+DATA: Final = 0
+HEADERS: Final = 1
+RST_STREAM: Final = 3
+CONTINUATION: Final = 9
+
+PREFACE_BYTES: Final = 24
+"""Of the text that a client begins with, before its first frame."""
+
+HEAD_BYTES: Final = 9
+_HEAD: Final = struct.Struct(">BHBxI")  # the length in two parts, the type, flags, the stream
+_STREAM_MAX: Final = 2**31 - 1  # the bit above is reserved
+
+MayPass = Callable[[int, int, int], bool]
+"""Of a frame's type, stream, and payload in bytes."""
+
+
+class HeldFrames:
+    """One direction's bytes, which go on frame by frame as they may.
+
+    What is held is what has come and may not go on yet, or less than a head.
+    """
+
+    __slots__ = ("_held", "_left_bytes")
+
+    def __init__(self, *, skip_bytes: int = PREFACE_BYTES) -> None:
+        self._held = b""
+        self._left_bytes = skip_bytes  # of what goes on without a look
+
+    def take(self, data: bytes) -> None:
+        """Add what has come."""
+        self._held = self._held + data if self._held else data
+
+    def passing(self, may_pass: MayPass) -> bytes:
+        """What goes on now, up to the first frame that may not; each is asked for once it may."""
+        data = self._held
+        size = len(data)
+        at = self._left_bytes
+        while at + HEAD_BYTES <= size:
+            high, low, kind, stream = _HEAD.unpack_from(data, at)
+            payload_bytes = high << 16 | low
+            if not may_pass(kind, stream & _STREAM_MAX, payload_bytes):
+                break
+            at += HEAD_BYTES + payload_bytes
+        self._left_bytes = max(at - size, 0)
+        self._held = data[at:]
+        return data[:at]
+
+
+class SeenFrames:
+    """The other direction's bytes, which pass by."""
+
+    __slots__ = ("_left_bytes", "_part")
+
+    def __init__(self) -> None:
+        self._left_bytes = 0
+        self._part = b""  # of a head
+
+    def answered(self, data: bytes) -> Sequence[int]:
+        """The streams that the frames which begin in `data` answer, or end."""
+        at = self._left_bytes
+        if self._part:
+            data = self._part + data
+        size = len(data)
+        found = []
+        while at + HEAD_BYTES <= size:
+            high, low, kind, stream = _HEAD.unpack_from(data, at)
+            if kind in (HEADERS, RST_STREAM):
+                found.append(stream & _STREAM_MAX)
+            at += HEAD_BYTES + (high << 16 | low)
+        self._left_bytes = max(at - size, 0)
+        self._part = data[at:]
+        return found

@@ -1,0 +1,336 @@
+"""Whose call begins: by hand, and with many hostile connections beside one that is not."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.connections import stream_gate, stream_turns
+from serving.connections.stream_gate import BLOCK_BYTES_MAX, HOLD_S, BlockTooLong, StreamGate
+from serving.connections.stream_turns import (
+    DOUBTFUL_TURNS,
+    KEY_TURNS,
+    STRANGER_TURNS,
+    PortTurns,
+)
+from tests.serving.connections.http2_frames import (
+    CONTINUATION,
+    CUTS,
+    DATA,
+    HEADERS,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    frame,
+    pieces,
+)
+
+
+class Timer:
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Clock:
+    """A loop's time, which passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._order = count()
+        self._due: list[tuple[float, int, Timer]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
+        timer = Timer(callback)
+        heapq.heappush(self._due, (self.now_s + delay, next(self._order), timer))
+        return timer
+
+    def pass_s(self, seconds: float) -> None:
+        until_s = self.now_s + seconds
+        while self._due and self._due[0][0] <= until_s:
+            self.now_s, _, timer = heapq.heappop(self._due)
+            if (callback := timer.callback) is not None:
+                callback()
+        self.now_s = until_s
+
+
+class Connection:
+    """A client, its gate, and what its server has heard of it."""
+
+    def __init__(self, port: PortTurns, clock: Clock) -> None:
+        self.heard = b""
+        self.gate = StreamGate(port, clock, self.go_on)
+        self._stream = -1
+        self.says(PREFACE)
+
+    def go_on(self) -> None:
+        self.heard += self.gate.more()
+
+    def says(self, data: bytes) -> None:
+        self.heard += self.gate.take(data)
+
+    def calls(self, times: int = 1, *, takes_back: bool = False) -> None:
+        """Begin calls, and perhaps end them before they are answered."""
+        for _ in range(times):
+            self._stream += 2
+            self.says(frame(HEADERS, self._stream, b"h" * 50))
+            if takes_back:
+                self.says(frame(RST_STREAM, self._stream, b"\0\0\0\x08"))
+
+    @property
+    def begun(self) -> int:
+        """The calls that its server has heard of."""
+        return self.heard.count(frame(HEADERS, 0, b"h" * 50)[:5])
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def port(clock: Clock) -> PortTurns:
+    return PortTurns(time_s=clock.time)
+
+
+@pytest.fixture
+def connect(port: PortTurns, clock: Clock) -> Callable[[], Connection]:
+    return lambda: Connection(port, clock)
+
+
+Connect = Callable[[], Connection]
+
+
+def test_a_turn_begins_with_a_call_and_ends_with_its_answer(
+    connect: Connect, port: PortTurns
+) -> None:
+    one = connect()
+    one.calls(STRANGER_TURNS + 2)
+    assert one.begun == port.strangers.taken == STRANGER_TURNS
+    assert one.gate.waits
+    one.gate.answered([1])
+    assert one.begun == STRANGER_TURNS + 1
+    one.gate.answered([1])  # its trailers are no second answer
+    assert one.begun == STRANGER_TURNS + 1
+    one.gate.answered([3, 5])
+    assert one.begun == STRANGER_TURNS + 2
+    assert not one.gate.waits
+
+
+def test_a_call_without_an_answer_has_its_turn_for_a_while_and_its_connection_a_worse_place(
+    connect: Connect, port: PortTurns, clock: Clock
+) -> None:
+    one = connect()
+    one.calls(40)
+    clock.pass_s(HOLD_S)
+    assert port.strangers.taken == 0
+    assert port.doubtful.taken == DOUBTFUL_TURNS
+    assert one.begun == STRANGER_TURNS + DOUBTFUL_TURNS
+    one.gate.answered([2 * one.begun - 1])  # the newest
+    assert port.strangers.taken == STRANGER_TURNS  # it is trusted again
+    assert one.begun == 2 * STRANGER_TURNS + DOUBTFUL_TURNS
+
+
+def test_a_call_that_is_taken_back_keeps_its_turn_whatever_the_server_says(
+    connect: Connect, port: PortTurns, clock: Clock
+) -> None:
+    one = connect()
+    one.calls(takes_back=True)
+    one.gate.answered([1])
+    assert port.strangers.taken == 1
+    clock.pass_s(HOLD_S)
+    assert port.strangers.taken == 0
+
+
+def test_a_connection_that_ends_waits_no_more_and_its_turns_end_by_their_time(
+    connect: Connect, port: PortTurns, clock: Clock
+) -> None:
+    one, other = connect(), connect()
+    one.calls(STRANGER_TURNS + 1)
+    other.calls()
+    one.gate.leave()
+    clock.pass_s(HOLD_S)
+    assert other.begun == 1
+    assert one.begun == STRANGER_TURNS
+    other.gate.answered([1])
+    assert port.strangers.taken == 0
+
+
+def test_sixty_that_take_their_calls_back_delay_no_other(connect: Connect, clock: Clock) -> None:
+    hostile = [connect() for _ in range(60)]
+    for each in hostile:
+        each.calls(200, takes_back=True)
+    clock.pass_s(1.0)
+    honest = connect()
+    for stream in range(1, 41, 2):
+        honest.calls()
+        assert honest.begun == (stream + 1) // 2  # at once
+        honest.gate.answered([stream])
+        clock.pass_s(0.005)
+    begun = sum(each.begun for each in hostile)
+    clock.pass_s(10.0)
+    per_s = (sum(each.begun for each in hostile) - begun) / 10.0
+    assert per_s == pytest.approx(DOUBTFUL_TURNS / HOLD_S, rel=0.1)
+    shares = [each.begun for each in hostile]
+    assert max(shares) - min(shares) <= STRANGER_TURNS  # which the first had while it was alone
+
+
+def test_sixty_that_never_end_their_calls_and_one_that_comes_anew_each_time(
+    connect: Connect, clock: Clock
+) -> None:
+    for _ in range(60):
+        connect().calls(200)
+    clock.pass_s(1.0)
+    for _ in range(20):
+        honest = connect()
+        honest.calls()
+        clock.pass_s(2 * HOLD_S)
+        assert honest.begun == 1
+        honest.gate.answered([1])
+        honest.gate.leave()
+
+
+def test_of_two_that_are_answered_the_one_that_rested_is_next(
+    connect: Connect,
+) -> None:
+    busy, rested = connect(), connect()
+    busy.calls(50)
+    rested.calls()
+    assert rested.begun == 0
+    busy.gate.answered([1])
+    assert (busy.begun, rested.begun) == (STRANGER_TURNS, 1)
+    busy.gate.answered([3])
+    assert busy.begun == STRANGER_TURNS + 1
+
+
+def test_who_has_shown_a_key_waits_for_no_stranger_and_for_nobody_with_another_key(
+    connect: Connect, port: PortTurns
+) -> None:
+    keyed, greedy, stranger = connect(), connect(), connect()
+    stranger.calls(100)
+    for each in (keyed, greedy):
+        each.calls()
+        assert each.begun == 0
+    stranger.gate.answered([1, 3])
+    keyed.gate.showed("one")
+    greedy.gate.showed("other")
+    assert not keyed.gate.is_stranger
+    greedy.calls(KEY_TURNS + 10)
+    assert greedy.begun == KEY_TURNS + 1
+    keyed.calls(10)
+    assert keyed.begun == 11
+    greedy.gate.showed("other")  # the server has taken the next of its calls
+    assert greedy.begun == KEY_TURNS + 2
+    assert port.of_key("one").taken == 10
+
+
+def test_whose_first_call_shows_a_key_is_not_kept_waiting_with_strangers(
+    connect: Connect,
+) -> None:
+    one = connect()
+    one.calls(STRANGER_TURNS + 5)
+    assert one.begun == STRANGER_TURNS
+    one.gate.showed("key")
+    assert one.begun == STRANGER_TURNS + 5
+
+
+def test_a_stranger_that_does_not_read_begins_nothing_and_keeps_no_turn(
+    connect: Connect, port: PortTurns
+) -> None:
+    one, other = connect(), connect()
+    one.calls(STRANGER_TURNS + 1)
+    one.gate.jammed(is_jammed=True)
+    other.calls()
+    one.gate.answered([1, 3])
+    assert one.begun == STRANGER_TURNS
+    assert other.begun == 1
+    one.gate.jammed(is_jammed=False)
+    assert one.begun == STRANGER_TURNS + 1
+
+
+def test_frames_that_mean_little_have_a_pace_and_a_clients_own_are_far_from_it(
+    connect: Connect, clock: Clock
+) -> None:
+    one = connect()
+    ping = frame(PING, 0, b"12345678")
+    one.says(ping * 5_000)
+    at_once = one.heard.count(ping)
+    assert at_once == stream_gate.STRANGER_FRAMES_PER_S
+    clock.pass_s(1.0)
+    assert one.heard.count(ping) - at_once == pytest.approx(1_000, rel=0.01)
+
+    other = connect()
+    for stream in range(1, 4_001, 2):  # calls as fast as they can be, each with six frames more
+        other.says(frame(HEADERS, stream, b"h") + frame(DATA, stream, b"d") + ping * 5)
+        other.gate.answered([stream])
+        assert not other.gate.waits
+
+
+def test_large_data_has_no_pace(connect: Connect) -> None:
+    one = connect()
+    one.calls()
+    data = frame(DATA, 1, bytes(16_384)) * 3_000
+    one.says(data)
+    assert one.heard.endswith(data)
+
+
+def test_headers_that_do_not_end_end_the_connection(connect: Connect) -> None:
+    one = connect()
+    one.calls()
+    part = frame(CONTINUATION, 1, bytes(16_000))
+    one.says(part * (BLOCK_BYTES_MAX // 16_000))
+    with pytest.raises(BlockTooLong):
+        one.says(part)
+    assert len(one.heard) <= BLOCK_BYTES_MAX + 200
+
+
+@given(
+    said=st.lists(
+        st.sampled_from(
+            [
+                frame(HEADERS, 1, b"h" * 50),
+                frame(HEADERS, 2**20 + 1, b"h" * 50),
+                frame(DATA, 1, bytes(2_000)),
+                frame(DATA, 1, b"d"),
+                frame(PING, 0, b"12345678"),
+                frame(RST_STREAM, 1, b"\0\0\0\x08"),
+            ]
+        ),
+        max_size=30,
+    ),
+    cuts=CUTS,
+    waits_s=st.lists(st.floats(0, 0.2), max_size=12),
+)
+def test_no_byte_is_lost_or_goes_before_another_and_no_turn_stays(
+    said: list[bytes], cuts: list[int], waits_s: list[float]
+) -> None:
+    clock = Clock()
+    port = PortTurns(time_s=clock.time)
+    others = [Connection(port, clock) for _ in range(20)]
+    for each in others:
+        each.calls(3)
+    one = Connection(port, clock)
+    data = b"".join(said)
+    pauses_s = iter(waits_s)
+    for piece in pieces(data, cuts):
+        one.says(piece)
+        assert (PREFACE + data).startswith(one.heard)
+        clock.pass_s(next(pauses_s, 0.0))
+    clock.pass_s(60.0)
+    assert one.heard == PREFACE + data
+    assert port.strangers.taken == port.doubtful.taken == 0
+    assert all(each.begun == 3 for each in others)
+
+
+def test_a_thousand_connections_wait_less_than_a_rest_for_a_second_turn() -> None:
+    """So that who begins one call after the other is never taken for one that rested."""
+    taken_s = 0.00035  # of a call, by gRPC's server for Python
+    assert 1_000 * taken_s < stream_turns.RESTED_S
