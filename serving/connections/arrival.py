@@ -84,6 +84,11 @@ class Arrival(asyncio.BufferedProtocol):
             return self._gated.is_stranger
         return self.speech is Speech.HTTP_2
 
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether it has a call that is not read any further before its turn."""
+        return self._gated is not None and self._gated.gate.is_queued
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to read into."""
         del sizehint

@@ -9,7 +9,7 @@ from typing import Final
 
 from serving.connections.frame_heads import SeenFrames
 from serving.connections.splice import SplicedSide
-from serving.connections.stream_gate import BlockTooLong, GateClock, StreamGate
+from serving.connections.stream_gate import BadHeaders, GateClock, StreamGate
 from serving.connections.stream_turns import PortTurns
 
 _ESTABLISHED: Final = 1
@@ -38,7 +38,7 @@ class GatedSide(SplicedSide):
         """Hand on what may go on."""
         try:
             self._hand_on(self.gate.take(data))
-        except BlockTooLong:
+        except BadHeaders:
             self.cut_off()
 
     def _go_on(self) -> None:
@@ -47,7 +47,7 @@ class GatedSide(SplicedSide):
             return
         try:
             self._hand_on(self.gate.more())
-        except BlockTooLong:
+        except BadHeaders:
             self.cut_off()
 
     @property
@@ -58,7 +58,10 @@ class GatedSide(SplicedSide):
         if self._transport is None or self._transport.is_closing():
             return True
         socket = self._transport.get_extra_info("socket")
-        return bool(socket.getsockopt(IPPROTO_TCP, TCP_INFO, 1)[0] != _ESTABLISHED)
+        try:
+            return bool(socket.getsockopt(IPPROTO_TCP, TCP_INFO, 1)[0] != _ESTABLISHED)
+        except OSError:
+            return True
 
     def _hand_on(self, data: bytes) -> None:
         if data:

@@ -14,6 +14,10 @@ _PEER: Final = "unix-abstract:"
 class NamedConnection(Protocol):
     """What has a name."""
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether nobody has shown a key on it."""
+
     def showed(self, key: str) -> None:
         """The server has taken a call on it with the key of this name."""
 
@@ -22,17 +26,14 @@ class NamedConnection(Protocol):
 
 
 class NamedConnections:
-    """Those of one port. No name is used twice, and nobody else can guess one and take it."""
+    """Those of one port. No name is used twice, and nobody can guess one that is yet to come."""
 
     def __init__(self) -> None:
-        self._prefix = f"ultraserve-{secrets.token_hex(8)}"
-        self._made = 0
         self._by_peer: dict[str, NamedConnection] = {}
 
     def add(self, connection: NamedConnection) -> str:
         """Its name, as a socket is bound to it."""
-        self._made += 1
-        name = f"{self._prefix}-{self._made}"
+        name = f"ultraserve-{secrets.token_hex(16)}"
         self._by_peer[_PEER + name] = connection
         return name
 
@@ -44,6 +45,12 @@ class NamedConnections:
         """A call of `peer`, as gRPC calls it, was taken with the key of this name."""
         if (connection := self._by_peer.get(peer)) is not None:
             connection.showed(key)
+
+    def cut_off_stranger(self, peer: str) -> None:
+        """End the connection of `peer` at once, unless a key was shown on it."""
+        connection = self._by_peer.get(peer)
+        if connection is not None and connection.is_stranger:
+            connection.cut_off()
 
     def cut_off(self, peer: str) -> None:
         """End the connection of `peer` at once."""

@@ -149,7 +149,7 @@ class SharedPort:
             self._take(connection)
 
     def _take(self, connection: socket.socket) -> None:
-        if self.connections >= self._limits.connections:
+        if self.connections >= self._limits.connections and not self._made_room():
             if not self._told_full:
                 most = self._limits.connections
                 logger.warning("%s has %d connections, and takes no more", self._name, most)
@@ -217,13 +217,27 @@ class SharedPort:
         self._silent.pop(arrival, None)
         self._decided.pop(arrival, None)
 
+    def _made_room(self) -> bool:
+        """Cut off one that has yet to say anything, or has shown no key; whether there was one."""
+        if self._silent:
+            self._cut_off_longest_silent()
+            return True
+        strangers = [each for each in self._decided if each.is_stranger]
+        if strangers:
+            self._cut_off_stranger(strangers)
+        return bool(strangers)
+
     def _make_room_for_stranger(self) -> None:
-        """Cut off who has said nothing for longest, where there are too many."""
+        """Cut off one of them where there are too many."""
         strangers = [each for each in self._decided if each.is_stranger]
         if len(strangers) > self._limits.strangers:
-            longest = min(strangers, key=lambda each: each.heard_s)
-            del self._decided[longest]
-            longest.abort()
+            self._cut_off_stranger(strangers)
+
+    def _cut_off_stranger(self, strangers: list[Arrival]) -> None:
+        """The one that has said nothing for longest; those that wait for a turn are not read."""
+        longest = min(strangers, key=lambda each: (each.waits_for_turn, each.heard_s))
+        del self._decided[longest]
+        longest.abort()
 
     def _http_if_room(self) -> asyncio.Protocol | None:
         """A protocol for who has come last; None when all others are worth keeping."""

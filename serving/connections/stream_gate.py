@@ -19,7 +19,7 @@ from serving.connections.frame_heads import (
     RST_STREAM,
     HeldFrames,
 )
-from serving.connections.stream_turns import PortTurns, StreamTurns
+from serving.connections.stream_turns import Pace, PortTurns, StreamTurns
 
 HOLD_S: Final = 0.05
 """Of a turn, at most: some time more than a server that is busy takes for the calls before it. It
@@ -40,8 +40,12 @@ STREAM_FRAMES: Final = 8
 """That come with a stream: its message, its window's updates, a ping."""
 
 
-_PACE_WAIT_S: Final = 0.01
-"""Until what has come since goes on at once: a tenth of a percent of a core for a timer each."""
+FIRST_FRAMES: Final = 64
+"""Of a connection, and STREAM_FRAMES more with each call, that the pace of all strangers does not
+count: who makes a connection and calls is not kept by those who send frames without end."""
+
+_PACE_WAIT_S: Final = 0.1
+"""Until what has come since goes on at once: few timers, also of many connections."""
 
 
 class Timer(Protocol):
@@ -61,8 +65,8 @@ class GateClock(Protocol):
         """Call it then."""
 
 
-class BlockTooLong(Exception):
-    """The headers of a call do not end."""
+class BadHeaders(Exception):
+    """The headers of a call do not end, or are of a stream that no client may begin."""
 
 
 class _Turn(NamedTuple):
@@ -70,28 +74,6 @@ class _Turn(NamedTuple):
 
     turns: StreamTurns
     timer: Timer
-
-
-class _Pace:
-    """A bucket of tokens: so many a second, and a second's at once."""
-
-    def __init__(self, per_s: int, now_s: float) -> None:
-        self.per_s = per_s
-        self._left = float(per_s)
-        self._at_s = now_s
-
-    def add(self, count: int) -> None:
-        self._left = min(self._left + count, self.per_s)
-
-    def wait_s(self, now_s: float) -> float:
-        """Take one: 0, or how long until there are some, of which none is taken then."""
-        if self._left < 1:
-            self._left = min(self._left + (now_s - self._at_s) * self.per_s, self.per_s)
-            self._at_s = now_s
-            if self._left < 1:
-                return _PACE_WAIT_S
-        self._left -= 1
-        return 0.0
 
 
 class StreamGate:
@@ -107,32 +89,33 @@ class StreamGate:
         self._clock = clock
         self._go_on = go_on
         self._frames = HeldFrames()
-        self._pace = _Pace(STRANGER_FRAMES_PER_S, clock.time())
-        self._newest = 0  # of its streams
+        self._pace = Pace(STRANGER_FRAMES_PER_S, clock.time())
         self._block_bytes = 0  # of the newest headers
         self._under_way: dict[int, _Turn] = {}  # by stream, the oldest first
         self._taken_back: dict[int, _Turn] = {}
-        self._has_turn = False  # which no stream has used yet
-        self._is_queued = False
+        self._free_frames = FIRST_FRAMES
+        self._late = 0  # the newest stream whose turn was over before its answer
+        self._has_turn = False  # within `turn_came`, until a stream uses it
+        self.is_queued = False
         self._is_jammed = False
         self._pause: Timer | None = None
 
     @property
     def waits(self) -> bool:
         """Whether no more is to be read now."""
-        return self._is_queued or self._pause is not None or self._is_stuck
+        return self.is_queued or self._pause is not None or self._is_stuck
 
     @property
     def _is_stuck(self) -> bool:
         return self._is_jammed and self.is_stranger
 
     def take(self, data: bytes) -> bytes:
-        """What goes on, now that `data` has come; raises BlockTooLong."""
+        """What goes on, now that `data` has come; raises BadHeaders."""
         self._frames.take(data)
         return self.more()
 
     def more(self) -> bytes:
-        """What goes on of what has come before; raises BlockTooLong."""
+        """What goes on of what has come before; raises BadHeaders."""
         return b"" if self.waits else self._frames.passing(self._may_pass)
 
     def jammed(self, *, is_jammed: bool) -> None:
@@ -140,8 +123,8 @@ class StreamGate:
         self._is_jammed = is_jammed
         if self._is_stuck:
             self._forget_waiting()
-        elif not self.waits:
-            self._go_on()
+        elif not is_jammed:
+            self._go_on_if_open()
 
     def answered(self, streams: Iterable[int]) -> None:
         """The server has answered these, or ended them."""
@@ -149,6 +132,8 @@ class StreamGate:
             if stream in self._under_way:
                 self._doubt(is_doubtful=False)
                 self._end(self._under_way, stream)
+            elif stream == self._late:
+                self._doubt(is_doubtful=False)
 
     def showed(self, key: str) -> None:
         """The server has taken a call with a key that it knows, of this name: the oldest's turn is
@@ -156,15 +141,19 @@ class StreamGate:
         """
         if self.is_stranger:
             self.is_stranger = False
-            self._pace = _Pace(KEY_FRAMES_PER_S, self._clock.time())
+            self._pace = Pace(KEY_FRAMES_PER_S, self._clock.time())
             self._wait_for(self._port.of_key(key))
-        if self._under_way:
-            self._end(self._under_way, next(iter(self._under_way)))
+            self._go_on_if_open()  # what a stranger waits for, the holder of a key need not
+        if held := [each for each in (self._under_way, self._taken_back) if each]:
+            oldest = min(held, key=lambda each: next(iter(each)))
+            self._end(oldest, next(iter(oldest)))
 
-    def turn_came(self) -> None:
-        """The stream that waits begins."""
-        self._is_queued, self._has_turn = False, True
+    def turn_came(self) -> bool:
+        """The stream that waits begins, if it still can; whether it did."""
+        self.is_queued, self._has_turn = False, True
         self._go_on()
+        was_used, self._has_turn = not self._has_turn, False
+        return was_used
 
     def leave(self) -> None:
         """The connection is over; what it has under way keeps its turns, as the server has it."""
@@ -172,53 +161,63 @@ class StreamGate:
         if self._pause is not None:
             self._pause.cancel()
 
+    def _go_on_if_open(self) -> None:
+        if not self.waits:
+            self._go_on()
+
     def _doubt(self, *, is_doubtful: bool) -> None:
         if self.is_stranger:
             self._wait_for(self._port.doubtful if is_doubtful else self._port.strangers)
 
     def _wait_for(self, turns: StreamTurns) -> None:
         if turns is not self._turns:
-            was_queued = self._is_queued
+            was_queued = self.is_queued
             self._forget_waiting()
             self._turns = turns
             if was_queued:
                 self._go_on()
 
     def _forget_waiting(self) -> None:
-        if self._is_queued:
-            self._is_queued = False
+        if self.is_queued:
+            self.is_queued = False
             self._turns.leave(self)
 
     def _may_pass(self, kind: int, stream: int, payload_bytes: int) -> bool:
         if kind == DATA and payload_bytes >= SMALL_BYTES:
             return True
-        if kind == HEADERS and stream > self._newest:
+        if kind == HEADERS:  # trailers too, of which gRPC's clients send none
             return self._may_begin(stream, payload_bytes)
         if not self._has_pace():
             return False
         if kind == CONTINUATION:
             self._block_bytes += payload_bytes
             if self._block_bytes > BLOCK_BYTES_MAX:
-                raise BlockTooLong
+                raise BadHeaders
         elif kind == RST_STREAM and stream in self._under_way:
             self._taken_back[stream] = self._under_way.pop(stream)
             self._doubt(is_doubtful=True)
         return True
 
     def _may_begin(self, stream: int, payload_bytes: int) -> bool:
+        if stream % 2 == 0:
+            raise BadHeaders
         if not self._has_turn and not self._turns.begin(self):
-            self._is_queued = True
+            self.is_queued = True
             return False
         self._has_turn = False
-        self._newest = stream
+        for held in (self._under_way, self._taken_back):
+            self._end(held, stream)
         self._block_bytes = payload_bytes
         self._pace.add(STREAM_FRAMES)
+        self._free_frames = min(self._free_frames + STREAM_FRAMES, FIRST_FRAMES)
         timer = self._clock.call_later(HOLD_S, partial(self._hold_over, stream))
         self._under_way[stream] = _Turn(self._turns, timer)
         return True
 
     def _hold_over(self, stream: int) -> None:
         held = self._under_way if stream in self._under_way else self._taken_back
+        if held is self._under_way:
+            self._late = stream
         self._doubt(is_doubtful=True)
         self._end(held, stream)
 
@@ -229,11 +228,16 @@ class StreamGate:
             turn.turns.end()
 
     def _has_pace(self) -> bool:
-        wait_s = self._pace.wait_s(self._clock.time())
-        if wait_s:
-            self._pause = self._clock.call_later(wait_s, self._pause_over)
-        return not wait_s
+        now_s = self._clock.time()
+        if self._pace.take(now_s):
+            if self._free_frames or not self.is_stranger:
+                self._free_frames = max(0, self._free_frames - 1)
+                return True
+            if self._port.frames.take(now_s):
+                return True
+        self._pause = self._clock.call_later(_PACE_WAIT_S, self._pause_over)
+        return False
 
     def _pause_over(self) -> None:
         self._pause = None
-        self._go_on()
+        self._go_on_if_open()

@@ -25,13 +25,40 @@ RESTED_S: Final = 1.0
 more than a connection waits between two turns when a thousand want them."""
 
 
+STRANGERS_FRAMES_PER_S: Final = 10_000
+"""Of all strangers together, beside those that each connection begins with: a tenth of a core."""
+
+
+class Pace:
+    """A bucket of tokens: so many a second, and a second's at once."""
+
+    def __init__(self, per_s: int, now_s: float) -> None:
+        self._per_s = per_s
+        self._left = float(per_s)
+        self._at_s = now_s
+
+    def add(self, count: int) -> None:
+        """So many more may pass."""
+        self._left = min(self._left + count, self._per_s)
+
+    def take(self, now_s: float) -> bool:
+        """Take one; whether there was one."""
+        if self._left < 1:
+            self._left = min(self._left + (now_s - self._at_s) * self._per_s, self._per_s)
+            self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class Waiting(Protocol):
     """A connection with a call that waits."""
 
     turn_s: float  # when its last turn began, on the monotonic clock
 
-    def turn_came(self) -> None:
-        """Begin now; the turn is taken already."""
+    def turn_came(self) -> bool:
+        """Begin now; whether it did. The turn is taken already, and given back where it did not."""
 
 
 class StreamTurns:
@@ -65,7 +92,8 @@ class StreamTurns:
         while self._taken < self._turns and (self._rested or self._others):
             one = self._next()
             self._take(one)
-            one.turn_came()
+            if not one.turn_came():  # its client has gone, or it waits for something else too
+                self._taken -= 1
 
     def leave(self, one: Waiting) -> None:
         """Wait no more."""
@@ -85,10 +113,13 @@ class StreamTurns:
 
 
 class PortTurns:
-    """The turns of one port: those of strangers, of doubtful ones, and of each key."""
+    """The turns of one port: those of strangers, of doubtful ones, and of each key; and the pace of
+    all strangers' other frames together.
+    """
 
     def __init__(self, *, time_s: Callable[[], float]) -> None:
         self._time_s = time_s
+        self.frames = Pace(STRANGERS_FRAMES_PER_S, time_s())
         self.strangers = StreamTurns(STRANGER_TURNS, time_s=time_s)
         self.doubtful = StreamTurns(DOUBTFUL_TURNS, time_s=time_s)
         self._keys: dict[str, StreamTurns] = {}

@@ -142,6 +142,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         self._connections = names or NamedConnections()
         self._answers = StrangerAnswers(
             self._connections.cut_off,
+            cut_off_late=self._connections.cut_off_stranger,
             connection_max=_CONNECTION_ANSWERS_MAX,
             answers_max=_ANSWERS_MAX,
         )

@@ -102,7 +102,9 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
     ) -> None:
         self._engine = engine
         self._names = names or NamedConnections()
-        self._answers = StrangerAnswers(self._names.cut_off)
+        self._answers = StrangerAnswers(
+            self._names.cut_off, cut_off_late=self._names.cut_off_stranger
+        )
         self._readiness = readiness
         self._door = door
         self._keys = keys

@@ -31,16 +31,19 @@ class CallContext(Protocol):
 
 
 class StrangerAnswers:
-    """Those of one server; `cut_off` ends the connection of a peer."""
+    """Those of one server; `cut_off` ends the connection of a peer, and `cut_off_late` that of one
+    that takes too long: not of one that has shown a key, whose other calls would end with it.
+    """
 
     def __init__(
         self,
         cut_off: Callable[[str], None],
         *,
+        cut_off_late: Callable[[str], None],
         connection_max: int = CONNECTION_ANSWERS_MAX,
         answers_max: int = ANSWERS_MAX,
     ) -> None:
-        self._cut_off = cut_off
+        self._cut_off, self._cut_off_late = cut_off, cut_off_late
         self._connection_max = connection_max
         self._answers_max = answers_max
         self._under_way: Counter[str] = Counter()
@@ -50,7 +53,9 @@ class StrangerAnswers:
         """Write it, as `context` does, which raises for one whose connection ends."""
         peer = context.peer()
         self._make_room(peer)
-        late = asyncio.get_running_loop().call_later(ANSWER_WALL_S, partial(self._cut_off, peer))
+        late = asyncio.get_running_loop().call_later(
+            ANSWER_WALL_S, partial(self._cut_off_late, peer)
+        )
         self._under_way[peer] += 1
         self._count += 1
         try:

@@ -28,6 +28,31 @@ def test_of_too_many_without_a_key_the_one_that_was_silent_for_longest_makes_roo
     run(test())
 
 
+def test_a_port_that_strangers_fill_still_takes_who_may_have_a_key() -> None:
+    names = NamedConnections()
+    limits = PortLimits(connections=6, strangers=4, silent=2)
+
+    async def test() -> None:
+        async with a_port(limits=limits, names=names) as port:
+            known = await _in(port)
+            names.showed(_peer(port.echoes[0]), "key")
+            for _ in range(4):
+                await _in(port)
+            silent = [await port.connect() for _ in range(2)]
+            for _ in range(8):
+                newest = await _in(port)
+                names.showed(_peer(port.echoes[-1]), "key")
+                if len(names._by_peer) == limits.connections:
+                    break
+            assert await ended(*silent[0])
+            for reader, writer in (known, newest):
+                writer.write(framed(b"here"))
+                assert (await reader.readexactly(13)).endswith(b"here")
+            assert port.shared.connections <= limits.connections
+
+    run(test())
+
+
 async def _in(port: Port) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await port.connect()
     writer.write(PREFACE)

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.connections import stream_gate, stream_turns
-from serving.connections.stream_gate import BLOCK_BYTES_MAX, HOLD_S, BlockTooLong, StreamGate
+from serving.connections.gated_side import GatedSide, WatchedSide
+from serving.connections.splice import spliced
+from serving.connections.stream_gate import BLOCK_BYTES_MAX, HOLD_S, BadHeaders, StreamGate
 from serving.connections.stream_turns import (
     DOUBTFUL_TURNS,
     KEY_TURNS,
@@ -287,9 +289,119 @@ def test_headers_that_do_not_end_end_the_connection(connect: Connect) -> None:
     one.calls()
     part = frame(CONTINUATION, 1, bytes(16_000))
     one.says(part * (BLOCK_BYTES_MAX // 16_000))
-    with pytest.raises(BlockTooLong):
+    with pytest.raises(BadHeaders):
         one.says(part)
     assert len(one.heard) <= BLOCK_BYTES_MAX + 200
+
+
+@pytest.mark.parametrize("stream", [0, 2, 2**31 - 2])
+def test_a_stream_that_no_client_may_begin_ends_the_connection(
+    connect: Connect, stream: int
+) -> None:
+    one = connect()
+    with pytest.raises(BadHeaders):
+        one.says(frame(HEADERS, stream, b"h"))
+
+
+def test_streams_that_go_down_or_come_again_need_their_turns_too(connect: Connect) -> None:
+    one, other = connect(), connect()
+    for stream in (2**31 - 1, *range(201, 1, -2)):
+        one.says(frame(HEADERS, stream, b"h" * 50))
+    assert one.begun == STRANGER_TURNS
+    for _ in range(100):
+        other.says(frame(HEADERS, 1, b"h" * 50))
+    assert other.begun == 0
+
+
+def test_an_answer_ends_a_doubt_however_late_it_comes(connect: Connect, clock: Clock) -> None:
+    honest = connect()
+    honest.calls()
+    clock.pass_s(HOLD_S + 0.01)
+    honest.gate.answered([1])
+    for _ in range(60):
+        connect().calls(200, takes_back=True)
+    clock.pass_s(1.0)
+    honest.calls()
+    assert honest.begun == 2
+
+
+def test_a_call_that_the_server_has_taken_ends_its_own_turn_also_if_it_was_taken_back(
+    connect: Connect, port: PortTurns
+) -> None:
+    one = connect()
+    one.calls()
+    one.gate.showed("key")
+    one.calls(takes_back=True)
+    one.calls()
+    one.gate.showed("key")
+    assert list(one.gate._under_way) == [5]
+    assert port.of_key("key").taken == 1
+
+
+def test_all_strangers_together_have_a_pace_and_who_only_connects_does_not_wait_for_it(
+    connect: Connect, clock: Clock
+) -> None:
+    ping = frame(PING, 0, b"12345678")
+    hostile = [connect() for _ in range(50)]
+    for each in hostile:
+        each.says(ping * 5_000)
+    clock.pass_s(2.0)
+    before = sum(each.heard.count(ping) for each in hostile)
+    clock.pass_s(2.0)
+    honest = connect()
+    honest.says(ping * 4)
+    assert honest.heard.count(ping) == 4
+    per_s = (sum(each.heard.count(ping) for each in hostile) - before) / 2.0
+    assert per_s == pytest.approx(stream_turns.STRANGERS_FRAMES_PER_S, rel=0.1)
+
+
+class Socket:
+    """A client's transport, and the socket below it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_there = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str) -> "Socket":
+        assert name == "socket"
+        return self
+
+    def getsockopt(self, *asked: int) -> bytes:
+        del asked
+        return bytes([1 if self.is_there else 8])  # ESTABLISHED or CLOSE_WAIT
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def abort(self) -> None:
+        self.is_there = False
+
+
+def test_who_goes_while_it_waits_takes_no_turn_with_it(port: PortTurns, clock: Clock) -> None:
+    def came() -> tuple[GatedSide, Socket, Socket]:
+        side, client, server = GatedSide(port, clock), Socket(), Socket()
+        beyond = WatchedSide(side.gate)
+        spliced(side, beyond)
+        side.connection_made(client)  # type: ignore[arg-type]
+        beyond.connection_made(server)  # type: ignore[arg-type]
+        side.data_received(PREFACE + frame(HEADERS, 1, b"h" * 50))
+        return side, client, server
+
+    waiting = [came() for _ in range(40)]
+    assert sum(bool(server.written.count(b"h" * 50)) for *_, server in waiting) == STRANGER_TURNS
+    for _, client, _ in waiting:
+        client.is_there = False  # which nobody sees who does not read
+    clock.pass_s(2 * HOLD_S)
+    assert port.strangers.taken == port.doubtful.taken == 0
+    _, _, server = came()
+    assert server.written.count(b"h" * 50) == 1
 
 
 @given(
@@ -298,6 +410,7 @@ def test_headers_that_do_not_end_end_the_connection(connect: Connect) -> None:
             [
                 frame(HEADERS, 1, b"h" * 50),
                 frame(HEADERS, 2**20 + 1, b"h" * 50),
+                frame(HEADERS, 3, b"h" * 50),
                 frame(DATA, 1, bytes(2_000)),
                 frame(DATA, 1, b"d"),
                 frame(PING, 0, b"12345678"),
@@ -328,9 +441,3 @@ def test_no_byte_is_lost_or_goes_before_another_and_no_turn_stays(
     assert one.heard == PREFACE + data
     assert port.strangers.taken == port.doubtful.taken == 0
     assert all(each.begun == 3 for each in others)
-
-
-def test_a_thousand_connections_wait_less_than_a_rest_for_a_second_turn() -> None:
-    """So that who begins one call after the other is never taken for one that rested."""
-    taken_s = 0.00035  # of a call, by gRPC's server for Python
-    assert 1_000 * taken_s < stream_turns.RESTED_S

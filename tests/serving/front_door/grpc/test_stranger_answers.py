@@ -30,7 +30,7 @@ def test_who_does_not_take_an_answer_in_time_is_cut_off(monkeypatch: pytest.Monk
     cut: list[str] = []
 
     async def main() -> None:
-        answers = StrangerAnswers(cut.append)
+        answers = StrangerAnswers(cut.append, cut_off_late=cut.append)
         slow, prompt = Context("slow"), Context("prompt")
         prompt.taken.set()
         assert AnsweredContext(prompt, answers).method == "Check"
@@ -47,7 +47,9 @@ def test_of_too_many_the_connection_with_most_goes_and_one_with_too_many_at_once
     cut: list[str] = []
 
     async def main() -> None:
-        answers = StrangerAnswers(cut.append, connection_max=3, answers_max=4)
+        answers = StrangerAnswers(
+            cut.append, cut_off_late=cut.append, connection_max=3, answers_max=4
+        )
 
         async def stuck(peer: str) -> None:
             tasks.append(asyncio.create_task(answers.write(Context(peer), b"")))
