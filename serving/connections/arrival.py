@@ -7,7 +7,7 @@ nothing, or does not end the head of a first request, is not waited for.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from serving.connections.first_bytes import Speech, speech_of
 from serving.connections.gated_side import GatedSide
@@ -74,6 +74,9 @@ class Arrival(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first bytes, and not for ever."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own is no subclass
+        if transport.get_extra_info("sslcontext") is not None:
+            # What is not read waits decrypted, and not only with its sender.
+            cast("Any", transport).set_read_buffer_limits(high=_STRANGER_BYTES)
         self._books.came(self)
         self._waiting = asyncio.get_running_loop().call_later(self._head_wait_s, self.abort)
 

@@ -179,7 +179,9 @@ def _admit_prompt_logprobs(ticket: Ticket, prompt: Any, sampling_params: Any, en
     others = sampling_params.prompt_logprobs
     if others < 0:
         others = engine.model_config.get_vocab_size()
-    ticket.prompt_logprobs += sampling_params.n * prompt_tokens_of(prompt) * (1 + others)
+    # Text that vLLM has not rendered yet, as gRPC may bring it, has a token per letter at most.
+    tokens = len(prompt) if isinstance(prompt, str) else prompt_tokens_of(prompt)
+    ticket.prompt_logprobs += sampling_params.n * tokens * (1 + others)
     if ticket.prompt_logprobs > PROMPT_LOGPROBS_MAX:
         raise TooManyPromptLogprobs(ticket.prompt_logprobs, PROMPT_LOGPROBS_MAX)
 

@@ -11,7 +11,7 @@ export class CallFailed extends Error {
 
   /** What was asked may be done, or may be yet; the same call with the same key says which. */
   get isUnknown(): boolean {
-    return this.reason === "OUTCOME_UNKNOWN";
+    return this.reason === "OUTCOME_UNKNOWN" || this.reason === NO_ANSWER;
   }
 
   /** The key was missing or wrong. */
@@ -22,6 +22,8 @@ export class CallFailed extends Error {
 
 const GOODBYE_MS = 10_000; // a server that has not answered by then is taken for one that does not
 
+const NO_ANSWER = "NO_ANSWER"; // the way to the server ended; nothing is known of the server's side
+const TRY_MS = 10_000; // the server answers within 2 s, with an outcome or without
 const OUTCOME_MS = 120_000; // a call without an outcome for so long is told as that
 const ASK_AGAIN_MS = 500;
 
@@ -61,12 +63,14 @@ async function post<T>(path: string, body: Json | null, key: string | null, acti
   if (key !== null) headers["Authorization"] = `Bearer ${key}`;
   if (action !== null) headers["Idempotency-Key"] = action;
   let response: Response;
+  let text: string;
   try {
-    response = await fetch(path, body === null ? { method: "DELETE", headers, signal: AbortSignal.timeout(GOODBYE_MS) } : { method: "POST", headers, body: JSON.stringify(body) });
+    const signal = AbortSignal.timeout(body === null ? GOODBYE_MS : TRY_MS);
+    response = await fetch(path, body === null ? { method: "DELETE", headers, signal } : { method: "POST", headers, signal, body: JSON.stringify(body) });
+    text = await response.text();
   } catch {
-    throw new CallFailed("unavailable", "the server cannot be reached");
+    throw new CallFailed("unavailable", "the server cannot be reached", NO_ANSWER);
   }
-  const text = await response.text();
   if (response.ok) return (text ? JSON.parse(text) : {}) as T;
   throw failure(response.status, text);
 }
