@@ -365,7 +365,7 @@ class ControlClient:
         if code is grpc.StatusCode.UNIMPLEMENTED:
             words = "it does not know this call; is it an older server?"
             return RefusedByServer(f"control service at {self._address}: {words}")
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and not _is_the_server_s(error):
             words = f"no answer within {self._timeout_s:g} s"
         elif code is grpc.StatusCode.UNAVAILABLE and not _is_the_server_s(error):
             words = "nobody answers; is `ultraserve serve` running there?"

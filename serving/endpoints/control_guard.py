@@ -10,7 +10,7 @@ something is told in the log, with whose key asked for it and how it ended.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -49,6 +49,9 @@ not for ever."""
 
 LOOK_WALL_S_MAX: Final = 1.8
 """Of a call that changes nothing; what 2 s leave for the way there and back."""
+
+_MOMENT_S: Final = 0.1
+"""What a look has left when the engine's time is over, however late the loop is."""
 
 STREAM_WALL_S_MAX: Final = 3_600.0
 """Of a stream; whoever wants more begins another where it ended."""
@@ -171,7 +174,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
 
     def _unary(self, handler: MethodHandler) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
-            async with _Ending(context), asyncio.timeout(self._limits.look_wall_s_max):
+            async with _Ending(context), _timeout(self._limits.look_wall_s_max):
                 with self._calls:
                     response = await handler.unary_unary(_message_of(raw, handler), context)
                     return handler.response_serializer(response)
@@ -271,6 +274,25 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(
             call, response_serializer=handler.response_serializer
         )
+
+
+@asynccontextmanager
+async def _timeout(wall_s: float) -> AsyncIterator[None]:
+    """As asyncio.timeout, but whoever has waited in vain has a moment left to say so.
+
+    On a loop that is late by more than that moment all times are over at once, and a look that was
+    to show what is known would show nothing.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as time:
+        at_s = loop.time() + wall_s
+        last = loop.call_later(
+            wall_s - _MOMENT_S, lambda: time.reschedule(max(at_s, loop.time() + _MOMENT_S))
+        )
+        try:
+            yield
+        finally:
+            last.cancel()
 
 
 class _Ending:

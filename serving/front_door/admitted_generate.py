@@ -25,13 +25,18 @@ from serving.front_door.door import Door
 from serving.front_door.grammar_limits import GrammarLimits
 from serving.front_door.ticket import Ticket
 from serving.plugin.beam_searches import declare_beams, is_declared, prompt_tokens_of
-from serving.plugin.refused_request import RefusedRequest
+from serving.plugin.refused_request import RefusedRequest, TooManyPromptLogprobs
 from serving.plugin.request_watch import RequestWatch
 
 current_ticket: ContextVar[Ticket | None] = ContextVar("ultraserve_ticket", default=None)
 """The ticket of the request that this task, and those that it starts, works for."""
 
 _generation: ContextVar["_Generation | None"] = ContextVar("ultraserve_generation", default=None)
+
+PROMPT_LOGPROBS_MAX: Final = 2**13
+"""Of the prompts of one request with a key; without keys nobody waits for somebody else's. vLLM
+makes an object and text of each in the server's loop, 20 us each: 84,000 stood all others still for
+1.5 s and more. As many as a prompt of 4,096 tokens has with one alternative at each."""
 
 _MARK: Final = "goes_by_the_door"
 
@@ -134,6 +139,8 @@ def _declared(admitted: _Generate, engine: Any, door: Door) -> _Generate:
         ticket = current_ticket.get()
         if sampling_params.structured_outputs is not None:
             _admit_grammar(door, grammars, ticket, sampling_params.structured_outputs)
+        if ticket is not None and sampling_params.prompt_logprobs is not None:
+            _admit_prompt_logprobs(ticket, prompt, sampling_params, engine)
         if not is_declared():
             _declare(_counted(prompt, sampling_params, context_tokens))
         return admitted(prompt, sampling_params, request_id, **kwargs)
@@ -163,6 +170,18 @@ def _admit_grammar(
             ticket.refusal = refused
             door.count_refusal(refused, ticket.work.work_class)
         raise RefusedRequest(refused) from None
+
+
+def _admit_prompt_logprobs(ticket: Ticket, prompt: Any, sampling_params: Any, engine: Any) -> None:
+    """Raise TooManyPromptLogprobs where a key's request asks for more than are made at once."""
+    if ticket.work.client.name == Client().name:
+        return
+    others = sampling_params.prompt_logprobs
+    if others < 0:
+        others = engine.model_config.get_vocab_size()
+    ticket.prompt_logprobs += sampling_params.n * prompt_tokens_of(prompt) * (1 + others)
+    if ticket.prompt_logprobs > PROMPT_LOGPROBS_MAX:
+        raise TooManyPromptLogprobs(ticket.prompt_logprobs, PROMPT_LOGPROBS_MAX)
 
 
 def _counted(prompt: Any, sampling_params: Any, context_tokens: int) -> Counted:

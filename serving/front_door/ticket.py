@@ -37,10 +37,20 @@ class Ticket:
     as finished, aborted when its task was cancelled, or failed with any other exception.
 
     `rate` is what was left of its key's limits when it entered. `refusal` is why the engine was not
-    asked for what it turned out to want; None: it was.
+    asked for what it turned out to want; None: it was. `prompt_logprobs` are those that its prompts
+    have asked for so far.
     """
 
-    __slots__ = ("_cut", "_keeper", "_refused", "_turn", "entry", "rate", "refusal")
+    __slots__ = (
+        "_cut",
+        "_keeper",
+        "_refused",
+        "_turn",
+        "entry",
+        "prompt_logprobs",
+        "rate",
+        "refusal",
+    )
 
     def __init__(self, entry: Entry, rate: RateState, keeper: Keeper) -> None:
         self.entry = entry
@@ -50,6 +60,7 @@ class Ticket:
         self._refused: Refused | None = None
         self._cut: Outcome | None = None
         self.refusal: Refused | None = None
+        self.prompt_logprobs = 0
 
     @property
     def work(self) -> Work:

@@ -34,3 +34,15 @@ class GrammarTooHeavy(VLLMValidationError, ValueError):
             f"not {weight:,}"
         )
         VLLMValidationError.__init__(self, words, parameter="structured_outputs")
+
+
+class TooManyPromptLogprobs(VLLMValidationError, ValueError):
+    """A request's prompts are not answered with that many logprobs; vLLM answers with 400."""
+
+    def __init__(self, wanted: int, wanted_max: int) -> None:
+        words = (
+            "prompt_logprobs: expected at most "
+            f"{wanted_max:,} logprobs of a request's prompts (tokens times prompt_logprobs + 1), "
+            f"not {wanted:,}"
+        )
+        VLLMValidationError.__init__(self, words, parameter="prompt_logprobs")

@@ -1,8 +1,10 @@
 """Who gets into the control port, over real channels, and what does not get in."""
 
+import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -359,6 +361,21 @@ def test_a_call_does_not_outlast_its_time(engine: SmallEngine) -> None:
     assert told.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert info.reason == "TIME_LIMIT"
     assert engine.waiting == 0
+
+
+def test_who_has_waited_in_vain_can_still_say_so_on_a_loop_that_is_late() -> None:
+    async def look() -> str:
+        async with control_guard._timeout(0.3):
+            await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.15)
+            return "what is known"
+
+    async def use() -> None:
+        looking = asyncio.create_task(look())
+        await asyncio.sleep(0)
+        time.sleep(0.6)  # the loop stands still
+        assert await looking == "what is known"
+
+    asyncio.run(use())
 
 
 @pytest.fixture(scope="module")
