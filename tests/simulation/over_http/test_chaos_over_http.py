@@ -57,8 +57,11 @@ def run(
         assert calm == expected, "text depends on the partition"
         clients = Clients(machine.url, questions, expected, count=size.clients, seed=seed)
         trouble = Trouble(machine, clients, calm=len(calm))
-        with clients:
-            trouble.go_through(plan_strikes(seed, intensity))
+        try:
+            with clients:
+                trouble.go_through(plan_strikes(seed, intensity))
+        finally:
+            (scratch / "server.log").write_text(machine.server.log())
         print("\n".join(report_lines(size, seed, trouble.figures, clients.tally, machine)))
     return trouble
 

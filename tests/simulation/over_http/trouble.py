@@ -247,7 +247,7 @@ class Trouble:
         state = client.day_night()
         self._before_lease = set(self._machine.chips())
         group = state.groups[int(strike.chip_share * len(state.groups))]
-        report = client.drain(group.chips, grace_s=0.05)
+        report = client.lend(group.chips, grace_s=0.05)
         lease = report.lease or self._wait_for_lease(group.chips)
         self._lease, self._strikes_in_lease = lease.number, 0
         self.figures.leases += 1
@@ -317,8 +317,12 @@ class Trouble:
         end_s = time.monotonic() + timeout_s
         while not condition():
             self._clients.check()
-            assert time.monotonic() < end_s, f"{what}\n{self._machine.server.log()[-3000:]}"
+            assert time.monotonic() < end_s, self._stuck(what)
             time.sleep(0.2)  # polls another process
+
+    def _stuck(self, what: str) -> str:
+        """What is known where something does not come."""
+        return f"{what}\n{self._state().leases}\n{self._machine.server.log()[-3000:]}"
 
     def _lease_now(self, number: int) -> LeaseState:
         return next(each for each in self._state().leases if each.number == number)
