@@ -204,9 +204,11 @@ def test_for_one_watcher_of_health_too_many_the_oldest_ends(
     async def check(at: GrpcDoor) -> None:
         stub = health_pb2_grpc.HealthStub(at.channel)
         asked = health_pb2.HealthCheckRequest(service=READY)
-        oldest, *held = [stub.Watch(asked) for _ in range(4)]
-        for watch in (oldest, *held):
-            assert (await watch.read()).status == SERVING
+        watches = []
+        for _ in range(4):  # calls that are begun together come in any order
+            watches.append(stub.Watch(asked))
+            assert (await watches[-1].read()).status == SERVING
+        oldest, *held = watches
         crowded = await failure(oldest)
 
         assert (crowded.code, crowded.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "WATCHERS")
