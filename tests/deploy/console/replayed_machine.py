@@ -145,11 +145,18 @@ class KeptCalls:
         return not method.startswith(("Get", "Describe"))
 
     async def call(
-        self, method: str, body: bytes, *, key: str | None, wall_s: float | None = None
+        self,
+        method: str,
+        body: bytes,
+        *,
+        key: str | None,
+        action: str | None = None,
+        wall_s: float | None = None,
     ) -> CallAnswer:
         del wall_s
         if key != KEY:
             return failed("unauthenticated", "expected the control service's key")
+        assert action or not self.changes(method), "a change has an idempotency key"
         self.asked.append((method, json.loads(body), key))
         return answered(b'{"report": {"survivable": true, "reason": "as it was foreseen"}}')
 
