@@ -1,4 +1,4 @@
-"""A budget that fills with time: what a key may still ask for, of its limit of a minute."""
+"""A budget that fills with time: what may still be taken of a limit of a minute, or less."""
 
 import math
 from dataclasses import dataclass
@@ -9,26 +9,27 @@ MINUTE_S: Final = 60.0
 
 @dataclass(slots=True)
 class RateBudget:
-    """A bucket that holds a minute's limit and fills at the limit's rate; it begins full.
+    """A bucket that holds the limit of `period_s` and fills at the limit's rate; it begins full.
 
-    In any `t` seconds at most `limit * (1 + t / 60)` is taken, less what was given back. What turns
-    out to have been more than was asked for is taken all the same, and the bucket may then be in
-    debt until time has paid it.
+    In any `t` seconds at most `limit * (1 + t / period_s)` is taken, less what was given back. What
+    turns out to have been more than was asked for is taken all the same, and the bucket may then be
+    in debt until time has paid it.
     """
 
     limit: int
     level: float
     at_s: float
+    period_s: float = MINUTE_S
 
     @classmethod
-    def full(cls, limit: int, now_s: float) -> "RateBudget":
+    def full(cls, limit: int, now_s: float, *, period_s: float = MINUTE_S) -> "RateBudget":
         """A bucket of which nothing was taken."""
-        return cls(limit=limit, level=float(limit), at_s=now_s)
+        return cls(limit=limit, level=float(limit), at_s=now_s, period_s=period_s)
 
     def left(self, now_s: float) -> float:
         """What is in it now; less than 0 in debt."""
         if now_s > self.at_s:
-            filled = self.level + (now_s - self.at_s) * self.limit / MINUTE_S
+            filled = self.level + (now_s - self.at_s) * self.limit / self.period_s
             self.level = min(float(self.limit), filled)
             self.at_s = now_s
         return self.level
@@ -38,11 +39,11 @@ class RateBudget:
         if amount > self.limit:
             return math.inf
         short = amount - self.left(now_s)
-        return max(0.0, short * MINUTE_S / self.limit)
+        return max(0.0, short * self.period_s / self.limit)
 
     def full_in_s(self, now_s: float) -> float:
         """Seconds until it is full again."""
-        return (self.limit - self.left(now_s)) * MINUTE_S / self.limit
+        return (self.limit - self.left(now_s)) * self.period_s / self.limit
 
     def take(self, amount: int, now_s: float) -> None:
         """Take `amount`, also into debt; less than 0 gives back, at most until it is full."""

@@ -222,18 +222,19 @@ class SharedPort:
         if self._silent:
             self._cut_off_longest_silent()
             return True
-        strangers = [each for each in self._decided if each.is_stranger]
-        if strangers:
-            self._cut_off_stranger(strangers)
+        if strangers := self._strangers():
+            self._cut_off_one(strangers)
         return bool(strangers)
 
     def _make_room_for_stranger(self) -> None:
         """Cut off one of them where there are too many."""
-        strangers = [each for each in self._decided if each.is_stranger]
-        if len(strangers) > self._limits.strangers:
-            self._cut_off_stranger(strangers)
+        if len(strangers := self._strangers()) > self._limits.strangers:
+            self._cut_off_one(strangers)
 
-    def _cut_off_stranger(self, strangers: list[Arrival]) -> None:
+    def _strangers(self) -> list[Arrival]:
+        return [each for each in self._decided if each.is_stranger]
+
+    def _cut_off_one(self, strangers: list[Arrival]) -> None:
         """The one that has said nothing for longest; those that wait for a turn are not read."""
         longest = min(strangers, key=lambda each: (each.waits_for_turn, each.heard_s))
         del self._decided[longest]

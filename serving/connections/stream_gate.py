@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from serving.admission.rate_budget import RateBudget
 from serving.connections.frame_heads import (
     CONTINUATION,
     DATA,
@@ -19,7 +20,7 @@ from serving.connections.frame_heads import (
     RST_STREAM,
     HeldFrames,
 )
-from serving.connections.stream_turns import Pace, PortTurns, StreamTurns
+from serving.connections.stream_turns import PortTurns, StreamTurns
 
 HOLD_S: Final = 0.05
 """Of a turn, at most: some time more than a server that is busy takes for the calls before it. It
@@ -38,7 +39,6 @@ KEY_FRAMES_PER_S: Final = 10_000
 
 STREAM_FRAMES: Final = 8
 """That come with a stream: its message, its window's updates, a ping."""
-
 
 FIRST_FRAMES: Final = 64
 """Of a connection, and STREAM_FRAMES more with each call, that the pace of all strangers does not
@@ -89,7 +89,7 @@ class StreamGate:
         self._clock = clock
         self._go_on = go_on
         self._frames = HeldFrames()
-        self._pace = Pace(STRANGER_FRAMES_PER_S, clock.time())
+        self._pace = RateBudget.full(STRANGER_FRAMES_PER_S, clock.time(), period_s=1.0)
         self._block_bytes = 0  # of the newest headers
         self._under_way: dict[int, _Turn] = {}  # by stream, the oldest first
         self._taken_back: dict[int, _Turn] = {}
@@ -141,7 +141,7 @@ class StreamGate:
         """
         if self.is_stranger:
             self.is_stranger = False
-            self._pace = Pace(KEY_FRAMES_PER_S, self._clock.time())
+            self._pace = RateBudget.full(KEY_FRAMES_PER_S, self._clock.time(), period_s=1.0)
             self._wait_for(self._port.of_key(key))
             self._go_on_if_open()  # what a stranger waits for, the holder of a key need not
         if held := [each for each in (self._under_way, self._taken_back) if each]:
@@ -208,7 +208,7 @@ class StreamGate:
         for held in (self._under_way, self._taken_back):
             self._end(held, stream)
         self._block_bytes = payload_bytes
-        self._pace.add(STREAM_FRAMES)
+        self._pace.take(-STREAM_FRAMES, self._clock.time())
         self._free_frames = min(self._free_frames + STREAM_FRAMES, FIRST_FRAMES)
         timer = self._clock.call_later(HOLD_S, partial(self._hold_over, stream))
         self._under_way[stream] = _Turn(self._turns, timer)
@@ -229,14 +229,15 @@ class StreamGate:
 
     def _has_pace(self) -> bool:
         now_s = self._clock.time()
-        if self._pace.take(now_s):
-            if self._free_frames or not self.is_stranger:
-                self._free_frames = max(0, self._free_frames - 1)
-                return True
-            if self._port.frames.take(now_s):
-                return True
-        self._pause = self._clock.call_later(_PACE_WAIT_S, self._pause_over)
-        return False
+        is_free = self._free_frames > 0 or not self.is_stranger
+        budgets = (self._pace,) if is_free else (self._pace, self._port.frames)
+        if any(budget.left(now_s) < 1 for budget in budgets):
+            self._pause = self._clock.call_later(_PACE_WAIT_S, self._pause_over)
+            return False
+        for budget in budgets:
+            budget.take(1, now_s)
+        self._free_frames = max(0, self._free_frames - 1)
+        return True
 
     def _pause_over(self) -> None:
         self._pause = None

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from serving.admission.rate_budget import RateBudget
+
 STRANGER_TURNS: Final = 16
 """At a time, of all connections that have shown no key: what keeps Python busy, and what another
 one's call waits for, 16 times 0.35 ms."""
@@ -24,32 +26,8 @@ RESTED_S: Final = 1.0
 """Who has had no turn for so long is next. Less than the time between two checks of health, and
 more than a connection waits between two turns when a thousand want them."""
 
-
 STRANGERS_FRAMES_PER_S: Final = 10_000
 """Of all strangers together, beside those that each connection begins with: a tenth of a core."""
-
-
-class Pace:
-    """A bucket of tokens: so many a second, and a second's at once."""
-
-    def __init__(self, per_s: int, now_s: float) -> None:
-        self._per_s = per_s
-        self._left = float(per_s)
-        self._at_s = now_s
-
-    def add(self, count: int) -> None:
-        """So many more may pass."""
-        self._left = min(self._left + count, self._per_s)
-
-    def take(self, now_s: float) -> bool:
-        """Take one; whether there was one."""
-        if self._left < 1:
-            self._left = min(self._left + (now_s - self._at_s) * self._per_s, self._per_s)
-            self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class Waiting(Protocol):
@@ -119,7 +97,7 @@ class PortTurns:
 
     def __init__(self, *, time_s: Callable[[], float]) -> None:
         self._time_s = time_s
-        self.frames = Pace(STRANGERS_FRAMES_PER_S, time_s())
+        self.frames = RateBudget.full(STRANGERS_FRAMES_PER_S, time_s(), period_s=1.0)
         self.strangers = StreamTurns(STRANGER_TURNS, time_s=time_s)
         self.doubtful = StreamTurns(DOUBTFUL_TURNS, time_s=time_s)
         self._keys: dict[str, StreamTurns] = {}

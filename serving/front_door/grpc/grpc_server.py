@@ -7,8 +7,6 @@ port is ours, with a gate at which calls wait for their turn, and TLS ends there
 """
 
 import logging
-import os
-from contextlib import ExitStack
 from typing import Any, Final
 
 import grpc
@@ -17,15 +15,10 @@ from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from smg_grpc_proto import vllm_engine_pb2_grpc  # type: ignore[import-untyped]
 
-from serving.access.free_port import check_port
 from serving.access.key_ring import KeyRing
-from serving.access.renewed_context import RenewedContext
-from serving.connections.first_bytes import Speech
-from serving.connections.grpc_socket import GrpcSocket
+from serving.connections.grpc_port import GrpcPort, PortAddress
 from serving.connections.named_connections import NamedConnections
-from serving.connections.private_socket import private_socket
-from serving.connections.shared_port import PortLimits, SharedPort
-from serving.errors import PortInUse
+from serving.connections.shared_port import PortLimits
 from serving.front_door.door import Door
 from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.front_door.grpc.connection_options import HANDSHAKE_WALL_S, connection_options
@@ -78,12 +71,10 @@ class EngineGrpcServer:
         ingress: IngressAccount | None = None,
     ) -> None:
         assert settings.grpc_port is not None
-        self._host, self._port = settings.grpc_host, settings.grpc_port
-        self._tls = settings.tls
         limits = call_limits(engine, settings)
         self._health = GrpcHealth(readiness)
         inside = settings.limits.queue_requests + settings.limits.batch_queue_requests
-        self._names = NamedConnections()
+        names = NamedConnections()
         guard = GrpcGuard(
             engine,
             door=door,
@@ -91,7 +82,7 @@ class EngineGrpcServer:
             limits=limits,
             readiness=readiness,
             ingress=ingress,
-            names=self._names,
+            names=names,
         )
         self._server = grpc.aio.server(
             interceptors=[guard],
@@ -99,8 +90,13 @@ class EngineGrpcServer:
             # Who is refused by the door is told why; this is for calls that never say anything.
             maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX + STRANGER_CALLS_MAX,
         )
-        self._shared: SharedPort | None = None
-        self._held = ExitStack()
+        self._address = PortAddress(
+            name=_NAME, host=settings.grpc_host, port=settings.grpc_port, field="grpc_port"
+        )
+        self._is_plain = settings.tls is None
+        self._port = GrpcPort(
+            self._server, self._address, names=names, tls=settings.tls, limits=PORT_LIMITS
+        )
         # Its import reaches into vLLM's command line and logging: not where no such door is.
         from serving.front_door.grpc.engine_servicer import EngineServicer
 
@@ -116,40 +112,17 @@ class EngineGrpcServer:
 
     async def start(self) -> None:
         """Listen."""
-        tls = None
-        if self._tls is not None:
-            tls = RenewedContext(self._tls, protocols=(Speech.HTTP_2,), port=_NAME)
-        path = self._held.enter_context(private_socket(os.environ))
-        self._shared = SharedPort(
-            name=_NAME,
-            http=None,
-            grpc_socket=GrpcSocket(path, self._names),
-            tls=tls,
-            limits=PORT_LIMITS,
-        )
-        try:
-            self._shared.listen(self._host, self._port)
-        except OSError as error:
-            self._held.close()
-            check_port(self._host, self._port, field="grpc_port")
-            raise PortInUse(self._host, self._port, field="grpc_port") from error
-        self._server.add_insecure_port(f"unix:{path}")
-        await self._server.start()
-        await self._shared.start()
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        kind = "plain text" if self._tls is None else "TLS"
-        logger.info("%s on %s:%d (%s)", READY, host, self._port, kind)
+        await self._port.start()
+        host, port = self._address.host, self._address.port
+        shown = f"[{host}]" if ":" in host else host
+        kind = "plain text" if self._is_plain else "TLS"
+        logger.info("%s on %s:%d (%s)", READY, shown, port, kind)
 
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
         """End: health says so at once, calls have `grace_s`; idempotent."""
-        if self._shared is not None:
-            await self._shared.close()
+        await self._port.close()
         await self._health.stop()
-        await self._server.stop(grace_s)
-        if self._shared is not None:
-            await self._shared.ended()
-            await self._shared.stop()
-        self._held.close()
+        await self._port.stop(grace_s)
 
 
 def server_options(limits: CallLimits, *, streams_max: int) -> list[tuple[str, int]]:

@@ -158,13 +158,20 @@ def test_no_cache_is_reset_in_a_hold() -> None:
     assert machine.scheduler.reset_prefix_cache()
 
 
-def test_requests_that_leave_a_rank_are_named_with_the_rank_that_they_left() -> None:
+FOUR = ("one", "two", "three", "four")
+
+
+def four_on_two_ranks() -> tuple[Machine, set[str]]:
+    """A machine that has begun four requests, and those of its first rank."""
     machine = Machine(2)
-    names = ("one", "two", "three", "four")
-    for name in names:
+    for name in FOUR:
         machine.scheduler.add_request(long_arrival(name).request())
     machine.step()
-    left = {name for name in names if rank_of(machine, name) == 0}
+    return machine, {name for name in FOUR if rank_of(machine, name) == 0}
+
+
+def test_requests_that_leave_a_rank_are_named_with_the_rank_that_they_left() -> None:
+    machine, left = four_on_two_ranks()
     machine.step(lost=(0,))
     output = machine.step()
 
@@ -175,16 +182,11 @@ def test_requests_that_leave_a_rank_are_named_with_the_rank_that_they_left() -> 
 
     machine.step(lost=(0, 1), up=(False, False))
     output = machine.scheduler.schedule()
-    assert {each.name for each in output.moved if each.failed} == set(names)
+    assert {each.name for each in output.moved if each.failed} == set(FOUR)
 
 
 def test_a_request_that_waits_for_a_rank_is_named_when_its_fate_is_known() -> None:
-    machine = Machine(2)
-    names = ("one", "two", "three", "four")
-    for name in names:
-        machine.scheduler.add_request(long_arrival(name).request())
-    machine.step()
-    left = {name for name in names if rank_of(machine, name) == 0}
+    machine, left = four_on_two_ranks()
     machine.step(lost=(0,), up=(False, True), closed_ranks=(1,))
     output = machine.step(closed_ranks=(1,))
     assert (output.moved, output.moved_requests, output.failed_requests) == ((), 0, 0)
@@ -192,9 +194,9 @@ def test_a_request_that_waits_for_a_rank_is_named_when_its_fate_is_known() -> No
     machine.step(lost=(1,), up=(False, False))
     output = machine.scheduler.schedule()
     assert {(each.rank, each.name, each.failed) for each in output.moved} == {
-        (0 if name in left else 1, name, True) for name in names
+        (0 if name in left else 1, name, True) for name in FOUR
     }
-    assert (output.moved_requests, output.failed_requests) == (0, len(names))
+    assert (output.moved_requests, output.failed_requests) == (0, len(FOUR))
 
 
 def test_a_request_that_has_waited_for_a_rank_and_got_one_is_named_as_moved() -> None:
