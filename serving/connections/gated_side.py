@@ -9,8 +9,8 @@ from typing import Final
 
 from serving.connections.frame_heads import SeenFrames
 from serving.connections.splice import SplicedSide
-from serving.connections.stream_gate import BadHeaders, GateClock, StreamGate
-from serving.connections.stream_turns import PortTurns
+from serving.connections.stream_gate import BadHeaders, StreamGate
+from serving.connections.stream_turns import GateClock, PortTurns
 
 _ESTABLISHED: Final = 1
 """tcpi_state of tcp_info (linux/tcp.h), its first byte: TCP_ESTABLISHED of net/tcp_states.h."""

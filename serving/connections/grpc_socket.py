@@ -1,7 +1,6 @@
 """The way from a port to the gRPC server behind it: a connection for each client's, with a gate."""
 
 import asyncio
-import time
 from pathlib import Path
 
 from serving.connections.gated_side import GatedSide, WatchedSide
@@ -12,12 +11,15 @@ from serving.connections.stream_turns import PortTurns
 
 
 class GrpcSocket:
-    """The server that listens at `path`, which says in `names` what it learns of who calls."""
+    """The server that listens at `path`, which says in `names` what it learns of who calls.
+
+    Made in the loop that it connects in.
+    """
 
     def __init__(self, path: Path, names: NamedConnections | None = None) -> None:
         self._path = path
         self._names = names or NamedConnections()
-        self._turns = PortTurns(time_s=time.monotonic)
+        self._turns = PortTurns(asyncio.get_running_loop())
 
     async def connect(self, client: asyncio.Transport) -> GatedSide:
         """The client's side of a new connection to the server; raises OSError."""

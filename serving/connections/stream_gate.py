@@ -10,7 +10,7 @@ further, so nobody is refused.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from serving.admission.rate_budget import RateBudget
 from serving.connections.frame_heads import (
@@ -20,7 +20,7 @@ from serving.connections.frame_heads import (
     RST_STREAM,
     HeldFrames,
 )
-from serving.connections.stream_turns import PortTurns, StreamTurns
+from serving.connections.stream_turns import GateClock, PortTurns, StreamTurns, Timer
 
 HOLD_S: Final = 0.05
 """Of a turn, at most: some time more than a server that is busy takes for the calls before it. It
@@ -46,23 +46,6 @@ count: who makes a connection and calls is not kept by those who send frames wit
 
 _PACE_WAIT_S: Final = 0.1
 """Until what has come since goes on at once: few timers, also of many connections."""
-
-
-class Timer(Protocol):
-    """What is to happen later."""
-
-    def cancel(self) -> None:
-        """It is not."""
-
-
-class GateClock(Protocol):
-    """An event loop's time."""
-
-    def time(self) -> float:
-        """Seconds, which never go back."""
-
-    def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
-        """Call it then."""
 
 
 class BadHeaders(Exception):

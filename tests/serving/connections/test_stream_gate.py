@@ -16,6 +16,8 @@ from serving.connections.stream_turns import (
     DOUBTFUL_TURNS,
     KEY_TURNS,
     STRANGER_TURNS,
+    STRANGERS_CALLS,
+    STRANGERS_CALLS_PERIOD_S,
     PortTurns,
 )
 from tests.serving.connections.http2_frames import (
@@ -29,6 +31,9 @@ from tests.serving.connections.http2_frames import (
     frame,
     pieces,
 )
+
+
+CALL_S = STRANGERS_CALLS_PERIOD_S / STRANGERS_CALLS
 
 
 class Timer:
@@ -100,7 +105,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def port(clock: Clock) -> PortTurns:
-    return PortTurns(time_s=clock.time)
+    return PortTurns(clock)
 
 
 @pytest.fixture
@@ -271,9 +276,53 @@ def test_frames_that_mean_little_have_a_pace_and_a_clients_own_are_far_from_it(
 
     other = connect()
     for stream in range(1, 4_001, 2):  # calls as fast as they can be, each with six frames more
-        other.says(frame(HEADERS, stream, b"h") + frame(DATA, stream, b"d") + ping * 5)
+        other.says(frame(HEADERS, stream, b"h") + frame(DATA, stream, b"d") + ping * 7)
         other.gate.answered([stream])
         assert not other.gate.waits
+        clock.pass_s(CALL_S)
+
+
+def answer_at_once(connections: list[Connection], clock: Clock, seconds: float) -> None:
+    """Let time pass in which all call, as often as they may, and are answered in no time."""
+    until_s = clock.now_s + seconds
+    while clock.now_s < until_s:
+        for each in connections:
+            each.gate.answered(range(1, 2 * each.begun, 2))
+            if not each.gate.waits:
+                each.calls(20)
+        clock.pass_s(0.01)
+
+
+def test_strangers_calls_that_are_answered_at_once_have_a_pace(
+    connect: Connect, clock: Clock
+) -> None:
+    hostile = [connect() for _ in range(40)]
+    answer_at_once(hostile, clock, 1.0)  # the turns of all have begun
+    before = sum(each.begun for each in hostile)
+    answer_at_once(hostile, clock, 3.0)
+    begun = sum(each.begun for each in hostile) - before
+    assert begun == pytest.approx(3.0 / CALL_S, rel=0.05)
+
+    new = connect()
+    new.calls()
+    answer_at_once(hostile, clock, 0.02)
+    assert new.begun == 1  # none of the others' first calls is before it
+    new.gate.answered([1])
+    new.gate.showed("alice")
+    new.calls(KEY_TURNS)
+    assert new.begun == 1 + KEY_TURNS
+
+
+def test_a_pace_that_was_not_used_is_there_at_once(connect: Connect, clock: Clock) -> None:
+    one = connect()
+    for stream in range(1, 2 * STRANGERS_CALLS + 1, 2):
+        one.says(frame(HEADERS, stream, b"h"))
+        one.gate.answered([stream])
+        assert not one.gate.waits
+    one.says(frame(HEADERS, 2 * STRANGERS_CALLS + 1, b"h"))
+    assert one.gate.waits
+    clock.pass_s(0.005)
+    assert not one.gate.waits
 
 
 def test_large_data_has_no_pace(connect: Connect) -> None:
@@ -426,7 +475,7 @@ def test_no_byte_is_lost_or_goes_before_another_and_no_turn_stays(
     said: list[bytes], cuts: list[int], waits_s: list[float]
 ) -> None:
     clock = Clock()
-    port = PortTurns(time_s=clock.time)
+    port = PortTurns(clock)
     others = [Connection(port, clock) for _ in range(20)]
     for each in others:
         each.calls(3)
