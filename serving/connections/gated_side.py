@@ -30,6 +30,10 @@ class GatedSide(SplicedSide):
         """Whether nobody has shown a key on it."""
         return self.gate.is_stranger
 
+    def took(self) -> None:
+        """The server has taken a call on it."""
+        self.gate.took()
+
     def showed(self, key: str) -> None:
         """The server has taken a call on it with the key of this name."""
         self.gate.showed(key)

@@ -1,6 +1,7 @@
 """Connections by the names that the server behind the port knows them by, until they end.
 
-The server says of a call's connection that a key was shown on it, or that it should end. Who
+The server says of a call's connection that it has the call, that a key was shown on it, or that it
+should end. Who
 connects to the server some other way has no name here, and is left alone.
 """
 
@@ -17,6 +18,9 @@ class NamedConnection(Protocol):
     @property
     def is_stranger(self) -> bool:
         """Whether nobody has shown a key on it."""
+
+    def took(self) -> None:
+        """The server has taken a call on it."""
 
     def showed(self, key: str) -> None:
         """The server has taken a call on it with the key of this name."""
@@ -41,8 +45,13 @@ class NamedConnections:
         """It is over; again it changes nothing."""
         self._by_peer.pop(_PEER + name, None)
 
+    def took(self, peer: str) -> None:
+        """A call of `peer`, as gRPC calls it, was taken."""
+        if (connection := self._by_peer.get(peer)) is not None:
+            connection.took()
+
     def showed(self, peer: str, key: str) -> None:
-        """A call of `peer`, as gRPC calls it, was taken with the key of this name."""
+        """A call of `peer` was taken with the key of this name."""
         if (connection := self._by_peer.get(peer)) is not None:
             connection.showed(key)
 

@@ -118,18 +118,22 @@ class StreamGate:
             elif stream == self._late:
                 self._doubt(is_doubtful=False)
 
+    def took(self) -> None:
+        """The server has taken a call: the oldest's turn is over."""
+        if held := [each for each in (self._under_way, self._taken_back) if each]:
+            oldest = min(held, key=lambda each: next(iter(each)))
+            self._end(oldest, next(iter(oldest)))
+
     def showed(self, key: str) -> None:
-        """The server has taken a call with a key that it knows, of this name: the oldest's turn is
-        over. The first key is whose the connection is.
+        """The server has taken a call with a key that it knows, of this name. The first key is
+        whose the connection is.
         """
         if self.is_stranger:
             self.is_stranger = False
             self._pace = RateBudget.full(KEY_FRAMES_PER_S, self._clock.time(), period_s=1.0)
             self._wait_for(self._port.of_key(key))
             self._go_on_if_open()  # what a stranger waits for, the holder of a key need not
-        if held := [each for each in (self._under_way, self._taken_back) if each]:
-            oldest = min(held, key=lambda each: next(iter(each)))
-            self._end(oldest, next(iter(oldest)))
+        self.took()
 
     def turn_came(self) -> bool:
         """The stream that waits begins, if it still can; whether it did."""

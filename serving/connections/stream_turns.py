@@ -17,8 +17,9 @@ STRANGER_TURNS: Final = 16
 one's call waits for, 16 times 0.35 ms."""
 
 DOUBTFUL_TURNS: Final = 4
-"""Of strangers whose last call had no answer, or was taken back before: such turns end by their
-time alone, so these would keep the others from theirs."""
+DOUBTFUL_PERIOD_S: Final = 0.05
+"""Of strangers whose last call had no answer, or was taken back before, and as many in each period:
+they would keep the others from their turns and from their pace."""
 
 KEY_TURNS: Final = 32
 """Of all connections that have shown one and the same key."""
@@ -27,10 +28,11 @@ RESTED_S: Final = 1.0
 """Who has had no turn for so long is next. Less than the time between two checks of health, and
 more than a connection waits between two turns when a thousand want them."""
 
-STRANGERS_CALLS: Final = 20
-STRANGERS_CALLS_PERIOD_S: Final = 0.05
-"""Of all strangers together, 400 a second and 20 at once: a seventh of a core, at 0.35 ms each. Any
-number of probes is far below, and the first call of every connection with a key counts here."""
+STRANGERS_CALLS: Final = 80
+STRANGERS_CALLS_PERIOD_S: Final = 0.2
+"""Of all strangers beside the doubtful, 400 a second, a seventh of a core at 0.35 ms each, and 80 at once, what
+others wait for then. Any number of probes is far below, and the first call of every connection with
+a key counts here."""
 
 _PACE_WAIT_S: Final = 0.005
 """Until those whose time has come since begin: two of them, with one timer."""
@@ -146,9 +148,10 @@ class PortTurns:
         self._clock = clock
         now_s = clock.time()
         self.frames = RateBudget.full(STRANGERS_FRAMES_PER_S, now_s, period_s=1.0)
-        calls = RateBudget.full(STRANGERS_CALLS, now_s, period_s=STRANGERS_CALLS_PERIOD_S)
-        self.strangers = StreamTurns(STRANGER_TURNS, clock, calls)
-        self.doubtful = StreamTurns(DOUBTFUL_TURNS, clock, calls)
+        pace = RateBudget.full(STRANGERS_CALLS, now_s, period_s=STRANGERS_CALLS_PERIOD_S)
+        self.strangers = StreamTurns(STRANGER_TURNS, clock, pace)
+        pace = RateBudget.full(DOUBTFUL_TURNS, now_s, period_s=DOUBTFUL_PERIOD_S)
+        self.doubtful = StreamTurns(DOUBTFUL_TURNS, clock, pace)
         self._keys: dict[str, StreamTurns] = {}
 
     def of_key(self, name: str) -> StreamTurns:

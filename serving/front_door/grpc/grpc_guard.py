@@ -151,6 +151,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 
         async def run(coming: AsyncIterator[ReadMessage], context: Any) -> None:
             if keyless:
+                self._names.took(context.peer())
                 context = AnsweredContext(context, self._answers)
                 turn = partial(self._turns.of_stranger, context.peer())
             else:

@@ -13,6 +13,7 @@ from serving.connections.gated_side import GatedSide, WatchedSide
 from serving.connections.splice import spliced
 from serving.connections.stream_gate import BLOCK_BYTES_MAX, HOLD_S, BadHeaders, StreamGate
 from serving.connections.stream_turns import (
+    DOUBTFUL_PERIOD_S,
     DOUBTFUL_TURNS,
     KEY_TURNS,
     STRANGER_TURNS,
@@ -171,21 +172,32 @@ def test_a_connection_that_ends_waits_no_more_and_its_turns_end_by_their_time(
     assert port.strangers.taken == 0
 
 
-def test_sixty_that_take_their_calls_back_delay_no_other(connect: Connect, clock: Clock) -> None:
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_sixty_that_take_their_calls_back_delay_no_other(
+    connect: Connect, clock: Clock, *, is_taken: bool
+) -> None:
     hostile = [connect() for _ in range(60)]
+
+    def pass_s(seconds: float) -> None:
+        """Let time pass; the server takes what has begun every 5 ms, or nothing at all."""
+        for _ in range(round(seconds / 0.005)):
+            clock.pass_s(0.005)
+            for each in hostile if is_taken else ():
+                each.gate.took()
+
     for each in hostile:
         each.calls(200, takes_back=True)
-    clock.pass_s(1.0)
+    pass_s(1.0)
     honest = connect()
     for stream in range(1, 41, 2):
         honest.calls()
         assert honest.begun == (stream + 1) // 2  # at once
         honest.gate.answered([stream])
-        clock.pass_s(0.005)
+        pass_s(0.005)
     begun = sum(each.begun for each in hostile)
-    clock.pass_s(10.0)
+    pass_s(10.0)
     per_s = (sum(each.begun for each in hostile) - begun) / 10.0
-    assert per_s == pytest.approx(DOUBTFUL_TURNS / HOLD_S, rel=0.1)
+    assert per_s == pytest.approx(DOUBTFUL_TURNS / DOUBTFUL_PERIOD_S, rel=0.1)
     shares = [each.begun for each in hostile]
     assert max(shares) - min(shares) <= STRANGER_TURNS  # which the first had while it was alone
 
@@ -311,6 +323,20 @@ def test_strangers_calls_that_are_answered_at_once_have_a_pace(
     new.gate.showed("alice")
     new.calls(KEY_TURNS)
     assert new.begun == 1 + KEY_TURNS
+
+
+def test_a_turn_of_a_stranger_is_over_when_the_server_has_taken_its_call(
+    connect: Connect, port: PortTurns, clock: Clock
+) -> None:
+    """Its message may never come: that is no reason for others to wait."""
+    one = connect()
+    one.calls(STRANGER_TURNS)
+    for _ in range(STRANGER_TURNS):
+        one.gate.took()
+    assert port.strangers.taken == 0
+    clock.pass_s(HOLD_S)
+    one.calls()
+    assert (port.strangers.taken, port.doubtful.taken) == (1, 0)
 
 
 def test_a_pace_that_was_not_used_is_there_at_once(connect: Connect, clock: Clock) -> None:
