@@ -30,9 +30,9 @@ more than a connection waits between two turns when a thousand want them."""
 
 STRANGERS_CALLS: Final = 80
 STRANGERS_CALLS_PERIOD_S: Final = 0.2
-"""Of all strangers beside the doubtful, 400 a second, a seventh of a core at 0.35 ms each, and 80 at once, what
-others wait for then. Any number of probes is far below, and the first call of every connection with
-a key counts here."""
+"""Of all strangers beside the doubtful: 400 a second, a seventh of a core at 0.35 ms each, and 80 at
+once, for which others wait then. Any number of probes is far below, and the first call of every
+connection with a key counts here."""
 
 _PACE_WAIT_S: Final = 0.005
 """Until those whose time has come since begin: two of them, with one timer."""
@@ -140,8 +140,8 @@ class StreamTurns:
 
 
 class PortTurns:
-    """The turns of one port: those of strangers, of doubtful ones, and of each key; and the paces of
-    all strangers' calls and other frames together.
+    """The turns of one port: those of strangers, of doubtful ones, and of each key; and the pace of
+    all strangers' other frames together.
     """
 
     def __init__(self, clock: GateClock) -> None:

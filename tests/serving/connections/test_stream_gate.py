@@ -33,7 +33,6 @@ from tests.serving.connections.http2_frames import (
     pieces,
 )
 
-
 CALL_S = STRANGERS_CALLS_PERIOD_S / STRANGERS_CALLS
 
 
