@@ -30,8 +30,8 @@ more than a connection waits between two turns when a thousand want them."""
 
 STRANGERS_CALLS: Final = 80
 STRANGERS_CALLS_PERIOD_S: Final = 0.2
-"""Of all strangers beside the doubtful: 400 a second, a seventh of a core at 0.35 ms each, and 80 at
-once, for which others wait then. Any number of probes is far below, and the first call of every
+"""Of all strangers beside the doubtful: 400 a second, a seventh of a core at 0.35 ms each, and 80
+at once, for which others wait then. Any number of probes is far below, and the first call of every
 connection with a key counts here."""
 
 _PACE_WAIT_S: Final = 0.005
