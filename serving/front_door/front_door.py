@@ -23,6 +23,7 @@ from serving.front_door.http.http_tls import HttpCertificate
 from serving.front_door.http.metrics_page import MetricsPage
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
+from serving.front_door.http.request_work import ContextSize
 from serving.front_door.ingress_account import IngressAccount
 from serving.front_door.ingress_limits import IngressLimits, Limit
 from serving.front_door.memory_return import MemoryReturn
@@ -75,7 +76,7 @@ class FrontDoor:
             door=self.door,
             probes=Probes(self.readiness),
             bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
-            context_tokens_max=self._engine.model_config.max_model_len,
+            context=_context(self._engine),
             request_wall_s_max=self._settings.request_wall_s_max,
             missing=missing,
         )
@@ -120,6 +121,14 @@ class FrontDoor:
                 )
             )
         return services
+
+
+def _context(engine: Any) -> ContextSize:
+    """The longest; an engine without a tokenizer reads token ids alone."""
+    tokens: int = engine.model_config.max_model_len
+    if engine.tokenizer is None:
+        return ContextSize(tokens)
+    return ContextSize(tokens, tokens * engine.tokenizer.max_chars_per_token)
 
 
 def _ingress(settings: FrontDoorSettings) -> IngressAccount:

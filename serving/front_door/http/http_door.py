@@ -41,8 +41,10 @@ from serving.front_door.http.probes import Probes
 from serving.front_door.http.rate_headers import rate_headers
 from serving.front_door.http.request_body import BodyReader, ClientGone, let_go
 from serving.front_door.http.request_work import (
+    ContextSize,
     asked_in,
     refuse_background,
+    refuse_long_prompts,
     said_class,
     work_of,
 )
@@ -67,9 +69,8 @@ def generates(method: str, path: str) -> bool:
 class HttpDoor:
     """An ASGI app around vLLM's, for requests; the app's lifespan is none of its business.
 
-    `missing` are paths of the app that the model cannot answer. `context_tokens_max` is the
-    engine's longest context; `request_wall_s_max` the wall seconds that a request may take, from
-    when the engine may have it.
+    `missing` are paths of the app that the model cannot answer; `request_wall_s_max` the wall
+    seconds that a request may take, from when the engine may have it.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class HttpDoor:
         door: Door,
         probes: Probes,
         bodies: BodyReader,
-        context_tokens_max: int,
+        context: ContextSize,
         request_wall_s_max: float,
         missing: Collection[str] = (),
     ) -> None:
@@ -90,7 +91,7 @@ class HttpDoor:
         self._door = door
         self._probes = probes
         self._bodies = bodies
-        self._context_tokens_max = context_tokens_max
+        self._context = context
         self._request_wall_s_max = request_wall_s_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,7 +165,7 @@ class HttpDoor:
         said: WorkClass | None,
     ) -> None:
         """As `_pass`, once the body has come."""
-        refuse_values(body)
+        await refuse_values(body)
         method: str = scope["method"]
         if not generates(method, path):
             check_json(scope, body)
@@ -178,9 +179,8 @@ class HttpDoor:
         asked = asked_in(body)
         check_json(scope, body, is_read=asked is not None)
         refuse_background(path, asked)
-        work = work_of(
-            path, asked, client=client, said=said, context_tokens_max=self._context_tokens_max
-        )
+        refuse_long_prompts(asked, self._context)
+        work = work_of(path, asked, client=client, said=said, context=self._context)
         ticket = self._door.enter(work)
         exchange = exchange_of(
             body=body,

@@ -5,6 +5,7 @@ be four characters, and the engine's own count takes its place as soon as there 
 is malformed is a request like any other: vLLM's app says what is wrong with it.
 """
 
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -34,6 +35,16 @@ _TOKENS_IN_PATH: Final = "/inference/v1/generate"
 _RESPONSES_PATH: Final = "/v1/responses"
 
 _FLEX: Final = "flex"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSize:
+    """The engine's longest context; `characters` are the most that its tokens can have, None where
+    that is not known.
+    """
+
+    tokens: int
+    characters: int | None = None
 
 
 class _Sampling(msgspec.Struct):
@@ -66,6 +77,7 @@ class AskedBody(msgspec.Struct):
     background: msgspec.Raw = msgspec.Raw()
     service_tier: msgspec.Raw = msgspec.Raw()
     priority: msgspec.Raw = msgspec.Raw()
+    truncate_prompt_tokens: msgspec.Raw = msgspec.Raw()
 
 
 _TEXTS: Final = (
@@ -80,6 +92,9 @@ _TEXTS: Final = (
     "query",
     "items",
 )
+_CHARACTER_BYTES_MAX: Final = 6
+"""Of JSON: \\uXXXX; a pair of those is one character of Python's."""
+
 _NO_NUMBERS: Final = (b"[", b'"', b"{", b"l", b"r", b"s")
 """What begins or is in every other value: arrays, strings, objects, null, true and false."""
 
@@ -133,18 +148,42 @@ def refuse_background(path: str, asked: AskedBody | None) -> None:
     raise HttpRefused(error)
 
 
+def refuse_long_prompts(asked: AskedBody | None, context: ContextSize) -> None:
+    """Raise HttpRefused for a prompt of more characters than a context can have.
+
+    The engine says so too, when it has read all of it. One that is to be cut has any length.
+    """
+    if asked is None or context.characters is None or asked.truncate_prompt_tokens:
+        return
+    bytes_max = context.characters * _CHARACTER_BYTES_MAX
+    if len(memoryview(asked.prompt)) <= bytes_max:
+        return
+    is_one = _is_text(asked.prompt)
+    for prompt in [asked.prompt] if is_one else _typed(asked.prompt, list[msgspec.Raw]) or []:
+        if _is_text(prompt) and _letters(prompt) > bytes_max:
+            raise HttpRefused(
+                HttpError(
+                    status=HTTPStatus.BAD_REQUEST,
+                    code="context_length_exceeded",
+                    message=f"prompt: expected at most {context.characters:,} characters, the "
+                    f"most that {context.tokens:,} tokens can have; got {_letters(prompt):,} bytes",
+                    param="prompt",
+                )
+            )
+
+
 def work_of(
     path: str,
     asked: AskedBody | None,
     *,
     client: Client,
     said: WorkClass | None,
-    context_tokens_max: int,
+    context: ContextSize,
 ) -> Work:
     """The work that a body which says `asked`, sent to `path`, asks for.
 
-    `said` is the class that the request's header names. Tokens of a sequence are at most
-    `context_tokens_max`, the engine's longest context: it refuses more.
+    `said` is the class that the request's header names. Tokens of a sequence are at most those of
+    `context`: the engine refuses more.
     """
     asked = asked or AskedBody()
     sampling = _typed(asked.sampling_params, _Sampling) or _Sampling()
@@ -157,8 +196,8 @@ def work_of(
         client=client,
         work_class=client.class_of(said or _body_class(asked)),
         sequences=sequences,
-        prompt_tokens=min(prompt_tokens, prompts * context_tokens_max),
-        new_tokens_max=sequences * min(new_tokens, context_tokens_max),
+        prompt_tokens=min(prompt_tokens, prompts * context.tokens),
+        new_tokens_max=sequences * min(new_tokens, context.tokens),
     )
 
 
@@ -194,13 +233,30 @@ def _prompts(asked: AskedBody) -> tuple[int, int]:
     for flat in (_numbers(asked.token_ids), _numbers(asked.prompt)):
         if flat is not None:
             return 1, tokens + max(1, flat)
-    prompt = _typed(asked.prompt, str | list[Any])
-    if prompt is None:
-        return 1, max(1, tokens)
-    if isinstance(prompt, str):
-        return 1, tokens + _text_tokens(prompt)
-    each = [_text_tokens(one) if isinstance(one, str) else _length(one) for one in prompt]
-    return len(prompt), tokens + sum(each)
+    if _is_text(asked.prompt):  # which may be long: it is not made a string for its length
+        return 1, tokens + _text_tokens(_letters(asked.prompt))
+    each = [
+        _text_tokens(len(one)) if isinstance(one, str) else _length(one)
+        for one in _typed(asked.prompt, list[Any]) or ()
+    ]
+    return max(1, len(each)), max(1, tokens + sum(each))
+
+
+def _text_tokens(letters: int) -> int:
+    return max(1, -(-letters // CHARACTERS_PER_TOKEN))
+
+
+def _length(one: object) -> int:
+    return max(1, len(one)) if isinstance(one, list) else 1
+
+
+def _is_text(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b'"'
+
+
+def _letters(text: msgspec.Raw) -> int:
+    """The bytes between its quotes: as many as letters, in ASCII."""
+    return len(memoryview(text)) - 2
 
 
 def _numbers(raw: msgspec.Raw) -> int | None:
@@ -208,18 +264,12 @@ def _numbers(raw: msgspec.Raw) -> int | None:
 
     They are counted by their commas: a long prompt has as many integers as a body has place for.
     """
+    if bytes(memoryview(raw)[:1]) != b"[":
+        return None
     text = bytes(raw)
-    if not text.startswith(b"[") or any(text.find(mark, 1) >= 0 for mark in _NO_NUMBERS):
+    if any(text.find(mark, 1) >= 0 for mark in _NO_NUMBERS):
         return None
     return text.count(b",") + 1 if text[1:-1].strip() else 0
-
-
-def _text_tokens(text: str) -> int:
-    return max(1, -(-len(text) // CHARACTERS_PER_TOKEN))
-
-
-def _length(one: object) -> int:
-    return max(1, len(one)) if isinstance(one, list) else 1
 
 
 def _count(raw: msgspec.Raw) -> int:

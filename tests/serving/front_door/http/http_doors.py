@@ -30,6 +30,7 @@ from serving.front_door.http.missing_apis import missing_paths
 from serving.front_door.http.open_api import describe_app
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
+from serving.front_door.http.request_work import ContextSize
 from serving.front_door.ingress_account import IngressAccount
 from serving.front_door.ingress_limits import IngressLimits
 from serving.front_door.readiness import Readiness
@@ -152,7 +153,7 @@ async def http_server(
             door=door,
             probes=Probes(readiness),
             bodies=bodies,
-            context_tokens_max=CONTEXT_TOKENS,
+            context=ContextSize(CONTEXT_TOKENS),
             request_wall_s_max=request_wall_s_max,
             missing=missing_paths(app.state),
         )

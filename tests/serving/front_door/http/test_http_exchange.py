@@ -10,6 +10,7 @@ from serving.front_door.door import Door
 from serving.front_door.http.http_door import HttpDoor
 from serving.front_door.http.probes import Probes
 from serving.front_door.http.request_body import BodyReader
+from serving.front_door.http.request_work import ContextSize
 from tests.serving.front_door.grpc.grpc_doors import CAPACITY, Ready
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
@@ -41,7 +42,7 @@ def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() ->
             door=door,
             probes=Probes(Ready()),  # type: ignore[arg-type]
             bodies=BodyReader(bytes_max=100),
-            context_tokens_max=100,
+            context=ContextSize(100),
             request_wall_s_max=0.02,
         )
         await handle(dict(SCOPE), receive, send)

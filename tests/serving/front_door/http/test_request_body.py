@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.front_door.http.http_errors import HttpRefused
-from serving.front_door.http.json_body import VALUES_MAX, refuse_values
 from serving.front_door.http.request_body import LARGE_BYTES, BodyReader, ClientGone
 from serving.front_door.ingress_account import IngressAccount
 from serving.front_door.ingress_limits import IngressLimits
@@ -140,12 +139,3 @@ def test_a_large_body_is_counted_until_it_is_let_go_and_a_small_one_until_it_was
         assert reader.account.held_bytes == 0
 
     asyncio.run(live())
-
-
-def test_a_body_of_more_values_than_any_context_has_is_refused_before_it_is_parsed() -> None:
-    for value in (b"[],", b"0,", b"{},", b'"",'):
-        refuse_values(b"[" + value * (VALUES_MAX // 2 - 1) + b"0]")
-        with pytest.raises(HttpRefused) as refused:
-            refuse_values(b"[" + value * VALUES_MAX + b"0]")
-        assert (refused.value.error.status, refused.value.error.code) == (413, "too_many_values")
-    refuse_values(b'"' + b"words " * 3_000_000 + b'"')

@@ -11,8 +11,10 @@ from serving.admission.work import Client, Work, WorkClass
 from serving.admission.work_estimate import UNSAID_NEW_TOKENS
 from serving.front_door.http.http_errors import HttpRefused
 from serving.front_door.http.request_work import (
+    ContextSize,
     asked_in,
     refuse_background,
+    refuse_long_prompts,
     said_class,
     work_of,
 )
@@ -31,7 +33,7 @@ def asked(
 ) -> Work:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     client = Client(name="somebody", work_class=own)
-    return work_of(path, asked_in(text), client=client, said=said, context_tokens_max=CONTEXT)
+    return work_of(path, asked_in(text), client=client, said=said, context=ContextSize(CONTEXT))
 
 
 def sizes(work: Work) -> tuple[int, int, int]:
@@ -175,3 +177,22 @@ def test_whatever_the_body_is_its_work_is_one_that_may_be_counted(body: bytes) -
 def test_a_body_of_brackets_alone_is_one_request() -> None:
     assert sizes(asked(b"[" * 200_000)) == (1, 1, 16)
     assert sizes(asked(b'{"prompt": ' + b"[" * 200_000)) == (1, 1, 16)
+
+
+@pytest.mark.parametrize("letter", ["x", "\\u00e9", "\\n"])
+def test_a_prompt_of_more_characters_than_a_context_can_have_is_not_read(letter: str) -> None:
+    context = ContextSize(10, 100)
+    at_once = asked_in(f'{{"prompt": "{letter * 100}"}}'.encode())
+    refuse_long_prompts(at_once, context)
+    for body in ('{"prompt": "%s"}', '{"prompt": ["a", "%s"]}'):
+        long = (body % (letter * 700)).encode()
+        with pytest.raises(HttpRefused) as refused:
+            refuse_long_prompts(asked_in(long), context)
+        assert (refused.value.error.status, refused.value.error.param) == (400, "prompt")
+        refuse_long_prompts(asked_in(long), ContextSize(10))
+        cut = long.replace(b"{", b'{"truncate_prompt_tokens": 10, ')
+        refuse_long_prompts(asked_in(cut), context)
+    refuse_long_prompts(asked_in(b'{"prompt": [' + b"1," * 700 + b"1]}"), context)
+    refuse_long_prompts(asked_in(b'{"prompt": [[' + b"1," * 700 + b"1], null]}"), context)
+    refuse_long_prompts(asked_in(b'{"messages": "' + b"x" * 700 + b'"}'), context)
+    refuse_long_prompts(None, context)
