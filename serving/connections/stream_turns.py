@@ -28,10 +28,10 @@ RESTED_S: Final = 1.0
 """Who has had no turn for so long is next. Less than the time between two checks of health, and
 more than a connection waits between two turns when a thousand want them."""
 
-STRANGERS_CALLS: Final = 80
-STRANGERS_CALLS_PERIOD_S: Final = 0.2
-"""Of all strangers beside the doubtful: 400 a second, a seventh of a core at 0.35 ms each, and 80
-at once, for which others wait then. Any number of probes is far below, and the first call of every
+STRANGERS_CALLS: Final = 64
+STRANGERS_CALLS_PERIOD_S: Final = 0.25
+"""Of all strangers beside the doubtful: 256 a second, a tenth of a core at 0.35 ms each, and 64 at
+once, for which others wait then. Any number of probes is far below, and the first call of every
 connection with a key counts here."""
 
 _PACE_WAIT_S: Final = 0.005
