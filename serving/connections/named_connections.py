@@ -1,8 +1,7 @@
 """Connections by the names that the server behind the port knows them by, until they end.
 
 The server says of a call's connection that it has the call, that a key was shown on it, or that it
-should end. Who
-connects to the server some other way has no name here, and is left alone.
+should end. Who connects to the server some other way has no name here, and is left alone.
 """
 
 import secrets

@@ -77,7 +77,7 @@ class StreamGate:
         self._under_way: dict[int, _Turn] = {}  # by stream, the oldest first
         self._taken_back: dict[int, _Turn] = {}
         self._free_frames = FIRST_FRAMES
-        self._late = 0  # the newest stream whose turn was over before its answer
+        self._unanswered = 0  # the newest stream whose turn was over before its answer
         self._has_turn = False  # within `turn_came`, until a stream uses it
         self.is_queued = False
         self._is_jammed = False
@@ -115,14 +115,18 @@ class StreamGate:
             if stream in self._under_way:
                 self._doubt(is_doubtful=False)
                 self._end(self._under_way, stream)
-            elif stream == self._late:
+            elif stream == self._unanswered:
+                self._unanswered = 0
                 self._doubt(is_doubtful=False)
 
     def took(self) -> None:
-        """The server has taken a call: the oldest's turn is over."""
+        """The server has taken a call: the oldest's turn is over, as it takes them in order."""
         if held := [each for each in (self._under_way, self._taken_back) if each]:
             oldest = min(held, key=lambda each: next(iter(each)))
-            self._end(oldest, next(iter(oldest)))
+            stream = next(iter(oldest))
+            if oldest is self._under_way:
+                self._unanswered = stream
+            self._end(oldest, stream)
 
     def showed(self, key: str) -> None:
         """The server has taken a call with a key that it knows, of this name. The first key is
@@ -180,10 +184,19 @@ class StreamGate:
             self._block_bytes += payload_bytes
             if self._block_bytes > BLOCK_BYTES_MAX:
                 raise BadHeaders
-        elif kind == RST_STREAM and stream in self._under_way:
-            self._taken_back[stream] = self._under_way.pop(stream)
-            self._doubt(is_doubtful=True)
+        elif kind == RST_STREAM:
+            self._take_back(stream)
         return True
+
+    def _take_back(self, stream: int) -> None:
+        """Its client no longer wants an answer, and may have had none."""
+        if stream in self._under_way:
+            self._taken_back[stream] = self._under_way.pop(stream)
+        elif stream == self._unanswered:
+            self._unanswered = 0
+        else:
+            return
+        self._doubt(is_doubtful=True)
 
     def _may_begin(self, stream: int, payload_bytes: int) -> bool:
         if stream % 2 == 0:
@@ -204,7 +217,7 @@ class StreamGate:
     def _hold_over(self, stream: int) -> None:
         held = self._under_way if stream in self._under_way else self._taken_back
         if held is self._under_way:
-            self._late = stream
+            self._unanswered = stream
         self._doubt(is_doubtful=True)
         self._end(held, stream)
 

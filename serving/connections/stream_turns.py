@@ -18,8 +18,8 @@ one's call waits for, 16 times 0.35 ms."""
 
 DOUBTFUL_TURNS: Final = 4
 DOUBTFUL_PERIOD_S: Final = 0.05
-"""Of strangers whose last call had no answer, or was taken back before, and as many in each period:
-they would keep the others from their turns and from their pace."""
+"""Of strangers whose last call was taken back before its answer, or not taken by the server in its
+time, and as many in each period: they would keep the others from their turns and their pace."""
 
 KEY_TURNS: Final = 32
 """Of all connections that have shown one and the same key."""
@@ -35,7 +35,7 @@ once, for which others wait then. Any number of probes is far below, and the fir
 connection with a key counts here."""
 
 _PACE_WAIT_S: Final = 0.005
-"""Until those whose time has come since begin: two of them, with one timer."""
+"""Until those whose time has come since begin: few timers, also where hundreds wait."""
 
 STRANGERS_FRAMES_PER_S: Final = 10_000
 """Of all strangers together, beside those that each connection begins with: a tenth of a core."""
@@ -111,6 +111,8 @@ class StreamTurns:
             self._take(one)
             if not one.turn_came():  # its client has gone, or it waits for something else too
                 self._taken -= 1
+                if self._pace is not None:
+                    self._pace.take(-1, self._clock.time())
 
     def _is_free(self) -> bool:
         """Whether one may begin now; where time alone is in the way, who waits goes on with it."""

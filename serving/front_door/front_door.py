@@ -76,7 +76,7 @@ class FrontDoor:
             door=self.door,
             probes=Probes(self.readiness),
             bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
-            context=_context(self._engine),
+            context=ContextSize.of(self._engine),
             request_wall_s_max=self._settings.request_wall_s_max,
             missing=missing,
         )
@@ -121,14 +121,6 @@ class FrontDoor:
                 )
             )
         return services
-
-
-def _context(engine: Any) -> ContextSize:
-    """The longest; an engine without a tokenizer reads token ids alone."""
-    tokens: int = engine.model_config.max_model_len
-    if engine.tokenizer is None:
-        return ContextSize(tokens)
-    return ContextSize(tokens, tokens * engine.tokenizer.max_chars_per_token)
 
 
 def _ingress(settings: FrontDoorSettings) -> IngressAccount:

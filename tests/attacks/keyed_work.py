@@ -131,9 +131,9 @@ def _completion_text(**given: Any) -> bytes:
     return json.dumps({"max_tokens": 4, "prompt": "a"} | given).encode()
 
 
-def huge_prompt() -> bytes:
+def huge_prompt(**given: Any) -> bytes:
     """15 MB of text."""
-    return _completion_text(prompt="a b c " * 2_500_000)
+    return _completion_text(prompt="a b c " * 2_500_000, **given)
 
 
 def huge_token_ids() -> bytes:
@@ -290,6 +290,16 @@ ATTACKS = (
     ),
     keyed("deep-messages", "nested objects", partial(bodies, path=CHAT, made=deep_messages)),
     keyed("huge-prompt", "15 MB of text", partial(bodies, path=COMPLETIONS, made=huge_prompt)),
+    keyed(
+        "huge-prompt-cut",
+        "15 MB of text, to be cut to a token",
+        partial(bodies, path=COMPLETIONS, made=partial(huge_prompt, truncate_prompt_tokens=1)),
+    ),
+    keyed(
+        "huge-prompt-counted",
+        "15 MB of text, of which the tokens are to be counted",
+        partial(bodies, path="/tokenize", made=huge_prompt),
+    ),
     keyed(
         "huge-token-ids",
         "prompts of 5,000,000 token ids",

@@ -44,7 +44,7 @@ from serving.front_door.http.request_work import (
     ContextSize,
     asked_in,
     refuse_background,
-    refuse_long_prompts,
+    refuse_long_text,
     said_class,
     work_of,
 )
@@ -166,9 +166,11 @@ class HttpDoor:
     ) -> None:
         """As `_pass`, once the body has come."""
         await refuse_values(body)
+        asked = asked_in(body)
+        check_json(scope, body, is_read=asked is not None)
+        refuse_long_text(asked, self._context)
         method: str = scope["method"]
         if not generates(method, path):
-            check_json(scope, body)
             exchange = exchange_of(
                 body=body,
                 headers=headers,
@@ -176,10 +178,7 @@ class HttpDoor:
             )
             await self._run(scope, exchange)
             return
-        asked = asked_in(body)
-        check_json(scope, body, is_read=asked is not None)
         refuse_background(path, asked)
-        refuse_long_prompts(asked, self._context)
         work = work_of(path, asked, client=client, said=said, context=self._context)
         ticket = self._door.enter(work)
         exchange = exchange_of(

@@ -7,7 +7,7 @@ is malformed is a request like any other: vLLM's app says what is wrong with it.
 
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -37,14 +37,27 @@ _RESPONSES_PATH: Final = "/v1/responses"
 _FLEX: Final = "flex"
 
 
+_CHARACTER_BYTES: Final = 6
+"""Of JSON, at most: \\uXXXX. Characters that take two of these are tokens by themselves."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContextSize:
-    """The engine's longest context; `characters` are the most that its tokens can have, None where
-    that is not known.
+    """The engine's longest context: its tokens, and the bytes that no text of so many tokens has in
+    JSON; None where that is not known.
     """
 
     tokens: int
-    characters: int | None = None
+    text_bytes: int | None = None
+
+    @classmethod
+    def of(cls, engine: Any) -> Self:
+        """That of vLLM's `engine`; texts have no bound without a tokenizer, or with images."""
+        model, tokenizer = engine.model_config, engine.tokenizer
+        if tokenizer is None or model.is_multimodal_model:
+            return cls(model.max_model_len)
+        characters = model.max_model_len * tokenizer.max_chars_per_token
+        return cls(model.max_model_len, characters * _CHARACTER_BYTES)
 
 
 class _Sampling(msgspec.Struct):
@@ -77,7 +90,6 @@ class AskedBody(msgspec.Struct):
     background: msgspec.Raw = msgspec.Raw()
     service_tier: msgspec.Raw = msgspec.Raw()
     priority: msgspec.Raw = msgspec.Raw()
-    truncate_prompt_tokens: msgspec.Raw = msgspec.Raw()
 
 
 _TEXTS: Final = (
@@ -92,8 +104,8 @@ _TEXTS: Final = (
     "query",
     "items",
 )
-_CHARACTER_BYTES_MAX: Final = 6
-"""Of JSON: \\uXXXX; a pair of those is one character of Python's."""
+_LONG_TEXTS: Final = ("prompt", "messages", "input", "instructions", "system")
+"""Fields that become a prompt whole."""
 
 _NO_NUMBERS: Final = (b"[", b'"', b"{", b"l", b"r", b"s")
 """What begins or is in every other value: arrays, strings, objects, null, true and false."""
@@ -148,28 +160,45 @@ def refuse_background(path: str, asked: AskedBody | None) -> None:
     raise HttpRefused(error)
 
 
-def refuse_long_prompts(asked: AskedBody | None, context: ContextSize) -> None:
-    """Raise HttpRefused for a prompt of more characters than a context can have.
+def refuse_long_text(asked: AskedBody | None, context: ContextSize) -> None:
+    """Raise HttpRefused for text that is longer than the longest context can have.
 
-    The engine says so too, when it has read all of it. One that is to be cut has any length.
+    The engine would say so too, when it has read all of it; or would turn all of it into tokens,
+    for a request that wants them counted or cut.
     """
-    if asked is None or context.characters is None or asked.truncate_prompt_tokens:
+    if asked is None or context.text_bytes is None:
         return
-    bytes_max = context.characters * _CHARACTER_BYTES_MAX
-    if len(memoryview(asked.prompt)) <= bytes_max:
-        return
-    is_one = _is_text(asked.prompt)
-    for prompt in [asked.prompt] if is_one else _typed(asked.prompt, list[msgspec.Raw]) or []:
-        if _is_text(prompt) and _letters(prompt) > bytes_max:
+    for field in _LONG_TEXTS:
+        raw = memoryview(getattr(asked, field))
+        if len(raw) <= context.text_bytes:
+            continue
+        size_bytes = len(raw) if raw[0] == ord('"') else _longest_text_bytes(bytes(raw))
+        if size_bytes > context.text_bytes:
             raise HttpRefused(
                 HttpError(
                     status=HTTPStatus.BAD_REQUEST,
                     code="context_length_exceeded",
-                    message=f"prompt: expected at most {context.characters:,} characters, the "
-                    f"most that {context.tokens:,} tokens can have; got {_letters(prompt):,} bytes",
-                    param="prompt",
+                    message=f"{field}: expected at most {context.text_bytes:,} bytes, as no text "
+                    f"of {context.tokens:,} tokens has more; got {size_bytes:,}",
+                    param=field,
                 )
             )
+
+
+def _longest_text_bytes(array: bytes) -> int:
+    """Of texts, or of lists, the longest; of messages all; token ids are no text."""
+    if b'"' not in array:
+        return 0
+    try:
+        if array[1:].lstrip().startswith(b"["):
+            return max(
+                len(memoryview(one)) for one in msgspec.json.decode(array, type=list[msgspec.Raw])
+            )
+        return max(
+            map(len, msgspec.json.decode(array, type=list[str]))
+        )  # ends at the first that is no text
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return len(array)
 
 
 def work_of(
@@ -233,30 +262,13 @@ def _prompts(asked: AskedBody) -> tuple[int, int]:
     for flat in (_numbers(asked.token_ids), _numbers(asked.prompt)):
         if flat is not None:
             return 1, tokens + max(1, flat)
-    if _is_text(asked.prompt):  # which may be long: it is not made a string for its length
-        return 1, tokens + _text_tokens(_letters(asked.prompt))
-    each = [
-        _text_tokens(len(one)) if isinstance(one, str) else _length(one)
-        for one in _typed(asked.prompt, list[Any]) or ()
-    ]
-    return max(1, len(each)), max(1, tokens + sum(each))
-
-
-def _text_tokens(letters: int) -> int:
-    return max(1, -(-letters // CHARACTERS_PER_TOKEN))
-
-
-def _length(one: object) -> int:
-    return max(1, len(one)) if isinstance(one, list) else 1
-
-
-def _is_text(raw: msgspec.Raw) -> bool:
-    return bytes(memoryview(raw)[:1]) == b'"'
-
-
-def _letters(text: msgspec.Raw) -> int:
-    """The bytes between its quotes: as many as letters, in ASCII."""
-    return len(memoryview(text)) - 2
+    prompt = _typed(asked.prompt, str | list[Any])
+    if prompt is None:
+        return 1, max(1, tokens)
+    if isinstance(prompt, str):
+        return 1, tokens + _text_tokens(prompt)
+    each = [_text_tokens(one) if isinstance(one, str) else _length(one) for one in prompt]
+    return len(prompt), tokens + sum(each)
 
 
 def _numbers(raw: msgspec.Raw) -> int | None:
@@ -264,12 +276,18 @@ def _numbers(raw: msgspec.Raw) -> int | None:
 
     They are counted by their commas: a long prompt has as many integers as a body has place for.
     """
-    if bytes(memoryview(raw)[:1]) != b"[":
-        return None
     text = bytes(raw)
-    if any(text.find(mark, 1) >= 0 for mark in _NO_NUMBERS):
+    if not text.startswith(b"[") or any(text.find(mark, 1) >= 0 for mark in _NO_NUMBERS):
         return None
     return text.count(b",") + 1 if text[1:-1].strip() else 0
+
+
+def _text_tokens(text: str) -> int:
+    return max(1, -(-len(text) // CHARACTERS_PER_TOKEN))
+
+
+def _length(one: object) -> int:
+    return max(1, len(one)) if isinstance(one, list) else 1
 
 
 def _count(raw: msgspec.Raw) -> int:

@@ -59,7 +59,11 @@ def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
     )
     assert data["wall_s"] > 0
     (load,) = data["loads"]
-    assert [each["policy"] for each in load["policies"][:3]] == ["fixed:54", "never", "oracle:headroom=0.0"]
+    assert [each["policy"] for each in load["policies"][:3]] == [
+        "fixed:54",
+        "never",
+        "oracle:headroom=0.0",
+    ]
     assert load["policies"][1]["flops_per_mwh_over_never"] == 1
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000  # a picture that was not drawn is a title alone

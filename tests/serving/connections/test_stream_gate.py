@@ -1,9 +1,5 @@
 """Whose call begins: by hand, and with many hostile connections beside one that is not."""
 
-import heapq
-from collections.abc import Callable
-from itertools import count
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,16 +7,15 @@ from hypothesis import strategies as st
 from serving.connections import stream_gate, stream_turns
 from serving.connections.gated_side import GatedSide, WatchedSide
 from serving.connections.splice import spliced
-from serving.connections.stream_gate import BLOCK_BYTES_MAX, HOLD_S, BadHeaders, StreamGate
+from serving.connections.stream_gate import BLOCK_BYTES_MAX, HOLD_S, BadHeaders
 from serving.connections.stream_turns import (
     DOUBTFUL_PERIOD_S,
     DOUBTFUL_TURNS,
     KEY_TURNS,
     STRANGER_TURNS,
-    STRANGERS_CALLS,
-    STRANGERS_CALLS_PERIOD_S,
     PortTurns,
 )
+from tests.serving.connections.gated_clients import CALL_S, Clock, Connect, Connection
 from tests.serving.connections.http2_frames import (
     CONTINUATION,
     CUTS,
@@ -32,88 +27,6 @@ from tests.serving.connections.http2_frames import (
     frame,
     pieces,
 )
-
-CALL_S = STRANGERS_CALLS_PERIOD_S / STRANGERS_CALLS
-
-
-class Timer:
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
-class Clock:
-    """A loop's time, which passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self._order = count()
-        self._due: list[tuple[float, int, Timer]] = []
-
-    def time(self) -> float:
-        return self.now_s
-
-    def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
-        timer = Timer(callback)
-        heapq.heappush(self._due, (self.now_s + delay, next(self._order), timer))
-        return timer
-
-    def pass_s(self, seconds: float) -> None:
-        until_s = self.now_s + seconds
-        while self._due and self._due[0][0] <= until_s:
-            self.now_s, _, timer = heapq.heappop(self._due)
-            if (callback := timer.callback) is not None:
-                callback()
-        self.now_s = until_s
-
-
-class Connection:
-    """A client, its gate, and what its server has heard of it."""
-
-    def __init__(self, port: PortTurns, clock: Clock) -> None:
-        self.heard = b""
-        self.gate = StreamGate(port, clock, self.go_on)
-        self._stream = -1
-        self.says(PREFACE)
-
-    def go_on(self) -> None:
-        self.heard += self.gate.more()
-
-    def says(self, data: bytes) -> None:
-        self.heard += self.gate.take(data)
-
-    def calls(self, times: int = 1, *, takes_back: bool = False) -> None:
-        """Begin calls, and perhaps end them before they are answered."""
-        for _ in range(times):
-            self._stream += 2
-            self.says(frame(HEADERS, self._stream, b"h" * 50))
-            if takes_back:
-                self.says(frame(RST_STREAM, self._stream, b"\0\0\0\x08"))
-
-    @property
-    def begun(self) -> int:
-        """The calls that its server has heard of."""
-        return self.heard.count(frame(HEADERS, 0, b"h" * 50)[:5])
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def port(clock: Clock) -> PortTurns:
-    return PortTurns(clock)
-
-
-@pytest.fixture
-def connect(port: PortTurns, clock: Clock) -> Callable[[], Connection]:
-    return lambda: Connection(port, clock)
-
-
-Connect = Callable[[], Connection]
 
 
 def test_a_turn_begins_with_a_call_and_ends_with_its_answer(
@@ -286,68 +199,11 @@ def test_frames_that_mean_little_have_a_pace_and_a_clients_own_are_far_from_it(
     assert one.heard.count(ping) - at_once == pytest.approx(1_000, rel=0.01)
 
     other = connect()
-    for stream in range(1, 4_001, 2):  # calls as fast as they can be, each with six frames more
+    for stream in range(1, 4_001, 2):  # calls as fast as they can be, each with eight frames more
         other.says(frame(HEADERS, stream, b"h") + frame(DATA, stream, b"d") + ping * 7)
         other.gate.answered([stream])
         assert not other.gate.waits
         clock.pass_s(CALL_S)
-
-
-def answer_at_once(connections: list[Connection], clock: Clock, seconds: float) -> None:
-    """Let time pass in which all call, as often as they may, and are answered in no time."""
-    until_s = clock.now_s + seconds
-    while clock.now_s < until_s:
-        for each in connections:
-            each.gate.answered(range(1, 2 * each.begun, 2))
-            if not each.gate.waits:
-                each.calls(20)
-        clock.pass_s(0.01)
-
-
-def test_strangers_calls_that_are_answered_at_once_have_a_pace(
-    connect: Connect, clock: Clock
-) -> None:
-    hostile = [connect() for _ in range(40)]
-    answer_at_once(hostile, clock, 1.0)  # the turns of all have begun
-    before = sum(each.begun for each in hostile)
-    answer_at_once(hostile, clock, 3.0)
-    begun = sum(each.begun for each in hostile) - before
-    assert begun == pytest.approx(3.0 / CALL_S, rel=0.05)
-
-    new = connect()
-    new.calls()
-    answer_at_once(hostile, clock, 0.02)
-    assert new.begun == 1  # none of the others' first calls is before it
-    new.gate.answered([1])
-    new.gate.showed("alice")
-    new.calls(KEY_TURNS)
-    assert new.begun == 1 + KEY_TURNS
-
-
-def test_a_turn_of_a_stranger_is_over_when_the_server_has_taken_its_call(
-    connect: Connect, port: PortTurns, clock: Clock
-) -> None:
-    """Its message may never come: that is no reason for others to wait."""
-    one = connect()
-    one.calls(STRANGER_TURNS)
-    for _ in range(STRANGER_TURNS):
-        one.gate.took()
-    assert port.strangers.taken == 0
-    clock.pass_s(HOLD_S)
-    one.calls()
-    assert (port.strangers.taken, port.doubtful.taken) == (1, 0)
-
-
-def test_a_pace_that_was_not_used_is_there_at_once(connect: Connect, clock: Clock) -> None:
-    one = connect()
-    for stream in range(1, 2 * STRANGERS_CALLS + 1, 2):
-        one.says(frame(HEADERS, stream, b"h"))
-        one.gate.answered([stream])
-        assert not one.gate.waits
-    one.says(frame(HEADERS, 2 * STRANGERS_CALLS + 1, b"h"))
-    assert one.gate.waits
-    clock.pass_s(0.005)
-    assert not one.gate.waits
 
 
 def test_large_data_has_no_pace(connect: Connect) -> None:

@@ -1,11 +1,13 @@
-"""The gRPC door's address: which flag is named when it cannot listen there."""
+"""The gRPC door's port: which flag is named when it cannot listen there, what its gate is told."""
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 
 import pytest
 
 from emulator.errors import ConfigError
+from serving.connections.named_connections import NamedConnections
 from serving.errors import PortInUse
 from tests.serving.front_door.grpc import grpc_doors
 from tests.serving.front_door.grpc.grpc_doors import grpc_door
@@ -31,3 +33,25 @@ def test_a_port_that_is_taken_is_named_by_its_flag(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(grpc_doors, "free_port", lambda: port)
         with pytest.raises(PortInUse, match=rf"^grpc_port={port}: expected a free port on 127\.0"):
             asyncio.run(opened())
+
+
+def test_the_gate_is_told_of_a_call_without_a_key_when_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its message may never come."""
+
+    async def run() -> None:
+        taken: asyncio.Queue[str] = asyncio.Queue()
+        monkeypatch.setattr(NamedConnections, "took", lambda _, peer: taken.put_nowait(peer))
+
+        async def nothing() -> AsyncIterator[bytes]:
+            await asyncio.Event().wait()
+            yield b""
+
+        async with grpc_door() as door:
+            call = door.channel.stream_unary("/grpc.health.v1.Health/Check")(nothing())
+            assert (await asyncio.wait_for(taken.get(), 5.0)).startswith("unix-abstract:")
+            assert taken.empty()
+            call.cancel()
+
+    asyncio.run(run())

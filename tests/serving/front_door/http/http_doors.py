@@ -35,7 +35,6 @@ from serving.front_door.ingress_account import IngressAccount
 from serving.front_door.ingress_limits import IngressLimits
 from serving.front_door.readiness import Readiness
 from tests.serving.front_door.small_async_llm import (
-    CONTEXT_TOKENS,
     SEATS,
     SmallCore,
     small_async_llm,
@@ -153,7 +152,7 @@ async def http_server(
             door=door,
             probes=Probes(readiness),
             bodies=bodies,
-            context=ContextSize(CONTEXT_TOKENS),
+            context=ContextSize.of(engine),
             request_wall_s_max=request_wall_s_max,
             missing=missing_paths(app.state),
         )

@@ -85,3 +85,19 @@ def test_they_are_counted_where_they_are_values(
         patched.setattr(json_body, "STRINGS_MAX", strings - 1)
         is_more = strings > 0  # which are in an array or object, as a body is
         assert refused(body).endswith("strings" if is_more else "")
+
+
+@pytest.mark.parametrize("text", ["words " * 800_000, "{[" * 300_000 + "words " * 700_000])
+def test_others_are_served_while_a_long_body_is_counted(text: str) -> None:
+    body = json.dumps({"prompt": text}).encode()
+
+    async def counted() -> int:
+        turns = 0
+        counting = asyncio.create_task(refuse_values(body))
+        while not counting.done():
+            await asyncio.sleep(0)
+            turns += 1
+        await counting
+        return turns
+
+    assert asyncio.run(counted()) >= len(body) // 2**18
