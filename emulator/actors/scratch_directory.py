@@ -45,19 +45,31 @@ class ScratchDirectory:
             os.close(end)
 
     def remove(self) -> None:
-        """Remove the directory and let the watcher go; idempotent."""
+        """Remove the directory and let the watcher go; idempotent.
+
+        Where that has ended, its work is done here, in a second or up to ten.
+        """
         pipe, self._pipe = self._pipe, None
         if pipe is None:
             return
         shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            os.write(pipe, b"\n")
+        except BrokenPipeError:
+            _clear(str(self.path), os.getpid())
         os.close(pipe)
 
 
 def _watch(path: str, owner: int) -> None:
-    """Wait for the owner to end or to let go; then clear `path` until nobody comes back to it."""
+    """Wait for the owner to end or to let go, and clear `path`."""
     for number in (signal.SIGTERM, signal.SIGINT):  # told to all of a server's processes at once
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
+    _clear(path, owner)
+
+
+def _clear(path: str, owner: int) -> None:
+    """End who uses `path`, and remove it, until nobody comes back to it."""
     end_s = time.monotonic() + _WATCH_S
     quiet_s = 0.0
     while quiet_s < _QUIET_S and time.monotonic() < end_s:

@@ -107,7 +107,7 @@ def test_a_server_that_cannot_go_on_tells_its_clients_and_ends(
     killed_s = time.monotonic()
     server.kill(server.pid_of(victim))
 
-    assert answer.result(SOON_WALL_S) == 500
+    assert answer.result(SOON_WALL_S) == 503
     assert server.wait_end() == ENDING[victim]
     assert time.monotonic() - killed_s < SOON_WALL_S
     assert server.left_over() == [], server.log()
