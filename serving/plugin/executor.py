@@ -31,8 +31,9 @@ from serving.plugin.engine_signals import EngineSignals
 from serving.plugin.engine_time import make_clock
 from serving.plugin.live_engine import LiveEngine
 from serving.plugin.merge import LockstepOutput
-from serving.plugin.parent_watch import end_with_parent, kill_within
+from serving.plugin.parent_watch import end_with_parent, in_engine_process, kill_within
 from serving.plugin.platform import deployment_of
+from serving.plugin.signal_relay import relay_signals
 from serving.plugin.step_report import StepReport, StillHeld, TimedOutput
 from serving.plugin.token_source import start_tokens
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
@@ -75,6 +76,8 @@ class UltraServeExecutor(Executor):
 
     def _init_executor(self) -> None:
         end_with_parent()  # if nothing has called `register` in this process or its parent
+        if in_engine_process():
+            relay_signals()
         self.deployment = deployment_of(self.vllm_config)
         self.machine = self.deployment.machine(self.cache_config.gpu_memory_utilization)
         self._seed = self.model_config.seed or 0
