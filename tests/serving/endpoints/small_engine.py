@@ -75,6 +75,7 @@ class SmallEngine:
     """
 
     generate = None
+    tokenizer = None
 
     def __init__(self, *, steps: int = 4) -> None:
         self.steps_left = steps

@@ -66,10 +66,12 @@ def test_a_start_waits_for_the_times_of_a_backlog_only_where_first_tokens_are_pr
     config = engine_config(chips=1)
     config.cache_config.num_gpu_blocks = 100
     engine = SimpleNamespace(vllm_config=config, logger_manager=None)
+    others = set(threading.enumerate())  # of tests before
     capacity = EngineCapacity(engine, promises=promises)
     assert (capacity().backlog_times is NO_TIME) is not promises
 
-    finding = [each for each in threading.enumerate() if each.name == "backlog times"]
+    began = set(threading.enumerate()) - others
+    finding = [each for each in began if each.name == "backlog times"]
     assert bool(finding) is not promises
     may_end.set()
     for thread in finding:
