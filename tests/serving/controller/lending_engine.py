@@ -49,6 +49,7 @@ class LendingEngine:
     """
 
     generate = None
+    tokenizer = None
 
     def __init__(self, *, weights_dir: str = "/weights") -> None:
         self.errored = False
