@@ -41,6 +41,11 @@ _CHARACTER_BYTES: Final = 6
 """Of JSON, at most: \\uXXXX. Characters that take two of these are tokens by themselves."""
 
 
+_TEXT_BYTES_MIN: Final = 2**20
+"""Any text may have so many: what is tokenized need not fit into a context (load generators have
+long texts counted), and so much is soon read."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContextSize:
     """The engine's longest context: its tokens, and the bytes that no text of so many tokens has in
@@ -57,7 +62,7 @@ class ContextSize:
         if tokenizer is None or model.is_multimodal_model:
             return cls(model.max_model_len)
         characters = model.max_model_len * tokenizer.max_chars_per_token
-        return cls(model.max_model_len, characters * _CHARACTER_BYTES)
+        return cls(model.max_model_len, max(characters * _CHARACTER_BYTES, _TEXT_BYTES_MIN))
 
 
 class _Sampling(msgspec.Struct):

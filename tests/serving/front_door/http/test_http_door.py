@@ -355,7 +355,7 @@ def test_requests_that_cannot_be_are_the_clients_errors() -> None:
 
 def test_text_that_no_context_can_have_is_refused_before_it_is_read() -> None:
     """On every path that would make tokens of it, also where it would be cut or only counted."""
-    text = "word " * 12_000
+    text = "word " * 220_000
     asked: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": text, "truncate_prompt_tokens": 5},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
@@ -370,7 +370,7 @@ def test_text_that_no_context_can_have_is_refused_before_it_is_read() -> None:
             assert (error["code"], error["param"]) == ("context_length_exceeded", next(iter(body)))
         assert left(server) == {}
 
-    run(use)
+    run(use, body_bytes_max=2**21)
 
 
 def test_a_connection_that_is_cut_in_its_headers_or_body_leaves_nothing() -> None:
