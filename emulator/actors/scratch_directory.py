@@ -69,7 +69,7 @@ def _watch(path: str, owner: int) -> None:
 
 
 def _clear(path: str, owner: int) -> None:
-    """End who uses `path`, and remove it, until nobody comes back to it."""
+    """End the processes that use `path` and remove it, until it has been unused for a second."""
     end_s = time.monotonic() + _WATCH_S
     quiet_s = 0.0
     while quiet_s < _QUIET_S and time.monotonic() < end_s:

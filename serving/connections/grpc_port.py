@@ -1,4 +1,4 @@
-"""A port of ours with a gRPC server behind it, on a socket that only this user reaches.
+"""A port in front of a gRPC server, which listens on a socket that only this user reaches.
 
 TLS ends at the port. What speaks HTTP/1 goes to a protocol of this process, where there is one.
 """
@@ -47,11 +47,11 @@ class PortAddress:
 
 
 class GrpcPort:
-    """From `start` to `stop`; `server` is started with it, and stopped, and has `names` of those
-    who connect.
+    """One port, from `start` to `stop`, which also start and stop `server`; `names` has its
+    connections.
 
-    `start` raises PortInUse when another program listens there, ConfigError when nobody can, or for
-    TLS files that are wrong.
+    `start` raises PortInUse when another program listens there, ConfigError for an address that is
+    not this machine's and for wrong TLS files.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class GrpcPort:
 
     @property
     def connections(self) -> int:
-        """That are open now."""
+        """Connections that are open now."""
         return 0 if self._shared is None else self._shared.connections
 
     async def start(
@@ -110,7 +110,7 @@ class GrpcPort:
         return path
 
     async def close(self) -> None:
-        """Accept nobody any more; who is there stays. Idempotent."""
+        """Accept no more connections; open ones stay. Idempotent."""
         if self._shared is not None:
             await self._shared.close()
 

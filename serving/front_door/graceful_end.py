@@ -94,6 +94,8 @@ class GracefulEnd:
             return
         self._watch.cancel()
         self._watch = None
+        if self._ending is None and self._engine.errored:  # vLLM's server was faster to see it
+            self._end_with(1)
         self._end_within(_ENGINE_WALL_S + _SECOND_WALL_S)
         await end_engine(self._engine, 0.0 if self._signals >= _TWICE else _ENGINE_WALL_S)
 

@@ -1,18 +1,32 @@
-"""Whom a server's SIGTERM and SIGINT end: while it serves, the server's own process decides.
+"""Signals of an engine process: who decides at SIGTERM and SIGINT, and that they are heard.
 
-A service manager tells every process of a server to end, a terminal its whole process group. An
-engine that heeds that itself drops the requests that the server's process would still see to their
-ends. So that process has the engine leave the signals to it, and heed them again when it is time.
-vLLM's handlers, and what becomes of the signals while an engine starts, stay as they are.
+While a server serves, its API process decides. A service manager tells every process of a server to
+end, a terminal its whole process group; an engine that heeds that itself drops the requests that
+the API process would still see to their ends. So the API process has the engine leave the signals
+to it, and heed them again when it is time. vLLM's handlers, and what becomes of the signals while
+an engine starts, stay as they are.
+
+Python handles signals in the main thread, which looks for them before it waits. One that comes
+after that look, or to another thread of the process, stays unheard until the wait is over: an idle
+vLLM engine waits for its next request, and was killed 8 s after the SIGTERM that ended its server.
 """
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 _NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_WAKE_SIGNAL: Final = signal.SIGURG
+"""Which does nothing by itself; a handler makes it interrupt a wait."""
+
+_WAKE_S: Final = 0.05
+_WAKES_MAX: Final = 20
+"""Of one signal: one wake may come between the look and the wait too."""
 
 
 class EngineSignals:
@@ -37,3 +51,23 @@ class EngineSignals:
 
 def _pass(_number: int, _frame: FrameType | None) -> None:
     """Nothing: the server's process was told too."""
+
+
+def relay_signals() -> None:
+    """Wake the main thread at every signal of this process; to be called in it, once."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.signal(_WAKE_SIGNAL, lambda *_: None)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=_relay, args=(read,), name="signal-relay", daemon=True).start()
+
+
+def _relay(read: int) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    while numbers := os.read(read, 64):
+        if set(numbers) == {_WAKE_SIGNAL}:
+            continue
+        for _ in range(_WAKES_MAX):
+            signal.pthread_kill(main, _WAKE_SIGNAL)
+            time.sleep(_WAKE_S)  # the main thread does not say when it has heard

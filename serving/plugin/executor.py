@@ -27,13 +27,12 @@ from serving.plugin.calibration import (
     host_ratios,
 )
 from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
-from serving.plugin.engine_signals import EngineSignals
+from serving.plugin.engine_signals import EngineSignals, relay_signals
 from serving.plugin.engine_time import make_clock
 from serving.plugin.live_engine import LiveEngine
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.parent_watch import end_with_parent, in_engine_process, kill_within
 from serving.plugin.platform import deployment_of
-from serving.plugin.signal_relay import relay_signals
 from serving.plugin.step_report import StepReport, StillHeld, TimedOutput
 from serving.plugin.token_source import start_tokens
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step

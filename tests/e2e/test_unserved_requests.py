@@ -222,19 +222,21 @@ def test_a_heavy_schema_stalls_nobody(served: Served) -> None:
 def test_no_rank_up_is_told_and_then_is_over(served: Served, stream: bool) -> None:
     with served.control() as control:
         control.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=0))
-        for path, body in (
-            ("completions", {"prompt": PROMPT}),
-            ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
-            ("responses", {"input": "x"}),
-        ):
-            answer = served.post(path, stream=stream, **body)
-            assert answer.status_code == 503, answer.text
-            error = answer.json()["error"]
-            assert (error["code"], error["message"]) == ("no_rank_up", "no rank is up")
-            assert int(answer.headers["retry-after"]) > 0
-        failed = served.call_error()
-        assert failed.code() is grpc.StatusCode.UNAVAILABLE
-        control.heal(chip=0)
+        try:
+            for path, body in (
+                ("completions", {"prompt": PROMPT}),
+                ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+                ("responses", {"input": "x"}),
+            ):
+                answer = served.post(path, stream=stream, **body)
+                assert answer.status_code == 503, answer.text
+                error = answer.json()["error"]
+                assert (error["code"], error["message"]) == ("no_rank_up", "no rank is up")
+                assert int(answer.headers["retry-after"]) > 0
+            failed = served.call_error()
+            assert failed.code() is grpc.StatusCode.UNAVAILABLE
+        finally:
+            control.heal(chip=0)
     end_s = time.monotonic() + 60
     while (answer := served.post("completions", prompt=PROMPT, max_tokens=2)).status_code != 200:
         assert answer.status_code == 503

@@ -17,8 +17,13 @@ from serving.front_door.http.http_errors import HttpError
 _ERROR_EVENTS: Final = (b'data: {"error"', b"event: error")
 """How a server-sent event that is an error begins, in OpenAI's API and in Anthropic's."""
 
-_SPEAKER: Final = b'"delta":{"role":"assistant","content":""}'
-"""What a chat's stream begins with in vLLM, before it looks whether there is a first token."""
+_PRELUDES: Final = (
+    b'"delta":{"role":"assistant","content":""}',
+    b'"type":"response.created"',
+    b'"type":"response.in_progress"',
+)
+"""What streams of chats and of responses begin with in vLLM, before it looks whether there is a
+first token."""
 
 _FRAMEWORK: Final = b'{"detail"'
 """How FastAPI's own errors begin."""
@@ -43,8 +48,9 @@ class AppAnswer:
 
     @property
     def is_prelude(self) -> bool:
-        """Whether it is a stream that has said no more than who speaks."""
-        return self.streams_events and _SPEAKER in self.first and self.status == HTTPStatus.OK
+        """Whether it is a stream that has said no more than that it begins."""
+        begins = any(prelude in self.first for prelude in _PRELUDES)
+        return self.streams_events and begins and self.status == HTTPStatus.OK
 
     @property
     def is_failed_stream(self) -> bool:

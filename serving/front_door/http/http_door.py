@@ -33,7 +33,11 @@ from serving.front_door.http.app_errors import AppAnswer, error_of_stream, routi
 from serving.front_door.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
 from serving.front_door.http.http_access import client_of, is_open, may_enter
 from serving.front_door.http.http_errors import HttpError, HttpRefused, answer, error_of
-from serving.front_door.http.http_exchange import TOOK_TOO_LONG, HttpExchange
+from serving.front_door.http.http_exchange import (
+    BROKEN_STREAM,
+    TOOK_TOO_LONG,
+    HttpExchange,
+)
 from serving.front_door.http.json_body import check_json, refuse_values
 from serving.front_door.http.missing_apis import missing_api
 from serving.front_door.http.model_card import ModelCards
@@ -247,14 +251,28 @@ class HttpDoor:
         )
         try:
             await self._app(scope, exchange.receive, exchange.send)
-        except STUMBLES as error:
-            if exchange.began or not _is_unread(current_ticket.get()):
+        except Exception as error:
+            unread = not exchange.began and _is_unread(current_ticket.get())
+            if unread and isinstance(error, STUMBLES):
+                raise HttpRefused(stumbled(error, exchange.path)) from error
+            if not await self._break_off(exchange):
                 raise
-            raise HttpRefused(stumbled(error, exchange.path)) from error
         finally:
             timer.cancel()
             if told:
                 await asyncio.gather(*told, return_exceptions=True)  # or nobody is there any more
+
+    async def _break_off(self, exchange: HttpExchange) -> bool:
+        """End a stream in which the app has failed, with the reason; whether one is known.
+
+        vLLM 0.32's stream of a response breaks where its request fails: the event that it makes of
+        the error is none of the response's.
+        """
+        ticket = current_ticket.get()
+        refused = ticket.refusal if ticket is not None else None
+        refused = refused or self._probes.readiness.failure()
+        error = BROKEN_STREAM if refused is None else error_of(refused)
+        return await exchange.break_off(error) and refused is not None
 
     async def _websocket(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         """Websockets are for clients with a key too; vLLM's app has some for speech alone."""

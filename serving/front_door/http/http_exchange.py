@@ -158,6 +158,16 @@ class HttpExchange:
         self._over.set_result(None)
         return asyncio.ensure_future(self._tell(error))
 
+    async def break_off(self, error: HttpError) -> bool:
+        """Tell the client `error` where the app has failed in a stream of events; whether it is
+        told.
+        """
+        if not self._streams_events or self.replaced or self.complete or self._over.done():
+            return False
+        self.replaced = True
+        await self._tell(error)
+        return True
+
     async def _tell(self, error: HttpError) -> None:
         if not self.began:
             self.status = error.status.value
@@ -179,4 +189,10 @@ TOOK_TOO_LONG: Final = HttpError(
     status=HTTPStatus.GATEWAY_TIMEOUT,
     code="request_wall_time",
     message="the request took longer than this server lets one take",
+)
+
+BROKEN_STREAM: Final = HttpError(
+    status=HTTPStatus.INTERNAL_SERVER_ERROR,
+    code="internal_server_error",
+    message="the server failed at this request",
 )

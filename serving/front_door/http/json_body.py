@@ -42,7 +42,7 @@ async def refuse_values(body: bytes) -> None:
     for begin in range(0, len(body), _SLICE_BYTES):
         letters = np.frombuffer(body, np.uint8, min(_SLICE_BYTES, len(body) - begin), begin)
         commas += _count(letters == _COMMA)
-        containers += _count((letters == _BRACKET) | (letters == _BRACE))
+        containers += _count(_opens(letters))
         quotes += _count(letters == _QUOTE)
         if commas + containers > VALUES_MAX:
             raise _too_many(VALUES_MAX, "commas and brackets")
@@ -70,13 +70,19 @@ async def _outside_strings(body: bytes) -> tuple[int, int]:
         letters = np.frombuffer(part, np.uint8)
         is_quote = letters == _QUOTE
         inside = np.logical_xor.accumulate(is_quote) ^ is_inside
-        containers += _count(((letters == _BRACKET) | (letters == _BRACE)) & ~inside)
+        containers += _count(_opens(letters) & ~inside)
         quotes += _count(is_quote)
         is_inside = quotes % 2 == 1
         if containers > CONTAINERS_MAX or quotes // 2 > STRINGS_MAX:
             break
         await asyncio.sleep(0)
     return containers, quotes // 2
+
+
+def _opens(letters: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Where an array or object begins, or a string has such a letter."""
+    opens: npt.NDArray[np.bool_] = (letters == _BRACKET) | (letters == _BRACE)
+    return opens
 
 
 def _count(of: npt.NDArray[np.bool_]) -> int:

@@ -36,10 +36,8 @@ _RESPONSES_PATH: Final = "/v1/responses"
 
 _FLEX: Final = "flex"
 
-
 _CHARACTER_BYTES: Final = 6
 """Of JSON, at most: \\uXXXX. Characters that take two of these are tokens by themselves."""
-
 
 _TEXT_BYTES_MIN: Final = 2**20
 """Any text may have so many: what is tokenized need not fit into a context (load generators have
@@ -196,12 +194,10 @@ def _longest_text_bytes(array: bytes) -> int:
         return 0
     try:
         if array[1:].lstrip().startswith(b"["):
-            return max(
-                len(memoryview(one)) for one in msgspec.json.decode(array, type=list[msgspec.Raw])
-            )
-        return max(
-            map(len, msgspec.json.decode(array, type=list[str]))
-        )  # ends at the first that is no text
+            lists = msgspec.json.decode(array, type=list[msgspec.Raw])
+            return max(len(memoryview(one)) for one in lists)
+        texts = msgspec.json.decode(array, type=list[str])  # ends at the first that is none
+        return max(map(len, texts))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return len(array)
 

@@ -235,6 +235,22 @@ def test_an_engine_that_is_gone_fails_its_requests_and_ends_the_server(process: 
     assert (process.end.code, process.left) == (1, [])
 
 
+def test_a_server_that_vllm_ends_for_its_engine_says_that_nobody_asked_for_it(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graceful_end, "_LOOK_WALL_S", WAIT_S)
+
+    async def case() -> None:
+        async with running() as (server, serving, client):
+            assert (await client.get("/1")).status_code == 200
+            server.core.resources.engine_dead = True
+            server.http.should_exit = True  # as vLLM's handler of a request's EngineDeadError does
+            await asyncio.wait_for(serving, WAIT_S)
+
+    asyncio.run(case())
+    assert (process.end.code, process.left) == (1, [])
+
+
 def test_an_engine_that_goes_while_requests_end_is_not_waited_for(process: Process) -> None:
     async def case() -> None:
         async with running() as (server, serving, client):

@@ -1,6 +1,7 @@
 """What cannot be served is told so: a status, the API's shape, a reason, when to come back."""
 
 import asyncio
+import json
 from typing import Any
 
 import anthropic
@@ -49,7 +50,7 @@ def test_an_engine_that_is_gone_is_told_with_a_time_to_come_back(stream: bool) -
 
 
 @BOTH
-@pytest.mark.parametrize(("path", "body"), PATHS[:2])
+@pytest.mark.parametrize(("path", "body"), PATHS)
 def test_an_engine_that_goes_before_the_first_token_is_told_before_the_stream_begins(
     path: str, body: dict[str, Any], stream: bool
 ) -> None:
@@ -68,11 +69,35 @@ def test_an_engine_that_goes_before_the_first_token_is_told_before_the_stream_be
     run(use)
 
 
+@pytest.mark.parametrize(("path", "body"), PATHS)
+def test_an_engine_that_goes_in_the_midst_of_a_stream_is_its_last_event(
+    path: str, body: dict[str, Any]
+) -> None:
+    asked = {"model": MODEL, "stream": True, "ignore_eos": True, **body}
+
+    async def use(server: HttpServer) -> None:
+        async with server.http.stream("POST", path, json=asked) as answer:
+            assert answer.status_code == 200
+            lines = answer.aiter_lines()
+            while "delta" not in (line := await anext(lines)) and '"text"' not in line:
+                pass
+            server.core.die()
+            rest = [line async for line in lines if line.startswith("data: {")]
+        error = json.loads(rest[-1].removeprefix("data: "))["error"]
+        assert error["message"], rest
+        if path == "/v1/responses":  # vLLM's own words elsewhere
+            assert error["code"] == "engine_gone"
+        server.core.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+        server.engine.output_processor.request_states.clear()  # vLLM leaves them to its end
+
+    run(use, step_s=0.01)
+
+
 @BOTH
 def test_a_request_that_no_rank_takes_is_told_so(stream: bool) -> None:
     async def use(server: HttpServer) -> None:
         server.core.scheduler.ranks_up[:] = False
-        for path, body in PATHS[:2]:
+        for path, body in PATHS:
             answer = await server.http.post(path, json={"model": MODEL, "stream": stream, **body})
             assert openai_shape(answer, 503, "no_rank_up")["message"] == "no rank is up"
             assert int(answer.headers["retry-after"]) >= 1
