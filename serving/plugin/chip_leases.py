@@ -25,8 +25,8 @@ from serving.plugin.lease_books import LeaseBooks, LeaseTotals
 from serving.plugin.lease_checks import chips_that_can_leave
 from serving.plugin.lease_record import Lease, listed, new_lease_state, requests_on
 from serving.plugin.live_machine import LiveMachine
-from serving.plugin.merge import RankQueues
 from serving.plugin.model_versions import ModelVersions
+from serving.plugin.scheduler_state import RankQueues
 from serving.plugin.spend import Spend
 
 LEASES_KEPT: Final = 100

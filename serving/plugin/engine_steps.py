@@ -31,8 +31,8 @@ from serving.plugin.expert_moves import ExpertMoves
 from serving.plugin.live_machine import LiveMachine
 from serving.plugin.live_recording import LiveRecording
 from serving.plugin.live_step import LiveStep
-from serving.plugin.merge import RankQueues
-from serving.plugin.translate import step_batch
+from serving.plugin.scheduler_state import RankQueues
+from serving.plugin.step_batch import step_batch
 
 WAIT_WALL_S_MAX: Final = 0.25
 """Wall seconds for which a step waits for its end in one go: a control call waits as long."""

@@ -33,7 +33,8 @@ from serving.plugin.live_engine import LiveEngine
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.parent_watch import end_with_parent, in_engine_process, kill_within
 from serving.plugin.platform import deployment_of
-from serving.plugin.step_report import StepReport, StillHeld, TimedOutput
+from serving.plugin.step_report import StepReport
+from serving.plugin.timed_output import StillHeld, TimedOutput
 from serving.plugin.token_source import start_tokens
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
 
@@ -207,11 +208,12 @@ class UltraServeExecutor(Executor):
         assert isinstance(scheduler_output, LockstepOutput)
         result: ModelRunnerOutput | None = None
         if self._under_way is not None:
+            self.live_engine().hear_meanwhile(scheduler_output.state)
             done = self.live_engine().go_on(abandoned=scheduler_output.abandoned)
             result = self._outcome(self._under_way, done)
             return result if not non_block else _done(result)
         if self._engine is not None:
-            self._engine.hear(scheduler_output)
+            self._engine.hear(scheduler_output.state)
         self._note_finished(scheduler_output)
         if scheduler_output.total_num_scheduled_tokens:
             self._pending = scheduler_output

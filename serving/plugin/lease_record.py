@@ -12,7 +12,7 @@ from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import NS_PER_S
 from serving.daynight.handover import Event, Phase, transition
 from serving.metrics.machine_state import FOR_MAINTENANCE, LeaseState
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -71,14 +71,14 @@ from serving.plugin.live_machine import LiveMachine
 from serving.plugin.live_recording import LiveRecording
 from serving.plugin.live_step import LiveStep
 from serving.plugin.machine_report import machine_state
-from serving.plugin.merge import LockstepOutput
 from serving.plugin.model_versions import ModelVersions
 from serving.plugin.placement_pages import placement_page
+from serving.plugin.scheduler_state import SchedulerState
+from serving.plugin.step_batch import warm_up_step
 from serving.plugin.step_energy import StepEnergy
 from serving.plugin.step_report import StepReport
 from serving.plugin.step_wish import StepWish
 from serving.plugin.telemetry_look import telemetry_look
-from serving.plugin.translate import warm_up_step
 
 
 class LiveEngine:
@@ -141,7 +141,7 @@ class LiveEngine:
         self._wish = StepWish()
         self._follows_step = False
         self._lease_moved = 0
-        self._heard = LockstepOutput.make_empty()
+        self._heard = SchedulerState()
 
     def _chips_changed(self) -> None:
         """Chips have come or gone: moves of experts that have not begun are void."""
@@ -230,21 +230,25 @@ class LiveEngine:
         if self._time.passes and (self._leases.waits or self._versions.is_reading):
             self._wish.wait()
 
-    def hear(self, output: LockstepOutput) -> None:
+    def hear(self, state: SchedulerState) -> None:
         """Take what the scheduler says of its ranks, and of requests that had to move."""
-        self._heard = output
-        self._wish = output.wish
-        self._steps.hold(self._versions.advance(output))
+        self._heard = state
+        self._wish = state.wish
+        self._steps.hold(self._versions.advance(state))
         if self._versions.wants_step:
             self._wish.make()
-        self._lease_moved += self._live.credit(output.moved)
+        self._lease_moved += self._live.credit(state.moved)
         if not self._live.owes_ranks:  # or else their requests have yet to move
             moved, self._lease_moved = self._lease_moved, 0
             self._leases.count_moved(moved)
         self._wish_for_time()
-        if not output.total_num_scheduled_tokens:
+        if not state.has_tokens:
             self._go_on_with_leases(idle=self._is_idle)
             self._steps.hold(self._live.take_pause())
+
+    def hear_meanwhile(self, state: SchedulerState) -> None:
+        """Take how the scheduler stands while a step is under way."""
+        self._heard = state
 
     def report(self, lost_ranks: tuple[int, ...] = ()) -> StepReport:
         """The end of the last step, for the scheduler and the metrics."""

@@ -5,13 +5,13 @@ The step that meets it breaks off; then the machine says how to go on, the chips
 the step is repeated by the ranks that have no output yet. Nothing of this leaves as an exception.
 """
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from vllm.logger import init_logger
 
 from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
 from emulator.model import Health, Machine, Recovery, Settlement, StepCosting
@@ -23,7 +23,7 @@ from serving.plugin.fault_log import FaultLog, Moved, Outcome
 from serving.plugin.fleet_recovery import follow, positions_vacated, ranks_without_kv
 from serving.plugin.live_step import LiveStep, Silence
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
 _TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
 

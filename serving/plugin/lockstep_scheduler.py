@@ -41,8 +41,9 @@ from serving.plugin.rank_evacuation import (
 from serving.plugin.rank_loads import RankLoads
 from serving.plugin.rank_throttle import RankThrottle
 from serving.plugin.request_place import NOWHERE, Place, name_weights
-from serving.plugin.step_report import StepReport, StillHeld, TimedOutput, stamp_events
+from serving.plugin.step_report import StepReport
 from serving.plugin.step_wish import StepWish
+from serving.plugin.timed_output import StillHeld, TimedOutput, stamp_events
 from serving.plugin.traced_requests import TracedRequests
 from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.policy.rank_choice import choose_rank

@@ -23,7 +23,7 @@ from serving.plugin.chip_leases import ChipLeases
 from serving.plugin.deployment import Deployment
 from serving.plugin.engine_description import partition_state
 from serving.plugin.live_machine import LiveMachine
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 
 
 def machine_state(

@@ -13,16 +13,8 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 
 from serving.plugin.fault_log import Moved
+from serving.plugin.scheduler_state import RankQueues, SchedulerState
 from serving.plugin.step_wish import StepWish
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankQueues:
-    """The queues of one rank's scheduler, and the KV blocks that its requests hold."""
-
-    running: int
-    waiting: int
-    kv_blocks_used: int
 
 
 def queues_of(rank: Scheduler) -> RankQueues:
@@ -42,17 +34,10 @@ class LockstepOutput(SchedulerOutput):
     """A merged SchedulerOutput that keeps each rank's own.
 
     `continues` says that requests were left over from the step before, so no time was idle.
-    `empty_rank_steps` counts, over all locksteps so far, the ranks that took part in one without a
-    token of their own while another rank had some; `arrived_requests` all requests that were ever
-    added; `moved_requests` the requests that lost ranks
-    have handed to others, `failed_requests` those that ended with an error because no rank could
-    take them, or the executor gave them up. While the step is under way, arrivals and states are
-    brought up to date; `refreshed_s` is when, by the monotonic clock.
-    `rank_states` say how each rank stands; `moved` are the requests that left a rank since the
-    decision before. `abandoned` says that the step is under way, and that none of its requests is
-    there any more.
-    `closed_ranks` are those that take no new request, as the engine asked. `wish` is how the engine
-    asks for a step when there is nothing to compute.
+    `failed_requests` counts those that ended with an error because no rank could take them, or the
+    executor gave them up. `abandoned` says that the step is under way, and that none of its
+    requests is there any more. While the step is under way, arrivals and states are brought up to
+    date; `refreshed_s` is when, by the monotonic clock. The rest is SchedulerState's.
     """
 
     by_rank: list[SchedulerOutput] = field(default_factory=list)
@@ -69,9 +54,18 @@ class LockstepOutput(SchedulerOutput):
     refreshed_s: float = 0.0
 
     @property
-    def has_requests(self) -> bool:
-        """Whether a request was left on any rank when its scheduler last spoke."""
-        return any(queues.running or queues.waiting for queues in self.rank_states)
+    def state(self) -> SchedulerState:
+        """What the engine hears of the scheduler with it."""
+        return SchedulerState(
+            rank_states=self.rank_states,
+            arrived_requests=self.arrived_requests,
+            moved_requests=self.moved_requests,
+            empty_rank_steps=self.empty_rank_steps,
+            moved=self.moved,
+            closed_ranks=self.closed_ranks,
+            has_tokens=self.total_num_scheduled_tokens > 0,
+            wish=self.wish,
+        )
 
     def is_awaited(self, ranks: Sequence[Scheduler]) -> bool:
         """Whether a request that is computed in this step is still there."""

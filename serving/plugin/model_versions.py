@@ -7,12 +7,11 @@ are down read it when they come back. It is a loop without memory of its plan: e
 not serve the target is next, so another target, or none of this, may come at any time.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-
-from vllm.logger import init_logger
 
 from emulator.errors import CheckpointError
 from emulator.fleet import ChipLost, Fleet
@@ -21,11 +20,11 @@ from emulator.units import NS_PER_S
 from serving.metrics.control_call import Refusal, RefusalCode, VersionReport
 from serving.metrics.machine_state import VersionState
 from serving.plugin.live_machine import LiveMachine
-from serving.plugin.merge import LockstepOutput
+from serving.plugin.scheduler_state import SchedulerState
 from serving.plugin.spend import Spend
 from serving.plugin.weights_identity import check_successor, weights_hash
 
-logger = init_logger(f"vllm.{__name__}")
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
 _KEPT_VERSIONS = 32
 """So many versions are remembered, and can be gone back to; older ones that nobody serves are
@@ -196,7 +195,7 @@ class ModelVersions:
         for number in old[: max(0, len(self._versions) - _KEPT_VERSIONS)]:
             del self._versions[number]
 
-    def advance(self, heard: LockstepOutput) -> int:
+    def advance(self, heard: SchedulerState) -> int:
         """Go on with what the scheduler says before a step; returns the time in ns for which this
         holds the whole machine up: nobody else serves while a block reads.
         """
@@ -238,7 +237,7 @@ class ModelVersions:
                     self._moving = None
                 self._renew(block)
 
-    def _read_when_empty(self, block: int, heard: LockstepOutput) -> int:
+    def _read_when_empty(self, block: int, heard: SchedulerState) -> int:
         """Let the block's chips read; how long that holds up a machine on which no other serves."""
         ranks = self._ranks(block)
         if not set(ranks) <= set(heard.closed_ranks):

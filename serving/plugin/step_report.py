@@ -1,10 +1,6 @@
 """What the executor tells the scheduler of a step besides its tokens: times, totals, lost ranks."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-
-from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
-from vllm.v1.outputs import ModelRunnerOutput
+from dataclasses import dataclass
 
 from emulator.sim.epochs import EpochMap
 from serving.metrics.snapshot import Snapshot
@@ -44,24 +40,3 @@ class StepReport:
     def at_monotonic_s(self, wall_s: float) -> float:
         """Emulated seconds at a reading of the monotonic clock; the step's begin when virtual."""
         return self.begin_s if self.epochs is None else self.epochs.emulated_s(wall_s)
-
-
-@dataclass
-class TimedOutput(ModelRunnerOutput):
-    """A ModelRunnerOutput that carries its step's report."""
-
-    report: StepReport | None = field(default=None)
-
-
-@dataclass
-class StillHeld(ModelRunnerOutput):
-    """In place of a step's output while the step is under way: see `EngineSteps`."""
-
-
-def stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
-    """Put emulated seconds on events that vLLM stamped with the wall in the step of `report`."""
-    for event in events:
-        if event.type is EngineCoreEventType.QUEUED:
-            event.timestamp = min(report.at_monotonic_s(event.timestamp), report.begin_s)
-        else:
-            event.timestamp = report.begin_s

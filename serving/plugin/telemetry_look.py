@@ -3,14 +3,14 @@
 from serving.metrics.machine_state import StallState
 from serving.metrics.snapshot import Snapshot
 from serving.metrics.telemetry import Telemetry
-from serving.plugin.merge import LockstepOutput
+from serving.plugin.scheduler_state import SchedulerState
 from serving.plugin.token_meter import TokenTotals
 
 
 def telemetry_look(
     snapshot: Snapshot,
     tokens: TokenTotals,
-    heard: LockstepOutput,
+    heard: SchedulerState,
     *,
     now_s: float,
     ranks: int,

@@ -4,7 +4,6 @@ The only place that knows the fields of both; pinned by tests/contracts.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import torch
@@ -12,27 +11,8 @@ from numpy.typing import NDArray
 from vllm.v1.core.sched.output import GrammarOutput, NewRequestData, SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors, ModelRunnerOutput
 
-from emulator.model import StepBatch
-from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
 from serving.plugin.requests import sampling_spec
-
-WARM_UP: Final = "warm-up"
-"""The request of a made-up step: no client's, for vLLM's ids end in a part of random letters."""
-
-
-def warm_up_step(rank: int) -> RankStep:
-    """A prompt of a few tokens that nobody asked for, on a rank that has no request."""
-    tokens = list(range(1, 9))
-    request = NewRequest(
-        request_id=WARM_UP,
-        token_ids=tokens,
-        prompt_tokens=len(tokens),
-        sampling=SamplingSpec(temperature=0.0),
-        block_ids=[1],  # vLLM keeps block 0 to itself
-    )
-    scheduled = Scheduled(request_id=WARM_UP, first_position=0, new_tokens=len(tokens))
-    return RankStep(rank=rank, new=[request], scheduled=[scheduled], finished=[])
 
 
 def rank_step(
@@ -97,26 +77,6 @@ def grammar_bitmask(step: RankStep, grammar: GrammarOutput | None) -> NDArray[np
     row_of = {name: row for row, name in enumerate(grammar.structured_output_request_ids)}
     rows = [row_of[request_id] for request_id in step.grammar_rows]
     return np.ascontiguousarray(grammar.grammar_bitmask[rows], dtype=np.int32)
-
-
-def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int) -> StepBatch:
-    """What was scheduled, as the cost model counts it."""
-    rows = [(step.rank, item) for step in steps for item in step.scheduled]
-    logit_rows = np.zeros(ranks, dtype=np.int64)
-    for rank, output in outputs.items():
-        scored = sum(len(rows.ranks) for rows in output.prompt_logprobs.values())
-        logit_rows[rank] = len(output.request_ids) + scored
-    new_tokens = np.array([item.new_tokens for _, item in rows], dtype=np.int64)
-    rank_of_row = np.array([rank for rank, _ in rows], dtype=np.int64)
-    tokens = np.bincount(rank_of_row, weights=new_tokens, minlength=ranks).astype(np.int64)
-    return StepBatch(
-        ranks=ranks,
-        rank=rank_of_row,
-        new_tokens=new_tokens,
-        context_tokens=np.array([item.first_position for _, item in rows], dtype=np.int64),
-        # Prompt rows scored in earlier chunks of the prompt were counted by no step before.
-        logit_rows=np.minimum(logit_rows, tokens),
-    )
 
 
 def model_runner_output(

@@ -29,7 +29,7 @@ from serving.metrics.control_call import (
 )
 from serving.metrics.hardware import ExpertLoad, HardwareReport
 from serving.metrics.telemetry import Event, EventKind
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from tests.e2e.server_process import HOST
 from tests.serving.plugin.running_engine import Running, heard, lose
 

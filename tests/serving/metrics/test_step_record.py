@@ -13,7 +13,7 @@ from serving.metrics.step_record import (
     prefill_and_decode_tokens,
     step_record,
 )
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 
 COSTS = {
     overlap: StepCostModel(

@@ -13,8 +13,8 @@ from serving.metrics.control_call import (
     TrainingNote,
 )
 from serving.metrics.machine_state import LeaseState
-from serving.plugin.merge import RankQueues
 from serving.plugin.request_place import NOWHERE
+from serving.plugin.scheduler_state import RankQueues
 from serving.plugin.step_report import StepReport
 from tests.serving.plugin.live_parts import NEW_TOKENS, Requests
 from tests.serving.plugin.running_engine import Running, heard
@@ -65,7 +65,7 @@ class Served(Requests):
         queues = tuple(RankQueues(running=n, waiting=0, kv_blocks_used=n) for n in waiting)
         output = heard(
             rank_states=queues,
-            total_num_scheduled_tokens=tokens,
+            has_tokens=tokens > 0,
             moved_requests=self.moved,
             closed_ranks=self._closed,
         )

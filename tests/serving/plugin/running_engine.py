@@ -18,7 +18,7 @@ from serving.metrics.control_call import (
 )
 from serving.metrics.machine_state import MachineState
 from serving.plugin.live_engine import LiveEngine
-from serving.plugin.merge import LockstepOutput
+from serving.plugin.scheduler_state import SchedulerState
 from serving.plugin.step_report import StepReport
 from tests.serving.plugin.live_parts import KV_BLOCKS, LiveParts, live_parts
 
@@ -78,8 +78,5 @@ def lose(chip: int) -> Fault:
     return Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
 
 
-def heard(**counts: Any) -> LockstepOutput:
-    output = LockstepOutput.make_empty()
-    for name, value in counts.items():
-        setattr(output, name, value)
-    return output
+def heard(**counts: Any) -> SchedulerState:
+    return SchedulerState(**counts)

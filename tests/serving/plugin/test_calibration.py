@@ -20,7 +20,7 @@ from serving.plugin.calibration import (
     host_ratios,
 )
 from serving.plugin.deployment import resolve_deployment
-from serving.plugin.translate import step_batch
+from serving.plugin.step_batch import step_batch
 from serving.settings import Settings
 
 CHIPS, BLOCK_TOKENS, KV_BLOCKS = 2, 32, 100

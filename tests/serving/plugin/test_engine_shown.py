@@ -24,7 +24,7 @@ from serving.metrics.control_call import (
 from serving.metrics.placement_page import PlacementPage
 from serving.metrics.power_report import PowerReport
 from serving.plugin import placement_pages
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from tests.serving.plugin.live_parts import KV_BLOCKS
 from tests.serving.plugin.running_engine import Running, heard, lose
 

@@ -18,7 +18,7 @@ from serving.metrics.control_call import (
 )
 from serving.metrics.machine_state import ChipHealth, FaultStage, StallState
 from serving.plugin.engine_steps import WAIT_WALL_S_MAX
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from serving.plugin.step_report import StepReport
 from tests.serving.plugin.running_engine import Running, heard, lose, prompt_step
 

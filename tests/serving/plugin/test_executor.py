@@ -40,7 +40,7 @@ from serving.plugin import executor as executor_module
 from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.executor import UltraServeExecutor
 from serving.plugin.lockstep_scheduler import LockstepScheduler
-from serving.plugin.step_report import TimedOutput
+from serving.plugin.timed_output import TimedOutput
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
 from tests.serving.plugin.live_parts import started_tokens
 from tests.serving.plugin.lockstep_workload import Arrival

@@ -7,7 +7,7 @@ import pytest
 from emulator.specs.fault import Fault, FaultKind
 from serving.metrics.control_call import InjectRequest, WatchReply, WatchRequest
 from serving.plugin.merge import REFRESH_WALL_S
-from serving.plugin.step_report import StillHeld
+from serving.plugin.timed_output import StillHeld
 from tests.serving.plugin.test_executor import Engine
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from emulator.sim.clock import DilatedClock
 from serving.metrics.control_call import PublishRequest, VersionReport, WatchReply, WatchRequest
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from serving.plugin.step_wish import StepWish
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.serving.plugin.leased_requests import Served, drain, lease_of, resume

@@ -15,7 +15,7 @@ from serving.metrics.control_call import (
 )
 from serving.metrics.machine_state import FaultStage
 from serving.plugin.fault_log import Moved
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from tests.serving.plugin.running_engine import Running, heard, lose
 
 BUSY = RankQueues(running=1, waiting=0, kv_blocks_used=1)

@@ -14,7 +14,7 @@ from serving.metrics.control_call import (
     StepsRequest,
 )
 from serving.metrics.step_record import StepPhase, StepRecord
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from tests.serving.plugin.running_engine import Running, heard
 
 

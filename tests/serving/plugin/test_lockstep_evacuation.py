@@ -12,7 +12,8 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.request import Request, RequestStatus
 
 from serving.plugin.merge import LockstepOutput
-from serving.plugin.step_report import StepReport, TimedOutput
+from serving.plugin.step_report import StepReport
+from serving.plugin.timed_output import TimedOutput
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, block_hasher
 from tests.serving.plugin.lockstep_machine import (

@@ -16,7 +16,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 from emulator.sim.epochs import EpochMap
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput, merge_stats
-from serving.plugin.step_report import StepReport, TimedOutput
+from serving.plugin.step_report import StepReport
+from serving.plugin.timed_output import TimedOutput
 from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import (
     BLOCK_TOKENS,

@@ -2,7 +2,7 @@
 
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.metrics.machine_state import ChipHealth, CutLink, FaultStage
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from tests.serving.plugin.live_parts import KV_BLOCKS
 from tests.serving.plugin.running_engine import Running, heard, lose
 

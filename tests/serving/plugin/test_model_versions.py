@@ -15,7 +15,7 @@ from serving.metrics.control_call import (
     RollbackRequest,
     VersionReport,
 )
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from serving.plugin.step_wish import StepWish
 from tests.serving.plugin.other_weights import other_weights
 from tests.serving.plugin.running_engine import Running, heard, lose

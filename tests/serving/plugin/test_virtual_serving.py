@@ -26,7 +26,7 @@ from emulator.model import (
 )
 from emulator.units import NS_PER_S
 from serving.plugin import virtual_serving
-from serving.plugin.merge import RankQueues
+from serving.plugin.scheduler_state import RankQueues
 from serving.plugin.virtual_serving import blocks_in_use_max, simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.lengths import FixedLength, IndependentLengths, LognormalLength

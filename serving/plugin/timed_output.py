@@ -1,0 +1,30 @@
+"""What vLLM's scheduler gets of a step: tokens with the step's report, or none yet."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
+from vllm.v1.outputs import ModelRunnerOutput
+
+from serving.plugin.step_report import StepReport
+
+
+@dataclass
+class TimedOutput(ModelRunnerOutput):
+    """A ModelRunnerOutput that carries its step's report."""
+
+    report: StepReport | None = field(default=None)
+
+
+@dataclass
+class StillHeld(ModelRunnerOutput):
+    """In place of a step's output while the step is under way: see `EngineSteps`."""
+
+
+def stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
+    """Put emulated seconds on events that vLLM stamped with the wall in the step of `report`."""
+    for event in events:
+        if event.type is EngineCoreEventType.QUEUED:
+            event.timestamp = min(report.at_monotonic_s(event.timestamp), report.begin_s)
+        else:
+            event.timestamp = report.begin_s
