@@ -5,7 +5,7 @@ import { copyFileSync, mkdirSync, readFileSync, readdirSync, statSync, writeFile
 import { join, relative } from "node:path";
 
 const here = import.meta.dirname;
-const page = join(here, "../../serving/console/page");
+const page = join(here, "../../serving/server/console/page");
 const LIBRARIES = ["preact", "@preact/signals", "@preact/signals-core", "uplot", "@fontsource-variable/inter"];
 
 function* files(folder) {

@@ -10,7 +10,7 @@ const ASKED = ["/stream", "/session", "/ultraserve.v1.ControlService"];
 export default defineConfig({
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
   build: {
-    outDir: "../../serving/console/page",
+    outDir: "../../serving/server/console/page",
     emptyOutDir: true,
     target: "es2023",
     // light-dark() and nesting, which these browsers have, are left as they are written.

@@ -1,8 +1,8 @@
 """The fits that ship: the factors of real stacks as data, with where they come from.
 
-`python -m serving.validation.refit` writes the file. One fit has seen every row and is what others
-use; the others have each seen a part, so that rows can be predicted by fits that have not seen
-them.
+`python -m serving.analysis.validate.refit` writes the file. One fit has seen every row and is what
+others use; the others have each seen a part, so that rows can be predicted by fits that have not
+seen them.
 """
 
 import json

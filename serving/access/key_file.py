@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from emulator.errors import ConfigError
 from serving.access.stored_key import Scope, StoredKey, check_name
-from serving.admission.work import Client, KeyLimits, WorkClass
+from serving.policy.admission.work import Client, KeyLimits, WorkClass
 
 FILE_BYTES_MAX: Final = 2**20
 KEYS_MAX: Final = 1_024

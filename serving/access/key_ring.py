@@ -20,7 +20,7 @@ from emulator.errors import ConfigError
 from serving.access.key_file import read_key_file
 from serving.access.secret import digest_in, digest_of
 from serving.access.stored_key import Scope, StoredKey
-from serving.admission.work import Client
+from serving.policy.admission.work import Client
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -36,7 +36,7 @@ _ANONYMOUS: Final = Client()
 
 
 class KeySettings(Protocol):
-    """What a ring is made of; see `serving.front_door.front_door_settings`."""
+    """What a ring is made of; see `serving.server.gateway.gateway_settings`."""
 
     @property
     def key_file(self) -> Path | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from serving.access.secret import is_hash
-from serving.admission.work import Client
+from serving.policy.admission.work import Client
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 

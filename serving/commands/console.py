@@ -13,7 +13,7 @@ from emulator.errors import ConfigError
 from serving.access.opening_page import OPENING_WALL_S, opening_page
 from serving.commands.control_connection import add_connection_arguments, connect, shown_key
 from serving.commands.json_text import json_text
-from serving.endpoints.control_address import ControlAddress
+from serving.server.control.control_address import ControlAddress
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

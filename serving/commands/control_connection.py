@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from serving.endpoints.control_address import ControlAddress
+from serving.server.control.control_address import ControlAddress
 
 if TYPE_CHECKING:  # what speaks gRPC is imported when a command runs
-    from serving.endpoints.control_client import ControlClient
+    from serving.server.control.control_client import ControlClient
 
 
 TIMEOUT_S: Final = 5.0
@@ -86,8 +86,8 @@ def connect(args: argparse.Namespace) -> ControlClient:
     if not 0 < args.timeout < float("inf"):
         raise ConfigError(field="timeout", value=args.timeout, expected="a number above 0")
     address = ControlAddress.parse(args.address)
-    from serving.endpoints.control_client import ControlClient
-    from serving.endpoints.control_tls import ControlTls
+    from serving.server.control.control_client import ControlClient
+    from serving.server.control.control_tls import ControlTls
 
     key = shown_key(args, address)
     given = any((args.tls_ca, args.tls_cert, args.tls_key))

@@ -17,12 +17,12 @@ from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
     from emulator.model import ModelSpec
-    from serving.steady_state.sweep import Sweep
+    from serving.analysis.day.day_comparison import DayQuestion
+    from serving.analysis.day.day_trace import DayTrace
+    from serving.analysis.day.training_table import JobTerms
+    from serving.analysis.day.virtual_day import DaySettings
+    from serving.analysis.steady_state.sweep import Sweep
     from serving.traffic.lengths import ObservedLengths
-    from serving.virtual_day.day_comparison import DayQuestion
-    from serving.virtual_day.day_trace import DayTrace
-    from serving.virtual_day.training_table import JobTerms
-    from serving.virtual_day.virtual_day import DaySettings
 
 _ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
@@ -188,14 +188,14 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
-    from serving.virtual_day.day_report import day_data, day_lines
-    from serving.virtual_day.virtual_day import virtual_day
+    from serving.analysis.day.day_report import day_data, day_lines
+    from serving.analysis.day.virtual_day import virtual_day
 
     processes = args.processes if args.processes is not None else min(2, os.cpu_count() or 1)
     if processes < 1:
         raise ConfigError(field="processes", value=processes, expected="at least 1")
     if args.plot is not None:
-        from serving.virtual_day.day_chart import checked_picture
+        from serving.analysis.day.day_chart import checked_picture
 
         checked_picture(args.plot)
     try:
@@ -204,7 +204,7 @@ def run(args: argparse.Namespace) -> int:
         _tell("ultraserve day: interrupted, no day was walked")
         return 130
     if args.plot is not None:
-        from serving.virtual_day.day_chart import save_chart
+        from serving.analysis.day.day_chart import save_chart
 
         save_chart(found, args.plot)
         _tell(f"picture: {args.plot}")
@@ -219,12 +219,12 @@ def _tell(line: str) -> None:
 def settings_of(args: argparse.Namespace) -> DaySettings:
     """What the arguments ask; raises UltraServeError."""
     from emulator.model import model_by_name
+    from serving.analysis.day.curve_search import CurveTerms
+    from serving.analysis.day.day_trace_file import day_trace
+    from serving.analysis.day.exact_hour import HourCheck
+    from serving.analysis.day.virtual_day import DaySettings
     from serving.traffic.engine_limits import EngineLimits
     from serving.traffic.slo import Slo
-    from serving.virtual_day.curve_search import CurveTerms
-    from serving.virtual_day.day_trace_file import day_trace
-    from serving.virtual_day.exact_hour import HourCheck
-    from serving.virtual_day.virtual_day import DaySettings
 
     if args.seed < 0:
         raise ConfigError(field="seed", value=args.seed, expected="from 0 on")
@@ -263,8 +263,8 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
 
 
 def _question(args: argparse.Namespace, trace: DayTrace) -> DayQuestion:
-    from serving.virtual_day.day_comparison import DayQuestion
-    from serving.virtual_day.day_walk import WalkTerms
+    from serving.analysis.day.day_comparison import DayQuestion
+    from serving.analysis.day.day_walk import WalkTerms
 
     try:
         shares = tuple(float(part) / 100 for part in args.peak.split(","))
@@ -356,12 +356,12 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, lengths: ObservedLengths)
         system_by_name,
         with_readings,
     )
+    from serving.analysis.steady_state.partitions import PartitionFilter
+    from serving.analysis.steady_state.precision import as_stored_or_narrowest
+    from serving.analysis.steady_state.request_shape import RequestShape
+    from serving.analysis.steady_state.step_assumptions import StepAssumptions
+    from serving.analysis.steady_state.sweep import Sweep
     from serving.settings import Settings
-    from serving.steady_state.partitions import PartitionFilter
-    from serving.steady_state.precision import as_stored_or_narrowest
-    from serving.steady_state.request_shape import RequestShape
-    from serving.steady_state.step_assumptions import StepAssumptions
-    from serving.steady_state.sweep import Sweep
 
     system = with_readings(system_by_name(args.system or Settings().system), args.reading)
     asked: dict[str, Any] = {
@@ -396,7 +396,7 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, lengths: ObservedLengths)
 
 def _job(args: argparse.Namespace, sweep: Sweep) -> JobTerms:
     from emulator.model import RecoveryRates, TrainingRecipe, model_by_name
-    from serving.virtual_day.training_table import JobTerms
+    from serving.analysis.day.training_table import JobTerms
 
     return JobTerms(
         system=sweep.system,

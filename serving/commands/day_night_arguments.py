@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from serving.commands.drain import GRACE_S
-from serving.controller.day_clock import DAY_S
-from serving.controller.day_night_settings import (
+from serving.policy.day_night.options import duration_s
+from serving.policy.day_night.policy_text import parse_policy
+from serving.server.day_night.day_clock import DAY_S
+from serving.server.day_night.day_night_settings import (
     MANUAL,
     PUBLISH,
     DayNightSettings,
     TrainingSettings,
     check_weighs,
 )
-from serving.daynight.options import duration_s
-from serving.daynight.policy_text import parse_policy
 from serving.settings import Settings
 from serving.traffic.slo import Slo
 
 if TYPE_CHECKING:
-    from serving.plugin.deployment import Deployment
+    from serving.engine.deployment import Deployment
 
 DIRECTORY: Final = "ultraserve-training"
 SLO: Final = "ttft=1s,tpot=30ms@p99"
@@ -195,12 +195,12 @@ def with_cost_model(
     `seats` is how many requests a rank has at once. Raises ConfigError for groups that cannot hold
     a training state, and when the target is kept at no rate, and the policy needs one.
     """
-    from serving.controller.group_capacity import (
+    from serving.analysis.steady_state.request_shape import RequestShape
+    from serving.server.day_night.group_capacity import (
         QUEUE_SHARE,
         group_reading_s,
         group_requests_per_s,
     )
-    from serving.steady_state.request_shape import RequestShape
 
     settings = _with_training_groups(settings, args, deployment)
     reading_s = group_reading_s(deployment, utilization, group_chips=settings.group_chips)
@@ -234,7 +234,7 @@ def _with_training_groups(
     settings: DayNightSettings, args: argparse.Namespace, deployment: Deployment
 ) -> DayNightSettings:
     """The settings with groups that a training state fits into."""
-    from serving.controller.group_capacity import fewest_training_chips
+    from serving.server.day_night.group_capacity import fewest_training_chips
 
     fewest = fewest_training_chips(deployment)
     name, half = deployment.time_model.name, settings.chips // 2

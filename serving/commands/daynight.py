@@ -15,8 +15,8 @@ from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from serving.controller.day_night_state import DayNightState, GroupState, JobState
-    from serving.metrics.machine_state import LeaseState
+    from serving.wire.day_night_state import DayNightState, GroupState, JobState
+    from serving.wire.machine_state import LeaseState
 
 _GROUPS = ("group", "chips", "phase", "wanted", "lease", "failures", "last failure")
 _LEASES = (

@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from emulator.errors import ConfigError
 from emulator.import_path import child_environment
-from serving.commands.front_door_arguments import API_KEY_VARIABLE
+from serving.commands.gateway_arguments import API_KEY_VARIABLE
 from serving.errors import ServerFailed
 
 _HOST = "127.0.0.1"

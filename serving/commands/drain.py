@@ -14,7 +14,7 @@ from serving.commands.control_connection import (
 from serving.commands.json_text import json_text
 
 if TYPE_CHECKING:
-    from serving.metrics.control_call import LeaseReport
+    from serving.wire.control_call import LeaseReport
 
 GRACE_S: Final = 2.0
 """Emulated; a short answer's time."""

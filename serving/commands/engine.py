@@ -13,9 +13,9 @@ from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from serving.endpoints.control_client import ControlClient
-    from serving.endpoints.door_report import DoorReport
-    from serving.endpoints.engine_rest import EngineRest
+    from serving.server.control.admission_report import DoorReport
+    from serving.server.control.control_client import ControlClient
+    from serving.server.control.engine_sleep_state import EngineRest
 
 _MODES = ("abort", "wait", "keep")
 _ACTIONS = {

@@ -20,9 +20,9 @@ from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from serving.endpoints.control_client import ControlClient
-    from serving.metrics.control_call import FaultReport
-    from serving.metrics.machine_state import FaultRecord, StallState
+    from serving.server.control.control_client import ControlClient
+    from serving.wire.control_call import FaultReport
+    from serving.wire.machine_state import FaultRecord, StallState
 
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.2

@@ -13,9 +13,9 @@ from serving.access.key_file import read_key_file
 from serving.access.key_file_edit import add_key, revoke_key
 from serving.access.secret import draw_secret, hash_of
 from serving.access.stored_key import Scope, StoredKey, check_name
-from serving.admission.work import Client, KeyLimits, WorkClass
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
+from serving.policy.admission.work import Client, KeyLimits, WorkClass
 
 _LIMITS = (
     ("--requests-per-minute", "requests that begin in an emulated minute"),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments, connect
-from serving.endpoints.control_address import ControlAddress
+from serving.server.control.control_address import ControlAddress
 
 if TYPE_CHECKING:
-    from serving.neuron_tools.device_inventory import DeviceInventory
+    from serving.telemetry.neuron_tools.device_inventory import DeviceInventory
 
 _DESCRIPTION = (
     "List a running server's devices as neuron-ls does: its tables, its flags, its JSON. With "
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     for device, health in inventory.missing.items():
         print(f"device {device} is {health}", file=sys.stderr)
     if args.json_output or args.json:
-        from serving.neuron_tools.device_table import device_json
+        from serving.telemetry.neuron_tools.device_table import device_json
 
         print(json.dumps(device_json(inventory), indent=4))
     else:
@@ -91,14 +91,14 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _of_catalog(args: argparse.Namespace) -> DeviceInventory:
-    from serving.neuron_tools.device_inventory import catalog_inventory
+    from serving.telemetry.neuron_tools.device_inventory import catalog_inventory
 
     return catalog_inventory(args.system, lnc=args.lnc, chips=args.chips)
 
 
 def _of_server(args: argparse.Namespace) -> DeviceInventory:
-    from serving.neuron_tools.device_inventory import server_inventory
-    from serving.neuron_tools.server_processes import server_processes
+    from serving.telemetry.neuron_tools.device_inventory import server_inventory
+    from serving.telemetry.neuron_tools.server_processes import server_processes
 
     with connect(args) as client:
         state, description = client.state(), client.description()
@@ -109,14 +109,14 @@ def _of_server(args: argparse.Namespace) -> DeviceInventory:
 
 
 def _lines(args: argparse.Namespace, inventory: DeviceInventory) -> list[str]:
-    from serving.neuron_tools.device_table import (
+    from serving.telemetry.neuron_tools.device_table import (
         header_lines,
         plain_table,
         process_table,
         topology_table,
     )
-    from serving.neuron_tools.server_processes import this_process
-    from serving.neuron_tools.topology_drawing import topology_lines
+    from serving.telemetry.neuron_tools.server_processes import this_process
+    from serving.telemetry.neuron_tools.topology_drawing import topology_lines
 
     head = header_lines(inventory)
     if args.topology:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments
-from serving.commands.engine_looks import EngineLooks
+from serving.commands.engine_snapshots import EngineLooks
 
 if TYPE_CHECKING:
-    from serving.neuron_tools.monitor_config import MonitorConfig
-    from serving.neuron_tools.monitor_report import Reading
+    from serving.telemetry.neuron_tools.monitor_config import MonitorConfig
+    from serving.telemetry.neuron_tools.monitor_report import Reading
 
 _DESCRIPTION = (
     "Print a running server as neuron-monitor reports a machine: a JSON object a line, each "
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     config = _config(args)
     import msgspec
 
-    from serving.neuron_tools.monitor_report import MonitorReport
+    from serving.telemetry.neuron_tools.monitor_report import MonitorReport
 
     with EngineLooks(args) as looks:
         report = MonitorReport(config, _reading(looks, first=True))
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> MonitorConfig:
-    from serving.neuron_tools.monitor_config import everything, parse_period, read_config
+    from serving.telemetry.neuron_tools.monitor_config import everything, parse_period, read_config
 
     if args.count is not None and args.count < 1:
         raise ConfigError(field="count", value=args.count, expected="at least 1")
@@ -90,9 +90,9 @@ def _config(args: argparse.Namespace) -> MonitorConfig:
 
 def _reading(looks: EngineLooks, *, first: bool = False) -> Reading:
     """The engine and this machine now; what the first look meets is raised, later it is words."""
-    from serving.neuron_tools.host_sample import host_sample
-    from serving.neuron_tools.monitor_report import Reading
-    from serving.neuron_tools.neuron_names import NOT_THERE
+    from serving.telemetry.neuron_tools.host_sample import host_sample
+    from serving.telemetry.neuron_tools.monitor_report import Reading
+    from serving.telemetry.neuron_tools.neuron_names import NOT_THERE
 
     look, error = (looks.look(), "") if first else looks.look_or_words()
     server = looks.processes()

@@ -21,8 +21,8 @@ from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
     from emulator.model import Prices, SystemSpec
-    from serving.pareto.pareto import Pareto
-    from serving.steady_state.sweep import Sweep
+    from serving.analysis.pareto.pareto import Pareto
+    from serving.analysis.steady_state.sweep import Sweep
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: an unknown name, or a choice that no machine or model allows.
     """
     from emulator.model import PowerBasis
-    from serving.pareto.pareto import pareto
+    from serving.analysis.pareto.pareto import pareto
 
     _check_outputs(args)
     prices = _prices(args)
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(report_lines(found, args.rows, prices)))
     for path in (args.png, args.html):
         if path is not None:
-            from serving.pareto.pareto_chart import save_chart
+            from serving.analysis.pareto.pareto_chart import save_chart
 
             save_chart(found, path)
             print(f"wrote {path}", file=sys.stderr)
@@ -163,10 +163,10 @@ def sweeps_of(args: argparse.Namespace) -> tuple[Sweep, ...]:
     from emulator.model import HbmTerms, calibration_for, model_by_name
     from emulator.specs.overlap import Overlap
     from emulator.specs.rack_power import Season
-    from serving.steady_state.partitions import PartitionFilter
-    from serving.steady_state.request_shape import BATCHED_TOKENS_MAX, RequestShape
-    from serving.steady_state.step_assumptions import StepAssumptions
-    from serving.steady_state.sweep import Sweep
+    from serving.analysis.steady_state.partitions import PartitionFilter
+    from serving.analysis.steady_state.request_shape import BATCHED_TOKENS_MAX, RequestShape
+    from serving.analysis.steady_state.step_assumptions import StepAssumptions
+    from serving.analysis.steady_state.sweep import Sweep
 
     shape = RequestShape(
         prompt_tokens=args.isl,
@@ -285,7 +285,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
 def _write_json(found: Pareto, where: str, prices: Prices | None) -> None:
     import msgspec
 
-    from serving.pareto.pareto_report import as_data
+    from serving.analysis.pareto.pareto_report import as_data
 
     text = msgspec.json.encode(as_data(found, prices)).decode()  # a line: it has every point
     if where == "-":
@@ -300,7 +300,7 @@ def _write_json(found: Pareto, where: str, prices: Prices | None) -> None:
 
 def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[str]:
     """Each machine's envelope, then how the machines compare, then the vendor's claims."""
-    from serving.pareto.pareto_report import (
+    from serving.analysis.pareto.pareto_report import (
         HEADER,
         assumption_lines,
         finding_rows,

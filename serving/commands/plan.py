@@ -18,10 +18,10 @@ from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
     from emulator.model import ModelSpec, Prices
-    from serving.planning.night import Day
-    from serving.planning.plan import PlanQuestion
-    from serving.planning.plan_demand import Demand
-    from serving.steady_state.sweep import Sweep
+    from serving.analysis.plan.night import Day
+    from serving.analysis.plan.plan import PlanQuestion
+    from serving.analysis.plan.plan_demand import Demand
+    from serving.analysis.steady_state.sweep import Sweep
     from serving.traffic.traffic import Traffic
 
 _OVERLAPS: Final = ("none", "two-batch", "full")
@@ -172,8 +172,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
-    from serving.planning.plan import plan
-    from serving.planning.plan_report import plan_data, plan_lines
+    from serving.analysis.plan.plan import plan
+    from serving.analysis.plan.plan_report import plan_data, plan_lines
 
     processes = args.processes if args.processes is not None else min(2, os.cpu_count() or 1)
     if processes < 1:
@@ -194,9 +194,9 @@ def _tell(line: str) -> None:
 def question_of(args: argparse.Namespace) -> PlanQuestion:
     """What the arguments ask; raises UltraServeError."""
     from emulator.model import model_by_name
-    from serving.planning.plan import PlanQuestion
-    from serving.planning.plan_check import CheckTerms
-    from serving.planning.plan_choice import SearchTerms
+    from serving.analysis.plan.plan import PlanQuestion
+    from serving.analysis.plan.plan_check import CheckTerms
+    from serving.analysis.plan.plan_choice import SearchTerms
     from serving.traffic.slo import Slo
 
     slo = Slo.parse(args.slo)
@@ -248,8 +248,8 @@ def _refuse_less_than_one(args: argparse.Namespace) -> None:
 
 def _demand(args: argparse.Namespace, model: ModelSpec) -> tuple[Demand, Day]:
     """The traffic and the shape of a day."""
-    from serving.planning.night import day_of_trace, deepseek_day, read_day
-    from serving.planning.plan_demand import TraceDemand, multiplied
+    from serving.analysis.plan.night import day_of_trace, deepseek_day, read_day
+    from serving.analysis.plan.plan_demand import TraceDemand, multiplied
 
     day = read_day(args.day) if args.day is not None else None
     if args.trace is None:
@@ -271,7 +271,7 @@ def _demand(args: argparse.Namespace, model: ModelSpec) -> tuple[Demand, Day]:
 
 
 def _rate_demand(args: argparse.Namespace, model: ModelSpec) -> Demand:
-    from serving.planning.plan_demand import RateDemand
+    from serving.analysis.plan.plan_demand import RateDemand
     from serving.traffic.lengths import IndependentLengths, LengthPairs, LognormalLength
 
     lengths: LengthPairs
@@ -305,7 +305,7 @@ def _rate_demand(args: argparse.Namespace, model: ModelSpec) -> Demand:
 
 def _recorded(path: Path, model: ModelSpec) -> tuple[Traffic, str]:
     """A trace without what is longer than the context, and its name with how many those were."""
-    from serving.planning.plan_demand import too_long
+    from serving.analysis.plan.plan_demand import too_long
     from serving.traffic.trace_file import read_trace
 
     everything = read_trace(path)
@@ -329,12 +329,12 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
         system_by_name,
         with_readings,
     )
+    from serving.analysis.steady_state.partitions import PartitionFilter
+    from serving.analysis.steady_state.precision import as_stored_or_narrowest
+    from serving.analysis.steady_state.request_shape import RequestShape
+    from serving.analysis.steady_state.step_assumptions import StepAssumptions
+    from serving.analysis.steady_state.sweep import Sweep
     from serving.settings import Settings
-    from serving.steady_state.partitions import PartitionFilter
-    from serving.steady_state.precision import as_stored_or_narrowest
-    from serving.steady_state.request_shape import RequestShape
-    from serving.steady_state.step_assumptions import StepAssumptions
-    from serving.steady_state.sweep import Sweep
 
     system = with_readings(system_by_name(args.system or Settings().system), args.reading)
     asked: dict[str, Any] = {

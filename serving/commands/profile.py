@@ -20,7 +20,7 @@ from serving.settings import Settings
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings
-    from serving.profiling.profiled_run import ProfiledRun
+    from serving.analysis.profile.profiled_run import ProfiledRun
 
 _VIRTUAL_ONLY: Final = (
     *("system", "chips", "tp", "ep", "lnc", "routing", "rate", "requests"),
@@ -140,9 +140,9 @@ def _refuse_what_is_not_used(args: argparse.Namespace) -> None:
 
 def report(run: ProfiledRun, ceilings: Ceilings, out: Path, *, as_json: bool) -> int:
     """Write the trace and print the sums; 1 and one line when no step ran."""
+    from serving.analysis.profile.chrome_trace import write_trace
+    from serving.analysis.profile.profile_summary import summarize
     from serving.commands.profile_text import summary_lines
-    from serving.profiling.chrome_trace import write_trace
-    from serving.profiling.profile_summary import summarize
 
     if run.dropped:
         print(

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
+from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
 from serving.commands.control_connection import connect
-from serving.profiling.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings
-    from serving.endpoints.control_client import ControlClient
-    from serving.metrics.control_call import RecordingState
-    from serving.metrics.step_record import StepRecord
-    from serving.metrics.step_recording import StepRelief
+    from serving.server.control.control_client import ControlClient
+    from serving.wire.control_call import RecordingState
+    from serving.wire.step_record import StepRecord, StepRelief
 
 _SECONDS: Final = 10.0
 _POLL_S: Final = 0.2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from serving.profiling.profile_summary import (
+    from serving.analysis.profile.profile_summary import (
         EngineUse,
         PartShare,
         PhaseSummary,

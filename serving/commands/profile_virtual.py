@@ -15,16 +15,16 @@ from emulator.model import (
     with_readings,
 )
 from emulator.specs.overlap import Overlap
-from serving.metrics.step_recording import STEPS_DEFAULT
-from serving.profiling.profile_traffic import SchedulerLimits, profile_traffic
+from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.engine.step_recording import STEPS_DEFAULT
 from serving.settings import Settings
-from serving.steady_state.step_assumptions import StepAssumptions
 from serving.traffic.lengths import IndependentLengths, LognormalLength
 from serving.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings
-    from serving.profiling.profiled_run import ProfiledRun
+    from serving.analysis.profile.profiled_run import ProfiledRun
 
 
 def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:

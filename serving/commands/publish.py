@@ -11,7 +11,7 @@ from serving.commands.control_connection import add_change_arguments, connect
 from serving.commands.json_text import json_text
 
 if TYPE_CHECKING:
-    from serving.metrics.control_call import VersionReport
+    from serving.wire.control_call import VersionReport
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

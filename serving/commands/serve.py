@@ -17,19 +17,19 @@ from serving.access.control_key import control_key_path
 from serving.access.free_port import check_port
 from serving.access.process_listing import hide_in_process_list
 from serving.commands.day_night_arguments import day_night_settings, with_cost_model
-from serving.commands.front_door_arguments import (
+from serving.commands.gateway_arguments import (
     API_KEY_FLAG,
     KEY_VARIABLES,
     FrontDoor,
     front_door,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
-from serving.endpoints.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
-from serving.endpoints.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
 from serving.errors import UnsupportedFlag
+from serving.server.control.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
+from serving.server.control.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
 
 if TYPE_CHECKING:
-    from serving.plugin.deployment import Deployment
+    from serving.engine.deployment import Deployment
 
 
 _SAVE_S: Final = 20.0
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     doors = front_door(args, os.environ)
     day_night = day_night_settings(args, settings, weights_dir)
     # vLLM takes seconds to import; wrong settings are told before.
-    from serving.plugin.deployment import resolve_deployment
+    from serving.engine.deployment import resolve_deployment
 
     deployment = resolve_deployment(settings, weights_dir)
     utilization = _utilization(args.unknown)
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
     for warning in doors.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
     os.environ |= _environment(args, doors)
-    from serving.controller.training_directory import held_directory
     from serving.plugin.openai_app import serve
+    from serving.server.day_night.training_directory import held_directory
 
     with contextlib.ExitStack() as held:
         held.enter_context(claimed_cores(deployment))
@@ -143,7 +143,7 @@ def kept_control_key(port: int) -> Iterator[None]:
 
     Raises ConfigError when another server of this user has the port.
     """
-    from serving.plugin.parent_watch import cleared_by_engine
+    from serving.process.parent_death_watchdog import cleared_by_engine
 
     key, lock = (path(port, os.environ) for path in (control_key_path, control_lock_path))
     with claimed_control_port(port, os.environ), cleared_by_engine(key, unless_held=lock):

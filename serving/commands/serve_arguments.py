@@ -26,7 +26,7 @@ from emulator.model import (
     with_readings,
 )
 from serving.commands.day_night_arguments import add_day_night_arguments
-from serving.commands.front_door_arguments import add_front_door_arguments
+from serving.commands.gateway_arguments import add_front_door_arguments
 from serving.commands.reading_argument import add_reading_argument
 from serving.errors import UnsupportedFlag
 from serving.settings import Settings

@@ -14,7 +14,7 @@ from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from serving.metrics.machine_state import ChipState, ExpertBalance, MachineState
+    from serving.wire.machine_state import ChipState, ExpertBalance, MachineState
 
 _HEADER = (
     *("chip", "rack", "tray", "at", "rank", "health", "HBM GiB", "of"),
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def state_lines(state: MachineState) -> Iterator[str]:
     """The machine as text: what it is, its sums, then a line for each chip."""
-    from serving.metrics.hardware import WINDOW_S
+    from serving.wire.hardware import WINDOW_S
 
     parts = state.partition
     yield (

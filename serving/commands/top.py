@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments
-from serving.commands.engine_looks import EngineLooks
+from serving.commands.engine_snapshots import EngineLooks
 from serving.commands.json_text import json_text
 
 if TYPE_CHECKING:
-    from serving.neuron_tools.host_sample import HostSample
-    from serving.neuron_tools.top_figures import HostFigures, TopFigures
+    from serving.telemetry.neuron_tools.host_sample import HostSample
+    from serving.telemetry.neuron_tools.top_figures import HostFigures, TopFigures
 
 _INTERVAL_S: Final = 1.0
 _INTERVAL_S_MIN: Final = 0.25
@@ -85,7 +85,7 @@ class _Figures:
 
     def now(self) -> TopFigures:
         """The figures of a new look; raises what EngineLooks.look raises."""
-        from serving.neuron_tools.top_figures import host_figures, top_figures
+        from serving.telemetry.neuron_tools.top_figures import host_figures, top_figures
 
         self._look = self._looks.look()
         since_s = time.monotonic() - self._sample.wall_s
@@ -96,12 +96,12 @@ class _Figures:
 
     def first(self) -> TopFigures:
         """Of the first look."""
-        from serving.neuron_tools.top_figures import top_figures
+        from serving.telemetry.neuron_tools.top_figures import top_figures
 
         return top_figures(self._look, self._host)
 
     def _sampled(self) -> HostSample:
-        from serving.neuron_tools.host_sample import host_sample
+        from serving.telemetry.neuron_tools.host_sample import host_sample
 
         return host_sample(time.monotonic(), self._looks.processes())
 
@@ -119,8 +119,8 @@ def _print_once(figures: TopFigures, args: argparse.Namespace) -> None:
         return
     from rich.console import Console
 
-    from serving.neuron_tools.heat_grid import MEASURES
-    from serving.neuron_tools.top_panels import whole
+    from serving.telemetry.neuron_tools.heat_grid import MEASURES
+    from serving.telemetry.neuron_tools.top_panels import whole
 
     console = Console(highlight=False, soft_wrap=True)
     for line in whole(figures, MEASURES[0], args.address):
@@ -128,8 +128,8 @@ def _print_once(figures: TopFigures, args: argparse.Namespace) -> None:
 
 
 def _watch(figures: _Figures, args: argparse.Namespace, address: str) -> int:
-    from serving.endpoints.control_client import ServerUnreachable
-    from serving.neuron_tools.top_screen import Lost, TopScreen
+    from serving.server.control.control_client import ServerUnreachable
+    from serving.telemetry.neuron_tools.top_screen import Lost, TopScreen
 
     def look() -> TopFigures:
         try:

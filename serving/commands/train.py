@@ -15,17 +15,17 @@ from emulator.data import BUNDLED_WEIGHTS, SMALL_MOE_DIR, weights_directory
 from serving.commands.json_text import json_text
 
 if TYPE_CHECKING:
-    from serving.training.job import Trainer, TrainingJob
-    from serving.training.job_spec import JobSpec
-    from serving.training.job_status import CurvePoint, JobStatus
+    from serving.server.training.job import Trainer, TrainingJob
+    from serving.server.training.job_spec import JobSpec
+    from serving.server.training.job_status import CurvePoint, JobStatus
 
 _SHOWN_EVERY_STEPS = 10
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `train` command."""
-    from serving.training.job_spec import JobSpec
-    from serving.training.learning_rate import Decay
+    from serving.server.training.job_spec import JobSpec
+    from serving.server.training.learning_rate import Decay
 
     parser = subparsers.add_parser(
         "train",
@@ -169,9 +169,9 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import fields
 
     from emulator.errors import ConfigError
-    from serving.training.job import TrainingJob
-    from serving.training.job_directory import JobDirectory, note_refused
-    from serving.training.job_spec import JobSpec
+    from serving.server.training.job import TrainingJob
+    from serving.server.training.job_directory import JobDirectory, note_refused
+    from serving.server.training.job_spec import JobSpec
 
     args.weights = str(weights_directory(args.weights).resolve())
     args.corpus = str(Path(args.corpus).resolve()) if args.corpus else ""
@@ -243,7 +243,7 @@ def compare(job: TrainingJob, trainer: Trainer, say: Callable[[str], None]) -> N
 
     Windows overlap by half, so that a token has at least that many before it; see `whole_text`.
     """
-    from serving.training.evaluation import gzip_sizes
+    from serving.server.training.evaluation import gzip_sizes
 
     windows = job.held_out.whole(stride=job.sequence_tokens // 2)
     loss = job.evaluate(trainer, windows)

@@ -17,7 +17,7 @@ from emulator.errors import ConfigError
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from serving.validation.validation import Validation
+    from serving.analysis.validate.validation import Validation
 
 _PICTURES = (".png", ".svg", ".html")
 
@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
 
     Raises ConfigError: no data, a bad file, or a path that cannot be written.
     """
-    from serving.validation.measurement_files import measurements_file
-    from serving.validation.reference_points import reference_data
-    from serving.validation.validation import validation_of
+    from serving.analysis.validate.measurement_files import measurements_file
+    from serving.analysis.validate.reference_points import reference_data
+    from serving.analysis.validate.validation import validation_of
 
     _check_outputs(args)
     path = measurements_file(args.data, os.environ)
@@ -65,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(report_lines(validation, references)))
     if args.plot is not None:
-        from serving.validation.validation_chart import save_validation_chart
+        from serving.analysis.validate.validation_chart import save_validation_chart
 
         save_validation_chart(validation, args.plot)
         print(f"wrote {args.plot}", file=sys.stderr)
     if args.refit is not None:
-        from serving.validation.refit import main as refit
+        from serving.analysis.validate.refit import main as refit
 
         refit(["--data", str(path), "--output", str(args.refit)])
         print(f"wrote {args.refit}", file=sys.stderr)
@@ -91,7 +91,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
 def _print_json(validation: Validation, references: list[dict[str, Any]]) -> None:
     import msgspec
 
-    from serving.validation.validation_text import as_data
+    from serving.analysis.validate.validation_text import as_data
 
     data = msgspec.json.encode(as_data(validation, references))
     print(msgspec.json.format(data, indent=1).decode())
@@ -99,11 +99,11 @@ def _print_json(validation: Validation, references: list[dict[str, Any]]) -> Non
 
 def report_lines(validation: Validation, references: list[dict[str, Any]]) -> Iterator[str]:
     """Rows, excluded rows, scores, seeds, references, factors, assumptions."""
-    from serving.validation import validation_text as text
-    from serving.validation.reference_points import reference_table
-    from serving.validation.validation import scores
-    from serving.validation.validation_aim import aim_lines
-    from serving.validation.validation_assumptions import assumptions_of
+    from serving.analysis.validate import validation_text as text
+    from serving.analysis.validate.reference_points import reference_table
+    from serving.analysis.validate.validation import scores
+    from serving.analysis.validate.validation_aim import aim_lines
+    from serving.analysis.validate.validation_assumptions import assumptions_of
 
     last = len(text.ROW_HEADER)
     yield from table_lines(text.row_table(validation), right=frozenset({0, *range(7, last)}))

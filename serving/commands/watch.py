@@ -12,8 +12,8 @@ from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments, connect
 
 if TYPE_CHECKING:
-    from serving.endpoints.control_client import ControlClient
-    from serving.metrics.telemetry import Event, Telemetry
+    from serving.server.control.control_client import ControlClient
+    from serving.wire.telemetry import Event, Telemetry
 
 _INTERVAL_S: Final = 1.0
 _NUMBER_MAX: Final = 2**63 - 1  # what the wire carries

@@ -19,24 +19,24 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 from emulator.fleet import Fleet, MadeUpTokens
 from emulator.specs.step import RankOutput, RankStep
-from serving.metrics.control_call import METHOD as CONTROL_METHOD
-from serving.metrics.machine_state import HostRatio
-from serving.plugin.calibration import (
+from serving.engine.calibration import (
     PoolLimits,
     first_dilation,
     host_ratios,
 )
-from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
-from serving.plugin.engine_signals import EngineSignals, relay_signals
-from serving.plugin.engine_time import make_clock
-from serving.plugin.live_engine import LiveEngine
+from serving.engine.engine_time import make_clock
+from serving.engine.live_engine import LiveEngine
+from serving.engine.step_report import StepReport
+from serving.engine.token_source import start_tokens
+from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.merge import LockstepOutput
-from serving.plugin.parent_watch import end_with_parent, in_engine_process, kill_within
 from serving.plugin.platform import deployment_of
-from serving.plugin.step_report import StepReport
 from serving.plugin.timed_output import StillHeld, TimedOutput
-from serving.plugin.token_source import start_tokens
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
+from serving.process.engine_signals import EngineSignals, relay_signals
+from serving.process.parent_death_watchdog import end_with_parent, in_engine_process, kill_within
+from serving.wire.control_call import METHOD as CONTROL_METHOD
+from serving.wire.machine_state import HostRatio
 
 # Below "vllm", where vLLM has configured handlers; a name of our own would print nothing.
 logger = init_logger(f"vllm.{__name__}")

@@ -19,7 +19,9 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 
-from serving.plugin.fault_log import Moved
+from serving.engine.fault_log import Moved
+from serving.engine.step_report import StepReport
+from serving.engine.wake_request import StepWish
 from serving.plugin.merge import (
     LockstepOutput,
     merge_bitmasks,
@@ -29,7 +31,9 @@ from serving.plugin.merge import (
     queues_of,
 )
 from serving.plugin.prefix_hits import prefix_hit_tokens
-from serving.plugin.rank_evacuation import (
+from serving.plugin.rank_loads import RankLoads
+from serving.plugin.rank_throttle import RankThrottle
+from serving.plugin.request_migration import (
     add_silent_rows,
     carry_contexts,
     drop_told_prompt_rows,
@@ -38,11 +42,7 @@ from serving.plugin.rank_evacuation import (
     restore_order,
     take_out,
 )
-from serving.plugin.rank_loads import RankLoads
-from serving.plugin.rank_throttle import RankThrottle
 from serving.plugin.request_place import NOWHERE, Place, name_weights
-from serving.plugin.step_report import StepReport
-from serving.plugin.step_wish import StepWish
 from serving.plugin.timed_output import StillHeld, TimedOutput, stamp_events
 from serving.plugin.traced_requests import TracedRequests
 from serving.policy.prefill_throttle import parse_prefill_policy

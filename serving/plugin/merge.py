@@ -12,9 +12,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 
-from serving.plugin.fault_log import Moved
-from serving.plugin.scheduler_state import RankQueues, SchedulerState
-from serving.plugin.step_wish import StepWish
+from serving.engine.fault_log import Moved
+from serving.engine.scheduler_state import RankQueues, SchedulerState
+from serving.engine.wake_request import StepWish
 
 
 def queues_of(rank: Scheduler) -> RankQueues:

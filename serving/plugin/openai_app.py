@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from emulator.data import BUNDLED_WEIGHTS
+from serving.engine.deployment import Deployment
 from serving.errors import RefusedByVllm
-from serving.plugin.deployment import Deployment
 from serving.plugin.model_parsers import parser_arguments
-from serving.plugin.parent_watch import DIRECTORY_PREFIX, cleared_by_engine
-from serving.plugin.server_end import ServerEnd, server_end
-from serving.plugin.start_signals import end_imports_on_signals, end_start_on_signals
+from serving.process.parent_death_watchdog import DIRECTORY_PREFIX, cleared_by_engine
+from serving.process.server_shutdown import ServerEnd, server_end
+from serving.process.start_signals import end_imports_on_signals, end_start_on_signals
 
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",

@@ -13,10 +13,10 @@ import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from emulator.model import system_by_name
+from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import UnsupportedFlag
-from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.plugin.histogram_buckets import fine_buckets
-from serving.plugin.start_signals import keep_ending_start_on_signals
+from serving.process.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
 
 if TYPE_CHECKING:

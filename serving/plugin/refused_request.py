@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 
-from serving.admission.refusal import Refused
+from serving.policy.admission.refusal import Refused
 
 
 class RefusedRequest(GracefulHTTPError, Refused):

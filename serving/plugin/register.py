@@ -3,7 +3,7 @@ parent before it has begun to wait for it: from here on when it was started from
 its first moment when a parent that was here forks it.
 """
 
-from serving.plugin.parent_watch import end_with_parent, watch_when_forked
+from serving.process.parent_death_watchdog import end_with_parent, watch_when_forked
 
 
 def platform() -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from vllm.v1.engine import EngineCoreOutput
 
-from serving.plugin.request_trace import RequestTrace
+from serving.engine.request_trace import RequestTrace
 
 WEIGHTS_KEY: Final = "ultraserve_weights"
 """Of an output's `kv_transfer_params`: the names of the weights that made its request's tokens.

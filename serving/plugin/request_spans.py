@@ -3,7 +3,8 @@
 vLLM makes the span when a request ends, in the output processor's `do_tracing`. That method of one
 processor is wrapped: vLLM makes the span as ever, from the request's stamps with all durations in
 emulated seconds; a span processor adds our attributes as it starts; the phases become spans below
-it. A span's own begin and end are the wall's. See `serving.metrics.span_attributes` for the names.
+it. A span's own begin and end are the wall's. See `serving.telemetry.span_attributes` for the
+names.
 
 A request of a virtual clock, whose time is not the wall's, keeps vLLM's span alone.
 """
@@ -24,12 +25,12 @@ from opentelemetry.util.types import AttributeValue
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from emulator.units import NS_PER_S
-from serving.metrics import span_attributes as names
-from serving.metrics.clock_epochs import ClockEpochs, emulated_duration_s
+from serving.engine.request_trace import RequestTrace
 from serving.plugin.platform import deployment_of
 from serving.plugin.request_place import WEIGHTS_KEY
-from serving.plugin.request_trace import RequestTrace
 from serving.plugin.stat_logger import stat_logger_of
+from serving.telemetry import span_attributes as names
+from serving.telemetry.clock_epochs import ClockEpochs, emulated_duration_s
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")

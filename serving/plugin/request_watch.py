@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from vllm.v1.engine import FinishReason
 
-from serving.admission.entry import Outcome
-from serving.admission.entry_parts import Counted
+from serving.policy.admission.entry import Outcome
+from serving.policy.admission.entry_parts import Counted
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")

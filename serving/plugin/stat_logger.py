@@ -14,14 +14,14 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
-from serving.metrics.clock_epochs import ClockEpochs, emulated_duration_s
-from serving.metrics.first_token_times import FirstTokenTimes
-from serving.metrics.hardware import HardwareReport
-from serving.metrics.latency_window import Latencies, LatencyReport, LatencyWindow
-from serving.metrics.recorder import Recorder
-from serving.metrics.snapshot import Snapshot
-from serving.plugin.counted_work import CountedWork
+from serving.plugin.op_counters import CountedWork
 from serving.plugin.platform import deployment_of
+from serving.telemetry.clock_epochs import ClockEpochs, emulated_duration_s
+from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow
+from serving.telemetry.recorder import Recorder
+from serving.wire.hardware import HardwareReport
+from serving.wire.snapshot import Snapshot
 
 
 class EmulatedStatLogger(PrometheusStatLogger):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
 from vllm.v1.outputs import ModelRunnerOutput
 
-from serving.plugin.step_report import StepReport
+from serving.engine.step_report import StepReport
 
 
 @dataclass

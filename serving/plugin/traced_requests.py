@@ -7,9 +7,9 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 
+from serving.engine.request_trace import TRACE_KEY, RequestTrace
+from serving.engine.step_report import StepReport
 from serving.plugin.request_place import WEIGHTS_KEY, Place
-from serving.plugin.request_trace import TRACE_KEY, RequestTrace
-from serving.plugin.step_report import StepReport
 
 
 class TracedRequests:

@@ -1,8 +1,9 @@
 """What admission lets in, beside the best that any admission could have let in, by load.
 
-vLLM's schedulers and the cost model in virtual time; see `tests.serving.admission.admission_bar`
-for what the best is taken to be. Exit code 1 when a cell misses the bar: 95 % of the best's work,
-and a p99 of the time to the first token within the target.
+vLLM's schedulers and the cost model in virtual time; see
+`tests.serving.policy.admission.admission_bar` for what the best is taken to be. Exit code 1 when a
+cell misses the bar: 95 % of the best's work, and a p99 of the time to the first token within the
+target.
 
     python -m tests.benchmarks admission [--oracle] [NAME ...]
 """
@@ -12,8 +13,8 @@ import logging
 import sys
 import time
 
-from tests.serving.admission.admission_bar import HEADER, Setting
-from tests.serving.admission.virtual_clients import Mix
+from tests.serving.policy.admission.admission_bar import HEADER, Setting
+from tests.serving.policy.admission.virtual_clients import Mix
 
 SHARE_MIN = 0.95
 TIMES = (0.5, 0.9, 1.5, 5.0)

@@ -14,7 +14,7 @@ import httpx
 import psutil
 from playwright.sync_api import CDPSession, sync_playwright
 
-from serving.console.event_stream import HardwareTold
+from serving.server.console.event_stream import HardwareTold
 from tests.deploy.console.opened_page import launched, opened
 from tests.deploy.console.replayed_machine import (
     KEY,

@@ -9,16 +9,16 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from serving.admission.capacity import Capacity
-from serving.admission.door_limits import DoorLimits
-from serving.admission.entry import Outcome
-from serving.admission.entry_parts import Counted
-from serving.admission.refusal import Refused
-from serving.admission.work import Client, KeyLimits, Work, WorkClass
-from serving.front_door.admitted_generate import admit_generation
-from serving.front_door.door import Door
-from serving.metrics.door_metrics import DoorMetrics
-from tests.serving.front_door.generating_engine import GeneratingEngine, params, prompt
+from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.entry import Outcome
+from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.refusal import Refused
+from serving.policy.admission.work import Client, KeyLimits, Work, WorkClass
+from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admitted_generate import admit_generation
+from serving.telemetry.gateway_metrics import DoorMetrics
+from tests.serving.server.gateway.generating_engine import GeneratingEngine, params, prompt
 
 CAPACITY = Capacity(seats=4_096, kv_tokens=10**8, prefill_tokens_per_step=131_072)
 WHO = Client(name="a", limits=KeyLimits(requests_per_minute=10**9, tokens_per_minute=10**12))

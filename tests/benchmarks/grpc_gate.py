@@ -18,9 +18,9 @@ import grpc
 import grpc.aio
 import uvloop
 
-from serving.connections.grpc_socket import GrpcSocket
-from serving.connections.named_connections import NamedConnections
-from serving.connections.shared_port import SharedPort
+from serving.server.connections.grpc_socket import GrpcSocket
+from serving.server.connections.named_connections import NamedConnections
+from serving.server.connections.shared_port import SharedPort
 
 CALLS: Final = 3_000
 TOKENS: Final = 200

@@ -8,13 +8,13 @@ from opentelemetry.sdk import environment_variables
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from serving.metrics.span_attributes import (
+from serving.plugin.openai_app import _ENVIRONMENT
+from serving.telemetry.span_attributes import (
     EMULATED_LATENCIES,
     PHASE_ATTRIBUTES,
     REQUEST_ATTRIBUTES,
     SpanAttribute,
 )
-from serving.plugin.openai_app import _ENVIRONMENT
 from tests.serving.commands.serve_flags import parse
 
 GUIDE = (Path(__file__).resolve().parents[2] / "deploy/guides/tracing.md").read_text("utf-8")

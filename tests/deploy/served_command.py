@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serving.access.secret import draw_secret, hash_of
-from serving.commands.front_door_arguments import FrontDoor, front_door
+from serving.commands.gateway_arguments import FrontDoor, front_door
 from serving.commands.serve_arguments import resolve_arguments
-from serving.front_door.graceful_end import _BOUND_WALL_S
+from serving.server.gateway.graceful_shutdown import _BOUND_WALL_S
 from serving.settings import Settings
 from tests.serving.commands.serve_flags import parse
 

@@ -16,8 +16,8 @@ from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-untyped]
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc  # type: ignore[import-untyped]
 
 from serving.access.secret import draw_secret, hash_of
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import ControlClient
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
 from tests.e2e.span_collector import HTTP, SOON, SpanCollector
 

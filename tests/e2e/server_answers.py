@@ -7,8 +7,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.access.control_key import find_control_key
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import ControlClient
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess
 
 

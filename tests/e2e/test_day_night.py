@@ -22,9 +22,9 @@ import httpx
 import psutil
 import pytest
 
-from serving.controller.day_night_state import DayNightState
-from serving.endpoints.control_client import ControlClient, RefusedByServer
-from serving.training.job_status import read_curve
+from serving.server.control.control_client import ControlClient, RefusedByServer
+from serving.server.training.job_status import read_curve
+from serving.wire.day_night_state import DayNightState
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ROOT, ULTRASERVE, ServerProcess, started
 

@@ -22,7 +22,7 @@ from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-untyped]
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc  # type: ignore[import-untyped]
 
 from serving.access.control_key import find_control_key
-from serving.endpoints.control_client import RefusedByServer
+from serving.server.control.control_client import RefusedByServer
 from tests.e2e.closed_doors import (
     BODY_BYTES_MAX,
     CONTEXT_TOKENS,

@@ -18,10 +18,10 @@ from openai import OpenAI
 
 from emulator.power.system_power import SystemPower
 from emulator.specs.systems import system_by_name
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import ControlClient
-from serving.metrics.power_report import PowerReport
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient
 from serving.settings import Settings
+from serving.wire.power_report import PowerReport
 from tests.e2e.gateway_load import ROUTED, asking
 from tests.e2e.gateway_process import (
     KEY,

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import pytest
 
-from serving.metrics.machine_state import ChipHealth
+from serving.wire.machine_state import ChipHealth
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 

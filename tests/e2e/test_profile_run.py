@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.server_answers import ask, metrics
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.tray import MODEL
-from tests.serving.profiling.trace_event_format import faults_of
+from tests.serving.analysis.profile.trace_event_format import faults_of
 
 pytestmark = pytest.mark.engine
 

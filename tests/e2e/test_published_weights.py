@@ -9,7 +9,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from serving.endpoints.control_client import ControlClient
+from serving.server.control.control_client import ControlClient
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_answers import metrics
 from tests.e2e.server_process import ServerProcess

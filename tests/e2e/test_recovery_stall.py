@@ -12,9 +12,9 @@ import pytest
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.access.control_key import find_control_key
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import ControlClient, RefusedByServer
-from serving.metrics.machine_state import FaultStage
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient, RefusedByServer
+from serving.wire.machine_state import FaultStage
 from tests.e2e.server_answers import ask, metrics
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.tray import DILATION

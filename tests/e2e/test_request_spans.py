@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from serving.metrics.span_attributes import EMULATED_LATENCIES
-from serving.plugin.deployment import resolve_deployment
+from serving.engine.deployment import resolve_deployment
 from serving.settings import Settings
+from serving.telemetry.span_attributes import EMULATED_LATENCIES
 from tests.e2e.server_answers import growth, metrics
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.span_collector import Received, SpanCollector

@@ -20,8 +20,8 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc  # type: ignore[impor
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.access.secret import draw_secret, hash_of
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import ControlClient
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient
 from tests.e2e.closed_doors import asking
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
 

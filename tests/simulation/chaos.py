@@ -23,9 +23,9 @@ from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.health import Health
 from emulator.specs.placement import ExpertPlacement
 from emulator.ultraserver.machine import Settlement
-from serving.metrics.control_call import FaultReport, HealReport, HealRequest, InjectRequest
-from serving.metrics.machine_state import FaultRecord, FaultStage
-from serving.plugin.live_machine import LiveStep
+from serving.engine.live_machine import LiveStep
+from serving.wire.control_call import FaultReport, HealReport, HealRequest, InjectRequest
+from serving.wire.machine_state import FaultRecord, FaultStage
 from tests.simulation.asks import Answer, make_asks
 from tests.simulation.invariants import TimeAndEnergy, check_agreement, check_idle, check_memories
 from tests.simulation.troubled_engine import TroubledEngine

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from emulator.specs.fault import Fault, FaultKind
-from serving.metrics.control_call import (
+from serving.wire.control_call import (
     DrainRequest,
     FaultReport,
     HealReport,
@@ -23,7 +23,7 @@ from serving.metrics.control_call import (
     TelemetryReply,
     TelemetryRequest,
 )
-from serving.metrics.machine_state import ChipHealth, FaultRecord, FaultStage, MachineState
+from serving.wire.machine_state import ChipHealth, FaultRecord, FaultStage, MachineState
 from tests.simulation.asks import Ask, make_asks
 from tests.simulation.troubled_engine import TroubledEngine, running_engine
 

@@ -14,8 +14,8 @@ import emulator.fleet
 from emulator.chip.commands import Combine, TakeExperts
 from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind, LinkTier
-from serving.metrics.control_call import FaultReport, HealRequest, InjectRequest
-from serving.metrics.machine_state import FaultRecord, FaultStage
+from serving.wire.control_call import FaultReport, HealRequest, InjectRequest
+from serving.wire.machine_state import FaultRecord, FaultStage
 from tests.simulation.chaos import Chaos
 from tests.simulation.invariants import check_memories
 from tests.simulation.troubled_engine import TroubledEngine, running_engine

@@ -18,17 +18,17 @@ from emulator.actors.packet_socket import PacketSocket
 from emulator.data import SMALL_MOE_DIR
 from emulator.fleet import Fleet
 from emulator.model import Machine
-from serving.metrics.control_call import (
+from serving.engine.live_engine import LiveEngine
+from serving.engine.live_machine import LiveMachine
+from serving.plugin.executor import UltraServeExecutor
+from serving.plugin.lockstep_scheduler import LockstepScheduler
+from serving.wire.control_call import (
     METHOD,
     ControlReply,
     ControlRequest,
     reply_from_json,
     to_json,
 )
-from serving.plugin.executor import UltraServeExecutor
-from serving.plugin.live_engine import LiveEngine
-from serving.plugin.live_machine import LiveMachine
-from serving.plugin.lockstep_scheduler import LockstepScheduler
 from tests.simulation.asks import CONTEXT_TOKENS, Ask
 
 BLOCK_TOKENS = 16

@@ -30,8 +30,8 @@ from pathlib import Path
 
 import psutil
 
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import ControlClient
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient
 from tests.benchmarks.soak.asks import CONTEXT_TOKENS, Ask, Ending, Protocol, asks
 from tests.benchmarks.soak.books import ClientBooks, EngineBooks, ServerBooks, differences
 from tests.benchmarks.soak.grpc_client import GrpcClient

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.admission.refusal import RefusalReason
+from serving.policy.admission.refusal import RefusalReason
 
 BATCH_KEY, NARROW_KEY, SLOW_KEY = 1, 2, 3
 CONTEXT_TOKENS = 4_096

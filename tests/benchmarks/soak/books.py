@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from serving.endpoints.door_report import DoorReport
+from serving.server.control.admission_report import DoorReport
 from tests.benchmarks.soak.asks import Ask, End, Ending
 
 _LEFT = ("finished", "aborted", "failed", "refused_later")

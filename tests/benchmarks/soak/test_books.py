@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from serving.admission.work import WorkClass
-from serving.endpoints.door_report import ClassReport, DoorReport
+from serving.policy.admission.work import WorkClass
+from serving.server.control.admission_report import ClassReport, DoorReport
 from tests.benchmarks.soak.asks import (
     BATCH_KEY,
     CONTEXT_TOKENS,

@@ -8,8 +8,8 @@ import numpy as np
 
 from emulator.errors import UltraServeError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
-from serving.endpoints.control_client import ControlClient, RefusedByServer
-from serving.metrics.machine_state import FaultStage
+from serving.server.control.control_client import ControlClient, RefusedByServer
+from serving.wire.machine_state import FaultStage
 
 LASTS_S, PAUSE_S = 6.0, 6.0
 """Wall seconds on average: how long a trouble lasts, and until the next."""

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import ControlClient
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient
 from tests.deploy.compose.test_compose import FILE, FOLDER, interpolated
 from tests.deploy.served_command import served
-from tests.serving.endpoints.http_calls import SERVICE, browser, key_of
-from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
+from tests.serving.server.control.http_calls import SERVICE, browser, key_of
+from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
 
 SERVICES: dict[str, Any] = yaml.safe_load(interpolated(FILE.read_text()))["services"]
 WAIT_S = 30.0

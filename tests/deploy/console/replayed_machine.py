@@ -17,19 +17,19 @@ import msgspec
 from aiohttp import web
 
 from emulator.specs.fault import Fault, FaultKind, LinkTier
-from serving.console.call_answer import CallAnswer, answered, failed
-from serving.console.console_app import ConsoleApp
-from serving.console.event_stream import HardwareTold
-from serving.controller.engine_call import EngineGone
-from serving.metrics.control_call import (
+from serving.engine.scheduler_state import RankQueues
+from serving.server.console.call_answer import CallAnswer, answered, failed
+from serving.server.console.console_app import ConsoleApp
+from serving.server.console.event_stream import HardwareTold
+from serving.server.engine_call import EngineGone
+from serving.wire.control_call import (
     ExpertLoadReply,
     ExpertLoadRequest,
     HardwareReply,
     HardwareRequest,
 )
-from serving.metrics.hardware import ExpertLoad, HardwareReport
-from serving.metrics.telemetry import Event, EventKind
-from serving.plugin.scheduler_state import RankQueues
+from serving.wire.hardware import ExpertLoad, HardwareReport
+from serving.wire.telemetry import Event, EventKind
 from tests.e2e.server_process import HOST
 from tests.serving.plugin.running_engine import Running, heard, lose
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from serving.controller.day_night_state import DayNightState
-from serving.endpoints.control_client import ControlClient
+from serving.server.control.control_client import ControlClient
+from serving.wire.day_night_state import DayNightState
 from tests.deploy.console.opened_page import OpenedPage, opened
 from tests.deploy.console.told_looks import Told, eventually
 from tests.e2e.server_answers import control

@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, Route, expect
 
-from serving.controller.engine_call import ENGINE_GONE
+from serving.server.engine_call import ENGINE_GONE
 from tests.deploy.console.opened_page import DESKTOP, PHONE, READY_WALL_MS, OpenedPage, opened
 from tests.deploy.console.replayed_machine import CUT, KEY, LOST, SLOW, ReplayedServer
 

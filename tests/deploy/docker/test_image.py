@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from serving.front_door.http import probes
+from serving.server.gateway.http import probes
 from tests.deploy.docker.image_file import (
     DOCKERFILE,
     PREFIX,

@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from emulator.specs.fault import Fault, FaultKind
-from serving.controller.day_night_state import DayNightState
-from serving.endpoints.control_client import ControlClient
-from serving.metrics.families.family import Family
-from serving.metrics.families.neuron import NEURON
+from serving.server.control.control_client import ControlClient
+from serving.telemetry.families.family import Family
+from serving.telemetry.families.neuron import NEURON
+from serving.wire.day_night_state import DayNightState
 from tests.deploy.grafana.dashboard_files import (
     PATHS,
     Asked,

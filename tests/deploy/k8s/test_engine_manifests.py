@@ -6,8 +6,8 @@ import kubernetes_validate
 import pytest
 
 from serving.commands.serve_arguments import resolve_arguments
-from serving.front_door.http import probes
-from serving.plugin.deployment import resolve_deployment
+from serving.engine.deployment import resolve_deployment
+from serving.server.gateway.http import probes
 from tests.deploy.docker.image_file import named, stages
 from tests.deploy.k8s.manifests import (
     Object,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.front_door.http import probes
+from serving.server.gateway.http import probes
 from tests.deploy.k8s.manifests import (
     Object,
     broken_restrictions,

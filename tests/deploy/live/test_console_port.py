@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from emulator.specs.fault import Fault, FaultKind
-from serving.metrics.hardware import ExpertLoad, HardwareReport
-from serving.metrics.latency_window import LatencyReport
-from serving.metrics.telemetry import Event
+from serving.telemetry.latency_window import LatencyReport
+from serving.wire.hardware import ExpertLoad, HardwareReport
+from serving.wire.telemetry import Event
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import HOST, ServerProcess
 from tests.seen_server import CHIPS, Load

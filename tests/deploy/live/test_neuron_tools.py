@@ -14,7 +14,7 @@ from emulator.specs.fault import Fault, FaultKind
 from tests.e2e.server_answers import ask, control
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess
 from tests.seen_server import CHIPS, MODEL, Load
-from tests.serving.neuron_tools.monitor_schema import MonitorLine, read_line
+from tests.serving.telemetry.neuron_tools.monitor_schema import MonitorLine, read_line
 
 pytestmark = pytest.mark.engine
 

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.metrics.families.catalog import FAMILIES
-from serving.metrics.families.partition import HANDOVER_AGE, TRAINING_LOSS
+from serving.telemetry.families.catalog import FAMILIES
+from serving.telemetry.families.partition import HANDOVER_AGE, TRAINING_LOSS
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ServerProcess
 from tests.seen_server import CHIPS, MODEL

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from emulator.specs.fault import Fault, FaultKind
-from serving.endpoints.control_client import ControlClient
+from serving.server.control.control_client import ControlClient
 from tests.deploy.prometheus.rule_files import written_rules
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ServerProcess

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from emulator.model import SYSTEMS, throttle_factor
 from emulator.power.system_power import SystemPower
-from serving.metrics.hardware import HardwareReport
-from serving.metrics.page.partition_page import add_partition
-from serving.metrics.page.text_page import TextPage
+from serving.telemetry.page.partition_page import add_partition
+from serving.telemetry.page.text_page import TextPage
+from serving.wire.hardware import HardwareReport
 from tests.deploy.prometheus.rule_files import RULE_FILES
 from tests.deploy.prometheus.test_rules import promtool_done
 from tests.serving.plugin.seen_engine import Seen

@@ -11,7 +11,7 @@ import pytest
 import trustme
 import yaml
 
-from serving.front_door.http.metrics_page import FIRST_WITHIN_S
+from serving.server.gateway.http.metrics_page import FIRST_WITHIN_S
 from tests.e2e.server_process import HOST
 from tests.prometheus_server import DEPLOYED, PrometheusServer, QueryRefused
 

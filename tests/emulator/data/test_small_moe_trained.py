@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from transformers import Qwen3MoeForCausalLM
 
 from emulator.data import SMALL_MOE_DIR, SMALL_MOE_TRAINED_DIR, weights_directory, weights_name
-from serving.training.corpus import default_corpus, read_corpus
+from serving.server.training.corpus import default_corpus, read_corpus
 
 LARGEST_BYTES = 8_000_000
 WINDOW_TOKENS = 256

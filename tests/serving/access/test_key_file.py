@@ -20,7 +20,7 @@ from serving.access.key_file import (
 from serving.access.key_file_edit import key_text
 from serving.access.secret import draw_secret, hash_of
 from serving.access.stored_key import Scope, StoredKey
-from serving.admission.work import Client, KeyLimits, WorkClass
+from serving.policy.admission.work import Client, KeyLimits, WorkClass
 from tests.serving.access.key_files import ALICE, BATCH, OPS, TEXT, written
 
 HASH = hash_of("a secret")

@@ -19,7 +19,7 @@ from serving.access.key_file import KEYS_MAX, read_key_file
 from serving.access.key_file_edit import add_key, key_text, revoke_key
 from serving.access.secret import hash_of
 from serving.access.stored_key import StoredKey
-from serving.admission.work import Client
+from serving.policy.admission.work import Client
 from tests.serving.access.key_files import TEXT, written
 
 

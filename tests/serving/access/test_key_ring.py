@@ -13,8 +13,8 @@ from serving.access.key_file_edit import add_key, revoke_key
 from serving.access.key_ring import LOOK_EVERY_S, SETTLED_S, Holder, KeyRing
 from serving.access.secret import hash_of
 from serving.access.stored_key import Scope, StoredKey
-from serving.admission.work import Client, KeyLimits, WorkClass
-from serving.front_door.front_door_settings import FrontDoorSettings
+from serving.policy.admission.work import Client, KeyLimits, WorkClass
+from serving.server.gateway.gateway_settings import FrontDoorSettings
 from tests.serving.access.key_files import ALICE, BATCH, OPS, PAST, TEXT, written
 
 LIMITS = KeyLimits(requests_per_minute=60, tokens_per_minute=10_000, concurrent=2)

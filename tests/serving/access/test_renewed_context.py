@@ -9,7 +9,7 @@ import trustme
 
 from emulator.errors import ConfigError
 from serving.access.renewed_context import RenewedContext
-from tests.serving.front_door.certificates import pem, written
+from tests.serving.server.gateway.certificates import pem, written
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from serving.metrics.control_call import (
+from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+from serving.wire.control_call import (
     ControlReply,
     DescribeReply,
     DescribeRequest,
@@ -12,10 +13,9 @@ from serving.metrics.control_call import (
     StateRequest,
     request_from_json,
 )
-from serving.neuron_tools.engine_look import EngineLook
-from tests.serving.endpoints.small_engine import SmallEngine
-from tests.serving.metrics.snapshots import snapshot
-from tests.serving.neuron_tools.looks import a_look
+from tests.serving.server.control.small_engine import SmallEngine
+from tests.serving.telemetry.neuron_tools.looks import a_look
+from tests.serving.telemetry.snapshots import snapshot
 
 
 class LookedAtEngine(SmallEngine):

@@ -12,10 +12,10 @@ import pytest
 
 from serving.commands import console
 from serving.commands.console import console_url
-from serving.endpoints.control_address import ControlAddress
 from serving.main import main
-from tests.serving.endpoints.http_calls import key_of
-from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
+from serving.server.control.control_address import ControlAddress
+from tests.serving.server.control.http_calls import key_of
+from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
 
 
 def run(address: ControlAddress, *arguments: str) -> int:

@@ -23,7 +23,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    monkeypatch.setattr("serving.endpoints.control_client.ControlClient", client)
+    monkeypatch.setattr("serving.server.control.control_client.ControlClient", client)
     return given
 
 

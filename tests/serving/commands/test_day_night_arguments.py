@@ -13,8 +13,8 @@ from serving.commands.day_night_arguments import (
     day_night_settings,
     with_cost_model,
 )
-from serving.controller.day_night_settings import ENVIRONMENT, DayNightSettings
-from serving.plugin.deployment import resolve_deployment
+from serving.engine.deployment import resolve_deployment
+from serving.server.day_night.day_night_settings import ENVIRONMENT, DayNightSettings
 from serving.settings import Settings
 
 WEIGHTS = Path("/weights")

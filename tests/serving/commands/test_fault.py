@@ -10,10 +10,15 @@ import pytest
 from emulator.errors import ConfigError, UltraServeError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.commands import fault as command
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import OutcomeUnknown
-from serving.metrics.machine_state import FaultStage
-from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port, recovered
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import OutcomeUnknown
+from serving.wire.machine_state import FaultStage
+from tests.serving.server.control.small_engine import (
+    SmallEngine,
+    control_server,
+    free_port,
+    recovered,
+)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
-from serving.admission.work import KeyLimits, WorkClass
 from serving.main import main
+from serving.policy.admission.work import KeyLimits, WorkClass
 from tests.serving.access.key_files import written
 
 

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from serving.main import main
-from serving.metrics.machine_state import ChipHealth
+from serving.wire.machine_state import ChipHealth
 from tests.serving.commands.looked_at_engine import LookedAtEngine
-from tests.serving.endpoints.small_engine import control_server, free_port
-from tests.serving.neuron_tools.looks import a_chip
+from tests.serving.server.control.small_engine import control_server, free_port
+from tests.serving.telemetry.neuron_tools.looks import a_chip
 
 
 def test_a_system_of_the_catalog_needs_no_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from serving.main import main
-from serving.neuron_tools.engine_look import EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
 from tests.serving.commands.looked_at_engine import LookedAtEngine
-from tests.serving.endpoints.small_engine import control_server, free_port
-from tests.serving.neuron_tools.monitor_schema import read_line
+from tests.serving.server.control.small_engine import control_server, free_port
+from tests.serving.telemetry.neuron_tools.monitor_schema import read_line
 
 
 def test_each_line_is_neuron_monitor_s_and_counts_what_came_since_the_one_before(

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError, UltraServeError
+from serving.analysis.plan.night import DEEPSEEK_SOURCE
+from serving.analysis.plan.plan_demand import TraceDemand
 from serving.commands import plan as command
-from serving.planning.night import DEEPSEEK_SOURCE
-from serving.planning.plan_demand import TraceDemand
 
 SMALL = (
     *(

@@ -9,14 +9,14 @@ import pytest
 
 from emulator.errors import ConfigError, UltraServeError
 from emulator.ultraserver.relief import FULL_SPEED
+from serving.analysis.profile.profile_summary import summarize
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
-from serving.metrics.step_record import StepPhase
-from serving.profiling.profile_summary import summarize
-from tests.serving.endpoints.small_engine import SmallEngine, control_server, free_port
-from tests.serving.metrics.step_records import MS
-from tests.serving.profiling.profiled_runs import CEILINGS, a_relief, a_run
-from tests.serving.profiling.trace_event_format import faults_of
+from serving.wire.step_record import StepPhase
+from tests.serving.analysis.profile.profiled_runs import CEILINGS, a_relief, a_run
+from tests.serving.analysis.profile.trace_event_format import faults_of
+from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
+from tests.serving.telemetry.step_records import MS
 
 MOE = ("--model", "qwen3-30b-a3b", "--chips", "2", "--requests", "6", "--output-tokens", "8")
 

@@ -14,13 +14,13 @@ from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ConfigError, HbmExhausted, NeuronError
 from serving.access.secret import hash_of
 from serving.commands import serve
-from serving.endpoints import control_address
-from serving.endpoints.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
+from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import PortInUse, UnsupportedFlag
-from serving.front_door import front_door_settings
-from serving.front_door.front_door_settings import FrontDoorSettings
 from serving.plugin import openai_app
-from serving.plugin.deployment import Deployment, resolve_deployment
+from serving.server.control import control_address
+from serving.server.control.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
+from serving.server.gateway import gateway_settings
+from serving.server.gateway.gateway_settings import FrontDoorSettings
 from serving.settings import Settings
 from tests.serving.commands.serve_flags import parse
 
@@ -52,7 +52,7 @@ def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandedOver:
     monkeypatch.setattr(openai_app, "serve", handed_over)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv(control_address.ENVIRONMENT, "unset")
-    monkeypatch.setenv(front_door_settings.ENVIRONMENT, "unset")
+    monkeypatch.setenv(gateway_settings.ENVIRONMENT, "unset")
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     for name in [name for name in os.environ if name.startswith("NEURON_")]:
         monkeypatch.delenv(name)

@@ -6,7 +6,7 @@ import pytest
 
 from serving.main import main
 from tests.serving.commands.looked_at_engine import LookedAtEngine
-from tests.serving.endpoints.small_engine import control_server, free_port
+from tests.serving.server.control.small_engine import control_server, free_port
 
 
 def test_where_the_output_is_no_terminal_it_is_printed_once(

@@ -7,7 +7,7 @@ import pytest
 
 from serving.commands.train import progress_line
 from serving.main import main
-from serving.training.job_status import CurvePoint, JobPhase, JobStatus, read_status
+from serving.server.training.job_status import CurvePoint, JobPhase, JobStatus, read_status
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from serving.main import main
-from tests.serving.validation.made_up_measurements import VARIED, write_rows
+from tests.serving.analysis.validate.made_up_measurements import VARIED, write_rows
 
 
 def test_tables_are_printed_with_every_row_and_what_was_assumed(

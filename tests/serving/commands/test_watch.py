@@ -8,14 +8,19 @@ from msgspec.structs import replace
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.commands.watch import event_line, figure_line, header_line
-from serving.endpoints import engine_watch
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_server import ControlServer
 from serving.main import main
-from serving.metrics.machine_state import StallState
-from serving.metrics.telemetry import Event, EventKind
-from tests.serving.endpoints.small_engine import SmallEngine, connected, control_server, wait_until
-from tests.serving.metrics.telemetry_looks import a_telemetry
+from serving.server.control import engine_watch
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_server import ControlServer
+from serving.wire.machine_state import StallState
+from serving.wire.telemetry import Event, EventKind
+from tests.serving.server.control.small_engine import (
+    SmallEngine,
+    connected,
+    control_server,
+    wait_until,
+)
+from tests.serving.telemetry.telemetry_looks import a_telemetry
 
 
 @pytest.fixture

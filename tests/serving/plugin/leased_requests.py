@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from serving.metrics.control_call import (
+from serving.engine.scheduler_state import RankQueues
+from serving.engine.step_report import StepReport
+from serving.plugin.request_place import NOWHERE
+from serving.wire.control_call import (
     DrainRequest,
     LeaseReport,
     Refusal,
     ResumeRequest,
     TrainingNote,
 )
-from serving.metrics.machine_state import LeaseState
-from serving.plugin.request_place import NOWHERE
-from serving.plugin.scheduler_state import RankQueues
-from serving.plugin.step_report import StepReport
+from serving.wire.machine_state import LeaseState
 from tests.serving.plugin.live_parts import NEW_TOKENS, Requests
 from tests.serving.plugin.running_engine import Running, heard
 

@@ -16,10 +16,10 @@ from emulator.fleet import Fleet, MadeUpTokens
 from emulator.model import Machine
 from emulator.specs.batch import StepBatch
 from emulator.specs.step import NewRequest, RankStep, Scheduled
-from serving.plugin import token_source
-from serving.plugin.deployment import Deployment, resolve_deployment
-from serving.plugin.live_machine import LiveMachine
-from serving.plugin.live_step import LiveStep
+from serving.engine import token_source
+from serving.engine.deployment import Deployment, resolve_deployment
+from serving.engine.live_machine import LiveMachine
+from serving.engine.live_step import LiveStep
 from serving.settings import Settings
 from tests.emulator.chip.in_process import GREEDY, InProcessChips, serve
 from tests.emulator.chip.in_process_fleet import InProcessFleet

@@ -6,15 +6,15 @@ from typing import Any
 from vllm.v1.engine import EngineCoreOutputs, FinishReason
 from vllm.v1.structured_output import StructuredOutputManager
 
+from serving.engine.step_report import StepReport
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.request_place import WEIGHTS_KEY
-from serving.plugin.step_report import StepReport
 from serving.plugin.timed_output import TimedOutput
-from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
 from tests.serving.plugin.lockstep_workload import EOS_ID, Arrival, chosen_token, model_output
 from tests.serving.plugin.rank_memory import RankMemory
+from tests.serving.telemetry.snapshots import snapshot
 
 MAX_MODEL_LEN = 512
 BLOCKS = 60

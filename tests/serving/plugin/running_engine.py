@@ -6,7 +6,10 @@ from emulator.sim.clock import Clock, VirtualClock
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankStep, Scheduled
-from serving.metrics.control_call import (
+from serving.engine.live_engine import LiveEngine
+from serving.engine.scheduler_state import SchedulerState
+from serving.engine.step_report import StepReport
+from serving.wire.control_call import (
     ControlReply,
     ControlRequest,
     FaultReport,
@@ -16,10 +19,7 @@ from serving.metrics.control_call import (
     reply_from_json,
     to_json,
 )
-from serving.metrics.machine_state import MachineState
-from serving.plugin.live_engine import LiveEngine
-from serving.plugin.scheduler_state import SchedulerState
-from serving.plugin.step_report import StepReport
+from serving.wire.machine_state import MachineState
 from tests.serving.plugin.live_parts import KV_BLOCKS, LiveParts, live_parts
 
 

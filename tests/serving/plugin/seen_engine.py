@@ -4,8 +4,8 @@ from typing import Any
 
 from emulator.sim.clock import DilatedClock
 from emulator.units import NS_PER_S
-from serving.metrics.control_call import HardwareReply, HardwareRequest
-from serving.metrics.hardware import HardwareReport
+from serving.wire.control_call import HardwareReply, HardwareRequest
+from serving.wire.hardware import HardwareReport
 from tests.serving.plugin.running_engine import Running
 
 

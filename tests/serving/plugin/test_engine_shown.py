@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from emulator.model import system_by_name
-from serving.metrics.control_call import (
+from serving.engine import paginated_placement
+from serving.engine.scheduler_state import RankQueues
+from serving.wire.control_call import (
     ControlRequest,
     DescribeReply,
     DescribeRequest,
@@ -21,10 +23,8 @@ from serving.metrics.control_call import (
     TelemetryRequest,
     to_json,
 )
-from serving.metrics.placement_page import PlacementPage
-from serving.metrics.power_report import PowerReport
-from serving.plugin import placement_pages
-from serving.plugin.scheduler_state import RankQueues
+from serving.wire.placement_page import PlacementPage
+from serving.wire.power_report import PowerReport
 from tests.serving.plugin.live_parts import KV_BLOCKS
 from tests.serving.plugin.running_engine import Running, heard, lose
 
@@ -91,7 +91,7 @@ def test_a_placement_is_the_machine_s_own() -> None:
 
 
 def test_pages_end_with_the_last_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_pages, "NUMBERS_PER_PAGE", 5 * (128 + 128) + 1)
+    monkeypatch.setattr(paginated_placement, "NUMBERS_PER_PAGE", 5 * (128 + 128) + 1)
     running = Running(model="qwen3-30b-a3b")
     first, layers, pages = 0, [], 0
     while True:
@@ -207,7 +207,7 @@ def test_telemetry_is_the_engine_s_own_count() -> None:
 def test_a_look_tells_the_stages_of_faults_that_it_is_asked_for_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serving.plugin.fault_log.FAULTS_TOLD_MAX", 4)
+    monkeypatch.setattr("serving.engine.fault_log.FAULTS_TOLD_MAX", 4)
     running = Running(spares=2)
     for chip in (0, 1, 2):
         running.inject(lose(chip))

@@ -21,7 +21,12 @@ from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse
 from emulator.specs.step import RankStep
 from emulator.specs.tensor_group import Split
-from serving.metrics.control_call import (
+from serving.plugin import executor as executor_module
+from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
+from serving.plugin.executor import UltraServeExecutor
+from serving.plugin.lockstep_scheduler import LockstepScheduler
+from serving.plugin.timed_output import TimedOutput
+from serving.wire.control_call import (
     METHOD,
     ControlReply,
     ControlRequest,
@@ -36,11 +41,6 @@ from serving.metrics.control_call import (
     reply_from_json,
     to_json,
 )
-from serving.plugin import executor as executor_module
-from serving.plugin.engine_end import HEED_SIGNALS, LEAVE_SIGNALS
-from serving.plugin.executor import UltraServeExecutor
-from serving.plugin.lockstep_scheduler import LockstepScheduler
-from serving.plugin.timed_output import TimedOutput
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
 from tests.serving.plugin.live_parts import started_tokens
 from tests.serving.plugin.lockstep_workload import Arrival

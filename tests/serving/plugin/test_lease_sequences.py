@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse
 from emulator.specs.placement import EMPTY
-from serving.metrics.control_call import (
+from serving.engine.engine_time import EngineTime
+from serving.wire.control_call import (
     DrainRequest,
     HealRequest,
     InjectRequest,
@@ -22,7 +23,6 @@ from serving.metrics.control_call import (
     ResumeRequest,
     RollbackRequest,
 )
-from serving.plugin.engine_time import EngineTime
 from tests.serving.plugin.leased_requests import Served, note
 from tests.serving.plugin.live_parts import NEW_TOKENS
 from tests.serving.plugin.other_weights import other_weights

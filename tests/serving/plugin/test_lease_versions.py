@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from emulator.sim.clock import DilatedClock
-from serving.metrics.control_call import PublishRequest, VersionReport, WatchReply, WatchRequest
-from serving.plugin.scheduler_state import RankQueues
-from serving.plugin.step_wish import StepWish
+from serving.engine.scheduler_state import RankQueues
+from serving.engine.wake_request import StepWish
+from serving.wire.control_call import PublishRequest, VersionReport, WatchReply, WatchRequest
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.serving.plugin.leased_requests import Served, drain, lease_of, resume
 from tests.serving.plugin.live_parts import KV_BLOCKS, NEW_TOKENS, PROMPTS, texts_of_one_chip

@@ -10,14 +10,14 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import Request, RequestStatus
 
-from serving.plugin.step_report import StepReport
-from tests.serving.metrics.snapshots import snapshot
+from serving.engine.step_report import StepReport
 from tests.serving.plugin.lockstep_machine import (
     Machine,
     expected_tokens,
     long_arrival,
     rank_of,
 )
+from tests.serving.telemetry.snapshots import snapshot
 
 
 def add(machine: Machine, *names: str, **arguments: Any) -> None:

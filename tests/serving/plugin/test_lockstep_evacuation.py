@@ -11,10 +11,9 @@ from vllm.v1.engine import EngineCoreEventType, FinishReason
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.request import Request, RequestStatus
 
+from serving.engine.step_report import StepReport
 from serving.plugin.merge import LockstepOutput
-from serving.plugin.step_report import StepReport
 from serving.plugin.timed_output import TimedOutput
-from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, block_hasher
 from tests.serving.plugin.lockstep_machine import (
     BLOCKS,
@@ -24,6 +23,7 @@ from tests.serving.plugin.lockstep_machine import (
     rank_of,
 )
 from tests.serving.plugin.lockstep_workload import model_output, random_workload
+from tests.serving.telemetry.snapshots import snapshot
 
 
 def test_a_lost_rank_s_request_goes_on_where_it_stopped_with_all_its_tokens() -> None:

@@ -8,9 +8,9 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
+from serving.engine.scheduler_state import RankQueues
 from serving.plugin import merge
 from serving.plugin.merge import LockstepOutput, queues_of
-from serving.plugin.scheduler_state import RankQueues
 from serving.plugin.timed_output import StillHeld
 from tests.serving.plugin.lockstep_machine import (
     Machine,

@@ -14,11 +14,10 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.sim.epochs import EpochMap
+from serving.engine.step_report import StepReport
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput, merge_stats
-from serving.plugin.step_report import StepReport
 from serving.plugin.timed_output import TimedOutput
-from tests.serving.metrics.snapshots import snapshot
 from tests.serving.plugin.engine_config import (
     BLOCK_TOKENS,
     block_hasher,
@@ -26,6 +25,7 @@ from tests.serving.plugin.engine_config import (
     kv_pool,
 )
 from tests.serving.plugin.lockstep_workload import Arrival, model_output
+from tests.serving.telemetry.snapshots import snapshot
 
 
 def lockstep(ranks: int, *, blocks: int = 200, log_stats: bool = False) -> LockstepScheduler:

@@ -10,10 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from emulator.model import core_map
 from emulator.specs.chips import chip_by_name
 from emulator.specs.fault import Fault, FaultKind
-from serving.front_door.hardware_watch import HardwareWatch
-from serving.front_door.http.asgi import Message
-from serving.front_door.http.metrics_page import MetricsPage
-from serving.metrics.control_call import (
+from serving.plugin.stat_logger import EmulatedStatLogger
+from serving.server.gateway.http.asgi import Message
+from serving.server.gateway.http.metrics_page import MetricsPage
+from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.telemetry.host_meter import HostMeter
+from serving.telemetry.page.neuron_page import Instance
+from serving.wire.control_call import (
     HealRequest,
     LeaseReport,
     PowerReply,
@@ -21,15 +24,12 @@ from serving.metrics.control_call import (
     TelemetryReply,
     TelemetryRequest,
 )
-from serving.metrics.host_meter import HostMeter
-from serving.metrics.page.neuron_page import Instance
-from serving.plugin.stat_logger import EmulatedStatLogger
-from tests.serving.front_door.test_hardware_watch import SlowEngine
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
 from tests.serving.plugin.leased_requests import drain, note
 from tests.serving.plugin.running_engine import Running, lose
 from tests.serving.plugin.seen_engine import Seen
+from tests.serving.server.gateway.test_snapshot_poller import SlowEngine
 
 
 def shown(seen: Seen) -> list[tuple[float, float, float]]:
@@ -202,7 +202,7 @@ def scraped(page: MetricsPage) -> dict[str, float]:
 def test_chips_it_and_facility_agree_in_every_scrape_under_load(
     logger: EmulatedStatLogger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.front_door.http.metrics_page._MAX_AGE_S", 0.0)
+    monkeypatch.setattr("serving.server.gateway.http.metrics_page._MAX_AGE_S", 0.0)
     engine = BusyEngine(logger)
     cores = core_map(chip_by_name("trainium3"), 2)
     instance = Instance(instance_type="trn3-nl72x2", runtime_tag="1", cores=cores)

@@ -20,10 +20,11 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from emulator.data import SMALL_MOE_DIR, SMALL_MOE_TRAINED_DIR
+from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import RefusedByVllm, UnsupportedFlag
-from serving.plugin import openai_app, start_signals
-from serving.plugin.deployment import Deployment, resolve_deployment
-from serving.plugin.server_end import server_end
+from serving.plugin import openai_app
+from serving.process import start_signals
+from serving.process.server_shutdown import server_end
 from serving.settings import Settings
 
 STRUCTURED = "--structured-outputs-config"

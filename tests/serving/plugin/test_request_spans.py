@@ -25,14 +25,14 @@ from vllm.v1.metrics.stats import IterationStats
 
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
-from serving.metrics.span_attributes import (
+from serving.engine.request_trace import TRACE_KEY, RequestTrace
+from serving.plugin.request_place import WEIGHTS_KEY
+from serving.plugin.request_spans import Stamps, extend_spans, phases
+from serving.telemetry.span_attributes import (
     EMULATED_LATENCIES,
     PHASE_ATTRIBUTES,
     REQUEST_ATTRIBUTES,
 )
-from serving.plugin.request_place import WEIGHTS_KEY
-from serving.plugin.request_spans import Stamps, extend_spans, phases
-from serving.plugin.request_trace import TRACE_KEY, RequestTrace
 from tests.serving.plugin.engine_config import engine_config
 
 NAME = "cmpl-1-0"

@@ -12,7 +12,7 @@ heard = threading.Lock()
 heard.acquire()
 signal.signal(signal.SIGTERM, lambda *_: heard.release())
 if sys.argv[1] == "relayed":
-    from serving.plugin.engine_signals import relay_signals
+    from serving.process.engine_signals import relay_signals
     relay_signals()
 
 def send():

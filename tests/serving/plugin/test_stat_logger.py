@@ -18,9 +18,9 @@ from serving.plugin.stat_logger import (
     in_emulated_time,
     latencies,
 )
-from tests.serving.metrics.snapshots import snapshot
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
+from tests.serving.telemetry.snapshots import snapshot
 
 EPOCHS = EpochMap.at(now_ns=0, wall_ns=0, dilation=4.0)
 

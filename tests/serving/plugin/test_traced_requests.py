@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.v1.engine import EngineCoreOutputs, FinishReason
 
+from serving.engine.request_trace import RequestTrace
+from serving.engine.step_energy import StepEnergy
 from serving.plugin.merge import LockstepOutput
-from serving.plugin.request_trace import RequestTrace
-from serving.plugin.step_energy import StepEnergy
 from tests.serving.plugin.lockstep_machine import Machine, long_arrival
 from tests.serving.plugin.lockstep_workload import Arrival
 

@@ -14,8 +14,8 @@ from vllm.v1.core.sched.output import (
 )
 
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
+from serving.engine.step_batch import step_batch
 from serving.plugin.requests import sampling_spec
-from serving.plugin.step_batch import step_batch
 from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=9)

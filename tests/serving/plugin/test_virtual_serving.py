@@ -25,8 +25,8 @@ from emulator.model import (
     system_by_name,
 )
 from emulator.units import NS_PER_S
+from serving.engine.scheduler_state import RankQueues
 from serving.plugin import virtual_serving
-from serving.plugin.scheduler_state import RankQueues
 from serving.plugin.virtual_serving import blocks_in_use_max, simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.lengths import FixedLength, IndependentLengths, LognormalLength

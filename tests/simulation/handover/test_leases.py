@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from emulator.specs.fault import Fault, FaultKind
-from serving.metrics.control_call import (
+from serving.wire.control_call import (
     DrainRequest,
     HealRequest,
     InjectRequest,
@@ -16,7 +16,7 @@ from serving.metrics.control_call import (
     StateReply,
     StateRequest,
 )
-from serving.metrics.machine_state import LeaseState, MachineState
+from serving.wire.machine_state import LeaseState, MachineState
 from tests.simulation.asks import Answer, make_asks
 from tests.simulation.invariants import check_agreement, check_idle, check_memories
 from tests.simulation.troubled_engine import TroubledEngine

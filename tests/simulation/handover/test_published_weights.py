@@ -13,7 +13,8 @@ import pytest
 from vllm import SamplingParams
 
 from emulator.specs.fault import Fault, FaultKind
-from serving.metrics.control_call import (
+from serving.plugin.request_place import WEIGHTS_KEY
+from serving.wire.control_call import (
     HealRequest,
     InjectRequest,
     PublishRequest,
@@ -23,8 +24,7 @@ from serving.metrics.control_call import (
     StateRequest,
     VersionReport,
 )
-from serving.metrics.machine_state import MachineState
-from serving.plugin.request_place import WEIGHTS_KEY
+from serving.wire.machine_state import MachineState
 from tests.serving.plugin.other_weights import other_weights
 from tests.simulation.asks import Ask
 from tests.simulation.troubled_engine import TroubledEngine

@@ -12,7 +12,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from emulator.specs.fault import FaultKind
-from serving.metrics.machine_state import (
+from serving.wire.machine_state import (
     REQUESTS_NAMED_MAX,
     SERVING,
     ChipHealth,

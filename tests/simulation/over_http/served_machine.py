@@ -16,9 +16,9 @@ import psutil
 
 from emulator.errors import UltraServeError
 from serving.access.control_key import find_control_key
-from serving.endpoints.control_address import ControlAddress
-from serving.endpoints.control_client import ControlClient
-from serving.metrics.machine_state import FaultStage, MachineState
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient
+from serving.wire.machine_state import FaultStage, MachineState
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 from tests.emulator.actors.two_ray_nodes import OTHER, TwoRayNodes

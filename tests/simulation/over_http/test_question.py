@@ -3,7 +3,7 @@
 import pytest
 
 from emulator.specs.fault import Fault, FaultKind
-from serving.metrics.machine_state import FaultRecord, FaultStage, Recovery
+from serving.wire.machine_state import FaultRecord, FaultStage, Recovery
 from tests.simulation.over_http.books import requests_named
 from tests.simulation.over_http.question import CHAT, Answer, make_questions
 

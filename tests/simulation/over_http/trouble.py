@@ -17,8 +17,8 @@ from typing import Final
 import psutil
 
 from emulator.specs.fault import Fault, FaultKind
-from serving.endpoints.control_client import RefusedByServer
-from serving.metrics.machine_state import SERVING, FaultRecord, FaultStage, LeaseState, MachineState
+from serving.server.control.control_client import RefusedByServer
+from serving.wire.machine_state import SERVING, FaultRecord, FaultStage, LeaseState, MachineState
 from tests.simulation.over_http.books import (
     check_accounts,
     check_at_rest,

@@ -1,4 +1,4 @@
-// What the control port's stream says, named as in serving/metrics: snake_case JSON. Times are
+// What the control port's stream says, named as in serving/telemetry: snake_case JSON. Times are
 // emulated seconds since the engine's start unless a name says otherwise.
 
 export type Health = "up" | "slow" | "hung" | "lost";

@@ -1,0 +1,211 @@
+"""Finds a replica's curve: which rates are simulated, and where the target is first missed.
+
+The steady state gives a first guess of the capacity; exact runs bracket it and narrow the bracket
+down. One far above it finds the most that can be served; a few rates below the bracket and one
+between it and that most complete the curve. Runs of one round go to several processes; the result
+does not depend on how many.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from emulator.model import ConfigError
+from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.replica_run import (
+    RatePoint,
+    RateTask,
+    ReplicaUnderTest,
+    run_at_rate,
+    saturated_per_s,
+)
+from serving.analysis.steady_state.simulation_workers import SimulationWorkers
+
+Progress = Callable[[str], None]
+
+_BELOW: Final = (0.08, 0.2, 0.4)
+"""Rates below the bracket, as shares of the capacity: a night's and a morning's."""
+_ABOVE: Final = 1.2
+"""Of the bracket's upper end: where attainment is on its way down, before queues have no end."""
+_BRACKET_SHARE: Final = 0.16
+"""The bracket is narrowed to this share of its upper end; a straight line goes on from there."""
+_FIRST: Final = (0.45, 0.7)
+"""Of the steady state's rate, which knows no queue: where the search begins."""
+_ROUNDS_MAX: Final = 8
+_OVERLOAD: Final = 1.5
+"""So many times the first rate that misses the target is an overload: a queue at all times."""
+_BEGUN_SHARE: Final = 0.85
+"""Of the arrivals, below which a queue grows; the rest is chance at the ends of a short run."""
+_TTFT_LIMITS: Final = 4.0
+"""Judged requests arrive for so many times the TTFT limit at least: a queue takes time to grow."""
+_ROUNDING: Final = 1e-9
+_LEADS: Final = 2.0
+"""Traffic runs for so many mean requests before and after the judged ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveTerms:
+    """How finely a curve is looked at.
+
+    `judged` requests speak for a rate, fewer where they would take more than `steps_max` steps,
+    but never fewer than `judged_least`, and more where they would come too fast to make a queue.
+    """
+
+    required_share: float
+    judged: int = 800
+    judged_least: int = 60
+    steps_max: int = 3_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("judged", "judged_least", "steps_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(field=name, value=getattr(self, name), expected="at least 1")
+        if not 0 < self.required_share < 1:
+            raise ConfigError(
+                field="required_share", value=self.required_share, expected="above 0, below 1"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstGuess:
+    """What the steady state says: the rate within the target, and seconds between tokens then.
+
+    `alone_s` are those of a request that has the replica to itself.
+    """
+
+    rate_per_s: float
+    tpot_s: float
+    alone_s: float
+
+
+def find_curve(
+    replica: ReplicaUnderTest,
+    guess: FirstGuess,
+    terms: CurveTerms,
+    workers: SimulationWorkers,
+    progress: Progress = lambda _: None,
+) -> ReplicaCurve:
+    """Simulate the replica at several rates.
+
+    Raises ConfigError when no rate keeps the target.
+    """
+    search = _Search(replica, guess, terms, workers, progress)
+    low, high = search.bracket()
+    capacity_per_s = (low + high) / 2
+    others = [high * _ABOVE, *(share * capacity_per_s for share in reversed(_BELOW))]
+    most_per_s = search.complete(high * _OVERLOAD, others)
+    costs = replica.cost_model()
+    points = [point for point in search.points() if point.rate_per_s < most_per_s]
+    return ReplicaCurve(
+        points=tuple(points),
+        saturated_per_s=most_per_s,
+        required_share=terms.required_share,
+        idle_watts=costs.idle_chip_watts * costs.partition.chips,
+    )
+
+
+class _Search:
+    """The rates looked at so far."""
+
+    def __init__(
+        self,
+        replica: ReplicaUnderTest,
+        guess: FirstGuess,
+        terms: CurveTerms,
+        workers: SimulationWorkers,
+        progress: Progress,
+    ) -> None:
+        self._replica = replica
+        self._guess = guess
+        self._terms = terms
+        self._workers = workers
+        self._progress = progress
+        self._found: dict[float, RatePoint] = {}
+
+    def points(self) -> list[RatePoint]:
+        """By ascending rate."""
+        return [self._found[rate] for rate in sorted(self._found)]
+
+    def run(self, rates_per_s: Sequence[float]) -> list[RatePoint]:
+        """Simulate these rates at once."""
+        points = self._workers.map(run_at_rate, [self._task(rate) for rate in rates_per_s])
+        self._note(points)
+        return points
+
+    def _note(self, points: Sequence[RatePoint]) -> None:
+        for point in points:
+            self._found[point.rate_per_s] = point
+            self._progress(
+                f"one replica at {point.rate_per_s:,.4g} requests/s: {point.both_share:.2%} of "
+                f"{point.judged} within the target, {point.chip_watts:,.0f} W, {point.steps} steps"
+            )
+
+    def bracket(self) -> tuple[float, float]:
+        """Neighbouring rates of which the lower keeps the target and the higher does not."""
+        low, high = 0.0, float("inf")
+        rates = [share * self._guess.rate_per_s for share in _FIRST]
+        for _ in range(_ROUNDS_MAX):
+            for point in self.run(rates):
+                if not self._keeps(point):
+                    high = min(high, point.rate_per_s)
+            kept = [p.rate_per_s for p in self.points() if p.rate_per_s < high]
+            low = max(kept, default=0.0)
+            if high == float("inf"):
+                rates = [1.4 * low, 2.0 * low]
+            elif low and high - low <= _BRACKET_SHARE * high:
+                return low, high
+            elif not low:
+                rates = [0.25 * high, 0.5 * high]
+            else:
+                rates = [low + (high - low) * part for part in (1 / 3, 2 / 3)]
+        if low:
+            return low, min(high, low * (1 + _BRACKET_SHARE))
+        raise ConfigError(
+            field="slo",
+            value=str(self._replica.slo),
+            expected=f"one that a replica of {self._replica.candidate.partition.chips} chips "
+            f"keeps at {high:.3g} requests/s or less; it does not",
+        )
+
+    def complete(self, overload_per_s: float, rates_per_s: Sequence[float]) -> float:
+        """Simulate these rates; returns the requests that begin per second at the overload, when
+        there is always a queue.
+        """
+        tasks = [self._task(rate) for rate in (overload_per_s, *rates_per_s)]
+        found = self._workers.map(_look, list(enumerate(tasks)))
+        begun_per_s = next(each for each in found if isinstance(each, float))
+        self._progress(f"one replica overloaded: {begun_per_s:,.4g} requests/s begin")
+        self._note([each for each in found if isinstance(each, RatePoint)])
+        highest = max(p.rate_per_s for p in self.points() if self._keeps(p))
+        return max(begun_per_s, highest * (1 + _ROUNDING))
+
+    def _keeps(self, point: RatePoint) -> bool:
+        """Whether enough were in time, and as many began as came: else a longer run would miss."""
+        begun = point.served_per_s >= _BEGUN_SHARE * point.rate_per_s
+        return begun and point.both_share >= self._terms.required_share
+
+    def _task(self, rate_per_s: float) -> RateTask:
+        guess, terms = self._guess, self._terms
+        # Between tokens as at this rate, by a straight line from a lone request to the guess.
+        load = min(1.0, rate_per_s / guess.rate_per_s)
+        tpot_s = guess.alone_s + load * (guess.tpot_s - guess.alone_s)
+        lead_s = _LEADS * self._replica.mean_output_tokens * tpot_s
+        affordable = ceil(rate_per_s * terms.steps_max * tpot_s)
+        ttft_s = self._replica.slo.ttft_s or 0.0
+        least = max(terms.judged_least, ceil(rate_per_s * max(lead_s, _TTFT_LIMITS * ttft_s)))
+        judged = max(least, min(terms.judged, affordable))
+        return RateTask(
+            replica=self._replica,
+            rate_per_s=rate_per_s,
+            judged=judged,
+            lead_s=lead_s,
+            seed=terms.seed,
+        )
+
+
+def _look(numbered: tuple[int, RateTask]) -> RatePoint | float:
+    """The first task is the overload."""
+    number, task = numbered
+    return run_at_rate(task) if number else saturated_per_s(task)

@@ -1,0 +1,299 @@
+"""The day as a picture: demand, chips, power and latency over the hours; PNG, SVG or HTML."""
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import ConfigError
+from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.virtual_day import VirtualDay
+
+Float64s = NDArray[np.float64]
+
+SUFFIXES: Final = (".png", ".svg", ".html")
+_WIDTH: Final = 900
+_HOUR_S: Final = 3_600.0
+_DAYS_BY_HOUR: Final = 2
+_POINTS_MAX: Final = 288
+_LINE_MAX: Final = 110
+_GREY, _BLUE, _ORANGE, _GREEN, _PALE, _RED = (
+    "#495057",
+    "#1f77b4",
+    "#e8590c",
+    "#2b8a3e",
+    "#ced4da",
+    "#c92a2a",
+)
+_WATTS_PER_KILOWATT: Final = 1e3
+_USES: Final = {
+    "serving": ("serving_s", _BLUE),
+    "on the way": ("", "#fab005"),
+    "training": ("training_s", _GREEN),
+    "idle": ("idle_s", _PALE),
+}
+
+
+def checked_picture(path: Path) -> None:
+    """Raises ConfigError for a path that no picture is written to, before any work is done."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(field="plot", value=path, expected="a path in .png, .svg or .html")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(field="plot", value=path, expected="a path in a folder that exists")
+
+
+def save_chart(day: VirtualDay, path: Path) -> None:
+    """Write the picture of the first policy at the headline's load, beside `never`.
+
+    Raises ConfigError for a path that cannot be written.
+    """
+    checked_picture(path)
+    chart = day_chart(day)
+    kind = path.suffix.lower().removeprefix(".")
+    try:
+        if kind == "png":
+            chart.save(str(path), format="png", scale_factor=2)
+        elif kind == "svg":
+            chart.save(str(path), format="svg")
+        else:
+            chart.save(str(path), format="html", inline=True)
+    except OSError as error:
+        raise ConfigError(
+            field="plot", value=path, expected=f"a path to write to ({error.strerror})"
+        ) from error
+
+
+def day_chart(day: VirtualDay) -> alt.VConcatChart:
+    """Four panels over one axis of time."""
+    load = day.headline
+    result, never = load.results[0], load.never
+    panels: list[Any] = [
+        _demand(result),
+        _chips(result),
+        _power(result, never),
+        _latency(day, result),
+        _attainment(result),
+    ]
+    source = day.settings.question.trace.source
+    kept = f"{result.slo_attainment:.2%} of the requests within {day.settings.slo}"
+    title = alt.TitleParams(
+        text=f"{day.settings.sweep.model.name} on {day.settings.machines} x "
+        f"{day.settings.sweep.system.name} under the policy {result.policy}",
+        subtitle=[
+            f"{kept}; {result.training_tokens / 1e9:,.3g} billion tokens trained in "
+            f"{result.training_chip_hours:,.0f} chip-hours; {result.energy_mwh:,.3g} MWh",
+            f"highest rate {load.peak_share:.0%} of the capacity; {_short(source)}",
+            "modelled, not measured",
+        ],
+        anchor="start",
+        fontSize=17,
+        subtitleFontSize=12,
+        subtitleColor=_GREY,
+        offset=12,
+    )
+    chart: alt.VConcatChart = (
+        alt.vconcat(*panels, spacing=14)
+        .resolve_scale(color="independent")
+        .properties(title=title, background="white", padding=14)
+        .configure_view(stroke=None)
+        .configure_axis(
+            gridColor="#f1f3f5",
+            domainColor="#868e96",
+            tickColor="#868e96",
+            labelFontSize=11,
+            titleFontSize=11,
+            titleFontWeight="normal",
+            titleColor=_GREY,
+        )
+        .configure_legend(labelFontSize=11, title=None, symbolSize=90, symbolStrokeWidth=2.5)
+    )
+    return chart
+
+
+def _short(text: str) -> str:
+    """Up to what a line of the picture holds."""
+    return text if len(text) <= _LINE_MAX else f"{text[: _LINE_MAX - 1]}…"
+
+
+def _span(result: DayResult) -> int:
+    """Intervals that a point of the picture is the mean of."""
+    return -(-len(result.walk.demand.arrivals) // _POINTS_MAX)
+
+
+def _means(values: Float64s, span: int) -> Float64s:
+    """The mean of each `span` values; what is left over at the end is left out."""
+    whole = len(values) // span * span
+    means: Float64s = values[:whole].reshape(-1, span).mean(axis=1)
+    return means
+
+
+def _hours(result: DayResult) -> list[float]:
+    """The middle of each point, in hours from the midnight before the walk, in the trace's zone."""
+    demand, span = result.walk.demand, _span(result)
+    step_h = span * demand.interval_s / _HOUR_S
+    first_h = demand.begins.hour + demand.begins.minute / 60
+    return [first_h + (n + 0.5) * step_h for n in range(len(demand.arrivals) // span)]
+
+
+def _rows(
+    result: DayResult, series: Iterable[tuple[str, Float64s]], value: str
+) -> Iterator[dict[str, Any]]:
+    times, span = _hours(result), _span(result)
+    for name, values in series:
+        for at, mean in zip(times, _means(values, span).tolist(), strict=True):
+            yield {"hour": at, "what": name, value: float(f"{mean:.5g}")}
+
+
+def _x(result: DayResult, *, last: bool = False) -> alt.X:
+    """Hours from midnight; the lowest panel has the labels for all."""
+    demand = result.walk.demand
+    first_h = demand.begins.hour + demand.begins.minute / 60
+    end_h = first_h + demand.length_s / _HOUR_S
+    days = ceil(end_h / 24)
+    if days > _DAYS_BY_HOUR:
+        names = [(demand.begins + timedelta(days=day)).strftime("%a %d") for day in range(days)]
+        values = [24.0 * day for day in range(days) if 24 * day >= first_h]
+        words = f"{names}[floor(datum.value / 24)]"
+        title = f"days from {demand.begins:%A %Y-%m-%d}"
+    else:
+        values = [float(hour) for hour in range(0, 24 * days + 1, 3 * days) if hour >= first_h]
+        words = "format(datum.value % 24, '02d') + ':00'"
+        title = f"{demand.begins:%A %Y-%m-%d}, time of day"
+    axis = alt.Axis(
+        values=[value for value in values if value <= end_h],
+        labelExpr=words,
+        labels=last,
+        ticks=last,
+        title=f"{title}, {demand.begins:%Z}" if last else None,
+    )
+    return alt.X("hour:Q", axis=axis, scale=alt.Scale(domain=[first_h, end_h], nice=False))
+
+
+def _chart(rows: Iterable[dict[str, Any]]) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=list(rows)))
+
+
+def _colours(names: dict[str, str]) -> alt.Color:
+    scale = alt.Scale(domain=list(names), range=list(names.values()))
+    return alt.Color("what:N", scale=scale, legend=alt.Legend(orient="right", labelLimit=150))
+
+
+def _lines(
+    result: DayResult, series: dict[str, tuple[Float64s, str]], *, title: str, height: int
+) -> Any:
+    rows = _rows(result, ((name, values) for name, (values, _) in series.items()), "value")
+    return (
+        _chart(rows)
+        .mark_line(strokeWidth=1.8, interpolate="monotone")
+        .encode(
+            x=_x(result),
+            y=alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=4)),
+            color=_colours({name: colour for name, (_, colour) in series.items()}),
+        )
+        .properties(width=_WIDTH, height=height)
+    )
+
+
+def _demand(result: DayResult) -> Any:
+    walk = result.walk
+    arrived = walk.demand.arrivals / walk.demand.interval_s
+    groups = walk.column("serving_s") / walk.demand.interval_s
+    can = groups * result.machine.curve.capacity_per_s
+    return _lines(
+        result,
+        {"demand": (arrived, _BLUE), "capacity that serves": (can, _ORANGE)},
+        title="requests/s",
+        height=130,
+    )
+
+
+def _chips(result: DayResult) -> Any:
+    walk = result.walk
+    to_chips = result.machine.group_chips / walk.demand.interval_s
+    columns = {
+        "serving": walk.column("serving_s"),
+        "on the way": sum(
+            (walk.column(name) for name in ("leaving_s", "restoring_s", "paused_s")),
+            start=np.zeros(len(walk.times)),
+        ),
+        "training": walk.column("chips_at_work_s") / result.machine.group_chips,
+    }
+    columns["idle"] = sum(
+        (walk.column(name) for name in ("training_s", "idle_s")), start=-columns["training"]
+    )
+    rows = _rows(result, ((name, values * to_chips) for name, values in columns.items()), "chips")
+    order = {name: place for place, name in enumerate(_USES)}
+    ordered = [row | {"order": order[row["what"]]} for row in rows]
+    return (
+        _chart(ordered)
+        .mark_area(interpolate="step", line=False, opacity=0.88)
+        .encode(
+            x=_x(result),
+            y=alt.Y("chips:Q", title="chips", stack="zero", axis=alt.Axis(tickCount=4)),
+            color=_colours({name: colour for name, (_, colour) in _USES.items()}),
+            order=alt.Order("order:Q"),
+        )
+        .properties(width=_WIDTH, height=150)
+    )
+
+
+def _power(result: DayResult, never: DayResult) -> Any:
+    series = {result.policy: (result.facility_watts / _WATTS_PER_KILOWATT, _RED)}
+    if never is not result:
+        series["never"] = (never.facility_watts / _WATTS_PER_KILOWATT, _GREY)
+    return _lines(result, series, title="kW at the meter", height=110)
+
+
+def _latency(day: VirtualDay, result: DayResult) -> Any:
+    """The 99th percentiles of the groups at each rate, as shares of their limits; backlog waits are
+    added to TTFT.
+    """
+    curve, walk, slo = result.machine.curve, result.walk, day.settings.slo
+    groups = np.maximum(walk.column("serving_s") / walk.demand.interval_s, 1e-9)
+    wait_s = walk.backlog / (groups * curve.saturated_per_s)
+    ttft_s = curve.seconds("ttft_p99_s", walk.group_rates) + wait_s
+    tpot_s = curve.seconds("tpot_p99_s", walk.group_rates)
+    series = {}
+    if slo.ttft_s is not None:
+        series[f"TTFT p99 / {slo.ttft_s * 1e3:g} ms"] = (ttft_s / slo.ttft_s, _BLUE)
+    if slo.tpot_s is not None:
+        series[f"TPOT p99 / {slo.tpot_s * 1e3:g} ms"] = (tpot_s / slo.tpot_s, _ORANGE)
+    lines = _lines(result, series, title="p99 over its limit", height=110)
+    limit = _chart([{"value": 1.0}]).mark_rule(strokeDash=[4, 4], color=_GREY).encode(y="value:Q")
+    return alt.layer(lines, limit).properties(width=_WIDTH, height=110)
+
+
+def _attainment(result: DayResult) -> Any:
+    """Of each hour's requests, those that kept both limits."""
+    walk = result.walk
+    per_hour = max(1, round(3_600 / walk.demand.interval_s))
+    shares = result.machine.curve.share("both_share", walk.group_rates)
+    kept = (walk.demand.arrivals - walk.late) * shares
+    hours = len(kept) // per_hour
+    whole = hours * per_hour
+    by_hour = kept[:whole].reshape(hours, per_hour).sum(axis=1)
+    came = walk.demand.arrivals[:whole].reshape(hours, per_hour).sum(axis=1)
+    first_h = walk.demand.begins.hour + walk.demand.begins.minute / 60
+    share = np.divide(by_hour, came, out=np.ones(hours), where=came > 0)  # [hours]
+    rows = [
+        {"hour": first_h + hour, "value": value}
+        for hour, value in enumerate([*share.tolist(), float(share[-1])])
+    ]
+    required = result.machine.curve.required_share
+    low = min(required - 0.01, float(share.min()))
+    y = alt.Y(
+        "value:Q",
+        title="in time, by hour",
+        scale=alt.Scale(domain=[low, 1.0], nice=False, clamp=True),
+        axis=alt.Axis(format=".1%", tickCount=3),
+    )
+    bars = _chart(rows).mark_line(interpolate="step-after", strokeWidth=1.8, color=_GREEN)
+    limit = _chart([{"value": required}]).mark_rule(strokeDash=[4, 4], color=_GREY)
+    return alt.layer(bars.encode(x=_x(result, last=True), y=y), limit.encode(y=y)).properties(
+        width=_WIDTH, height=80
+    )

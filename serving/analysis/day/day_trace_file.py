@@ -1,0 +1,143 @@
+"""Reads demand over days: two CSV formats, recorded requests, and two days that are built in.
+
+- Hourly counts, as the Azure 2024 traces were digitised: a header `hour_index,utc_hour_start,
+  requests_est,rps_est`, hours in order, times like 2024-05-10T00:00Z.
+- A day's steps, as DeepSeek's was: a header `local_start,local_end,h800_nodes`, times of one day
+  like 08:30. Nodes in service stand for demand (assumed).
+- Requests one by one, in the formats of `serving.traffic.trace_file`.
+"""
+
+import csv
+import io
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from emulator.errors import ConfigError
+from serving.analysis.day.day_trace import DAY_S, HOUR_S, DayTrace
+from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
+from serving.traffic.recorded_file import is_csv, read_recorded
+from serving.traffic.trace_file import read_trace
+
+HOURLY_HEADER: Final = ["hour_index", "utc_hour_start", "requests_est", "rps_est"]
+STEPS_HEADER: Final = ["local_start", "local_end", "h800_nodes"]
+BUILT_IN: Final = ("deepseek", "sample")
+
+_DEEPSEEK_DAY: Final = datetime(2025, 2, 24, tzinfo=timezone(timedelta(hours=8)))  # of China
+_SAMPLE_DAY: Final = datetime(2024, 1, 1, tzinfo=UTC)  # a Monday
+_SAMPLE_PEAK_PER_HOUR: Final = 200_000
+_SAMPLE_TROUGH_SHARE: Final = 0.1
+_SAMPLE_WEEKEND_SHARE: Final = 0.2
+_BIN_S: Final = 300.0
+
+
+def day_trace(name: str) -> DayTrace:
+    """The built-in day of that name, or the trace in that file.
+
+    Raises UltraServeError with one line for a file that cannot be read.
+    """
+    if name == "deepseek":
+        return _of_nodes(list(DEEPSEEK_NODES), DEEPSEEK_SOURCE)
+    if name == "sample":
+        return sample_week()
+    path = Path(name)
+    try:
+        text = read_recorded(path)
+        rows = list(csv.reader(io.StringIO(text, newline=""))) if is_csv(path) else []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = str(getattr(error, "strerror", None) or error)
+        expected = f"a trace file or one of {', '.join(BUILT_IN)} ({reason})"
+        raise ConfigError(field="trace", value=name, expected=expected) from error
+    header = [cell.strip() for cell in rows[0]] if rows else []
+    if header == HOURLY_HEADER:
+        return _of_hours(path, rows[1:])
+    if header == STEPS_HEADER:
+        return _of_steps(path, rows[1:])
+    return _of_requests(path)
+
+
+def sample_week() -> DayTrace:
+    """A made-up week by hour: a cosine from trough to peak on each day, weekends a fifth.
+
+    Assumed throughout: the ratio of peak to trough (10) and the weekend are round figures near
+    those of the Azure 2024 coding week; the highest hour is 14:00 UTC.
+    """
+    hour = np.arange(7 * 24)
+    swing = (1 + np.cos((hour % 24 - 14) / 24 * 2 * np.pi)) / 2  # [hours], 0 to 1
+    share = _SAMPLE_TROUGH_SHARE + (1 - _SAMPLE_TROUGH_SHARE) * swing
+    share[hour // 24 >= 5] *= _SAMPLE_WEEKEND_SHARE
+    source = "a made-up week (assumed): a cosine by day, 10 from trough to peak, weekends a fifth"
+    requests = np.rint(share * _SAMPLE_PEAK_PER_HOUR)
+    return DayTrace.hourly(requests, source=source, begins=_SAMPLE_DAY)
+
+
+def _of_hours(path: Path, rows: list[list[str]]) -> DayTrace:
+    requests: list[float] = []
+    begins: datetime | None = None
+    for line, row in enumerate(rows, start=2):
+        try:
+            at = datetime.strptime(row[1].strip(), "%Y-%m-%dT%H:%MZ").replace(tzinfo=UTC)
+            count = float(row[2])
+        except (ValueError, IndexError):
+            raise _refused(path, line, "an hour like 2024-05-10T00:00Z and its requests") from None
+        begins = begins or at
+        if (at - begins).total_seconds() != len(requests) * HOUR_S or not 0 <= count < np.inf:
+            raise _refused(path, line, "the next hour, with requests from 0 on")
+        requests.append(count)
+    if begins is None:
+        raise _refused(path, 2, "at least one hour")
+    source = f"{path.name}: {len(requests)} hours from {begins:%Y-%m-%d %H:%M} UTC"
+    return DayTrace.hourly(np.array(requests), source=source, begins=begins)
+
+
+def _of_steps(path: Path, rows: list[list[str]]) -> DayTrace:
+    steps = []
+    for line, row in enumerate(rows, start=2):
+        try:
+            begin_h, end_h, nodes = _hours(row[0]), _hours(row[1]), float(row[2])
+        except (ValueError, IndexError):
+            raise _refused(path, line, "two times like 08:30 and a number of nodes") from None
+        steps.append((begin_h, end_h, nodes))
+    if not steps:
+        raise _refused(path, 2, "at least one step")
+    return _of_nodes(steps, f"{path.name}, nodes in service taken for demand (assumed)")
+
+
+def _of_nodes(steps: list[tuple[float, float, float]], source: str) -> DayTrace:
+    trace = DayTrace.stepwise(tuple(sorted(steps)), source=source, begins=_DEEPSEEK_DAY)
+    return replace(trace, is_schedule=True)
+
+
+def _of_requests(path: Path) -> DayTrace:
+    """Counted in bins of five minutes, straight lines between their middles."""
+    traffic = read_trace(path)
+    bins = int(traffic.span_s // _BIN_S)
+    if not bins:
+        expected = f"requests over {_BIN_S:g} s or more"
+        raise ConfigError(field="trace", value=path, expected=expected)
+    counts = np.bincount((traffic.arrival_s // _BIN_S).astype(np.int64), minlength=bins)[:bins]
+    return DayTrace(
+        source=f"{path.name}: {len(traffic):,} requests in bins of {_BIN_S:g} s; its begin is "
+        "taken for midnight",
+        begins=_SAMPLE_DAY,
+        length_s=bins * _BIN_S,
+        knots_s=np.arange(bins, dtype=np.float64) * _BIN_S + _BIN_S / 2,
+        rates_per_s=counts / _BIN_S,
+        traffic=traffic,
+    )
+
+
+def _hours(text: str) -> float:
+    """Of a time of day like 08:30; 24:00 is the end of it."""
+    hours, minutes = text.strip().split(":")
+    found = int(hours) + int(minutes) / 60
+    if not 0 <= found <= DAY_S / HOUR_S:
+        raise ValueError(text)
+    return found
+
+
+def _refused(path: Path, line: int, expected: str) -> ConfigError:
+    return ConfigError(field="trace", value=f"{path}:{line}", expected=expected)

@@ -1,0 +1,307 @@
+"""A policy walked over days, minute by minute, on curves that were simulated beforehand.
+
+Requests of an interval are counted (Poisson, from the seed alone: every policy meets the same
+ones), go evenly to the groups that serve, and are served as one group was seen to serve at that
+rate. More than the groups can serve at all waits as a backlog, first come first served; whoever
+finds one is late (assumed). The policy looks every few minutes at what an observer could know.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from serving.analysis.day.day_trace import DAY_S, DayTrace
+from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals, LentGroups
+from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.training_yield import GroupHandover, TrainingYield
+from serving.policy.day_night.history import DemandHistory
+from serving.policy.day_night.observation import Observation
+from serving.policy.day_night.policy import Policy
+
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+_ARRIVALS_STREAM, _PAST_STREAM = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkTerms:
+    """Seconds of an interval and of a look, a multiple of it; the fewest groups that serve.
+
+    Raises ConfigError for times that do not fit each other.
+    """
+
+    interval_s: float = 60.0
+    look_s: float = 300.0
+    groups_min: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("interval_s", "look_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(field=name, value=getattr(self, name), expected="above 0 s")
+        if self.look_s % self.interval_s:
+            expected = f"a multiple of the interval, {self.interval_s:g} s"
+            raise ConfigError(field="look_s", value=self.look_s, expected=expected)
+        if self.groups_min < 1 or self.seed < 0:
+            expected = "at least 1 group, a seed from 0 on"
+            raise ConfigError(
+                field="groups_min, seed", value=(self.groups_min, self.seed), expected=expected
+            )
+
+    @property
+    def look_intervals(self) -> int:
+        """Intervals of a look."""
+        return round(self.look_s / self.interval_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DayDemand:
+    """Requests counted: of each interval of the day, and of each look's time before it.
+
+    `begins` is when the first interval begins; `past` may be empty. A `past_is_assumed` is
+    forgotten once a day was seen, so that no forecast looks a week back into what is to come.
+    """
+
+    begins: datetime
+    interval_s: float
+    arrivals: Int64s  # [intervals]
+    past: DemandHistory
+    past_is_assumed: bool = False
+
+    @property
+    def length_s(self) -> float:
+        """Of all intervals."""
+        return len(self.arrivals) * self.interval_s
+
+    def future(self, look_s: float) -> DemandHistory:
+        """What came, by looks: what only an oracle knows beforehand."""
+        per_look = round(look_s / self.interval_s)
+        whole = len(self.arrivals) // per_look * per_look
+        rates = self.arrivals[:whole].reshape(-1, per_look).sum(axis=1) / look_s
+        end_s = self.begins.timestamp() + whole * self.interval_s
+        return DemandHistory(end_s=end_s, bucket_s=look_s, requests_per_s=rates)
+
+
+def day_demand(
+    trace: DayTrace,
+    *,
+    begin_s: float,
+    length_s: float,
+    terms: WalkTerms,
+    past_days: int = 7,
+    cold: bool = False,
+) -> DayDemand:
+    """Count the requests of a part of the trace, and of up to `past_days` before it.
+
+    Where the trace has nothing before that part, the day before is taken to be like the trace's
+    last one (assumed: it repeats), with chance of its own; with `cold` there is no past then.
+    Raises ConfigError for a part that the trace has not.
+    """
+    intervals = int(length_s // terms.interval_s)
+    if begin_s < 0 or begin_s + length_s > trace.length_s or not intervals:
+        expected = f"within the {trace.length_s / 3_600:g} hours of the trace"
+        raise ConfigError(
+            field="days",
+            value=f"{length_s / 3_600:g} h from {begin_s / 3_600:g} h",
+            expected=expected,
+        )
+    arrivals_rng = np.random.default_rng([terms.seed, _ARRIVALS_STREAM])
+    past_rng = np.random.default_rng([terms.seed, _PAST_STREAM])
+    middles_s: Float64s = (
+        begin_s + (np.arange(intervals, dtype=np.float64) + 0.5) * terms.interval_s
+    )
+    arrivals = arrivals_rng.poisson(trace.rates_at(middles_s) * terms.interval_s)
+    past_s = min(begin_s, past_days * DAY_S) // terms.look_s * terms.look_s
+    past_begin_s = begin_s - past_s
+    assumed = not past_s and not cold
+    if assumed:
+        past_s = min(trace.length_s, DAY_S) // terms.look_s * terms.look_s
+        past_begin_s = trace.length_s - past_s
+    looks = round(past_s / terms.look_s)
+    past_middles_s: Float64s = (
+        past_begin_s + (np.arange(looks, dtype=np.float64) + 0.5) * terms.look_s
+    )
+    counted = past_rng.poisson(trace.rates_at(past_middles_s) * terms.look_s)
+    begins_s = trace.begins.timestamp() + begin_s
+    return DayDemand(
+        begins=datetime.fromtimestamp(begins_s, tz=trace.begins.tzinfo),
+        interval_s=terms.interval_s,
+        arrivals=arrivals,
+        past=DemandHistory(
+            end_s=begins_s, bucket_s=terms.look_s, requests_per_s=counted / terms.look_s
+        ),
+        past_is_assumed=assumed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DayWalk:
+    """What happened, by intervals.
+
+    Attributes:
+        served: requests, those that had waited among them. [intervals]
+        backlog: that wait at the end of the interval. [intervals]
+        late: of the arrivals, those that find a backlog. [intervals]
+        group_rates: requests per second of a group that serves. [intervals]
+        times: what groups did.
+        moved: requests that were moved because their group left.
+        reasons: the policy's words at each change.
+    """
+
+    demand: DayDemand
+    policy: str
+    served: Float64s
+    backlog: Float64s
+    late: Float64s
+    group_rates: Float64s
+    times: tuple[GroupTimes, ...]
+    moved: float
+    totals: HandoverTotals
+    reasons: tuple[tuple[float, int, str], ...]
+
+    def column(self, name: str) -> Float64s:
+        """One of `GroupTimes` over the intervals, [intervals]."""
+        return np.array([getattr(each, name) for each in self.times])
+
+
+class _Walk:
+    """The state of one walk."""
+
+    def __init__(
+        self,
+        demand: DayDemand,
+        curve: ReplicaCurve,
+        trained: TrainingYield,
+        handover: GroupHandover,
+        terms: WalkTerms,
+        policy: Policy,
+    ) -> None:
+        self._demand = demand
+        self._curve = curve
+        self._trained = trained
+        self._handover = handover
+        self._terms = terms
+        self._policy = policy
+        self._groups = LentGroups(
+            trained=trained, handover=handover, group_idle_watts=curve.idle_watts
+        )
+        intervals = len(demand.arrivals)
+        self._served = np.zeros(intervals)
+        self._backlog = np.zeros(intervals)
+        self._late = np.zeros(intervals)
+        self._rates = np.zeros(intervals)
+        self._times: list[GroupTimes] = []
+        self._history = demand.past
+        self._changed_s = -float("inf")
+        self._moved = 0.0
+        self._reasons: list[tuple[float, int, str]] = []
+
+    def run(self) -> DayWalk:
+        arrivals = self._demand.arrivals
+        per_look = self._terms.look_intervals
+        for number in range(len(arrivals)):
+            if number % per_look == 0:
+                if number:
+                    counted = arrivals[number - per_look : number].sum()
+                    self._history = self._history.then(float(counted) / self._terms.look_s)
+                    self._forget(number * self._terms.interval_s)
+                self._look(number)
+            self._interval(number)
+        return DayWalk(
+            demand=self._demand,
+            policy=str(self._policy),
+            served=self._served,
+            backlog=self._backlog,
+            late=self._late,
+            group_rates=self._rates,
+            times=tuple(self._times),
+            moved=float(self._moved),
+            totals=self._groups.totals,
+            reasons=tuple(self._reasons),
+        )
+
+    def _forget(self, now_s: float) -> None:
+        """Drop a past that was only assumed when the first day is over."""
+        looks = round(now_s / self._terms.look_s)
+        if self._demand.past_is_assumed and now_s >= DAY_S and len(self._history) > looks:
+            seen = self._history.requests_per_s[-looks:]
+            self._history = replace(self._history, requests_per_s=seen)
+
+    def _look(self, number: int) -> None:
+        """Let the policy decide, and begin what it wants."""
+        now_s = number * self._terms.interval_s
+        groups = self._groups
+        decision = self._policy.decide(self._observed(number, now_s))
+        if decision.serving_groups == groups.serving_or_coming:
+            return
+        rate = float(self._rates[number - 1]) if number else 0.0
+        left, came = groups.want(decision.serving_groups)
+        self._moved += left * rate * self._handover.moved_requests_per_rate_s
+        if left or came:
+            self._changed_s = now_s
+            self._reasons.append((now_s, decision.serving_groups, decision.reason))
+
+    def _observed(self, number: int, now_s: float) -> Observation:
+        terms, demand, groups = self._terms, self._demand, self._groups
+        first = max(0, number - terms.look_intervals)
+        lately = slice(first, number)
+        arrived = float(demand.arrivals[lately].sum())
+        if number:
+            load_per_s = float(demand.arrivals[number - 1]) / terms.interval_s
+        else:
+            load_per_s = float(self._history.requests_per_s[-1]) if len(self._history) else 0.0
+        attainment = None
+        if arrived:
+            shares = self._curve.share("ttft_share", self._rates[lately])
+            kept = ((demand.arrivals[lately] - self._late[lately]) * shares).sum()
+            attainment = float(np.clip(kept / arrived, 0.0, 1.0))
+        lent = groups.lent
+        return Observation(
+            now_s=demand.begins.timestamp() + now_s,
+            history=self._history,
+            load_per_s=load_per_s,
+            groups=groups.groups,
+            serving_groups=groups.serving_or_coming,
+            since_change_s=now_s - self._changed_s,
+            capacity_per_group_per_s=self._curve.capacity_per_s,
+            groups_min=terms.groups_min,
+            queue=int(self._backlog[number - 1]) if number else 0,
+            ttft_attainment=attainment,
+            drain_s=self._handover.drain_s,
+            restore_s=self._handover.restore_s + float(self._trained.save_s[lent]),
+        )
+
+    def _interval(self, number: int) -> None:
+        """Serve one interval."""
+        interval_s = self._terms.interval_s
+        times = self._groups.advance((number + 1) * interval_s)
+        self._times.append(times)
+        arrived = float(self._demand.arrivals[number])
+        waiting = self._backlog[number - 1] if number else 0.0
+        most = self._curve.saturated_per_s * times.serving_s
+        served = min(waiting + arrived, most)
+        left = waiting + arrived - served
+        self._served[number] = served
+        self._backlog[number] = left
+        self._rates[number] = served / times.serving_s if times.serving_s else 0.0
+        if left > 0:
+            self._late[number] = arrived
+        elif waiting > 0 and most > arrived:
+            # The queue is gone when what is served beyond the arrivals has made up for it.
+            self._late[number] = arrived * min(1.0, waiting / (most - arrived))
+
+
+def walk(
+    demand: DayDemand,
+    curve: ReplicaCurve,
+    trained: TrainingYield,
+    handover: GroupHandover,
+    policy: Policy,
+    terms: WalkTerms,
+) -> DayWalk:
+    """Walk a policy over the demand; all groups serve at its begin, and nobody waits."""
+    return _Walk(demand, curve, trained, handover, terms, policy).run()

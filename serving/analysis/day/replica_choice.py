@@ -1,0 +1,92 @@
+"""Which partition a replica has: the unit that serves or trains as a whole.
+
+The steady state says what a machine full of each candidate takes while the mean time between tokens
+keeps to the target. Of those of which a machine has a dozen, so that it can follow the demand in
+steps of a twelfth, the one is taken that takes the most.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from emulator.model import ConfigError
+from emulator.units import NS_PER_S
+from serving.analysis.day.curve_search import FirstGuess
+from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.replica import Replica
+from serving.analysis.steady_state.sweep import Sweep
+from serving.traffic.slo import Slo
+
+GROUPS_MIN: Final = 12
+"""Replicas that a machine has at least, where its model's smallest replica leaves room for them."""
+_KV_SPARE_TOKENS: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaChoice:
+    """A candidate in its precision, and what the steady state expects of one replica."""
+
+    candidate: Candidate
+    precision: str
+    guess: FirstGuess
+
+    @property
+    def chips(self) -> int:
+        """Of one replica."""
+        return self.candidate.partition.chips
+
+
+def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -> ReplicaChoice:
+    """The replica of which a machine takes the most, of those that it has `GROUPS_MIN` times.
+
+    Where nothing keeps the target that small, fewer and larger ones are looked at, and where
+    `sweep` asks for chips, those. `longest_tokens` must fit a rank's KV, `seats` is how many
+    requests a rank may have at once. Raises ConfigError when no replica keeps the target.
+    """
+    most_chips = sweep.system.chips.count // (1 if sweep.asked.chips else GROUPS_MIN)
+    while most_chips <= sweep.system.chips.count:
+        found = list(_choices(sweep, slo, most_chips, longest_tokens, seats))
+        if found:
+            return max(found, key=lambda each: (each[0], -each[1].chips))[1]
+        most_chips *= 2
+    raise ConfigError(
+        field="slo",
+        value=str(slo),
+        expected=f"one that a part of {sweep.system.name} keeps in its steady state with "
+        f"{sweep.model.name}",
+    )
+
+
+def _choices(
+    sweep: Sweep, slo: Slo, most_chips: int, longest_tokens: int, seats: int
+) -> Iterator[tuple[float, ReplicaChoice]]:
+    """What each machine full of one candidate takes, of those that keep the target."""
+    for precision, candidate in sweep.tasks():
+        if candidate.partition.chips > most_chips:
+            continue
+        if candidate.kv_room_tokens < longest_tokens + _KV_SPARE_TOKENS:
+            continue
+        replica = sweep.replica(precision, candidate)
+        point = _within(replica, slo, seats)
+        if point is None:
+            continue
+        guess = FirstGuess(
+            rate_per_s=point.requests_per_s / candidate.replicas,
+            tpot_s=point.tpot_ns / NS_PER_S,
+            alone_s=replica.decode(1).duration_ns / NS_PER_S,
+        )
+        yield (
+            point.requests_per_s,
+            ReplicaChoice(candidate=candidate, precision=precision, guess=guess),
+        )
+
+
+def _within(replica: Replica, slo: Slo, seats: int) -> OperatingPoint | None:
+    """The largest batch that keeps the target in the mean; None without one."""
+    if slo.ttft_s is not None and replica.prompt_ns > slo.ttft_s * NS_PER_S:
+        return None
+    limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
+    batches = sorted({min(batch, seats) for batch in replica.batches()})
+    points = [point for point in replica.operating_points(batches) if point.tpot_ns <= limit_ns]
+    return max(points, key=lambda point: point.requests_per_s, default=None)

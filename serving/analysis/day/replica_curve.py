@@ -1,0 +1,100 @@
+"""What one replica does at any rate, between the rates at which it was simulated.
+
+Shares of requests within the target never rise with the rate: a weighted isotonic fit takes the
+noise of few requests out of them. Between points all values run in straight lines; without any
+request a replica idles. Above `saturated_per_s` a queue grows without end, which is for the walk
+over the day to count.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
+
+from emulator.errors import ConfigError
+from serving.analysis.day.replica_run import RatePoint
+
+Float64s = NDArray[np.float64]
+
+_SHARES: Final = ("ttft_share", "tpot_share", "both_share")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaCurve:
+    """Points by ascending rate, all below `saturated_per_s`, the most that a replica can serve.
+
+    `required_share` of the requests must keep both limits of the target at `capacity_per_s`.
+    Raises ConfigError for points out of order, or none.
+    """
+
+    points: tuple[RatePoint, ...]
+    saturated_per_s: float
+    required_share: float
+    idle_watts: float
+
+    def __post_init__(self) -> None:
+        rates = [point.rate_per_s for point in self.points]
+        if not rates or rates != sorted(set(rates)) or rates[0] <= 0:
+            raise ConfigError(field="points", value=rates, expected="rates that ascend from 0")
+        if self.saturated_per_s < rates[-1]:
+            expected = f"at least the points' {rates[-1]:g} requests/s"
+            raise ConfigError(
+                field="saturated_per_s", value=self.saturated_per_s, expected=expected
+            )
+
+    @cached_property
+    def _rates(self) -> Float64s:
+        return np.array([0.0, *(point.rate_per_s for point in self.points)])
+
+    @cached_property
+    def _shares(self) -> dict[str, Float64s]:
+        """Each share at each rate, isotonic; at rate 0 that of the lowest point."""
+        weights = np.array([point.judged for point in self.points], dtype=np.float64)
+        fitted = {}
+        for name in _SHARES:
+            raw = np.array([getattr(point, name) for point in self.points])
+            fit = isotonic_regression(raw, weights=weights, increasing=False).x
+            fitted[name] = np.concatenate([fit[:1], fit])
+        return fitted
+
+    @cached_property
+    def capacity_per_s(self) -> float:
+        """The highest rate at which the target is kept; 0 when it is kept at none."""
+        shares, rates = self._shares["both_share"], self._rates
+        kept = shares >= self.required_share
+        if kept.all():
+            return float(rates[-1])
+        if not kept[0]:
+            return 0.0
+        first = int(kept.argmin())  # of those that miss it
+        above, below = shares[first - 1], shares[first]
+        part = (above - self.required_share) / (above - below)
+        return float(rates[first - 1] + part * (rates[first] - rates[first - 1]))
+
+    def share(self, name: str, rates_per_s: Float64s) -> Float64s:
+        """`ttft_share`, `tpot_share` or `both_share` at each rate.
+
+        At saturation the queue has no end, so nobody is in TTFT: from the last point the share
+        falls there in a straight line. That of TPOT alone stays as it is at the last point.
+        """
+        shares = self._shares[name]
+        end = shares[-1] if name == "tpot_share" else 0.0
+        rates = np.append(self._rates, np.nextafter(self.saturated_per_s, np.inf))
+        found: Float64s = np.interp(rates_per_s, rates, np.append(shares, end))
+        return found
+
+    def chip_watts(self, rates_per_s: Float64s) -> Float64s:
+        """Of the whole replica at each rate."""
+        drawn = np.array([self.idle_watts, *(point.chip_watts for point in self.points)])
+        watts: Float64s = np.interp(rates_per_s, self._rates, drawn)
+        return watts
+
+    def seconds(self, name: str, rates_per_s: Float64s) -> Float64s:
+        """`ttft_p99_s`, `tpot_p99_s` or `tpot_mean_s` at each rate, of the lowest below it."""
+        rates = self._rates[1:]
+        times = np.array([getattr(point, name) for point in self.points])
+        found: Float64s = np.interp(rates_per_s, rates, times)
+        return found

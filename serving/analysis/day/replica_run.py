@@ -1,0 +1,233 @@
+"""One replica simulated exactly at one rate: what its users see, and what its chips draw.
+
+vLLM's own schedulers serve Poisson arrivals step by step in virtual time, and requests are judged
+that come after a warm-up and before a tail, so that they see a steady state. Replicas know nothing
+of each other: one speaks for all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import (
+    ConfigError,
+    ExpertDistribution,
+    ModelSpec,
+    StepBatch,
+    StepCost,
+    StepCostModel,
+    SystemSpec,
+)
+from emulator.units import NS_PER_S
+from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.analysis.steady_state.sweep import ROUTING_SEED
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.lengths import ObservedLengths
+from serving.traffic.percentile import percentile
+from serving.traffic.serving_run import Ending, ServingRun
+from serving.traffic.slo import Slo
+from serving.traffic.traffic import Traffic
+
+Bools = NDArray[np.bool_]
+Float64s = NDArray[np.float64]
+
+SHOWN_PERCENTILE = 99.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReplicaUnderTest:
+    """A replica and what is asked of it: `model` has its precision, `lengths` are seen pairs.
+
+    Raises ConfigError for lengths that the context cannot hold.
+    """
+
+    system: SystemSpec
+    model: ModelSpec
+    candidate: Candidate
+    assumptions: StepAssumptions
+    routing: str
+    limits: EngineLimits
+    lengths: ObservedLengths
+    slo: Slo
+
+    def __post_init__(self) -> None:
+        longest = int((self.lengths.prompt_tokens + self.lengths.output_tokens).max())
+        context = self.model.max_context_tokens
+        if longest > context:
+            expected = f"prompts and replies within the context of {context:,} tokens"
+            raise ConfigError(field="lengths", value=longest, expected=expected)
+
+    def cost_model(self) -> StepCostModel:
+        """Of the replica whose chips lie the farthest apart."""
+        return self.assumptions.cost_model(
+            self.system,
+            self.model,
+            self.candidate.partition,
+            first_chip=self.candidate.first_chip,
+            distribution=ExpertDistribution.parse(self.routing, self.model, seed=ROUTING_SEED),
+        )
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Of the pairs that were seen."""
+        return float(self.lengths.output_tokens.mean())
+
+    @property
+    def mean_prompt_tokens(self) -> float:
+        """Of the pairs that were seen."""
+        return float(self.lengths.prompt_tokens.mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateTask:
+    """One replica at one rate: so many requests judged, `lead_s` of traffic before and after."""
+
+    replica: ReplicaUnderTest
+    rate_per_s: float
+    judged: int
+    lead_s: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """What a replica does at one rate.
+
+    Attributes:
+        judged: requests that the shares are of.
+        ttft_share, tpot_share, both_share: that kept the target's limits.
+        chip_watts: of the whole replica, steps and idle times between them.
+        served_per_s: requests that began per second while judged ones arrived, at most the rate.
+        ttft_p99_s, tpot_p99_s, tpot_mean_s: of judged requests.
+        steps: that were simulated.
+    """
+
+    rate_per_s: float
+    judged: int
+    ttft_share: float
+    tpot_share: float
+    both_share: float
+    chip_watts: float
+    served_per_s: float
+    ttft_p99_s: float
+    tpot_p99_s: float
+    tpot_mean_s: float
+    steps: int
+
+
+@dataclass(slots=True)
+class _Joules:
+    """Adds up the steps that begin between two times."""
+
+    begin_ns: float
+    end_ns: float
+    busy_ns: int = 0
+    joules: float = 0.0
+
+    def __call__(
+        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[object]
+    ) -> None:
+        del batch, queues
+        if self.begin_ns <= begin_ns < self.end_ns:
+            self.busy_ns += cost.duration_ns
+            self.joules += cost.chip_joules
+
+    def watts(self, idle_watts: float) -> float:
+        idle_ns = max(0.0, self.end_ns - self.begin_ns - self.busy_ns)
+        joules = self.joules + idle_watts * idle_ns / NS_PER_S
+        return joules * NS_PER_S / (self.busy_ns + idle_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Served:
+    """What became of judged requests: times are infinite where the run ended before them.
+
+    `chip_watts` and `begun_per_s` are of the time in which judged requests arrive.
+    """
+
+    run: ServingRun
+    ttft_s: Float64s  # [judged]
+    tpot_s: Float64s  # [judged], 0 for replies of one token
+    output_tokens: int
+    chip_watts: float
+    begun_per_s: float
+
+    def shares(self, slo: Slo) -> tuple[float, float, float]:
+        """Of requests that kept TTFT, TPOT, and both; 1 of a limit that is not asked for."""
+        in_ttft = self.ttft_s <= (np.inf if slo.ttft_s is None else slo.ttft_s)
+        in_tpot = self.tpot_s <= (np.inf if slo.tpot_s is None else slo.tpot_s)
+        both = in_ttft & in_tpot
+        return float(in_ttft.mean()), float(in_tpot.mean()), float(both.mean())
+
+
+def serve(
+    replica: ReplicaUnderTest, traffic: Traffic, judged: Bools, *, until_s: float = np.inf
+) -> Served:
+    """Serve the traffic on one replica, step by step; `judged` [requests] has at least one."""
+    from serving.plugin.virtual_serving import simulate
+
+    costs = replica.cost_model()
+    arrival_s = traffic.arrival_s[judged]
+    begin_s, end_s = float(arrival_s[0]), float(arrival_s[-1])
+    end_s = max(end_s, float(np.nextafter(begin_s, np.inf)))
+    meter = _Joules(begin_ns=begin_s * NS_PER_S, end_ns=end_s * NS_PER_S)
+    run = simulate(traffic, costs, replica.limits, among=judged, until_s=until_s, on_step=meter)
+    assert run.ending is not Ending.HOPELESS
+    several = traffic.output_tokens[judged] > 1
+    began = (run.first_token_s >= begin_s) & (run.first_token_s < end_s)  # NaN: not begun
+    return Served(
+        run=run,
+        ttft_s=np.nan_to_num(run.ttft_s[judged], nan=np.inf),
+        tpot_s=np.where(several, np.nan_to_num(run.tpot_s[judged], nan=np.inf), 0.0),
+        output_tokens=int(traffic.output_tokens[judged].sum()),
+        chip_watts=meter.watts(costs.idle_chip_watts * costs.partition.chips),
+        begun_per_s=float(began.sum()) / (end_s - begin_s),
+    )
+
+
+def run_at_rate(task: RateTask) -> RatePoint:
+    """Simulate one replica at one rate. Raises ConfigError for what a rank cannot hold."""
+    around = ceil(task.rate_per_s * task.lead_s)
+    traffic = Traffic.poisson(
+        rate_per_s=task.rate_per_s,
+        lengths=task.replica.lengths,
+        seed=task.seed,
+        requests=task.judged + 2 * around,
+    )
+    number = np.arange(len(traffic))
+    judged = (number >= around) & (number < around + task.judged)
+    served = serve(task.replica, traffic, judged)
+    ttft, tpot, both = served.shares(task.replica.slo)
+    return RatePoint(
+        rate_per_s=task.rate_per_s,
+        judged=task.judged,
+        ttft_share=ttft,
+        tpot_share=tpot,
+        both_share=both,
+        chip_watts=served.chip_watts,
+        served_per_s=min(task.rate_per_s, served.begun_per_s),
+        ttft_p99_s=percentile(served.ttft_s, SHOWN_PERCENTILE),
+        tpot_p99_s=percentile(served.tpot_s, SHOWN_PERCENTILE),
+        tpot_mean_s=float(served.tpot_s.mean()),
+        steps=served.run.steps,
+    )
+
+
+def saturated_per_s(task: RateTask) -> float:
+    """Requests that begin per second while there is always a queue: `rate_per_s` must be too much.
+
+    The run ends with its last arrival; nobody is judged.
+    """
+    around = ceil(task.rate_per_s * task.lead_s)
+    traffic = Traffic.poisson(
+        rate_per_s=task.rate_per_s,
+        lengths=task.replica.lengths,
+        seed=task.seed,
+        requests=around + task.judged,
+    )
+    later = np.arange(len(traffic)) >= around
+    return serve(task.replica, traffic, later, until_s=float(traffic.arrival_s[-1])).begun_per_s

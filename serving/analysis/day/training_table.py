@@ -1,0 +1,191 @@
+"""Asks the cost model what lent groups train, and what hand-overs take.
+
+A job has all lent chips of a machine, or as many of them as train the most: experts that do not
+divide evenly over the chips can make a larger job slower. Chips that it leaves out idle.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from emulator.model import (
+    Calibration,
+    ConfigError,
+    HandoverCost,
+    HbmExhausted,
+    ModelSpec,
+    RecoveryRates,
+    SystemSpec,
+    TrainingCost,
+    TrainingRecipe,
+    checkpoint_write,
+    smallest_training_chips,
+    training_flops_per_token,
+    weights_read,
+)
+from emulator.units import NS_PER_S
+from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.training_yield import GroupHandover, TrainingYield
+from serving.analysis.steady_state.partitions import Candidate
+from serving.traffic.lengths import ObservedLengths
+
+START_S: Final = 30.0
+"""Assumed: processes start and compiled models are loaded in half a minute; nobody publishes it."""
+GRACE_S: Final = 30.0
+"""Of a leaving group, for requests that it has; what is left then is moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTerms:
+    """How training is done: `start_s` is what a job or a group takes to start, without reading."""
+
+    system: SystemSpec
+    model: ModelSpec
+    recipe: TrainingRecipe
+    calibration: Calibration
+    rates: RecoveryRates
+    start_s: float = START_S
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_s < float("inf"):
+            raise ConfigError(field="start-seconds", value=self.start_s, expected="from 0 on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A job on so many chips."""
+
+    chips: int
+    tokens_per_s: float
+    watts: float
+    step_s: float
+    save: HandoverCost
+    read: HandoverCost
+
+
+def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> TrainingYield:
+    """Of one machine, by lent groups.
+
+    Raises ConfigError when not even the chips of all groups hold the training state.
+    """
+    system, model = terms.system, terms.model
+    least = smallest_training_chips(system, model, terms.recipe)
+    jobs: dict[int, _Job] = {}
+    for lent in range(1, groups + 1):
+        best = _best(terms, chips=lent * group_chips)
+        if best is not None:
+            jobs[lent] = best
+    if not jobs or least is None:
+        raise ConfigError(
+            field="train-model",
+            value=model.name,
+            expected=f"one whose training state fits {groups * group_chips} chips of {system.name}"
+            + ("" if least is None else f"; it needs {least}"),
+        )
+    chosen: list[_Job | None] = [None]
+    for lent in range(1, groups + 1):
+        known = [each for each in (chosen[-1], jobs.get(lent)) if each is not None]
+        chosen.append(max(known, key=lambda job: job.tokens_per_s, default=None))
+    idle = system.chip.idle_watts.value
+    lent_chips = np.arange(groups + 1) * float(group_chips)
+    at_work = np.array([job.chips if job else 0.0 for job in chosen])
+    save_s = np.array(
+        [job.save.duration_ns / NS_PER_S + job.step_s / 2 if job else 0.0 for job in chosen]
+    )
+    start_s = np.array(
+        [job.read.duration_ns / NS_PER_S + terms.start_s if job else 0.0 for job in chosen]
+    )
+    return TrainingYield(
+        model=model.name,
+        least_chips=min(job.chips for job in jobs.values()),
+        flops_per_token=training_flops_per_token(model, terms.recipe.sequence_tokens),
+        tokens_per_s=np.array([job.tokens_per_s if job else 0.0 for job in chosen]),
+        chips_at_work=at_work,
+        watts=np.array([job.watts if job else 0.0 for job in chosen])
+        + idle * (lent_chips - at_work),
+        save_s=save_s,
+        start_s=start_s,
+        save_joules=np.array([job.save.joules if job else 0.0 for job in chosen])
+        + idle * lent_chips * save_s,
+        start_joules=np.array([job.read.joules if job else 0.0 for job in chosen])
+        + idle * lent_chips * start_s,
+    )
+
+
+def _best(terms: JobTerms, *, chips: int) -> _Job | None:
+    """The expert groups with which this many chips train the most; None where nothing fits."""
+    found = [job for ep in _group_sizes(terms, chips) if (job := _job(terms, chips, ep))]
+    return max(found, key=lambda job: job.tokens_per_s, default=None)
+
+
+def _group_sizes(terms: JobTerms, chips: int) -> Iterator[int]:
+    """Expert groups that divide the chips, and have no more chips than there are experts."""
+    most = max(1, terms.model.experts)
+    yield from (ep for ep in range(1, min(chips, most) + 1) if chips % ep == 0)
+
+
+def _job(terms: JobTerms, chips: int, ep: int) -> _Job | None:
+    recipe = replace(terms.recipe, ep=ep)
+    try:
+        cost = TrainingCost(
+            terms.system, terms.model, range(chips), recipe, calibration=terms.calibration
+        )
+    except HbmExhausted:
+        return None
+    step = cost.step
+    physical = np.arange(chips)
+    return _Job(
+        chips=chips,
+        tokens_per_s=step.tokens_per_s,
+        watts=float(step.chip_watts.sum()),
+        step_s=step.duration_ns / NS_PER_S,
+        save=checkpoint_write(terms.system, physical, cost.checkpoint_bytes, terms.rates),
+        read=weights_read(terms.system, physical, cost.checkpoint_bytes, terms.rates),
+    )
+
+
+def group_handover(
+    terms: JobTerms,
+    served: ModelSpec,
+    candidate: Candidate,
+    curve: ReplicaCurve,
+    lengths: ObservedLengths,
+    *,
+    grace_s: float = GRACE_S,
+) -> GroupHandover:
+    """What a group of `candidate` takes to leave, and to read `served`'s weights again.
+
+    It is empty when its longest request has ended, at the latest after the grace time. All groups
+    of the machine are taken to read at once, so that chips of a tray share its drives: with fewer
+    it takes less. Dense weights are taken whole on every chip: with tp above 1 they are less.
+    """
+    partition = candidate.partition
+    at = np.array([curve.capacity_per_s])
+    ttft_s = float(curve.seconds("ttft_p99_s", at)[0])
+    tpot_s = float(curve.seconds("tpot_p99_s", at)[0])
+    last_s = ttft_s + (lengths.output_tokens - 1) * tpot_s  # [seen], of a request
+    chips = terms.system.chips.count // partition.chips * partition.chips
+    read = weights_read(
+        terms.system,
+        np.arange(chips),
+        np.full(chips, _weight_bytes_per_chip(served, ep=partition.ep)),
+        terms.rates,
+    )
+    restore_s = read.duration_ns / NS_PER_S + terms.start_s
+    idle_joules = terms.system.chip.idle_watts.value * partition.chips * restore_s
+    return GroupHandover(
+        drain_s=min(grace_s, float(last_s.max())),
+        restore_s=restore_s,
+        restore_joules=read.joules * partition.chips / chips + idle_joules,
+        # Little's law: so many of the requests that arrive in a second are there after the grace.
+        moved_requests_per_rate_s=float(np.maximum(last_s - grace_s, 0.0).mean()),
+    )
+
+
+def _weight_bytes_per_chip(model: ModelSpec, *, ep: int) -> int:
+    """The experts of the fullest chip, and everything that is no expert."""
+    of_layer = -(-model.experts // ep) * model.expert_bytes
+    dense = model.weight_bytes - model.moe_layers * model.experts * model.expert_bytes
+    return dense + model.moe_layers * of_layer

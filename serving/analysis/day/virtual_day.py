@@ -1,0 +1,209 @@
+"""A day in virtual time, from the question to the answer.
+
+A replica is chosen by the steady state and simulated exactly at several rates; the cost model says
+what lent groups train; then every policy walks the day at every load.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from emulator.model import ConfigError
+from serving.analysis.day.curve_search import CurveTerms, find_curve
+from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
+from serving.analysis.day.day_result import DayMachine, mean_request_flops
+from serving.analysis.day.exact_hour import ExactHour, HourCheck, exact_hour
+from serving.analysis.day.replica_choice import ReplicaChoice, choose_replica
+from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.replica_run import ReplicaUnderTest
+from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
+from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
+from serving.analysis.day.training_yield import GroupHandover, TrainingYield
+from serving.analysis.steady_state.simulation_workers import SimulationWorkers
+from serving.analysis.steady_state.sweep import Sweep
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.lengths import ObservedLengths
+from serving.traffic.slo import Slo
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DaySettings:
+    """What is asked.
+
+    `sweep` has the machine, the served model and which replicas may be tried; `limits` bound a
+    rank, but for its KV blocks, which the replica decides; `lengths_in_words` says where the pairs
+    of lengths come from. `policies` begin with the one that the answer is about; `check` is made of
+    it at the load nearest `headline_share`.
+    """
+
+    sweep: Sweep
+    machines: int
+    slo: Slo
+    lengths: ObservedLengths
+    lengths_in_words: str
+    limits: EngineLimits
+    job: JobTerms
+    question: DayQuestion
+    curve: CurveTerms
+    grace_s: float
+    headline_share: float
+    check: HourCheck | None = None
+
+    def __post_init__(self) -> None:
+        if self.machines < 1:
+            raise ConfigError(field="ultraservers", value=self.machines, expected="at least 1")
+        if not 0 <= self.grace_s < float("inf"):
+            raise ConfigError(field="grace", value=self.grace_s, expected="from 0 on")
+        check, length_s = self.check, self.question.length_s
+        if check is not None and not (
+            0 <= check.begin_s < check.begin_s + check.length_s <= length_s
+        ):
+            expected = f"within the {length_s / 3_600:g} hours of the walk"
+            raise ConfigError(field="check-hour", value=check.begin_s / 3_600, expected=expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VirtualDay:
+    """The answer; `wall_s` by part of the work, in the order in which it was done."""
+
+    settings: DaySettings
+    choice: ReplicaChoice
+    replica: ReplicaUnderTest
+    machine: DayMachine
+    handover: GroupHandover
+    loads: tuple[LoadComparison, ...]
+    slower: tuple[SlowerHandovers, ...]
+    check: ExactHour | None
+    wall_s: dict[str, float]
+
+    @property
+    def headline(self) -> LoadComparison:
+        """The load nearest to what the headline is asked at."""
+        return _nearest(self.loads, self.settings.headline_share)
+
+
+def _nearest(loads: Sequence[LoadComparison], share: float) -> LoadComparison:
+    return min(loads, key=lambda load: abs(load.peak_share - share))
+
+
+def virtual_day(
+    settings: DaySettings, *, processes: int = 1, progress: Progress = lambda _: None
+) -> VirtualDay:
+    """Answer; the same for any number of processes.
+
+    Raises ConfigError when nothing keeps the target, or the trained model fits nowhere.
+    """
+    wall_s: dict[str, float] = {}
+    began = perf_counter()
+
+    def lap(name: str) -> None:
+        nonlocal began
+        now = perf_counter()
+        wall_s[name] = now - began
+        began = now
+
+    choice, replica = _chosen(settings)
+    partition = choice.candidate.partition
+    progress(
+        f"a replica is {partition.chips} chips (tp {partition.tp}, ep {partition.ep}, lnc "
+        f"{partition.lnc}), {choice.candidate.replicas} of them on a {settings.sweep.system.name}"
+    )
+    lap("choice")
+    groups = choice.candidate.replicas
+    trained = training_yield(settings.job, group_chips=choice.chips, groups=groups)
+    lap("training")
+    with SimulationWorkers(processes) as workers:
+        curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
+        lap("curve")
+        machine = _machine(settings, choice, replica, curve, trained)
+        handover = group_handover(
+            settings.job,
+            replica.model,
+            choice.candidate,
+            curve,
+            settings.lengths,
+            grace_s=settings.grace_s,
+        )
+        loads = compare(settings.question, machine, handover)
+        answer = VirtualDay(
+            settings=settings,
+            choice=choice,
+            replica=replica,
+            machine=machine,
+            handover=handover,
+            loads=loads,
+            slower=_slower(settings, machine, handover, loads),
+            check=None,
+            wall_s=wall_s,
+        )
+        lap("walks")
+        if settings.check is None:
+            return answer
+        checked = exact_hour(
+            answer.headline.results[0],
+            replica,
+            settings.check,
+            workers,
+            seed=settings.question.terms.seed,
+            progress=progress,
+        )
+        lap("check")
+    return replace(answer, check=checked)
+
+
+def _slower(
+    settings: DaySettings,
+    machine: DayMachine,
+    handover: GroupHandover,
+    loads: Sequence[LoadComparison],
+) -> tuple[SlowerHandovers, ...]:
+    return with_slower_handovers(
+        settings.question,
+        machine,
+        handover,
+        peak_share=_nearest(loads, settings.headline_share).peak_share,
+        start_s=settings.job.start_s,
+    )
+
+
+def _machine(
+    settings: DaySettings,
+    choice: ReplicaChoice,
+    replica: ReplicaUnderTest,
+    curve: ReplicaCurve,
+    trained: TrainingYield,
+) -> DayMachine:
+    return DayMachine(
+        system=settings.sweep.system,
+        machines=settings.machines,
+        group_chips=choice.chips,
+        curve=curve,
+        trained=trained.of_machines(settings.machines),
+        mean_prompt_tokens=replica.mean_prompt_tokens,
+        mean_output_tokens=replica.mean_output_tokens,
+        flops_per_request=mean_request_flops(replica.model, settings.lengths),
+        season=settings.sweep.season,
+    )
+
+
+def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
+    lengths, limits = settings.lengths, settings.limits
+    choice = choose_replica(
+        settings.sweep,
+        settings.slo,
+        longest_tokens=int((lengths.prompt_tokens + lengths.output_tokens).max()),
+        seats=limits.max_num_seqs,
+    )
+    blocks = max(2, choice.candidate.kv_room_tokens // limits.block_tokens)
+    return choice, ReplicaUnderTest(
+        system=settings.sweep.system,
+        model=settings.sweep.model_at(choice.precision),
+        candidate=choice.candidate,
+        assumptions=settings.sweep.assumptions,
+        routing=settings.sweep.routing,
+        limits=replace(limits, kv_blocks_per_rank=blocks),
+        lengths=lengths,
+        slo=settings.slo,
+    )

@@ -1,0 +1,109 @@
+"""The headline curve: what machines give a megawatt, against what each user gets.
+
+One `MachineCurve` for each system: all its points, the envelope over them, and what was asked.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.model import ConfigError, PowerBasis
+from serving.analysis.pareto.pareto_claims import (
+    BASE_SYSTEM,
+    NEW_SYSTEM,
+    Curves,
+    Finding,
+    Measure,
+    RatioCurve,
+    findings,
+    ratio_along,
+)
+from serving.analysis.steady_state.envelope import Envelope
+from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.pools import pooled_points
+from serving.analysis.steady_state.sweep import Sweep, operating_points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineCurve:
+    """The points of one system, sorted, and the curves over them."""
+
+    sweep: Sweep
+    points: tuple[OperatingPoint, ...]
+    curves: Curves
+
+    @property
+    def name(self) -> str:
+        """The system's."""
+        return self.sweep.system.name
+
+    @property
+    def envelope(self) -> Envelope:
+        """Of output tokens/s/MW against tokens/s/user."""
+        return self.curves.tokens_per_mw
+
+    def on_envelope(self) -> tuple[OperatingPoint, ...]:
+        """The points of the envelope, by rising interactivity."""
+        return tuple(self.points[index] for index in self.envelope.chosen.tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pareto:
+    """Several machines with one model; the first is what others are compared to.
+
+    `vendor_findings` is empty unless both machines of the vendor's claims are there.
+    """
+
+    machines: tuple[MachineCurve, ...]
+    basis: PowerBasis
+    vendor_findings: tuple[Finding, ...]
+
+    def ratios(self) -> tuple[tuple[MachineCurve, RatioCurve], ...]:
+        """Tokens/s/MW of each further machine to the first's, at equal interactivity."""
+        first, *others = self.machines
+        return tuple(
+            (other, ratio_along(first.curves, other.curves, Measure.TOKENS_PER_MW))
+            for other in others
+        )
+
+
+def pareto(
+    sweeps: tuple[Sweep, ...],
+    *,
+    basis: PowerBasis = PowerBasis.PROVISIONED,
+    aggregated: bool = True,
+    pools: bool = False,
+    processes: int | None = None,
+) -> Pareto:
+    """Sweeps every machine: one pool of chips, two pools for prompts and decoding, or both.
+
+    Raises ConfigError for what no sweep can answer, or a machine that is named twice.
+    """
+    names = [sweep.system.name for sweep in sweeps]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(field="systems", value=name, expected="each system once")
+    machines = []
+    for sweep in sweeps:
+        points = operating_points(sweep, processes=processes) if aggregated else ()
+        if pools:
+            points += pooled_points(sweep, processes=processes)
+        curves = Curves.of(sweep.system, points, basis=basis)
+        machines.append(MachineCurve(sweep=sweep, points=points, curves=curves))
+    by_name = {machine.name: machine for machine in machines}
+    both = BASE_SYSTEM in by_name and NEW_SYSTEM in by_name
+    return Pareto(
+        machines=tuple(machines),
+        basis=basis,
+        vendor_findings=findings(by_name[BASE_SYSTEM].curves, by_name[NEW_SYSTEM].curves)
+        if both
+        else (),
+    )
+
+
+def thinned(points: tuple[OperatingPoint, ...], most: int) -> tuple[OperatingPoint, ...]:
+    """At most `most` of some points, the first and the last among them, evenly between."""
+    if len(points) <= most:
+        return points
+    kept = np.unique(np.linspace(0, len(points) - 1, most).round().astype(np.int64))
+    return tuple(points[index] for index in kept.tolist())

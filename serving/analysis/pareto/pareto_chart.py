@@ -1,0 +1,277 @@
+"""The headline curve as a picture: a PNG, or an HTML file that needs nothing but itself."""
+
+from collections.abc import Iterable, Iterator
+from math import ceil, floor, log10
+from pathlib import Path
+from typing import Any, Final
+
+import altair as alt
+import numpy as np
+
+from emulator.model import ConfigError, PowerBasis
+from serving.analysis.pareto.pareto import MachineCurve, Pareto
+from serving.analysis.pareto.pareto_claims import Finding
+from serving.analysis.steady_state.operating_point import OperatingPoint
+
+Panel = alt.LayerChart | alt.FacetChart
+
+_CELLS_PER_DECADE: Final = 60
+"""Points nearer than this, on logarithmic axes, would lie on the same few pixels; one is drawn."""
+_LINE_SAMPLES: Final = 300
+_WIDTH, _HEIGHT, _RATIO_HEIGHT, _CLAIM_HEIGHT = 820, 440, 190, 18
+_BELOW: Final = 6.0
+"""How many times less than the least of any envelope the picture still shows."""
+_COLOURS: Final = ("#1f77b4", "#e8590c", "#2b8a3e", "#862e9c", "#c92a2a", "#0b7285", "#5c940d")
+_GREY: Final = "#495057"
+_ROUNDING: Final = 1e-9
+_BASIS_IN_WORDS: Final = {
+    PowerBasis.PROVISIONED: "of the racks' budget",
+    PowerBasis.DRAWN: "drawn at the meter",
+    PowerBasis.ALL_IN: "all-in",
+}
+_USER: Final = "tokens/s/user"
+_PER_MW: Final = "tokens/s/MW"
+
+
+def save_chart(pareto: Pareto, path: Path) -> None:
+    """Writes the picture in the format of the path's suffix, .png or .html.
+
+    Raises ConfigError for another suffix, or a path that cannot be written.
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("png", "html"):
+        raise ConfigError(field="picture", value=path, expected="a path that ends in .png or .html")
+    chart = pareto_chart(pareto)
+    try:
+        if kind == "png":
+            chart.save(str(path), format="png", scale_factor=2)
+        else:
+            chart.save(str(path), format="html", inline=True)
+    except OSError as error:
+        raise ConfigError(
+            field="picture", value=path, expected=f"a path to write to ({error.strerror})"
+        ) from error
+
+
+def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
+    """Points and envelopes above; below, where there are two machines, each one's ratio to the
+    first, and where the vendor claims something of them, its claims beside the model's answers.
+    """
+    first = pareto.machines[0].sweep
+    shape = first.shape
+    panels: list[Any] = [_curves(pareto)]
+    if len(pareto.machines) > 1:
+        panels.append(_ratios(pareto))
+    if pareto.vendor_findings:
+        panels.append(_claims(pareto.vendor_findings))
+    title = alt.TitleParams(
+        text=f"{first.model.name}: output tokens/s per megawatt against tokens/s per user",
+        subtitle=[
+            f"{shape.prompt_tokens:,} prompt and {shape.output_tokens:,} output tokens; "
+            f"power {pareto.basis}; overlap {first.assumptions.overlap_name}; "
+            f"calibration {first.assumptions.calibration_name}; modelled, not measured",
+            "line and large points: the upper envelope; small points: other partitions, batches, "
+            "precisions and LNCs",
+        ],
+        anchor="start",
+        fontSize=17,
+        subtitleFontSize=12,
+        subtitleColor=_GREY,
+        offset=12,
+    )
+    chart: alt.VConcatChart = (
+        alt.vconcat(*panels, spacing=26)
+        .properties(title=title)
+        .configure_view(stroke=None)
+        .configure_axis(gridColor="#e9ecef", domainColor="#868e96", labelFontSize=11)
+    )
+    return chart
+
+
+def _logarithmic(low: float, high: float) -> dict[str, Any]:
+    """A scale from `low` to `high` with ticks at 1, 2 and 5 times powers of ten."""
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    return {
+        "scale": alt.Scale(type="log", nice=False, domain=[low, high], clamp=False),
+        "axis": alt.Axis(
+            values=[tick for tick in ticks if low <= tick <= high], format="~s", titleFontSize=12
+        ),
+    }
+
+
+def _x_axis(pareto: Pareto) -> alt.X:
+    """The same for all panels, so that they can be read against each other."""
+    low = min(float(machine.envelope.x[0]) for machine in pareto.machines) / 2
+    high = max(machine.envelope.reach for machine in pareto.machines) * 1.15
+    title = "interactivity: output tokens/s per user"
+    return alt.X(f"{_USER}:Q", title=title, **_logarithmic(low, high))
+
+
+def _colour(pareto: Pareto, *, legend: bool) -> alt.Color:
+    names = [machine.name for machine in pareto.machines]
+    colours = [_COLOURS[place % len(_COLOURS)] for place in range(len(names))]
+    shown = alt.Legend(
+        orient="top-right", title=None, symbolOpacity=1, symbolSize=120, labelFontSize=13
+    )
+    return alt.Color(
+        "system:N",
+        scale=alt.Scale(domain=names, range=colours),
+        legend=shown if legend else None,
+    )
+
+
+def _curves(pareto: Pareto) -> Panel:
+    x, colour = _x_axis(pareto), _colour(pareto, legend=True)
+    heights = [machine.envelope.y for machine in pareto.machines]
+    low, high = min(float(y[-1]) for y in heights), max(float(y[0]) for y in heights)
+    y = alt.Y(
+        f"{_PER_MW}:Q",
+        title=f"output tokens/s per MW {_BASIS_IN_WORDS[pareto.basis]}",
+        **_logarithmic(low / _BELOW, high * 1.5),
+    )
+    names = ["system", _USER, _PER_MW, "partition", "precision", "batch", "users"]
+    tooltip = [alt.Tooltip(f"{name}:{_type_of(name)}") for name in names]
+    cloud = _chart(_cloud(pareto)).mark_circle(size=7, opacity=0.22, clip=True)
+    line = _chart(_line(pareto)).mark_line(strokeWidth=2.5)
+    best = _chart(_best(pareto)).mark_circle(size=42, opacity=1)
+    layers = [
+        cloud.encode(x=x, y=y, color=colour, tooltip=tooltip),
+        line.encode(x=x, y=y, color=colour),
+        best.encode(x=x, y=y, color=colour, tooltip=tooltip),
+    ]
+    return alt.layer(*_bands(pareto, x), *layers).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _chart(rows: Iterable[dict[str, Any]]) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=list(rows)))
+
+
+def _type_of(name: str) -> str:
+    return "N" if name in ("system", "partition", "precision") else "Q"
+
+
+def _bands(pareto: Pareto, x: alt.X) -> list[alt.Chart]:
+    """Where the model gives the vendor's tokens per megawatt, if anywhere."""
+    if not pareto.vendor_findings:
+        return []
+    headline = pareto.vendor_findings[0]
+    rows = [{_USER: span.low, "to": span.high} for span in headline.reached]
+    return [_chart(rows).mark_rect(opacity=0.12, color=_GREY).encode(x=x, x2="to:Q")]
+
+
+def _ratios(pareto: Pareto) -> Panel:
+    base = pareto.machines[0].name
+    x = _x_axis(pareto)
+    rows: list[dict[str, Any]] = [
+        {_USER: _short(float(x)), "ratio": _short(float(ratio)), "system": machine.name}
+        for machine, curve in pareto.ratios()
+        for x, ratio in zip(curve.x, curve.ratio, strict=True)
+    ]
+    marks: list[dict[str, Any]] = [{"ratio": 1.0, "what": f"{base} = 1"}]
+    peaks: list[dict[str, Any]] = []
+    for each in pareto.vendor_findings[:1]:
+        claimed = each.claim.ratio
+        where = "reached in the shaded range" if each.reached else "not reached"
+        marks.append({"ratio": claimed, "what": f"the vendor's claim, {claimed:g}x: {where}"})
+        words = f"{each.largest:.1f}x at {each.largest_at:,.0f}"
+        peaks.append({_USER: each.largest_at, "ratio": each.largest, "what": words})
+    ratios = [row["ratio"] for row in rows] + [mark["ratio"] for mark in marks]
+    title = ["times the tokens/s per MW", f"of {base}"]
+    y = alt.Y("ratio:Q", title=title, **_logarithmic(min(ratios) / 1.2, max(ratios) * 1.5))
+    line = _chart(rows).mark_line(strokeWidth=2.5)
+    rule = _chart(marks).mark_rule(strokeDash=[4, 4], color=_GREY)
+    words = _chart(marks).mark_text(align="left", dx=4, dy=-7, x=0, color=_GREY, fontSize=11)
+    peak = _chart(peaks).mark_text(dy=-10, fontSize=12, fontWeight="bold")
+    return alt.layer(
+        *_bands(pareto, x),
+        rule.encode(y=y),
+        line.encode(x=x, y=y, color=_colour(pareto, legend=False)),
+        words.encode(y=y, text="what:N"),
+        peak.encode(x=x, y=y, text="what:N"),
+    ).properties(width=_WIDTH, height=_RATIO_HEIGHT)
+
+
+def _claims(found: tuple[Finding, ...]) -> Panel:
+    """The vendor's claims beside the model's answers, a line each."""
+    rows = [
+        {
+            "line": place,
+            "claim": f"{each.claim.measure.value}: {each.claim.ratio:g}x",
+            "answer": each.in_words(),
+        }
+        for place, each in enumerate(found)
+    ]
+    y = alt.Y("line:O", axis=None)
+    text = _chart(rows).mark_text(align="left", fontSize=12, color=_GREY)
+    return (
+        alt.layer(
+            text.encode(y=y, x=alt.value(0), text="claim:N"),
+            text.encode(y=y, x=alt.value(_WIDTH * 0.42), text="answer:N"),
+        )
+        .properties(width=_WIDTH, height=_CLAIM_HEIGHT * len(rows))
+        .properties(
+            title=alt.TitleParams(
+                text="What the vendor claims, and what the model gives", anchor="start", fontSize=13
+            )
+        )
+    )
+
+
+def _cloud(pareto: Pareto) -> Iterator[dict[str, Any]]:
+    """One point of each cell of a fine grid; the envelope is drawn whole beside them."""
+    for machine in pareto.machines:
+        seen: set[tuple[int, int]] = set()
+        for point in machine.points:
+            row = _row(machine, point, pareto)
+            cell = (_cell(row["tokens/s/user"]), _cell(row["tokens/s/MW"]))
+            if cell not in seen:
+                seen.add(cell)
+                yield row
+
+
+def _line(pareto: Pareto) -> Iterator[dict[str, Any]]:
+    """The envelopes, sampled from their first point to their last."""
+    for machine in pareto.machines:
+        envelope = machine.envelope
+        between = np.geomspace(envelope.x[0], envelope.reach, _LINE_SAMPLES)
+        x = np.unique(np.concatenate([envelope.x, between[between < envelope.reach]]))
+        for across, up in zip(x.tolist(), envelope.at(x).tolist(), strict=True):
+            yield {
+                "system": machine.name,
+                "tokens/s/user": _short(across),
+                "tokens/s/MW": _short(up),
+            }
+
+
+def _best(pareto: Pareto) -> Iterator[dict[str, Any]]:
+    """Points of the envelope, but for those below its line, which runs between other batches."""
+    for machine in pareto.machines:
+        envelope = machine.envelope
+        on_line = envelope.y >= envelope.at(envelope.x) * (1 - _ROUNDING)
+        for point, is_on_line in zip(machine.on_envelope(), on_line.tolist(), strict=True):
+            if is_on_line:
+                yield _row(machine, point, pareto)
+
+
+def _cell(value: float) -> int:
+    return round(log10(value) * _CELLS_PER_DECADE)
+
+
+def _row(machine: MachineCurve, point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
+    partition = point.candidate.partition
+    return {
+        "system": machine.name,
+        "tokens/s/user": _short(point.tokens_per_s_per_user),
+        "tokens/s/MW": _short(point.output_tokens_per_s_per_mw(pareto.basis)),
+        "partition": f"{point.candidate.replicas} x {partition.chips} chips, tp {partition.tp}, "
+        f"ep {partition.ep}, lnc {partition.lnc}",
+        "precision": point.precision,
+        "batch": point.batch,
+        "users": _short(point.users),
+    }
+
+
+def _short(value: float) -> float:
+    """Five digits: more than a picture shows."""
+    return float(f"{value:.5g}")

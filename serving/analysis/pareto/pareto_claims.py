@@ -1,0 +1,237 @@
+"""What the vendor says of two machines, beside what the model says of them.
+
+The vendor publishes neither lengths, batches, formats nor the interactivity at which its figures
+hold, so each claim is looked for along the whole range that both machines reach. Nothing here is
+fitted to a claim: a claim enters only where it is compared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from emulator.model import ConfigError, PowerBasis, SystemSpec
+from serving.analysis.steady_state.envelope import (
+    Envelope,
+    Float64s,
+    Interval,
+    UserEnvelope,
+    intervals_where,
+)
+from serving.analysis.steady_state.operating_point import OperatingPoint
+
+BASE_SYSTEM: Final = "trn2-ultraserver"
+NEW_SYSTEM: Final = "trn3-nl72x2"
+_SAMPLES: Final = 400  # of the common range, beside the envelopes' own points
+_SAME: Final = 1e-9
+_CATALOG_TOLERANCE: Final = 0.05  # half of the last digit that the vendor gives
+
+
+class Measure(StrEnum):
+    """What a claim compares."""
+
+    TOKENS_PER_MW = "output tokens/s/MW at equal tokens/s/user"
+    USERS = "users of a system at equal tokens/s/user"
+    TOKENS_AT_USERS = "output tokens/s of a system at equal users"
+    COMPUTE = "FP8 FLOP/s of a system"
+    BANDWIDTH = "HBM bytes/s of a system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The vendor's: the new system gives `ratio` times as much as the base."""
+
+    measure: Measure
+    ratio: float
+    source: str
+
+
+_LAUNCH: Final = "AWS, Trn3 UltraServers launch (December 2025)"
+VENDOR_CLAIMS: Final = (
+    Claim(measure=Measure.TOKENS_PER_MW, ratio=5.0, source=f"{_LAUNCH}, GPT-OSS-120B"),
+    Claim(measure=Measure.USERS, ratio=4.5, source=f"{_LAUNCH}, talk, GPT-OSS-120B"),
+    Claim(measure=Measure.TOKENS_AT_USERS, ratio=6.0, source=f"{_LAUNCH}, talk, GPT-OSS-120B"),
+    Claim(measure=Measure.COMPUTE, ratio=4.4, source=_LAUNCH),
+    Claim(measure=Measure.BANDWIDTH, ratio=3.9, source=_LAUNCH),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """What is compared of one machine: its specs, and its points' envelopes."""
+
+    system: SystemSpec
+    tokens_per_mw: Envelope  # against tokens/s/user
+    tokens_per_s: Envelope  # against tokens/s/user
+    by_users: UserEnvelope
+
+    @classmethod
+    def of(
+        cls, system: SystemSpec, points: Sequence[OperatingPoint], *, basis: PowerBasis
+    ) -> "Curves":
+        """Of `points` of `system`; power by `basis`."""
+        interactivity = [point.tokens_per_s_per_user for point in points]
+        per_mw = [point.output_tokens_per_s_per_mw(basis) for point in points]
+        per_s = [point.output_tokens_per_s for point in points]
+        users = [point.users for point in points]
+        family = [point.family for point in points]
+        return cls(
+            system=system,
+            tokens_per_mw=Envelope.of(interactivity, per_mw, family),
+            tokens_per_s=Envelope.of(interactivity, per_s, family),
+            by_users=UserEnvelope.of(users, interactivity, family),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RatioCurve:
+    """How many times as much the new machine gives, `ratio` [n], along `x` [n], rising."""
+
+    x: Float64s
+    ratio: Float64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A claim and the model's answer.
+
+    `reached` are the intervals of `axis` in which the ratio is at least the claimed one; `largest`
+    is the largest ratio and `largest_at` where; `smallest` likewise. A ratio of two catalog figures
+    has no axis; `readings` is then what it would be where both chips' sources are read otherwise.
+    """
+
+    claim: Claim
+    axis: str
+    agrees: bool
+    largest: float
+    largest_at: float
+    smallest: float
+    smallest_at: float
+    reached: tuple[Interval, ...]
+    readings: tuple[tuple[str, float], ...] = ()
+
+    def _is_claimed(self, ratio: float) -> bool:
+        return abs(ratio - self.claim.ratio) <= _CATALOG_TOLERANCE
+
+    def in_words(self) -> str:
+        """One line: the model's figure, and where it agrees or how far it is from it."""
+        if not self.axis:
+            verdict = "agrees" if self.agrees else "does not agree"
+            otherwise = "".join(
+                f"; {ratio:.2f}x with {name}{', which agrees' * self._is_claimed(ratio)}"
+                for name, ratio in self.readings
+            )
+            return f"{verdict}: {self.largest:.2f}x{otherwise}"
+        if not self.agrees:
+            most = f"{self.largest:.2f}x, at {self.largest_at:,.0f} {self.axis}"
+            return f"does not agree: at most {most}"
+        spans = " and ".join(
+            f"{each.low:,.0f} to {each.high:,.0f}" if each.high > each.low else f"{each.low:,.0f}"
+            for each in self.reached
+        )
+        return (
+            f"agrees at {spans} {self.axis}; {self.smallest:.2f}x at {self.smallest_at:,.0f}, "
+            f"{self.largest:.2f}x at {self.largest_at:,.0f}"
+        )
+
+
+def ratio_along(base: Curves, new: Curves, measure: Measure) -> RatioCurve:
+    """The ratio in the range that both reach; for a measure with an axis."""
+    if measure is Measure.TOKENS_AT_USERS:
+        old_time, new_time = base.by_users.time, new.by_users.time
+        x = _common(old_time, new_time)
+        # Equal users, so that the tokens of all stand to each other as those of one.
+        return RatioCurve(x=x, ratio=new.by_users.at(x) / base.by_users.at(x))
+    if measure is Measure.TOKENS_PER_MW:
+        old, young = base.tokens_per_mw, new.tokens_per_mw
+    else:  # at equal tokens for each user, users stand to each other as tokens of all
+        old, young = base.tokens_per_s, new.tokens_per_s
+    x = _common(old, young)
+    return RatioCurve(x=x, ratio=young.at(x) / old.at(x))
+
+
+def _common(old: Envelope, new: Envelope) -> Float64s:
+    """Samples of the range in which both have points or serve with better ones, rising."""
+    low, high = min(old.x[0], new.x[0]), min(old.reach, new.reach)
+    between = np.geomspace(low, high, _SAMPLES)
+    own = np.concatenate([old.x, new.x, between])
+    return np.unique(own[(own >= low) & (own <= high)])
+
+
+def findings(base: Curves, new: Curves) -> tuple[Finding, ...]:
+    """Every claim of the vendor, held against the curves of the two machines."""
+    return tuple(_finding(claim, base, new) for claim in VENDOR_CLAIMS)
+
+
+def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
+    if claim.measure in (Measure.COMPUTE, Measure.BANDWIDTH):
+        ratio = _catalog_ratio(base.system, new.system, claim.measure)
+        return Finding(
+            claim=claim,
+            axis="",
+            agrees=abs(ratio - claim.ratio) <= _CATALOG_TOLERANCE,
+            largest=ratio,
+            largest_at=0.0,
+            smallest=ratio,
+            smallest_at=0.0,
+            reached=(),
+            readings=_other_readings(base.system, new.system, claim.measure, ratio),
+        )
+    curve = ratio_along(base, new, claim.measure)
+    most, least = int(curve.ratio.argmax()), int(curve.ratio.argmin())
+    reached = intervals_where(curve.ratio >= claim.ratio, curve.x)
+    at_users = claim.measure is Measure.TOKENS_AT_USERS
+    return Finding(
+        claim=claim,
+        axis="users" if at_users else "tokens/s/user",
+        agrees=bool(reached),
+        largest=float(curve.ratio[most]),
+        largest_at=float(curve.x[most]),
+        smallest=float(curve.ratio[least]),
+        smallest_at=float(curve.x[least]),
+        reached=reached,
+    )
+
+
+def _other_readings(
+    base: SystemSpec, new: SystemSpec, measure: Measure, ratio: float
+) -> tuple[tuple[str, float], ...]:
+    """The ratio for each reading of either chip's switches that changes it; both take a reading
+    that both have.
+    """
+    names = dict.fromkeys(
+        (switch.name, reading.name)
+        for system in (base, new)
+        for switch in system.chip.switches
+        for reading in switch.readings
+    )
+    found = []
+    for switch, reading in names:
+        read = [_read_if_it_can(system, switch, reading) for system in (base, new)]
+        other = _catalog_ratio(read[0], read[1], measure)
+        if abs(other - ratio) > _SAME:
+            found.append((f"{switch}={reading}", other))
+    return tuple(found)
+
+
+def _read_if_it_can(system: SystemSpec, switch: str, reading: str) -> SystemSpec:
+    for each in system.chip.switches:
+        if each.name == switch and any(known.name == reading for known in each.readings):
+            try:
+                return system.read_as(switch, reading)
+            except ConfigError:  # a reading that this system's other figures rule out
+                return system
+    return system
+
+
+def _catalog_ratio(base: SystemSpec, new: SystemSpec, measure: Measure) -> float:
+    return _catalog_figure(new, measure) / _catalog_figure(base, measure)
+
+
+def _catalog_figure(system: SystemSpec, measure: Measure) -> float:
+    chip, chips = system.chip, system.chips.count
+    if measure is Measure.COMPUTE:
+        return chips * chip.tensor_flops_per_s("fp8")
+    return chips * chip.hbm_bytes_per_s.value

@@ -1,0 +1,154 @@
+"""How many machines serve a model's traffic within a latency target, and what they draw and cost.
+
+The answer of the cost model, held against a simulation of the very scheduler that serves. Modelled,
+not measured.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from emulator.model import Prices, TokenRates
+from emulator.units import NS_PER_S
+from serving.analysis.plan.night import Day, Night, night_of
+from serving.analysis.plan.plan_bill import Bill, Fleet, bill_of
+from serving.analysis.plan.plan_check import CheckTerms
+from serving.analysis.plan.plan_choice import Choice, Progress, SearchTerms, choose
+from serving.analysis.plan.plan_demand import Demand
+from serving.analysis.plan.plan_workers import CheckWorkers
+from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.pools import pooled_points
+from serving.analysis.steady_state.sweep import Sweep
+from serving.traffic.slo import Slo
+from serving.traffic.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """What is asked: `sweep` has the machine, the model, one precision and what may be tried;
+    `readings` say which sources the machine's figures follow, where it is not the usual one.
+    """
+
+    sweep: Sweep
+    demand: Demand
+    slo: Slo
+    day: Day
+    prices: Prices | None = None
+    check: CheckTerms
+    search: SearchTerms
+    disaggregated: bool = False
+    readings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """Prompts and decodes on pools of their own, by the steady state alone."""
+
+    point: OperatingPoint
+    machines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer; `pools` is None when they were not asked for, or none keep the target."""
+
+    question: PlanQuestion
+    choice: Choice
+    rates: TokenRates
+    fleet: Fleet
+    bill: Bill
+    night: Night
+    replicas_per_machine: int
+    pools: PoolPlan | None
+
+    @property
+    def machines(self) -> int:
+        """Bought, without a spare."""
+        return self.fleet.machines
+
+    @property
+    def machines_with_spare(self) -> int:
+        """So that the others meet the target when one is lost."""
+        return self.machines + 1
+
+    @property
+    def provisioned_watts_with_spare(self) -> float:
+        """Of the racks' budget, the spare machine's among it."""
+        return self.bill.provisioned_watts / self.machines * self.machines_with_spare
+
+    @property
+    def spare_replica_fits(self) -> bool:
+        """Whether one replica more, for the loss of one, has room on the machines bought."""
+        return self.fleet.replicas < self.machines * self.replicas_per_machine
+
+    @property
+    def machines_with_spare_replica(self) -> int:
+        """That hold one replica more than the peak needs."""
+        return self.machines if self.spare_replica_fits else self.machines + 1
+
+
+def plan(
+    question: PlanQuestion, *, processes: int = 1, progress: Progress = lambda _: None
+) -> Plan:
+    """Search, simulate and add up.
+
+    Raises ConfigError when the model fits nowhere, or nothing meets the target.
+    """
+    sweep, demand = question.sweep, question.demand
+    with CheckWorkers(processes) as workers:
+        choice = choose(
+            sweep, demand, question.slo, question.check, question.search, workers, progress
+        )
+    check = choice.check
+    partition = check.candidate.partition
+    per_machine = sweep.system.chips.count // partition.chips
+    fleet = Fleet(
+        system=sweep.system,
+        season=sweep.season,
+        machines=ceil(check.replicas / per_machine),
+        replicas=check.replicas,
+        replica_chips=partition.chips,
+        busy_watts=check.replica_chip_watts,
+        idle_chip_watts=sweep.replica(check.precision, check.candidate).idle_chip_watts,
+    )
+    night = night_of(
+        question.day,
+        replicas=fleet.replicas,
+        replica_chips=fleet.replica_chips,
+        bought_chips=fleet.chips,
+    )
+    rates = _token_rates(demand.peak, demand.peak_rate_per_s)
+    return Plan(
+        question=question,
+        choice=choice,
+        rates=rates,
+        fleet=fleet,
+        bill=bill_of(fleet, night, rates, question.prices),
+        night=night,
+        replicas_per_machine=per_machine,
+        pools=_pools(question, progress) if question.disaggregated else None,
+    )
+
+
+def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
+    return TokenRates(
+        output_tokens_per_s=rate_per_s * float(peak.output_tokens.mean()),
+        input_tokens_per_s=rate_per_s * float(peak.prompt_tokens.mean()),
+    )
+
+
+def _pools(question: PlanQuestion, progress: Progress) -> PoolPlan | None:
+    """The pools that serve the peak with the least part of a machine, whose mean times are within
+    the target; None when none are.
+    """
+    progress("prefill and decode pools, by the steady state")
+    slo, rate_per_s = question.slo, question.demand.peak_rate_per_s
+    within = [
+        point
+        for point in pooled_points(question.sweep)
+        if (slo.tpot_s is None or point.tpot_ns <= slo.tpot_s * NS_PER_S)
+        and (slo.ttft_s is None or point.ttft_ns <= slo.ttft_s * NS_PER_S)
+    ]
+    if not within:
+        return None
+    best = max(within, key=lambda point: (point.requests_per_s, -point.drawn_watts))
+    return PoolPlan(point=best, machines=ceil(rate_per_s / best.requests_per_s))

@@ -1,0 +1,158 @@
+"""What a plan draws and costs: at its peak, over a day, by the token."""
+
+from dataclasses import dataclass, replace
+
+from emulator.model import (
+    Prices,
+    Season,
+    SystemPower,
+    SystemSpec,
+    TokenCost,
+    TokenRates,
+    TokensPerMegawatt,
+    token_cost,
+    tokens_per_megawatt,
+)
+from serving.analysis.plan.night import HOURS, Night
+
+WATT_HOURS_PER_MWH = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Whole machines with the replicas that serve on them, and what a replica's chips draw.
+
+    `busy_watts` is of all chips of a replica with its share of the peak, `idle_chip_watts` of one
+    chip without work. Between both, watts follow the load (assumed: a line).
+    """
+
+    system: SystemSpec
+    season: Season
+    machines: int
+    replicas: int
+    replica_chips: int
+    busy_watts: float
+    idle_chip_watts: float
+
+    @property
+    def chips(self) -> int:
+        """Bought."""
+        return self.machines * self.system.chips.count
+
+    @property
+    def chips_in_service(self) -> int:
+        """At the peak."""
+        return self.replicas * self.replica_chips
+
+    def drawn_watts(self, *, replicas: int, load: float, chips: int) -> float:
+        """At the utility's meter, of `chips` with their share of the machines, when so many
+        replicas among them have `load` of their share of the peak and the others idle.
+        """
+        idle_watts = self.idle_chip_watts * self.replica_chips
+        each = idle_watts + min(load, 1.0) * (self.busy_watts - idle_watts)
+        resting = chips - replicas * self.replica_chips
+        mean_watts = (replicas * each + resting * self.idle_chip_watts) / chips
+        # Hosts, switches and cooling go by the chip: one chip's part, as often as there are chips.
+        facility = SystemPower(self.system).facility_watts(mean_watts, chips=1, season=self.season)
+        return chips * facility.total_watts
+
+    def peak_watts(self, chips: int) -> float:
+        """Of so many of the chips, at the peak."""
+        return self.drawn_watts(replicas=self.replicas, load=1.0, chips=chips)
+
+    def day_watt_hours(self, night: Night, chips: int) -> float:
+        """Of so many of the chips, over the night's day."""
+        return sum(
+            self.drawn_watts(
+                replicas=hour.replicas,
+                load=hour.mean_share * self.replicas / hour.replicas,
+                chips=chips,
+            )
+            for hour in night.hours
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """Watts, tokens by the megawatt, and dollars.
+
+    Attributes:
+        provisioned_watts: the racks' budget of the machines bought, before cooling.
+        peak_drawn_watts, mean_drawn_watts: at the utility's meter, in the busiest window and over
+            the day.
+        serving_mwh_per_day: the same as energy, chips that are free left idle.
+        freed_mwh_per_day: what the freed chips' share of the racks' budget comes to while they are
+            free, before cooling: the most that other work may draw there.
+        per_megawatt: tokens/s/MW at the peak.
+        peak_cost, day_cost: dollars of an hour and of a million tokens; None without prices.
+        shared_day_cost: over the day, when other work pays for the chips that serve at no hour.
+    """
+
+    provisioned_watts: float
+    peak_drawn_watts: float
+    mean_drawn_watts: float
+    serving_mwh_per_day: float
+    freed_mwh_per_day: float
+    per_megawatt: tuple[TokensPerMegawatt, ...]
+    peak_cost: TokenCost | None
+    day_cost: TokenCost | None
+    shared_day_cost: TokenCost | None
+
+
+def bill_of(fleet: Fleet, night: Night, rates: TokenRates, prices: Prices | None) -> Bill:
+    """The bill of a fleet that serves `rates` at its peak, and a day of that shape."""
+    power = SystemPower(fleet.system)
+    per_machine = fleet.system.chips.count
+    peak_watts = fleet.peak_watts(fleet.chips)
+    day_watt_hours = fleet.day_watt_hours(night, fleet.chips)
+    day_rates = _scaled(rates, night.day.mean_share)
+    in_service = fleet.chips_in_service
+
+    def cost(tokens: TokenRates, *, chips: int, watts: float) -> TokenCost | None:
+        return None if prices is None else fleet_cost(fleet, prices, tokens, chips, watts)
+
+    return Bill(
+        provisioned_watts=power.provisioned_watts(fleet.chips),
+        peak_drawn_watts=peak_watts,
+        mean_drawn_watts=day_watt_hours / HOURS,
+        serving_mwh_per_day=day_watt_hours / WATT_HOURS_PER_MWH,
+        freed_mwh_per_day=power.provisioned_watts(1) * night.free_chip_hours / WATT_HOURS_PER_MWH,
+        per_megawatt=tokens_per_megawatt(
+            power,
+            _scaled(rates, 1 / fleet.machines),
+            chips=per_machine,
+            drawn_watts=peak_watts / fleet.machines,
+        ),
+        peak_cost=cost(rates, chips=fleet.chips, watts=peak_watts),
+        day_cost=cost(day_rates, chips=fleet.chips, watts=day_watt_hours / HOURS),
+        shared_day_cost=cost(
+            day_rates, chips=in_service, watts=fleet.day_watt_hours(night, in_service) / HOURS
+        ),
+    )
+
+
+def fleet_cost(
+    fleet: Fleet, prices: Prices, rates: TokenRates, chips: int, drawn_watts: float
+) -> TokenCost:
+    """What the tokens cost on `chips` of the fleet: a chip's part of it, as often as there are
+    chips, so that the price of a token is that of the whole.
+    """
+    one = token_cost(
+        prices,
+        _scaled(rates, 1 / chips),
+        system=fleet.system,
+        chips=1,
+        drawn_watts=drawn_watts / chips,
+    )
+    return replace(
+        one,
+        machine_dollars_per_hour=chips * one.machine_dollars_per_hour,
+        energy_dollars_per_hour=chips * one.energy_dollars_per_hour,
+    )
+
+
+def _scaled(rates: TokenRates, factor: float) -> TokenRates:
+    return TokenRates(
+        output_tokens_per_s=rates.output_tokens_per_s * factor,
+        input_tokens_per_s=rates.input_tokens_per_s * factor,
+    )

@@ -1,0 +1,298 @@
+"""A size held against a target, by simulation: what a replica's share of the peak gets from it.
+
+The exact lockstep scheduler serves the share of one replica, or of several, in virtual time. A
+request without a first token when the run ends has missed its TTFT, and one without its last token
+its TPOT. A size that gets
+more than its steady state can take has missed it too, though a short run may end before its queue
+is long.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import THROTTLE, ExpertDistribution, StepBatch, StepCost, StepCostModel
+from emulator.units import NS_PER_S
+from serving.analysis.plan.plan_demand import Demand, Share
+from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.sweep import ROUTING_SEED, Sweep
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.percentile import percentile
+from serving.traffic.serving_run import Ending, ServingRun
+from serving.traffic.slo import Slo
+
+Float64s = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTerms:
+    """How sizes are checked: vLLM's bounds of a rank, requests to judge, and where chance begins.
+
+    `early_end` ends a run as soon as it is certain to miss, which leaves percentiles open.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_tokens: int
+    prefill_policy: str | None = None
+    judged: int = 600
+    seed: int = 0
+    early_end: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermCheck:
+    """One promise and how it was kept; `reached_s` is None when the run ended before it was known.
+
+    `share` is of the judged requests that kept the limit; when the run ended early, at most.
+    """
+
+    name: str
+    limit_s: float
+    percentile: float
+    reached_s: float | None
+    share: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether enough requests kept the limit."""
+        return self.share >= self.percentile / 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One size, simulated.
+
+    Attributes:
+        replicas: of the size; `simulated_replicas` of them were.
+        requests: that were judged; `simulated_requests` with those before and after.
+        begin_s, end_s: when judged requests arrive, in the traffic's own time.
+        warmup_s: how long before that the replicas had been at work.
+        percentiles_s: TTFT and TPOT of judged requests at `SHOWN_PERCENTILES`; None: not known.
+        replica_chip_watts: what the chips of a replica draw together while judged requests arrive.
+        busy_share: of that time, the part with a step.
+        throttled_share: of the time with a step, what steps last longer because the chips keep to
+            the power that they may draw.
+        load_share: of the requests that a replica can take at all in its steady state, what it
+            gets at the peak.
+        kv_used_share: the most that requests of a rank ever held of its pool.
+        ending: why the last run ended.
+    """
+
+    precision: str
+    candidate: Candidate
+    replicas: int
+    simulated_replicas: int
+    requests: int
+    simulated_requests: int
+    begin_s: float
+    end_s: float
+    warmup_s: float
+    terms: tuple[TermCheck, ...]
+    percentiles_s: dict[str, tuple[float | None, ...]]
+    replica_chip_watts: float
+    busy_share: float
+    throttled_share: float
+    load_share: float
+    preemptions: int
+    kv_used_share: float
+    steps: int
+    ending: Ending
+
+    @property
+    def meets(self) -> bool:
+        """Whether every promise was kept, and could be for as long as the peak goes on."""
+        return self.load_share <= 1 and all(term.kept for term in self.terms)
+
+    @property
+    def chips(self) -> int:
+        """In service."""
+        return self.replicas * self.candidate.partition.chips
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Adds up what the steps that begin between two times draw."""
+
+    begin_ns: float
+    end_ns: float
+    busy_ns: int = 0
+    throttled_ns: float = 0.0
+    joules: float = 0.0
+
+    def __call__(
+        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[object]
+    ) -> None:
+        del batch, queues
+        if self.begin_ns <= begin_ns < self.end_ns:
+            self.busy_ns += cost.duration_ns
+            self.throttled_ns += cost.parts_ns[THROTTLE]
+            self.joules += cost.chip_joules
+
+    def watts(self, idle_watts: float) -> float:
+        """The mean of both, steps and idle times between them."""
+        idle_ns = max(0.0, self.end_ns - self.begin_ns - self.busy_ns)
+        joules = self.joules + idle_watts * idle_ns / NS_PER_S
+        return joules / (self.busy_ns + idle_ns) * NS_PER_S
+
+    @property
+    def busy_share(self) -> float:
+        """At most 1: a step may last longer than the time in which it begins."""
+        return min(1.0, self.busy_ns / (self.end_ns - self.begin_ns))
+
+    @property
+    def throttled_share(self) -> float:
+        """Of the steps' time."""
+        return self.throttled_ns / self.busy_ns if self.busy_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeTask:
+    """One size to check: so many `replicas` of a partition.
+
+    `lead_s` is how long traffic runs before and after the judged requests, `most_requests_per_s`
+    what a replica can take at all.
+    """
+
+    sweep: Sweep
+    precision: str
+    candidate: Candidate
+    demand: Demand
+    slo: Slo
+    terms: CheckTerms
+    replicas: int
+    lead_s: float
+    most_requests_per_s: float
+
+
+def check_size(task: SizeTask) -> Check:
+    """Simulate the share of as many of the replicas as the judged requests need.
+
+    Raises ConfigError for a request that a rank cannot hold.
+    """
+    sweep, candidate, terms = task.sweep, task.candidate, task.terms
+    shares = task.demand.shares(
+        task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=terms.seed
+    )
+    model = sweep.model_at(task.precision)
+    costs = sweep.assumptions.cost_model(
+        sweep.system,
+        model,
+        candidate.partition,
+        first_chip=candidate.first_chip,
+        distribution=ExpertDistribution.parse(sweep.routing, model, seed=ROUTING_SEED),
+    )
+    limits = EngineLimits(
+        max_num_batched_tokens=terms.max_num_batched_tokens,
+        max_num_seqs=terms.max_num_seqs,
+        kv_blocks_per_rank=max(2, candidate.kv_room_tokens // terms.block_tokens),
+        block_tokens=terms.block_tokens,
+        max_model_len=model.max_context_tokens,
+        prefill_policy=terms.prefill_policy,
+    )
+    # One of several may miss what all together keep, so that none of them settles it alone.
+    early_end = terms.early_end and len(shares) == 1
+    served = [_serve(share, costs, limits, task, early_end=early_end) for share in shares]
+    runs, meters = [run for run, _ in served], [meter for _, meter in served]
+    idle_watts = costs.idle_chip_watts * candidate.partition.chips
+    return Check(
+        precision=task.precision,
+        candidate=candidate,
+        replicas=task.replicas,
+        simulated_replicas=len(runs),
+        requests=sum(int(share.judged.sum()) for share in shares),
+        simulated_requests=sum(len(share.traffic) for share in shares),
+        begin_s=shares[0].begin_s,
+        end_s=shares[0].end_s,
+        warmup_s=shares[0].warmup_s,
+        terms=_terms(task.slo, shares, runs),
+        percentiles_s={
+            name: tuple(_percentile(times_s, each) for each in SHOWN_PERCENTILES)
+            for name, times_s in _times_s(shares, runs).items()
+        },
+        replica_chip_watts=float(np.mean([meter.watts(idle_watts) for meter in meters])),
+        busy_share=float(np.mean([meter.busy_share for meter in meters])),
+        throttled_share=float(np.mean([meter.throttled_share for meter in meters])),
+        load_share=task.demand.peak_rate_per_s / task.replicas / task.most_requests_per_s,
+        preemptions=sum(run.preemptions for run in runs),
+        kv_used_share=max(run.kv_blocks_used_max for run in runs) / limits.kv_blocks_per_rank,
+        steps=sum(run.steps for run in runs),
+        ending=runs[-1].ending,
+    )
+
+
+def _serve(
+    share: Share, costs: StepCostModel, limits: EngineLimits, task: SizeTask, *, early_end: bool
+) -> tuple[ServingRun, _Meter]:
+    from serving.plugin.virtual_serving import simulate
+
+    begin_s, end_s = share.judged_s
+    meter = _Meter(begin_ns=begin_s * NS_PER_S, end_ns=end_s * NS_PER_S)
+    run = simulate(
+        share.traffic,
+        costs,
+        limits,
+        levels=task.slo.levels() if early_end else (),
+        among=share.judged,
+        until_s=end_s + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
+        on_step=meter,
+    )
+    return run, meter
+
+
+def _longest_allowed_s(share: Share, slo: Slo) -> float:
+    """How long after its arrival the longest judged request may end and still keep the target."""
+    outputs = share.traffic.output_tokens[share.judged]
+    if slo.ttft_s is None or slo.tpot_s is None or not len(outputs):
+        return float("inf")
+    return slo.ttft_s + slo.tpot_s * float(outputs.max() - 1)
+
+
+def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[ServingRun]) -> tuple[TermCheck, ...]:
+    times_s = _times_s(shares, runs)
+    checks = []
+    for (name, limit_s, asked), level in zip(slo.terms(), slo.levels(), strict=True):
+        judged = sum(int(share.judged.sum()) for share in shares)
+        missed = 0
+        for share, run in zip(shares, runs, strict=True):
+            late = run.missed(level)
+            if run.ending is Ending.TIME_UP:
+                late |= np.isnan(run.first_token_s) if name == "ttft" else ~run.finished
+            missed += int(late[share.judged].sum())
+        checks.append(
+            TermCheck(
+                name=name,
+                limit_s=limit_s,
+                percentile=asked,
+                reached_s=_percentile(times_s[name], asked),
+                share=(judged - missed) / judged if judged else 1.0,
+            )
+        )
+    return tuple(checks)
+
+
+def _times_s(shares: Sequence[Share], runs: Sequence[ServingRun]) -> dict[str, Float64s]:
+    """TTFT and TPOT of the judged requests; infinite where the time for it was up, and NaN where
+    the run ended early and any might still have been short.
+    """
+    ttfts, tpots = [], []
+    for share, run in zip(shares, runs, strict=True):
+        several = share.judged & (share.traffic.output_tokens > 1)
+        open_s = np.nan if run.ending is Ending.HOPELESS else np.inf
+        ttfts.append(np.nan_to_num(run.ttft_s[share.judged], nan=open_s))
+        tpots.append(np.nan_to_num(run.tpot_s[several], nan=open_s))
+    return {"ttft": np.concatenate(ttfts), "tpot": np.concatenate(tpots)}
+
+
+def _percentile(times_s: Float64s, q: float) -> float | None:
+    """The smallest time that so many do not exceed; None when it is not known, or of nothing."""
+    if not len(times_s) or np.isnan(times_s).any():
+        return None
+    found = percentile(times_s, q)
+    return found if np.isfinite(found) else None

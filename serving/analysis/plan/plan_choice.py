@@ -1,0 +1,309 @@
+"""Which size of which partition a plan takes: the smallest that a simulation lets pass.
+
+Size is the chips in service. The steady state proposes partitions and a first size; simulation
+settles for each how many replicas it needs, and the one with the fewest chips wins. A plan comes
+with the next smaller one, which does not meet the target or cannot hold the model.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from emulator.model import ConfigError
+from emulator.units import NS_PER_S
+from serving.analysis.plan.plan_check import Check, CheckTerms, SizeTask
+from serving.analysis.plan.plan_demand import Demand
+from serving.analysis.plan.plan_options import Option, Options, replicas_below, strongest
+from serving.analysis.plan.plan_search import smallest_passing
+from serving.analysis.plan.plan_workers import CheckWorkers
+from serving.analysis.steady_state.sweep import Sweep
+from serving.traffic.slo import Slo
+
+Found = tuple[Option, int]
+"""An option with so many replicas."""
+Progress = Callable[[str], None]
+
+GIVE_UP: Final = 4
+"""So many times the replicas of the steady state, and a few more, are the most that is tried."""
+_A_FEW: Final = 8
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The plan's size, the next smaller one, and everything that was simulated.
+
+    `smaller` is None where nothing smaller holds the model; `smaller_words` says which it is.
+    """
+
+    option: Option
+    check: Check
+    smaller: Check | None
+    smaller_words: str
+    tried: tuple[Check, ...]
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTerms:
+    """How far a search goes: partitions to simulate, and the tokens of one simulation.
+
+    Raises ConfigError for a number below 1.
+    """
+
+    tries: int = 3
+    tokens_max: int = 1_500_000
+
+    def __post_init__(self) -> None:
+        for name in ("tries", "tokens_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(field=name, value=getattr(self, name), expected="at least 1")
+
+
+def choose(
+    sweep: Sweep,
+    demand: Demand,
+    slo: Slo,
+    terms: CheckTerms,
+    search: SearchTerms,
+    workers: CheckWorkers,
+    progress: Progress,
+) -> Choice:
+    """Find the size. Raises ConfigError when none of the partitions tried meets the target."""
+    options = Options(sweep, demand, slo, seats=terms.max_num_seqs)
+    promising = [option for option in options.smallest_first() if option.meets]
+    if not promising:
+        raise _out_of_reach(options.known(), slo)
+    sizes = _Sizes(sweep, demand, slo, terms, search, workers, progress)
+    found = _first_that_meets(promising, sizes, search.tries)
+    found = _challenged(found, options, sizes, search.tries)
+    found, smaller, words = _next_smaller(found, options, sizes)
+    option, replicas = found
+    return Choice(
+        option=option,
+        check=sizes.check(option, [replicas])[0],
+        smaller=smaller,
+        smaller_words=words,
+        tried=tuple(sizes.tried),
+        options=options.known(),
+    )
+
+
+def _first_that_meets(promising: Sequence[Option], sizes: "_Sizes", tries: int) -> Found:
+    """The first option of those that are tried, with as many replicas as it needs."""
+    light = [option for option in promising if sizes.is_light(option)]
+    for option in (light or promising)[:tries]:
+        most = GIVE_UP * option.replicas + _A_FEW
+        replicas = sizes.smallest(option, guess=option.replicas, most=most)
+        if replicas is not None:
+            return option, replicas
+    raise _never_met(sizes.tried, sizes.slo)
+
+
+def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> Found:
+    """The plan after other partitions tried to do with fewer chips, the strongest first.
+
+    One that does not take the peak in the steady state is not simulated.
+    """
+    tried = {found[0]}
+    while len(tried) < tries:
+        chips = _chips(found)
+        rivals = [each for each in options.below(chips) if each not in tried]
+        rival = strongest(filter(sizes.is_light, rivals), below_chips=chips)
+        if rival is None or not rival.meets:
+            break
+        most = replicas_below(rival, chips)
+        if most * rival.requests_per_s < sizes.demand.peak_rate_per_s:
+            break
+        tried.add(rival)
+        replicas = sizes.smallest(rival, guess=most, most=most)
+        found = (rival, replicas) if replicas is not None else found
+    return found
+
+
+def _next_smaller(
+    found: Found, options: Options, sizes: "_Sizes"
+) -> tuple[Found, Check | None, str]:
+    """The plan, and what is below it, simulated to its end.
+
+    Below several replicas there is one less. Below a single one there are the partition of fewer
+    chips that takes the most, and the largest replica of fewer chips, which answers sooner; should
+    one of them meet the target, it is the plan, and else the larger one is shown.
+    """
+    while found[1] == 1:
+        chips = _chips(found)
+        rivals = below_one_replica(options, chips)
+        if not rivals:
+            return found, None, _no_room(sizes.sweep, sizes.demand, chips - 1)
+        passing = _first_passing(rivals, sizes, below_chips=chips)
+        if passing is None:
+            sized = [(rival, replicas_below(rival, chips)) for rival in rivals]
+            shown = max(sized, key=_chips)
+            return found, sizes.to_the_end(*shown), rivals[shown[0]]
+        found = passing
+    option, replicas = found
+    return found, sizes.to_the_end(option, replicas - 1), "one replica less"
+
+
+def below_one_replica(options: Options, chips: int) -> dict[Option, str]:
+    """What could do instead of one replica of so many chips, with what it is in words."""
+    smaller = options.below(chips)
+    largest = max((each.replica_chips for each in smaller), default=0)
+    near = [each for each in smaller if each.replica_chips == largest]
+    words = {
+        strongest(near, below_chips=chips): "the largest replica of fewer chips",
+        strongest(smaller, below_chips=chips): (
+            "of all with fewer chips the one that takes the most"
+        ),
+    }
+    return {option: said for option, said in words.items() if option is not None}
+
+
+def _first_passing(rivals: Iterable[Option], sizes: "_Sizes", *, below_chips: int) -> Found | None:
+    for rival in rivals:
+        most = replicas_below(rival, below_chips)
+        replicas = sizes.smallest(rival, guess=most, most=most)
+        if replicas is not None:
+            return rival, replicas
+    return None
+
+
+class _Sizes:
+    """Every size that was simulated, each once."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        demand: Demand,
+        slo: Slo,
+        terms: CheckTerms,
+        search: SearchTerms,
+        workers: CheckWorkers,
+        progress: Progress,
+    ) -> None:
+        self.sweep = sweep
+        self.demand = demand
+        self.slo = slo
+        self.tried: list[Check] = []
+        self._tokens_max = search.tokens_max
+        self._terms = terms
+        self._workers = workers
+        self._progress = progress
+        self._known: dict[tuple[Option, int], Check] = {}
+        outputs = demand.peak.output_tokens
+        self._mean_output = float(outputs.mean())
+        self._long_output = float(np.percentile(outputs, 90))
+
+    def lead_s(self, option: Option, replicas: int) -> float:
+        """How long a request with a long reply stays with its share of the peak: what a run needs
+        to become steady.
+        """
+        tpot_ns = option.tpot_ns_at(self.demand.peak_rate_per_s / replicas)
+        return (option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S
+
+    def is_light(self, option: Option) -> bool:
+        """Whether one check about the proposed size makes no more tokens than are allowed."""
+        rate_per_s = self.demand.peak_rate_per_s / option.replicas
+        requests = self._terms.judged + 2 * rate_per_s * self.lead_s(option, option.replicas)
+        return requests * self._mean_output <= self._tokens_max
+
+    def smallest(self, option: Option, *, guess: int, most: int) -> int | None:
+        """The fewest replicas that meet the target, if so many do."""
+        return smallest_passing(
+            lambda counts: [check.meets for check in self.check(option, counts)],
+            guess=guess,
+            most=most,
+            width=self._workers.count,
+        )
+
+    def check(self, option: Option, counts: Sequence[int]) -> list[Check]:
+        """So many replicas, each size at once."""
+        new = [count for count in counts if (option, count) not in self._known]
+        if new:
+            sizes = " and ".join(f"{count:,}" for count in new)
+            self._progress(f"simulating {sizes} replica(s) of {_name(option)}")
+        checks = self._workers.check([self._task(option, count, self._terms) for count in new])
+        for count, check in zip(new, checks, strict=True):
+            self._known[option, count] = check
+            self.tried.append(check)
+            self._progress(f"  {count:,}: {_verdict(check)}")
+        return [self._known[option, count] for count in counts]
+
+    def to_the_end(self, option: Option, count: int) -> Check:
+        """A size that failed, run until all its percentiles are known."""
+        task = self._task(option, count, replace(self._terms, early_end=False))
+        (check,) = self._workers.check([task])
+        return check
+
+    def _task(self, option: Option, count: int, terms: CheckTerms) -> SizeTask:
+        return SizeTask(
+            sweep=self.sweep,
+            precision=option.point.precision,
+            candidate=option.candidate,
+            demand=self.demand,
+            slo=self.slo,
+            terms=terms,
+            replicas=count,
+            lead_s=self.lead_s(option, count),
+            most_requests_per_s=option.most_requests_per_s,
+        )
+
+
+def _chips(found: Found) -> int:
+    return found[0].replica_chips * found[1]
+
+
+def _name(option: Option) -> str:
+    partition = option.candidate.partition
+    return f"{partition.chips} chip(s), tp {partition.tp}, ep {partition.ep}, lnc {partition.lnc}"
+
+
+def _verdict(check: Check) -> str:
+    parts = [
+        f"{term.name.upper()} {100 * term.share:.4g} % of {term.percentile:g} %"
+        for term in check.terms
+    ]
+    if check.load_share > 1:
+        parts.append(f"{100 * check.load_share:.4g} % of the load that it can take")
+    return f"{'meets' if check.meets else 'does not meet'} the target: {', '.join(parts)}"
+
+
+def _no_room(sweep: Sweep, demand: Demand, chips: int) -> str:
+    """Why no partition of fewer chips is there."""
+    model = sweep.model_at(sweep.precisions[0])
+    longest = int((demand.peak.prompt_tokens + demand.peak.output_tokens).max())
+    if not chips:
+        return "there is none: the plan is one chip"
+    usable = chips * sweep.system.chip.hbm_bytes * sweep.terms.utilization / _GIB
+    return (
+        f"the next smaller one cannot hold the model: nothing of up to {chips} chips has room; the "
+        f"weights alone are {model.weight_bytes / _GIB:,.1f} of the {usable:,.1f} GiB that "
+        f"{chips} may use, beside each chip's reserves and the {longest:,} tokens of the longest "
+        "request on every rank"
+    )
+
+
+def _out_of_reach(options: Sequence[Option], slo: Slo) -> ConfigError:
+    if not options:
+        expected = "shorter requests: no partition has room for the KV of a mean one"
+        return ConfigError(field="slo", value=slo, expected=expected)
+    tpot_ms = min(option.alone_ns for option in options) / 1e6
+    ttft_ms = min(option.prompt_ns for option in options) / 1e6
+    return ConfigError(
+        field="slo",
+        value=slo,
+        expected=f"what an idle replica can do: at best TPOT {tpot_ms:.3g} ms, and TTFT "
+        f"{ttft_ms:.3g} ms for a prompt at that percentile",
+    )
+
+
+def _never_met(tried: Sequence[Check], slo: Slo) -> ConfigError:
+    best = max(tried, key=lambda check: min(term.share for term in check.terms))
+    return ConfigError(
+        field="slo",
+        value=slo,
+        expected=f"a looser one, or more --tries: {best.replicas} replicas of "
+        f"{best.candidate.partition.chips} chips came closest, {_verdict(best)}",
+    )

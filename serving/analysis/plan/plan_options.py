@@ -1,0 +1,262 @@
+"""Partitions that could meet a target, the smallest plan first, by the steady state alone.
+
+The cost model says how many requests a replica takes while the mean time between tokens keeps to
+the target, and whether the first token of a long prompt can come in time at all. It knows no queue
+and no percentile: that is for simulation to say, which is a thousand times slower.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.units import NS_PER_S
+from serving.analysis.plan.plan_demand import Demand
+from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.replica import Replica
+from serving.analysis.steady_state.sweep import Sweep
+from serving.traffic.percentile import percentile
+from serving.traffic.slo import Slo
+
+Int64s = NDArray[np.int64]
+
+LEAST_SHARE: Final = 0.05
+"""Of a replica's time, what prompts have in the first guess: fewer would ask for a host of them."""
+KV_BLOCK_TOKENS_MAX: Final = 256
+"""A pool counts in blocks, and keeps one for itself: two of the largest that there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A partition at the most that a replica of it can take; `point` is of a full machine.
+
+    Attributes:
+        point: the largest batch that keeps the target when as many requests begin as end; that of
+            one request a rank where none does.
+        meets: whether an idle replica keeps the target.
+        alone_ns: between the tokens of a request that has a replica to itself.
+        prompt_ns: the first token of a prompt as long as the target's percentile of prompts, on an
+            idle replica.
+        requests_per_s: what one replica takes within the target.
+        replicas: what the peak asks for.
+        most_requests_per_s: what a replica takes with every seat taken, however long that takes:
+            above it the queue grows without end.
+        steady: requests per second of a replica and ns between tokens, by ascending batches.
+    """
+
+    point: OperatingPoint
+    meets: bool
+    alone_ns: float
+    prompt_ns: float
+    requests_per_s: float
+    replicas: int
+    most_requests_per_s: float
+    steady: tuple[tuple[float, float], ...]
+
+    def tpot_ns_at(self, requests_per_s: float) -> float:
+        """Between tokens when a replica gets so many requests, or a few more; at most `point`'s."""
+        enough = (tpot_ns for most, tpot_ns in self.steady if most >= requests_per_s)
+        return min(next(enough, self.point.tpot_ns), self.point.tpot_ns)
+
+    @property
+    def candidate(self) -> Candidate:
+        """The partition."""
+        return self.point.candidate
+
+    @property
+    def replica_chips(self) -> int:
+        """Chips of one replica."""
+        return self.candidate.partition.chips
+
+    @property
+    def chips(self) -> int:
+        """Chips of all replicas that the peak asks for."""
+        return self.replicas * self.replica_chips
+
+
+class Options:
+    """The options of a machine for some traffic and a target, looked at as far as they matter."""
+
+    def __init__(self, sweep: Sweep, demand: Demand, slo: Slo, *, seats: int) -> None:
+        """`seats` is how many requests a rank may have at once.
+
+        Raises ConfigError when the model fits nowhere.
+        """
+        peak = demand.peak
+        self._sweep = sweep
+        self._slo = slo
+        self._seats = seats
+        self._peak_rate_per_s = demand.peak_rate_per_s
+        self._long_prompt = _long_prompt(peak.prompt_tokens, slo)
+        self._longest = int((peak.prompt_tokens + peak.output_tokens).max())
+        self._tasks = sweep.tasks()  # by chips of a replica
+        self._looked_at = 0
+        self._found: dict[tuple[int, int, int], Option] = {}
+
+    def smallest_first(self) -> tuple[Option, ...]:
+        """By chips of the plan, then its power, until no larger partition can be a smaller plan.
+
+        Those that cannot meet the target come last, the fastest first. Of options that differ in
+        LNC alone the better one stays.
+        """
+        while self._looked_at < len(self._tasks):
+            least = min((each.chips for each in self._found.values() if each.meets), default=None)
+            if least is not None and self._next_chips() > least:
+                break
+            self._look_at_next()
+        return self.known()
+
+    def below(self, chips: int) -> tuple[Option, ...]:
+        """All that have a replica of fewer chips than that, in the same order."""
+        while self._looked_at < len(self._tasks) and self._next_chips() < chips:
+            self._look_at_next()
+        return tuple(each for each in self.known() if each.replica_chips < chips)
+
+    def known(self) -> tuple[Option, ...]:
+        """All that were looked at, in the same order."""
+        return tuple(sorted(self._found.values(), key=_order))
+
+    def _next_chips(self) -> int:
+        return self._tasks[self._looked_at][1].partition.chips
+
+    def _look_at_next(self) -> None:
+        precision, candidate = self._tasks[self._looked_at]
+        self._looked_at += 1
+        if candidate.kv_room_tokens < self._longest + KV_BLOCK_TOKENS_MAX:
+            return  # the longest request would wait for ever
+        replica = self._sweep.replica(precision, candidate)
+        option = _option(
+            self._sweep,
+            replica,
+            peak_rate_per_s=self._peak_rate_per_s,
+            slo=self._slo,
+            long_prompt=self._long_prompt,
+            seats=self._seats,
+        )
+        partition = candidate.partition
+        shape = (partition.chips, partition.tp, partition.ep)
+        self._found[shape] = min(self._found.get(shape, option), option, key=_order)
+
+
+def strongest(options: Iterable[Option], *, below_chips: int) -> Option | None:
+    """The option that takes the most with fewer chips than that; None without any.
+
+    Those that cannot meet the target however little they have to do come last.
+    """
+    smaller = [option for option in options if option.replica_chips < below_chips]
+    return min(
+        smaller,
+        key=lambda option: (
+            not option.meets,
+            -replicas_below(option, below_chips) * option.requests_per_s,
+            _order(option),
+        ),
+        default=None,
+    )
+
+
+def replicas_below(option: Option, chips: int) -> int:
+    """The most replicas of an option that together have fewer than `chips` chips."""
+    return (chips - 1) // option.replica_chips
+
+
+def _order(option: Option) -> tuple[object, ...]:
+    """Ties of chips and power go to the smaller replica, whose loss is the smaller loss."""
+    partition = option.candidate.partition
+    sizes = (partition.chips, partition.tp, partition.ep, partition.lnc)
+    if option.meets:
+        watts = option.point.drawn_watts / option.point.candidate.replicas * option.replicas
+        return (0, option.chips, watts, *sizes)
+    return (1, option.alone_ns, option.prompt_ns, *sizes)
+
+
+def _option(
+    sweep: Sweep,
+    replica: Replica,
+    *,
+    peak_rate_per_s: float,
+    slo: Slo,
+    long_prompt: int,
+    seats: int,
+) -> Option:
+    prompt_ns = _prompt_ns(sweep, replica, long_prompt)
+    alone_ns = replica.decode(1).duration_ns
+    in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
+    limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
+    points = [replica.operating_point(batch) for batch in _batches(replica, seats)]
+    point = _largest_within(replica, points, limit_ns)
+    replicas = replica.candidate.replicas
+    if point is not None:
+        requests_per_s = point.requests_per_s / replicas
+    else:
+        requests_per_s = _beside_prompts(alone_ns, replica.prompt_ns, limit_ns)
+    return Option(
+        point=point or points[0],
+        meets=in_time and alone_ns <= limit_ns,
+        alone_ns=alone_ns,
+        prompt_ns=prompt_ns,
+        requests_per_s=requests_per_s,
+        replicas=max(1, ceil(peak_rate_per_s / requests_per_s)),
+        most_requests_per_s=max(each.requests_per_s for each in points) / replicas,
+        steady=tuple((each.requests_per_s / replicas, each.tpot_ns) for each in points),
+    )
+
+
+def _beside_prompts(alone_ns: float, prompt_ns: float, limit_ns: float) -> float:
+    """Requests per second whose prompts leave a lone request its time between tokens.
+
+    Prompts take their share of all time, and the request's steps get the rest: alone / (1 - share)
+    is the limit. For replicas with so little to do that most steps have no prompt; a first guess.
+    """
+    share = max(LEAST_SHARE, 1 - alone_ns / limit_ns)
+    return share / prompt_ns * NS_PER_S
+
+
+def _batches(replica: Replica, seats: int) -> list[int]:
+    """Ascending batches from 1 to as many as have KV and a seat."""
+    batches = list(replica.batches()) or [1]
+    return sorted({min(batch, seats) for batch in batches})
+
+
+def _prompt_ns(sweep: Sweep, replica: Replica, long_prompt: int) -> float:
+    shape = replace(sweep.shape, prompt_tokens=long_prompt)
+    longer = replace(sweep, shape=shape)
+    return longer.replica(replica.precision, replica.candidate).prompt_ns
+
+
+def _largest_within(
+    replica: Replica, points: Sequence[OperatingPoint], limit_ns: float
+) -> OperatingPoint | None:
+    """The point of about the largest batch whose mean time between tokens is within the limit.
+
+    `points` are of ascending batches; between the last that is within and the next one the search
+    goes on. Times grow with the batch; where they do not quite, what is found is within all the
+    same.
+    """
+    best: OperatingPoint | None = None
+    for point in points:
+        if point.tpot_ns > limit_ns:
+            break
+        best = point
+    else:
+        return best
+    if best is None:
+        return None
+    low, high = best.batch, point.batch
+    while high - low > max(1, low // 16):  # a sixteenth is finer than the estimate is good
+        middle = (low + high) // 2
+        between = replica.operating_point(middle)
+        if between.tpot_ns <= limit_ns:
+            low, best = middle, between
+        else:
+            high = middle
+    return best
+
+
+def _long_prompt(prompt_tokens: Int64s, slo: Slo) -> int:
+    """The prompt that the target's percentile of prompts does not exceed."""
+    return int(percentile(prompt_tokens, slo.ttft_percentile))

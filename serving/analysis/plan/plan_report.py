@@ -1,0 +1,355 @@
+"""A plan in words and as data; every assumption is among them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from emulator.model import PowerBasis, TokenCost, shipped_fits
+from emulator.specs.shipped_fits import FITTED
+from serving.analysis.plan.night import HOURS, Night
+from serving.analysis.plan.plan import Plan
+from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check
+from serving.analysis.plan.plan_options import Option
+from serving.policy.prefill_throttle import parse_prefill_policy
+
+WATTS_PER_MEGAWATT = 1e6
+ULTRASERVERS = ("trn2-ultraserver", "trn3-")
+
+
+def assumptions(plan: Plan) -> tuple[str, ...]:
+    """What the answer rests on beside the catalog's figures."""
+    question = plan.question
+    sweep, check = question.sweep, question.check
+    said = [
+        "modelled, not measured; TTFT and TPOT are the engine's, without the front end and the way "
+        "to the client",
+        f"steps: {_calibration(plan)}; overlap {sweep.assumptions.overlap_name}, routing "
+        f"{sweep.routing}",
+        f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
+        f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
+        f"{check.max_num_batched_tokens:,} tokens a rank and step; prefill policy "
+        f"{parse_prefill_policy(check.prefill_policy).name}",
+        "replicas are independent, each gets a random 1/n of the requests; no prompts share a "
+        "prefix; a replica stands where its chips lie the farthest apart",
+        "chips keep to their own power budget and their even part of their rack's: steps that "
+        f"would draw more last longer ({100 * plan.choice.check.throttled_share:.3g} % of the "
+        "plan's step time)",
+        "watts of a replica between idle and its share of the peak: a line; chips that are not in "
+        "service stay powered and idle",
+        f"cooling of season {sweep.season.value}, all day",
+        f"the day: {plan.night.day.source}",
+    ]
+    said += [f"read as {reading}" for reading in question.readings]
+    if plan.choice.check.requests < 100:
+        said.append(f"only {plan.choice.check.requests} requests were judged: percentiles are weak")
+    return tuple(said)
+
+
+def _calibration(plan: Plan) -> str:
+    """Which one, and what it was fitted to."""
+    sweep = plan.question.sweep
+    name, chip = sweep.assumptions.calibration_name, sweep.system.chip
+    if name != FITTED:
+        return f"calibration {name}, the roofline alone: no stack does better"
+    fitted = "efficiencies and overheads fitted to public measurements of GPU servers"
+    if chip.name in shipped_fits().everything.machines:
+        return f"calibration {name}, {fitted}, {chip.name} among them"
+    return f"calibration {name}, {fitted}, none of {chip.name}: assumed to hold there"
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """The plan for a reader, the answers first."""
+    question = plan.question
+    sweep = question.sweep
+    yield f"{sweep.model.name} on {sweep.system.name}, {question.slo}"
+    yield f"traffic: {question.demand.in_words()}"
+    yield (
+        f"  at the peak {question.demand.peak_rate_per_s:,.4g} requests/s, "
+        f"{plan.rates.input_tokens_per_s:,.0f} prompt tokens/s, "
+        f"{plan.rates.output_tokens_per_s:,.0f} output tokens/s"
+    )
+    yield ""
+    yield from _answer_lines(plan)
+    yield ""
+    yield from _check_lines(plan)
+    yield ""
+    yield from _power_lines(plan)
+    yield ""
+    yield from _night_lines(plan)
+    if question.disaggregated:
+        yield ""
+        yield from _pool_lines(plan)
+    yield ""
+    yield "assumed:"
+    yield from (f"  {line}" for line in assumptions(plan))
+
+
+def _answer_lines(plan: Plan) -> Iterator[str]:
+    """Machines, megawatts, dollars, spares and the night, a line each."""
+    check, bill, night = plan.choice.check, plan.bill, plan.night
+    yield (
+        f"plan:  {_machines(plan, plan.machines)}, {_count(check.replicas, 'replica')} of "
+        f"{_partition(check)}; {plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
+    )
+    yield (
+        f"power: {_mw(bill.peak_drawn_watts)} drawn at the peak, {_mw(bill.mean_drawn_watts)} over "
+        f"the day; {_mw(bill.provisioned_watts)} provisioned (before cooling)"
+    )
+    yield f"cost:  {_price(plan)}"
+    room = "which have room" if plan.spare_replica_fits else "for which one more machine is needed"
+    yield (
+        f"N+1:   {_machines(plan, plan.machines_with_spare)} "
+        f"({_mw(plan.provisioned_watts_with_spare)} provisioned) so that one may fail; "
+        f"{_count(plan.fleet.replicas + 1, 'replica')} so that one may fail, {room}"
+    )
+    yield (
+        f"night: {night.free_chip_hours:,} chip-hours a day freed by replicas that rest"
+        f"{f', up to {night.trough_free_chips:,} chips at once' if night.free_chip_hours else ''}"
+        f"; {night.never_used_chips:,} chips bought serve at no hour"
+    )
+
+
+def _price(plan: Plan) -> str:
+    """Of a million tokens over the day."""
+    cost = plan.bill.day_cost
+    if cost is None:
+        return "not priced (--price-hour or --price-chip-hour, --price-kwh)"
+    return f"{_prices(cost)} over the day, ${cost.dollars_per_hour:,.2f} an hour"
+
+
+def _prices(cost: TokenCost) -> str:
+    kinds = (
+        ("output", cost.dollars_per_million_output),
+        ("input", cost.dollars_per_million_input),
+        ("total", cost.dollars_per_million_total),
+    )
+    said = ", ".join(f"${price:,.4g} {kind}" for kind, price in kinds if price is not None)
+    return f"{said} per million tokens (each kind if it alone pays)"
+
+
+def _power_lines(plan: Plan) -> Iterator[str]:
+    """Tokens by the megawatt, and what tokens cost at other times and when chips are shared."""
+    bill = plan.bill
+    yield "tokens and what they take:"
+    for basis in bill.per_megawatt:
+        if basis.basis is not PowerBasis.ALL_IN:
+            yield (
+                f"  tokens/s/MW {basis.basis.value} at the peak: {basis.output:,.0f} output, "
+                f"{basis.input:,.0f} input, {basis.total:,.0f} total"
+            )
+    yield from _cost_lines("over the day", bill.day_cost)
+    if plan.night.never_used_chips:
+        yield from _cost_lines("over the day, of chips in service alone", bill.shared_day_cost)
+    yield from _cost_lines("at the peak", bill.peak_cost)
+
+
+def _cost_lines(when: str, cost: TokenCost | None) -> Iterator[str]:
+    if cost is None:
+        return
+    yield (
+        f"  cost {when}: {_prices(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
+        f"${cost.energy_dollars_per_hour:,.2f} of it energy"
+    )
+
+
+def _check_lines(plan: Plan) -> Iterator[str]:
+    choice = plan.choice
+    yield "checked by simulation (the server's lockstep scheduler in virtual time):"
+    yield from _one_check(f"the plan, {_size(choice.check)}", choice.check)
+    if choice.smaller is None:
+        yield f"  {choice.smaller_words}"
+    else:
+        words = f"the next smaller one ({choice.smaller_words}), {_size(choice.smaller)}"
+        yield from _one_check(words, choice.smaller)
+    others = [
+        check
+        for check in choice.tried
+        if check is not choice.check and check.candidate != choice.check.candidate
+    ]
+    for check in others:
+        verdict = "meets" if check.meets else "does not meet"
+        yield f"  also tried, {_size(check)}: {verdict} the target"
+
+
+def _one_check(what: str, check: Check) -> Iterator[str]:
+    yield f"  {what}: {'meets' if check.meets else 'DOES NOT MEET'} the target"
+    for term in check.terms:
+        reached = "not known" if term.reached_s is None else f"{term.reached_s * 1e3:,.4g} ms"
+        yield (
+            f"    {term.name.upper()} p{term.percentile:g} {reached} (limit "
+            f"{term.limit_s * 1e3:g} ms); {100 * term.share:.4g} % of requests within it"
+        )
+    yield (
+        f"    {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
+        f"{check.end_s:,.1f} s, after {check.warmup_s:,.1f} s of warm-up; "
+        f"{check.simulated_requests:,} simulated on {_count(check.simulated_replicas, 'replica')}; "
+        f"busy {100 * check.busy_share:.3g} % of the time with "
+        f"{100 * check.load_share:.3g} % of the load that the steady state can take; "
+        f"{check.preemptions:,} preemptions, at most {100 * check.kv_used_share:.3g} % of KV held"
+    )
+
+
+def _night_lines(plan: Plan) -> Iterator[str]:
+    night, bill = plan.night, plan.bill
+    yield "the night leaves over:"
+    yield (
+        f"  {night.free_chip_hours:,} chip-hours a day, {bill.freed_mwh_per_day:,.3g} MWh of their "
+        f"racks' budget; serving draws {bill.serving_mwh_per_day:,.3g} MWh a day"
+    )
+    most = night.trough_free_chips
+    if most:
+        for chips in sorted({most, -(-most // 2)}, reverse=True):
+            first, count = night.stretch(chips)
+            yield (
+                f"  {_count(chips, 'chip')} or more free for {_count(count, 'hour')} on end, from "
+                f"hour {first} on"
+            )
+    hours = " ".join(str(hour.replicas) for hour in night.hours)
+    yield f"  replicas in service by hour: {hours}"
+    if night.never_used_chips:
+        yield f"  beside them {night.never_used_chips:,} chips bought are in service at no hour"
+
+
+def _pool_lines(plan: Plan) -> Iterator[str]:
+    yield "prefill and decode pools, by the steady state alone, NOT checked by simulation:"
+    if plan.pools is None:
+        yield "  no pools keep the target's mean times"
+        return
+    point = plan.pools.point
+    assert point.prefill is not None
+    yield (
+        f"  {_count(plan.pools.machines, 'UltraServer')}, each {point.prefill.replicas} x "
+        f"{point.prefill.partition.chips} chips for prompts and {point.candidate.replicas} x "
+        f"{point.candidate.partition.chips} to decode: {point.requests_per_s:,.4g} requests/s at "
+        f"TTFT {point.ttft_ns / 1e6:,.4g} ms with the KV's way, TPOT {point.tpot_ns / 1e6:,.4g} ms"
+    )
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """Everything, in base units, for JSON."""
+    question, choice, bill = plan.question, plan.choice, plan.bill
+    sweep = question.sweep
+    return {
+        "question": {
+            "model": sweep.model.name,
+            "system": sweep.system.name,
+            "slo": [
+                {"name": name, "limit_s": limit_s, "percentile": percentile}
+                for name, limit_s, percentile in question.slo.terms()
+            ],
+            "readings": question.readings,
+            "traffic": question.demand.in_words(),
+            "peak_requests_per_s": question.demand.peak_rate_per_s,
+            "peak_input_tokens_per_s": plan.rates.input_tokens_per_s,
+            "peak_output_tokens_per_s": plan.rates.output_tokens_per_s,
+            "prices": question.prices,
+            "check": question.check,
+            "search": question.search,
+        },
+        "assumptions": assumptions(plan),
+        "plan": {
+            "ultraservers": plan.machines,
+            "replicas": plan.fleet.replicas,
+            "replicas_per_ultraserver": plan.replicas_per_machine,
+            "partition": choice.check.candidate.partition,
+            "precision": choice.check.precision,
+            "chips_in_service": plan.fleet.chips_in_service,
+            "chips_bought": plan.fleet.chips,
+            "ultraservers_with_spare": plan.machines_with_spare,
+            "replicas_with_spare": plan.fleet.replicas + 1,
+            "ultraservers_with_spare_replica": plan.machines_with_spare_replica,
+        },
+        "power": bill,
+        "provisioned_watts_with_spare": plan.provisioned_watts_with_spare,
+        "checks": {
+            "percentiles": SHOWN_PERCENTILES,
+            "plan": _check_data(choice.check),
+            "next_smaller": _check_data(choice.smaller) if choice.smaller else None,
+            "next_smaller_is": choice.smaller_words,
+            "tried": [_check_data(check) for check in choice.tried],
+        },
+        "candidates": [_option_data(option) for option in choice.options],
+        "night": _night_data(plan.night),
+        "disaggregated": {"checked_by_simulation": False, "pools": plan.pools}
+        if question.disaggregated
+        else None,
+    }
+
+
+def _check_data(check: Check) -> dict[str, Any]:
+    return {
+        "meets": check.meets,
+        "chips": check.chips,
+        "replicas": check.replicas,
+        "partition": check.candidate.partition,
+        "terms": [
+            {
+                "name": term.name,
+                "limit_s": term.limit_s,
+                "percentile": term.percentile,
+                "reached_s": term.reached_s,
+                "share": term.share,
+                "kept": term.kept,
+            }
+            for term in check.terms
+        ],
+        "run": check,
+    }
+
+
+def _option_data(option: Option) -> dict[str, Any]:
+    return {
+        "partition": option.candidate.partition,
+        "precision": option.point.precision,
+        "meets_when_idle": option.meets,
+        "batch": option.point.batch,
+        "tpot_s": option.point.tpot_ns / 1e9,
+        "tpot_alone_s": option.alone_ns / 1e9,
+        "long_prompt_s": option.prompt_ns / 1e9,
+        "requests_per_s_of_a_replica": option.requests_per_s,
+        "most_requests_per_s_of_a_replica": option.most_requests_per_s,
+        "replicas": option.replicas,
+        "chips": option.chips,
+    }
+
+
+def _night_data(night: Night) -> dict[str, Any]:
+    most = night.trough_free_chips
+    first, count = night.stretch(most) if most else (0, 0)
+    return {
+        "source": night.day.source,
+        "hours": night.hours,
+        "mean_share_of_peak": night.day.mean_share,
+        "free_chip_hours_per_day": night.free_chip_hours,
+        "trough_free_chips": most,
+        "trough_first_hour": first,
+        "trough_hours": count,
+        "never_used_chips": night.never_used_chips,
+        "hours_per_day": HOURS,
+    }
+
+
+def _size(check: Check) -> str:
+    return f"{_count(check.chips, 'chip')} ({check.replicas:,} x {_partition(check)})"
+
+
+def _partition(check: Check) -> str:
+    partition = check.candidate.partition
+    return (
+        f"{_count(partition.chips, 'chip')} (tp {partition.tp}, ep {partition.ep}, "
+        f"lnc {partition.lnc})"
+    )
+
+
+def _machines(plan: Plan, count: int) -> str:
+    """UltraServers, or other machines of the catalog."""
+    name = plan.question.sweep.system.name
+    kind = "UltraServer" if name.startswith(ULTRASERVERS) else "machine"
+    return f"{_count(count, kind)} ({name})"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _mw(watts: float) -> str:
+    return f"{watts / WATTS_PER_MEGAWATT:,.4g} MW"

@@ -1,0 +1,300 @@
+"""What a profiled run says in sums: utilisation, MFU, MBU, and what held each phase up.
+
+Every share is of time in steps, weighted by it: a pause between steps is told as such, once. What
+would relieve a phase is not advice but the sampled steps costed again with something faster.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import SPEEDLESS, Ceilings
+from emulator.units import NS_PER_S
+from serving.analysis.profile.profiled_run import ProfiledRun
+from serving.wire.step_record import StepPhase, StepRecord, StepRelief
+
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineUse:
+    """The share of step time in which an engine is busy: of the mean chip, and of the busiest."""
+
+    engine: str
+    mean_share: float
+    busiest_share: float
+    busiest_chip: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartShare:
+    """A part of the steps' duration, on the chips that everyone waits for.
+
+    `bound` is the engine that it waits for most of that time; None for what waits for none.
+    """
+
+    part: str
+    share: float
+    bound: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relief:
+    """By which share sampled steps are shorter when `what` is `factor` times as fast.
+
+    `factor` is None for what has no speed to raise; see `emulator.model.SPEEDLESS`.
+    """
+
+    what: str
+    factor: float | None
+    shorter_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSummary:
+    """The steps of one phase.
+
+    Attributes:
+        time_share: of all time in steps.
+        mfu: flops over what the chips could do in the time; `mbu` the same of HBM bytes.
+        flops_per_hbm_byte: arithmetic intensity; None when no byte was moved.
+        parts: largest first.
+        reliefs: the strongest first; the first names the bottleneck. Empty without samples.
+    """
+
+    phase: StepPhase
+    steps: int
+    time_share: float
+    mean_ns: float
+    prefill_tokens: int
+    decode_tokens: int
+    engines: tuple[EngineUse, ...]
+    mfu: float
+    mbu: float
+    flops_per_hbm_byte: float | None
+    chip_joules_per_token: float
+    parts: tuple[PartShare, ...]
+    samples: int
+    reliefs: tuple[Relief, ...]
+
+    @property
+    def bottleneck(self) -> Relief | None:
+        """What shortens the phase most; None when nothing was tried, or nothing helps."""
+        return self.reliefs[0] if self.reliefs and self.reliefs[0].shorter_share > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSummary:
+    """A run in sums; times are emulated seconds.
+
+    Attributes:
+        window_s: all of it, of which `step_s` in steps and `pause_s` held up by recoveries and
+            moves of experts; what is left had no work, or waited for the host.
+        work_imbalance: flops of each step's busiest chip over the mean chip's, weighted by flops.
+        expert_imbalance: tokens of the busiest chip over the mean, where a server counts them.
+        chip_joules: of all chips in the window, spares included; facility and racks are not.
+    """
+
+    source: str
+    system: str
+    model: str
+    chips: int
+    ceilings: Ceilings
+    steps: int
+    dropped: int
+    window_s: float
+    step_s: float
+    pause_s: float
+    prefill_tokens: int
+    decode_tokens: int
+    engines: tuple[EngineUse, ...]
+    mfu: float
+    mbu: float
+    flops_per_hbm_byte: float | None
+    work_imbalance: float | None
+    expert_imbalance: float | None
+    chip_joules: float
+    chip_joules_per_token: float | None
+    phases: tuple[PhaseSummary, ...]
+
+
+def summarize(run: ProfiledRun, ceilings: Ceilings) -> ProfileSummary:
+    """The sums of a run that has steps; raises ValueError for one without."""
+    if not run.steps:
+        raise ValueError("a run without steps has no shares")
+    whole = _Sums(run.steps, ceilings)
+    joules = whole.joules + _idle_joules(run, ceilings)
+    by_phase = {phase: [step for step in run.steps if step.phase is phase] for phase in StepPhase}
+    return ProfileSummary(
+        source=run.source,
+        system=run.system,
+        model=run.model,
+        chips=len(run.steps[0].chips),
+        ceilings=ceilings,
+        steps=len(run.steps),
+        dropped=run.dropped,
+        window_s=_window_ns(run) / NS_PER_S,
+        step_s=whole.duration_ns / NS_PER_S,
+        pause_s=sum(step.pause_ns for step in run.steps) / NS_PER_S,
+        prefill_tokens=whole.prefill_tokens,
+        decode_tokens=whole.decode_tokens,
+        engines=whole.engines(),
+        mfu=whole.mfu,
+        mbu=whole.mbu,
+        flops_per_hbm_byte=whole.intensity,
+        work_imbalance=whole.imbalance,
+        expert_imbalance=run.expert_imbalance,
+        chip_joules=joules,
+        chip_joules_per_token=joules / whole.tokens,
+        phases=tuple(
+            _phase(phase, steps, whole, ceilings, run.reliefs)
+            for phase, steps in by_phase.items()
+            if steps
+        ),
+    )
+
+
+def _window_ns(run: ProfiledRun) -> int:
+    """From the first record that was kept, so that dropped steps do not count as idle."""
+    begin_ns = run.begin_ns
+    if run.dropped:
+        begin_ns = run.steps[0].begin_ns - run.steps[0].pause_ns
+    # A step that was under way when the recording ended is in it as a whole.
+    return max(run.end_ns, run.steps[-1].end_ns) - begin_ns
+
+
+def _idle_joules(run: ProfiledRun, ceilings: Ceilings) -> float:
+    """What the partition's chips draw between steps, and the spares always."""
+    positions = len(run.steps[0].chips)
+    step_ns = sum(step.duration_ns for step in run.steps)
+    window_ns = _window_ns(run)
+    spares = max(0, len(run.chips) - positions)
+    chip_ns = positions * (window_ns - step_ns) + spares * window_ns
+    return ceilings.idle_watts * chip_ns / NS_PER_S
+
+
+class _Sums:
+    """Steps added up; arrays are by position."""
+
+    def __init__(self, steps: Sequence[StepRecord], ceilings: Ceilings) -> None:
+        self._steps = steps
+        self._ceilings = ceilings
+        self._chips = len(steps[0].chips)
+        self._durations_ns = np.array([step.duration_ns for step in steps])
+        self.duration_ns = int(self._durations_ns.sum())
+        self.prefill_tokens = sum(sum(step.prefill_tokens) for step in steps)
+        self.decode_tokens = sum(sum(step.decode_tokens) for step in steps)
+        self._flops = np.array([step.flops for step in steps])  # [steps, positions]
+        self._hbm_bytes = np.array([step.hbm_bytes for step in steps])
+        watts = np.array([step.watts for step in steps]).sum(axis=1)
+        self.joules = float(watts @ self._durations_ns) / NS_PER_S
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decode_tokens
+
+    @property
+    def mfu(self) -> float:
+        return self._share_of(self._flops, self._ceilings.flops_per_s)
+
+    @property
+    def mbu(self) -> float:
+        return self._share_of(self._hbm_bytes, self._ceilings.hbm_bytes_per_s)
+
+    def _share_of(self, done: Float64s, per_s: float) -> float:
+        possible = per_s * self._chips * self.duration_ns / NS_PER_S
+        return float(done.sum() / possible)
+
+    @property
+    def intensity(self) -> float | None:
+        moved = float(self._hbm_bytes.sum())
+        return float(self._flops.sum()) / moved if moved else None
+
+    @property
+    def imbalance(self) -> float | None:
+        mean = float(self._flops.mean(axis=1).sum())
+        return float(self._flops.max(axis=1).sum()) / mean if mean else None
+
+    def engines(self) -> tuple[EngineUse, ...]:
+        busy: dict[str, Float64s] = {}  # [positions]
+        for step in self._steps:
+            for engine in step.engines:
+                so_far = busy.get(engine.engine, np.zeros(self._chips))
+                busy[engine.engine] = so_far + np.array(engine.busy_ns)
+        chips = self._steps[-1].chips
+        return tuple(
+            EngineUse(
+                engine=name,
+                mean_share=float(busy_ns.mean()) / self.duration_ns,
+                busiest_share=float(busy_ns.max()) / self.duration_ns,
+                busiest_chip=chips[int(busy_ns.argmax())],
+            )
+            for name, busy_ns in busy.items()
+        )
+
+    def parts(self) -> tuple[PartShare, ...]:
+        totals: dict[str, dict[str | None, float]] = {}  # by part, then by engine
+        for step in self._steps:
+            for part, part_ns in step.parts_ns.items():
+                by_engine, engine = totals.setdefault(part, {}), step.bound.get(part)
+                by_engine[engine] = by_engine.get(engine, 0.0) + part_ns
+        shares = [
+            PartShare(
+                part=part,
+                share=sum(by_engine.values()) / self.duration_ns,
+                bound=max(by_engine, key=lambda engine: by_engine[engine]),
+            )
+            for part, by_engine in totals.items()
+        ]
+        return tuple(sorted(shares, key=lambda part: -part.share))
+
+
+def _phase(
+    phase: StepPhase,
+    steps: Sequence[StepRecord],
+    whole: _Sums,
+    ceilings: Ceilings,
+    reliefs: Iterable[StepRelief],
+) -> PhaseSummary:
+    sums = _Sums(steps, ceilings)
+    sampled = [relief for relief in reliefs if relief.phase is phase]
+    return PhaseSummary(
+        phase=phase,
+        steps=len(steps),
+        time_share=sums.duration_ns / whole.duration_ns,
+        mean_ns=sums.duration_ns / len(steps),
+        prefill_tokens=sums.prefill_tokens,
+        decode_tokens=sums.decode_tokens,
+        engines=sums.engines(),
+        mfu=sums.mfu,
+        mbu=sums.mbu,
+        flops_per_hbm_byte=sums.intensity,
+        chip_joules_per_token=sums.joules / sums.tokens,
+        parts=sums.parts(),
+        samples=len(sampled),
+        reliefs=_reliefs(sampled),
+    )
+
+
+def _reliefs(sampled: Sequence[StepRelief]) -> tuple[Relief, ...]:
+    """Of the sampled steps together; their longest count most, as they do in the run."""
+    total_ns = sum(relief.duration_ns for relief in sampled)
+    if not total_ns:
+        return ()
+    # A thing that a step was not tried with, as no chip of it was slow, would not have helped it.
+    tried = dict.fromkeys(what for relief in sampled for what in relief.relieved_ns)
+    found = [
+        Relief(
+            what=what,
+            factor=None if what in SPEEDLESS else sampled[0].factor,
+            shorter_share=1 - sum(_relieved_ns(relief, what) for relief in sampled) / total_ns,
+        )
+        for what in tried
+    ]
+    return tuple(sorted(found, key=lambda relief: -relief.shorter_share))
+
+
+def _relieved_ns(relief: StepRelief, what: str) -> int:
+    return relief.relieved_ns.get(what, relief.duration_ns)

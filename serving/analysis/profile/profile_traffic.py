@@ -1,0 +1,147 @@
+"""A profile of traffic in virtual time: a server's schedulers and cost model, without a server."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from emulator.model import (
+    Ceilings,
+    ExpertDistribution,
+    ExpertPlacement,
+    HbmTerms,
+    Machine,
+    ModelSpec,
+    Partition,
+    SystemSpec,
+    ceilings_of,
+)
+from emulator.units import NS_PER_S
+from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledChip, ProfiledRun, by_owner
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.engine.step_recording import StepRecording
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.traffic import Traffic
+
+BLOCK_TOKENS: Final = 16
+"""vLLM's default block."""
+
+HBM_SHARE: Final = 0.92
+"""vLLM's default --gpu-memory-utilization, as `ultraserve serve` has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """vLLM's own bounds of a rank, and the policy by which ranks prefill; None is the default."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    prefill_policy: str | None = None
+
+
+def profile_traffic(
+    traffic: Traffic,
+    system: SystemSpec,
+    model: ModelSpec,
+    partition: Partition,
+    *,
+    distribution: ExpertDistribution,
+    limits: SchedulerLimits,
+    steps_max: int,
+    assumed: StepAssumptions | None = None,
+) -> tuple[ProfiledRun, Ceilings]:
+    """Serve `traffic` and keep its last `steps_max` steps; a sample of them is costed again.
+
+    Raises ConfigError for what does not fit together, HbmExhausted for a model that does not fit.
+    """
+    from serving.plugin.virtual_serving import simulate
+
+    machine = _machine(system, model, partition, distribution, assumed=assumed or StepAssumptions())
+    cost_model = machine.cost_model
+    blocks = machine.kv_tokens_per_rank // BLOCK_TOKENS
+    machine.take_kv(blocks * BLOCK_TOKENS)
+    recording = StepRecording(1, steps_max)
+    served = simulate(
+        traffic,
+        cost_model,
+        EngineLimits(
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_num_seqs=limits.max_num_seqs,
+            kv_blocks_per_rank=blocks,
+            block_tokens=BLOCK_TOKENS,
+            prefill_policy=limits.prefill_policy,
+        ),
+        on_step=partial(
+            recording.add,
+            costing=machine.costing(),
+            loads=None,
+            pause_ns=0,
+            chips=np.arange(partition.chips),
+        ),
+    )
+    ceilings = ceilings_of(cost_model)
+    run = ProfiledRun(
+        source="virtual",
+        system=system.name,
+        model=model.name,
+        weights="none (lengths alone)",
+        routing=cost_model.routing,
+        tp=partition.tp,
+        begin_ns=0,
+        end_ns=round(served.emulated_s * NS_PER_S),
+        chips=_chips(machine, ceilings),
+        kv_blocks=(blocks,) * partition.ranks,
+        steps=recording.records(),
+        dropped=recording.dropped,
+        reliefs=tuple(recording.relief(one, RELIEF_FACTOR) for one in range(recording.samples)),
+    )
+    return run, ceilings
+
+
+def _machine(
+    system: SystemSpec,
+    model: ModelSpec,
+    partition: Partition,
+    distribution: ExpertDistribution,
+    *,
+    assumed: StepAssumptions,
+) -> Machine:
+    placement = ExpertPlacement.even(
+        layers=model.moe_layers, experts=model.experts, chips=partition.chips, ep=partition.ep
+    )
+    return Machine(
+        system,
+        model,
+        partition,
+        placement,
+        distribution=distribution,
+        calibration=assumed.calibration,
+        overlap=assumed.overlap,
+        terms=HbmTerms(utilization=HBM_SHARE),
+    )
+
+
+def _chips(machine: Machine, ceilings: Ceilings) -> tuple[ProfiledChip, ...]:
+    system, partition = machine.system, machine.partition
+    per_tray, per_rack = system.chips_per_tray.count, system.chips_per_rack
+    chips = []
+    for chip, stacks in enumerate(machine.hbm.usage()):
+        place = partition.first_chip + chip
+        held = by_owner(
+            {str(owner): count for owner, count in stack.bytes_by_owner().items()}
+            for stack in stacks
+        )
+        chips.append(
+            ProfiledChip(
+                chip=chip,
+                rack=place // per_rack,
+                tray=place % per_rack // per_tray,
+                position=place % per_tray,
+                rank=partition.rank_of_chip(chip),
+                hbm_capacity_bytes=sum(stack.capacity_bytes for stack in stacks),
+                owner_bytes=held,
+                idle_watts=ceilings.idle_watts,
+            )
+        )
+    return tuple(chips)

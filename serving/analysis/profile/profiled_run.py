@@ -1,0 +1,133 @@
+"""A run that was profiled: its steps, the machine that they ran on, what happened meanwhile.
+
+The same for a running server and for virtual time; what is written and printed of a profile follows
+from this alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from emulator.specs.hbm_usage import HbmUse
+from emulator.units import NS_PER_S
+from serving.wire.machine_state import FaultRecord, MachineState
+from serving.wire.step_record import StepRecord, StepRelief
+
+KV: Final = str(HbmUse.KV)
+"""The owner of the KV pool, which is reserved as a whole; blocks say how much of it is in use."""
+
+RELIEF_FACTOR: Final = 2.0
+"""What would relieve a phase is tried at so many times its speed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledChip:
+    """A chip of the partition or a spare: where it stands, and who holds its HBM.
+
+    `owner_bytes` are as the run ended; `rank` is None for a chip without one.
+    """
+
+    chip: int
+    rack: int
+    tray: int
+    position: int
+    rank: int | None
+    hbm_capacity_bytes: int
+    owner_bytes: dict[str, int]
+    idle_watts: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Something that happened at one time."""
+
+    name: str
+    at_ns: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledRun:
+    """Everything that a profile shows.
+
+    Attributes:
+        source: live or virtual.
+        begin_ns: of the window, as `end_ns`; emulated.
+        kv_blocks: of each rank's pool, [ranks].
+        dropped: steps of the window that were not kept, its first ones.
+        expert_imbalance: tokens of the busiest chip over the mean, where a server counts them.
+        reliefs: of sampled steps.
+
+    Raises ValueError for steps out of order, or that overlap.
+    """
+
+    source: str
+    system: str
+    model: str
+    weights: str
+    routing: str
+    tp: int
+    begin_ns: int
+    end_ns: int
+    chips: tuple[ProfiledChip, ...]
+    kv_blocks: tuple[int, ...]
+    steps: tuple[StepRecord, ...]
+    dropped: int = 0
+    moments: tuple[Moment, ...] = ()
+    expert_imbalance: float | None = None
+    reliefs: tuple[StepRelief, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.end_ns < self.begin_ns:
+            raise ValueError(f"a run ends at {self.end_ns} ns before it begins")
+        for before, after in zip(self.steps, self.steps[1:], strict=False):
+            if after.begin_ns < before.end_ns:
+                raise ValueError(f"step {after.step} begins before step {before.step} has ended")
+
+
+def chips_of(state: MachineState, idle_watts: float) -> tuple[ProfiledChip, ...]:
+    """The chips of a running machine."""
+    return tuple(
+        ProfiledChip(
+            chip=chip.chip,
+            rack=chip.rack,
+            tray=chip.tray,
+            position=chip.position,
+            rank=chip.rank,
+            hbm_capacity_bytes=chip.hbm_capacity_bytes,
+            owner_bytes=by_owner(stack.owner_bytes for stack in chip.stacks),
+            idle_watts=idle_watts,
+        )
+        for chip in state.chips
+    )
+
+
+def moments_of(faults: tuple[FaultRecord, ...], begin_ns: int, end_ns: int) -> tuple[Moment, ...]:
+    """Faults, recoveries and repairs between two emulated times."""
+    moments = []
+    for record in faults:
+        fault = record.fault
+        place = f"rack {fault.rack}" if fault.chip < 0 else f"chip {fault.chip}"
+        what = f"{fault.kind} {place}"
+        moments.append(
+            Moment(name=what, at_ns=_ns(record.injected_emulated_s), detail=record.reason)
+        )
+        if record.healed_emulated_s is not None:
+            at_ns = _ns(record.healed_emulated_s)
+            moments.append(Moment(name=f"healed: {what}", at_ns=at_ns, detail=""))
+    inside = [moment for moment in moments if begin_ns <= moment.at_ns <= end_ns]
+    return tuple(sorted(inside, key=lambda moment: moment.at_ns))
+
+
+def by_owner(stacks: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """What each owner holds in all stacks; weights of all tensor groups are one owner."""
+    totals: dict[str, int] = {}
+    for stack in stacks:
+        for owner, held_bytes in stack.items():
+            use = HbmUse.WEIGHTS if owner.startswith(f"{HbmUse.WEIGHTS}/") else owner
+            totals[use] = totals.get(use, 0) + held_bytes
+    return totals
+
+
+def _ns(emulated_s: float) -> int:
+    return round(emulated_s * NS_PER_S)

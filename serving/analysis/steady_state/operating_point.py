@@ -1,0 +1,98 @@
+"""An operating point: a partition in steady state with so many requests, and what it then gives.
+
+Every rank decodes `batch` requests. Where prompts are computed on the same chips (aggregated), each
+step also carries prompt tokens, so that as many requests begin as end; these steps are costed as
+they are scheduled, decodes and prompts in one batch.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from emulator.model import PowerBasis, TokenRates
+from emulator.units import NS_PER_S
+from serving.analysis.steady_state.partitions import Candidate
+
+WATTS_PER_MEGAWATT: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """What a whole machine gives, all replicas together.
+
+    Attributes:
+        candidate: of the chips that decode.
+        prefill: of the chips that compute prompts; None where the decoding ones do.
+        overlap, calibration: the names of what was assumed of steps.
+        batch: decoding requests of a rank.
+        users: decoding requests of the machine.
+        tpot_ns: mean time between a request's tokens, prompts of others included.
+        ttft_ns: first token of a prompt that waits for nobody, on an idle replica.
+        requests_per_s: that begin and end.
+        chip_watts: drawn by a chip of the machine, on average over all of them, idle ones included.
+        throttle_factor: how many times longer steps take so that no chip draws more than its
+            budget and its even part of what its rack is given.
+        drawn_watts: of the machine at the utility's meter.
+        provisioned_watts, all_in_watts: see `PowerBasis`.
+    """
+
+    system: str
+    model: str
+    precision: str
+    overlap: str
+    calibration: str
+    candidate: Candidate
+    prefill: Candidate | None = None
+    batch: int
+    users: float
+    prompt_tokens: int
+    output_tokens: int
+    tpot_ns: float
+    ttft_ns: float
+    requests_per_s: float
+    chip_watts: float
+    throttle_factor: float
+    drawn_watts: float
+    provisioned_watts: float
+    all_in_watts: float
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """Interactivity: output tokens that one request gets in a second, once it has begun."""
+        return NS_PER_S / self.tpot_ns
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Of the machine."""
+        return self.requests_per_s * self.output_tokens
+
+    @property
+    def input_tokens_per_s(self) -> float:
+        """Of the machine."""
+        return self.requests_per_s * self.prompt_tokens
+
+    @property
+    def family(self) -> tuple[object, ...]:
+        """What points have in common that differ in their batch alone."""
+        prefill = None if self.prefill is None else (self.prefill.partition, self.prefill.replicas)
+        replicas = self.candidate.replicas
+        return (self.precision, self.candidate.partition, replicas, prefill)
+
+    @property
+    def rates(self) -> TokenRates:
+        """Tokens of the machine in a second."""
+        return TokenRates(
+            output_tokens_per_s=self.output_tokens_per_s,
+            input_tokens_per_s=self.input_tokens_per_s,
+        )
+
+    def watts(self, basis: PowerBasis) -> float:
+        """What tokens are divided by."""
+        return {
+            PowerBasis.PROVISIONED: self.provisioned_watts,
+            PowerBasis.DRAWN: self.drawn_watts,
+            PowerBasis.ALL_IN: self.all_in_watts,
+        }[basis]
+
+    def output_tokens_per_s_per_mw(self, basis: PowerBasis = PowerBasis.PROVISIONED) -> float:
+        """Output tokens per second and megawatt."""
+        return self.output_tokens_per_s / self.watts(basis) * WATTS_PER_MEGAWATT

@@ -1,0 +1,246 @@
+"""Prefill and decode on chips of their own: two pools, and the KV that moves between them.
+
+A prefill pool of P replicas of one partition computes prompts, a decode pool of D replicas of
+another one generates; P and D are chosen so that the machine serves the most requests. In one
+unit both pools share its chips; in a cluster each pool has whole units, and KV goes over the
+network cards. A request waits for its prompt and for its KV once; decodes are never held up.
+
+Chips of either pool keep to their even part of what their rack is given, as all chips do.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import ConfigError, SystemPower, SystemSpec
+from emulator.units import NS_PER_S
+from serving.analysis.steady_state.kv_handover import handover_ns
+from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.replica import MeanStep, Replica
+from serving.analysis.steady_state.sweep import Sweep, Tasks, no_batch_fits, point_order, shared
+
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillOption:
+    """A partition that computes prompts: what one replica of it does, always busy.
+
+    `step` is the time in which every rank computes `prompts` of them; `prompt_ns` that of a prompt
+    that comes to an idle replica.
+    """
+
+    precision: str
+    candidate: Candidate
+    step: MeanStep
+    prompts: int
+    prompt_ns: float
+
+    @property
+    def requests_per_s(self) -> float:
+        """Of one replica."""
+        return self.candidate.partition.ranks * self.prompts / self.step.duration_ns * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOption:
+    """A partition that decodes `batch` requests a rank, none of whose prompts it computes."""
+
+    precision: str
+    candidate: Candidate
+    batch: int
+    step: MeanStep
+    output_tokens: int
+
+    @property
+    def requests_per_s(self) -> float:
+        """Of one replica."""
+        return self.users / (self.output_tokens * self.step.duration_ns) * NS_PER_S
+
+    @property
+    def users(self) -> int:
+        """Of one replica."""
+        return self.candidate.partition.ranks * self.batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """`prefill_replicas` of an option beside `decode_replicas`, and what they serve together."""
+
+    prefill: PrefillOption
+    prefill_replicas: int
+    decode_replicas: int
+    requests_per_s: float
+
+
+def pooled_points(sweep: Sweep, *, processes: int | None = None) -> tuple[OperatingPoint, ...]:
+    """Every point of `sweep` with pools: each decode partition and batch, beside the best prefill.
+
+    Both pools have the weights in the same precision. Raises ConfigError when no batch fits, no two
+    pools fit beside each other, or replicas may lie across units, which pools do not share.
+    """
+    if sweep.asked.across_units:
+        raise ConfigError(
+            field="across-units", value=True, expected="false with pools, which have whole units"
+        )
+    options = shared(_options_of, sweep, sweep.tasks(), processes)
+    prefills = [each for each in options if isinstance(each, PrefillOption)]
+    handover = _Handover(sweep)
+    points = []
+    for decode in options:
+        if isinstance(decode, DecodeOption):
+            beside = [each for each in prefills if each.precision == decode.precision]
+            split = best_split(sweep.system, decode, beside)
+            if split is not None:
+                points.append(_point(sweep, decode, split, handover))
+    if not points:
+        raise no_batch_fits(sweep)
+    return tuple(sorted(points, key=point_order))
+
+
+def _options_of(sweep: Sweep, tasks: Tasks) -> list[PrefillOption | DecodeOption]:
+    options: list[PrefillOption | DecodeOption] = []
+    for precision, candidate in tasks:
+        replica = sweep.replica(precision, candidate)
+        options.append(_prefill_option(precision, replica))
+        batches = list(replica.batches(sweep.batches, decode_only=True))
+        options += [
+            DecodeOption(
+                precision=precision,
+                candidate=candidate,
+                batch=batch,
+                step=step,
+                output_tokens=sweep.shape.output_tokens,
+            )
+            for batch, step in zip(batches, replica.decodes(batches), strict=True)
+        ]
+    return options
+
+
+def _prefill_option(precision: str, replica: Replica) -> PrefillOption:
+    step, prompts = replica.prefill()
+    return PrefillOption(
+        precision=precision,
+        candidate=replica.candidate,
+        step=step,
+        prompts=prompts,
+        prompt_ns=replica.prompt_ns,
+    )
+
+
+def best_split(
+    system: SystemSpec, decode: DecodeOption, prefills: list[PrefillOption]
+) -> Split | None:
+    """The pools that serve the most requests; of equal ones that with the soonest first token.
+
+    None when no prefill replica fits beside a decode replica.
+    """
+    best: Split | None = None
+    for option in _fastest_of_each_size(prefills):
+        prefill_counts, decode_counts = _splits(system, option.candidate, decode.candidate)
+        if not len(decode_counts):
+            continue
+        served = np.minimum(
+            prefill_counts * option.requests_per_s, decode_counts * decode.requests_per_s
+        )
+        at = int(served.argmax())
+        if best is None or served[at] > best.requests_per_s:
+            best = Split(
+                prefill=option,
+                prefill_replicas=int(prefill_counts[at]),
+                decode_replicas=int(decode_counts[at]),
+                requests_per_s=float(served[at]),
+            )
+    return best
+
+
+def _fastest_of_each_size(prefills: list[PrefillOption]) -> list[PrefillOption]:
+    """For each number of chips the option that serves most, the soonest answers first."""
+    fastest: dict[int, PrefillOption] = {}
+    for option in prefills:
+        chips = option.candidate.partition.chips
+        if chips not in fastest or option.requests_per_s > fastest[chips].requests_per_s:
+            fastest[chips] = option
+    return sorted(fastest.values(), key=lambda option: option.prompt_ns)
+
+
+def _splits(system: SystemSpec, prefill: Candidate, decode: Candidate) -> tuple[Int64s, Int64s]:
+    """Replicas of both pools in every way to divide the machine: int64[ways] each, at least one."""
+    unit_chips = system.chips.count // system.units
+    per_prefill, per_decode = prefill.partition.chips, decode.partition.chips
+    if system.units == 1:
+        decodes = np.arange(1, unit_chips // per_decode + 1)
+        prefills = (unit_chips - decodes * per_decode) // per_prefill
+    else:
+        units = np.arange(1, system.units)
+        decodes = units * (unit_chips // per_decode)
+        prefills = (system.units - units) * (unit_chips // per_prefill)
+    both = (decodes >= 1) & (prefills >= 1)
+    return prefills[both], decodes[both]
+
+
+class _Handover:
+    """KV from ranks of one size to ranks of another, each pair of sizes worked out once."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._known: dict[tuple[int, int], float] = {}
+
+    def time_ns(self, split: Split, decode: DecodeOption) -> float:
+        from_chips, to_chips = split.prefill.candidate.partition.tp, decode.candidate.partition.tp
+        if (from_chips, to_chips) not in self._known:
+            self._known[from_chips, to_chips] = handover_ns(
+                self._sweep.system,
+                self._sweep.model,
+                prompt_tokens=self._sweep.shape.prompt_tokens,
+                from_chips=from_chips,
+                to_chips=to_chips,
+            )
+        return self._known[from_chips, to_chips]
+
+
+def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover) -> OperatingPoint:
+    """Pools that have less to do than they could are idle in between, and draw less."""
+    system, shape, prefill = sweep.system, sweep.shape, split.prefill
+    power = SystemPower(system)
+    chips, step = system.chips.count, decode.step
+    chip_watts = mean_chip_watts(system, decode, split)
+    facility = power.facility_watts(chips * chip_watts, chips=chips, season=sweep.season)
+    return OperatingPoint(
+        system=system.name,
+        model=sweep.model.name,
+        precision=decode.precision,
+        overlap=sweep.assumptions.overlap_name,
+        calibration=sweep.assumptions.calibration_name,
+        candidate=replace(decode.candidate, replicas=split.decode_replicas),
+        prefill=replace(prefill.candidate, replicas=split.prefill_replicas),
+        batch=decode.batch,
+        users=split.requests_per_s * shape.output_tokens * step.duration_ns / NS_PER_S,
+        prompt_tokens=shape.prompt_tokens,
+        output_tokens=shape.output_tokens,
+        tpot_ns=step.duration_ns,
+        ttft_ns=prefill.prompt_ns + handover.time_ns(split, decode),
+        requests_per_s=split.requests_per_s,
+        chip_watts=chip_watts,
+        throttle_factor=step.throttle_factor,
+        drawn_watts=facility.total_watts,
+        provisioned_watts=facility.provisioned_watts,
+        all_in_watts=power.all_in_watts(chips)[0],
+    )
+
+
+def mean_chip_watts(system: SystemSpec, decode: DecodeOption, split: Split) -> float:
+    """Over all chips of the machine; a pool is idle when it has served what the other one can."""
+    idle_watts = system.chip.idle_watts.value
+    above_watts = 0.0
+    for option, replicas in (
+        (decode, split.decode_replicas),
+        (split.prefill, split.prefill_replicas),
+    ):
+        busy_share = split.requests_per_s / (replicas * option.requests_per_s)
+        idle_sum = idle_watts * option.candidate.partition.chips
+        above_watts += busy_share * replicas * (option.step.chip_watts_sum - idle_sum)
+    return idle_watts + above_watts / system.chips.count

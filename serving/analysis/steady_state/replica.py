@@ -1,0 +1,221 @@
+"""One replica's steps in steady state: what decoding, mixed steps and prompts cost."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from emulator.model import (
+    THROTTLE,
+    ExpertDistribution,
+    ModelSpec,
+    StepBatch,
+    StepCostModel,
+    SystemPower,
+    SystemSpec,
+)
+from emulator.specs.rack_power import Season
+from emulator.units import NS_PER_S
+from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.analysis.steady_state.step_batches import prefill_steps, prompt_chunks, steady_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanStep:
+    """A step of a steady state, averaged: its time, and what all chips of a replica draw.
+
+    `throttled_ns` of the time are there because chips would otherwise draw more than they may.
+    """
+
+    duration_ns: float
+    chip_watts_sum: float
+    throttled_ns: float = 0.0
+
+    @property
+    def throttle_factor(self) -> float:
+        """How many times longer it takes than with all the power that its chips want."""
+        return self.duration_ns / (self.duration_ns - self.throttled_ns)
+
+
+class Replica:
+    """The cost of a candidate's steps, where its chips lie the farthest apart.
+
+    All replicas are taken to be as slow as that one.
+    """
+
+    def __init__(
+        self,
+        system: SystemSpec,
+        model: ModelSpec,
+        candidate: Candidate,
+        *,
+        shape: RequestShape,
+        precision: str = "stored",
+        assumptions: StepAssumptions | None = None,
+        distribution: ExpertDistribution | None = None,
+        season: Season = Season.PEAK,
+    ) -> None:
+        self.system = system
+        self.model = model
+        self.candidate = candidate
+        self.shape = shape
+        self.precision = precision
+        self.assumptions = assumptions or StepAssumptions()
+        self.season = season
+        self.power = SystemPower(system)
+        self._all_in_watts = self.power.all_in_watts(system.chips.count)[0]
+        self._ranks = candidate.partition.ranks
+        self._costs: StepCostModel = self.assumptions.cost_model(
+            system,
+            model,
+            candidate.partition,
+            first_chip=candidate.first_chip,
+            distribution=distribution,
+        )
+
+    @property
+    def idle_chip_watts(self) -> float:
+        """What a chip without work draws."""
+        return self._costs.idle_chip_watts
+
+    @property
+    def kv_batch_max(self) -> int:
+        """Requests whose whole KV, prompt and output, fits the pool of a rank at once."""
+        return self.candidate.kv_room_tokens // self.shape.tokens
+
+    def batches(self, asked: tuple[int, ...] = (), *, decode_only: bool = False) -> Iterator[int]:
+        """Powers of two up to what fits, then that; or those of `asked` that fit.
+
+        With `decode_only` a step has no prompt tokens beside its decodes.
+        """
+        shape = self.shape
+        per_request = 1 + (0 if decode_only else shape.prefill_per_step(1))
+        most = min(self.kv_batch_max, int(shape.batched_tokens_max / per_request))
+        if asked:
+            yield from (batch for batch in asked if batch <= most)
+            return
+        batch = 1
+        while batch < most:
+            yield batch
+            batch *= 2
+        if most:
+            yield most
+
+    def decode(self, batch: int) -> MeanStep:
+        """A step that decodes `batch` requests on every rank."""
+        return self.decodes([batch])[0]
+
+    def decodes(self, batches: Sequence[int]) -> list[MeanStep]:
+        """What `decode` says of each of several batches, in less time."""
+        steps = [steady_batch(self._ranks, decodes=each, shape=self.shape) for each in batches]
+        return self._steps(steps)
+
+    def aggregated(self, batches: Sequence[int]) -> list[MeanStep]:
+        """For each batch the mean of steps with and without prompt tokens, when as many requests
+        begin as end.
+
+        Steps with prompts carry `prefill_chunk_tokens`, or more where that would not suffice; all
+        ranks have theirs in the same steps.
+        """
+        shape, ranks = self.shape, self._ranks
+        mixed, alone, shares = [], [], []
+        for batch in batches:
+            per_step = shape.prefill_per_step(batch)
+            chunk = max(ceil(per_step), shape.prefill_chunk_tokens or 1)
+            chunk = min(chunk, max(ceil(per_step), shape.batched_tokens_max - batch))
+            mixed.append(steady_batch(ranks, decodes=batch, shape=shape, prefill_tokens=chunk))
+            shares.append(per_step / chunk)
+            if shares[-1] < 1:
+                alone.append(steady_batch(ranks, decodes=batch, shape=shape))
+        steps = self._steps([*mixed, *alone])
+        decodes = iter(steps[len(mixed) :])
+        return [
+            step if share == 1 else _blend(step, share, next(decodes), 1 - share)
+            for step, share in zip(steps, shares, strict=False)
+        ]
+
+    @cached_property
+    def prompt_ns(self) -> float:
+        """From an idle replica's first step on a prompt to its first output token."""
+        return self._together(prompt_chunks(self._ranks, self.shape)).duration_ns
+
+    def prefill(self) -> tuple[MeanStep, int]:
+        """All ranks computing prompts alone: the time until a rank has done so many prompts."""
+        steps, prompts = prefill_steps(self._ranks, self.shape)
+        return self._together(steps), prompts
+
+    def operating_point(self, batch: int) -> OperatingPoint:
+        """The machine full of such replicas, each rank decoding `batch` requests."""
+        return self.operating_points([batch])[0]
+
+    def operating_points(self, batches: Sequence[int]) -> list[OperatingPoint]:
+        """The `operating_point` of each of several batches, in less time."""
+        steps = self.aggregated(batches)
+        return [self._point(batch, step) for batch, step in zip(batches, steps, strict=True)]
+
+    def _point(self, batch: int, step: MeanStep) -> OperatingPoint:
+        candidate, shape, system = self.candidate, self.shape, self.system
+        users = candidate.replicas * self._ranks * batch
+        chips = system.chips.count
+        idle_chips = chips - candidate.replicas * candidate.partition.chips
+        chip_watts_sum = candidate.replicas * step.chip_watts_sum
+        chip_watts_sum += idle_chips * self.idle_chip_watts
+        facility = self.power.facility_watts(chip_watts_sum, chips=chips, season=self.season)
+        return OperatingPoint(
+            system=system.name,
+            model=self.model.name,
+            precision=self.precision,
+            overlap=self.assumptions.overlap_name,
+            calibration=self.assumptions.calibration_name,
+            candidate=candidate,
+            batch=batch,
+            users=users,
+            prompt_tokens=shape.prompt_tokens,
+            output_tokens=shape.output_tokens,
+            tpot_ns=step.duration_ns,
+            ttft_ns=self.prompt_ns,
+            requests_per_s=users / (shape.output_tokens * step.duration_ns) * NS_PER_S,
+            chip_watts=chip_watts_sum / chips,
+            throttle_factor=step.throttle_factor,
+            drawn_watts=facility.total_watts,
+            provisioned_watts=facility.provisioned_watts,
+            all_in_watts=self._all_in_watts,
+        )
+
+    def _steps(self, batches: Sequence[StepBatch]) -> list[MeanStep]:
+        return [
+            MeanStep(
+                duration_ns=float(cost.duration_ns),
+                chip_watts_sum=float(cost.chip_watts.sum()),
+                throttled_ns=cost.parts_ns.get(THROTTLE, 0.0),
+            )
+            for cost in self._costs.costs(batches)
+        ]
+
+    def _together(self, batches: Sequence[StepBatch]) -> MeanStep:
+        """All of some steps as one: the sum of their times, watts averaged over it."""
+        steps = self._steps(batches)
+        duration_ns = [step.duration_ns for step in steps]
+        watts = [step.chip_watts_sum for step in steps]
+        return MeanStep(
+            duration_ns=sum(duration_ns),
+            chip_watts_sum=float(np.average(watts, weights=duration_ns)),
+            throttled_ns=sum(step.throttled_ns for step in steps),
+        )
+
+
+def _blend(one: MeanStep, share: float, other: MeanStep, rest: float) -> MeanStep:
+    """Steps of two kinds, `share` and `rest` of all of them."""
+    duration_ns = share * one.duration_ns + rest * other.duration_ns
+    joules = share * one.duration_ns * one.chip_watts_sum
+    joules += rest * other.duration_ns * other.chip_watts_sum
+    return MeanStep(
+        duration_ns=duration_ns,
+        chip_watts_sum=joules / duration_ns,
+        throttled_ns=share * one.throttled_ns + rest * other.throttled_ns,
+    )

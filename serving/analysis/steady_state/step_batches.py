@@ -1,0 +1,71 @@
+"""The batches of a steady state: what every rank of a replica runs in a step."""
+
+import numpy as np
+
+from emulator.model import StepBatch
+from serving.analysis.steady_state.request_shape import RequestShape
+
+
+def steady_batch(
+    ranks: int, *, decodes: int, shape: RequestShape, prefill_tokens: int = 0
+) -> StepBatch:
+    """Each rank decodes `decodes` requests in mid-output and computes so many prompt tokens.
+
+    Whole prompts begin without a context; the rest is a chunk from the middle of one, which has
+    computed half of what it will. Each prompt, and each part of one, is counted with a row of
+    logits, since it may be the last of its prompt.
+    """
+    prompts, rest = divmod(prefill_tokens, shape.prompt_tokens)
+    new = [1] * decodes + [shape.prompt_tokens] * prompts
+    context = [shape.decode_context_tokens] * decodes + [0] * prompts
+    if rest:
+        new.append(rest)
+        context.append((shape.prompt_tokens - rest) // 2)
+    return _alike(ranks, new, context)
+
+
+def prompt_chunks(ranks: int, shape: RequestShape) -> list[StepBatch]:
+    """The steps of one prompt on the first of otherwise idle ranks, as long as the limit asks."""
+    limit = shape.batched_tokens_max
+    zero = np.zeros(1, dtype=np.int64)
+    steps = []
+    for first in range(0, shape.prompt_tokens, limit):
+        new = min(limit, shape.prompt_tokens - first)
+        logit_rows = np.zeros(ranks, dtype=np.int64)
+        logit_rows[0] = 1
+        steps.append(
+            StepBatch(
+                ranks=ranks,
+                rank=zero,
+                new_tokens=np.array([new], dtype=np.int64),
+                context_tokens=np.array([first], dtype=np.int64),
+                logit_rows=logit_rows,
+            )
+        )
+    return steps
+
+
+def prefill_steps(ranks: int, shape: RequestShape) -> tuple[list[StepBatch], int]:
+    """Steps in which every rank computes prompts alone, and how many prompts a rank then has done.
+
+    As many whole prompts as the limit of a step allows, or one prompt in several steps.
+    """
+    prompts = shape.batched_tokens_max // shape.prompt_tokens
+    if prompts:
+        return [_alike(ranks, [shape.prompt_tokens] * prompts, [0] * prompts)], prompts
+    limit = shape.batched_tokens_max
+    starts = range(0, shape.prompt_tokens, limit)
+    return [
+        _alike(ranks, [min(limit, shape.prompt_tokens - first)], [first]) for first in starts
+    ], 1
+
+
+def _alike(ranks: int, new: list[int], context: list[int]) -> StepBatch:
+    """Ranks with the same requests, each of which needs logits at its last token."""
+    return StepBatch(
+        ranks=ranks,
+        rank=np.repeat(np.arange(ranks, dtype=np.int64), len(new)),
+        new_tokens=np.tile(np.array(new, dtype=np.int64), ranks),
+        context_tokens=np.tile(np.array(context, dtype=np.int64), ranks),
+        logit_rows=np.full(ranks, len(new), dtype=np.int64),
+    )

@@ -1,0 +1,195 @@
+"""Every operating point of one model on one machine: partitions, batches, precisions and LNCs.
+
+Candidates are independent of each other, so processes share them. Nothing is kept between sweeps.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from multiprocessing import get_context
+from typing import Final, TypeVar
+
+from emulator.model import ConfigError, ExpertDistribution, HbmTerms, ModelSpec, SystemSpec
+from emulator.specs.rack_power import Season
+from serving.analysis.steady_state.envelope import Envelope
+from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.partitions import (
+    Candidate,
+    PartitionFilter,
+    candidate_partitions,
+)
+from serving.analysis.steady_state.precision import model_at, precisions_of
+from serving.analysis.steady_state.replica import Replica
+from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+
+Tasks = list[tuple[str, Candidate]]
+"""Precisions with the partitions to try in them."""
+Result = TypeVar("Result")
+
+_PARTS_BETWEEN: Final = (0.25, 0.5, 0.75)
+"""Where batches are tried between two powers of two."""
+
+ROUTING_SEED: Final = 0
+_PARALLEL_FROM: Final = 40
+"""Candidates from which on other processes are worth their start of about two seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """One question: the points that there are for `model` on `system`.
+
+    Attributes:
+        precisions: which to try; empty tries all that the chip has.
+        batches: decoding requests of a rank to try; empty tries powers of two and what fits, and
+            some between them for partitions on the envelope.
+        terms: how HBM may be used.
+        routing: of tokens over experts, as `ExpertDistribution.parse` reads it.
+
+    Raises ConfigError for a precision that the chip has not, or a batch below one.
+    """
+
+    system: SystemSpec
+    model: ModelSpec
+    shape: RequestShape
+    asked: PartitionFilter = field(default_factory=PartitionFilter)
+    precisions: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
+    terms: HbmTerms = field(default_factory=HbmTerms)
+    assumptions: StepAssumptions = field(default_factory=StepAssumptions)
+    routing: str = "uniform"
+    season: Season = Season.PEAK
+
+    def __post_init__(self) -> None:
+        for precision in self.precisions:
+            model_at(precision, self.model, self.system.chip)
+        for batch in self.batches:
+            if batch < 1:
+                raise ConfigError(field="batch", value=batch, expected="at least 1")
+        self._distribution(self.model)
+
+    def tasks(self) -> Tasks:
+        """Each precision with each partition that it fits; raises ConfigError when there is none.
+
+        A precision for which nothing fits is left out as long as another one fits.
+        """
+        found: Tasks = []
+        refusal: ConfigError | None = None
+        for precision in self.precisions or precisions_of(self.system.chip, self.model):
+            try:
+                candidates = candidate_partitions(
+                    self.system,
+                    self.model_at(precision),
+                    asked=self.asked,
+                    terms=self.terms,
+                    least_kv_tokens=self.shape.tokens,
+                )
+            except ConfigError as error:
+                refusal = error
+                continue
+            found += [(precision, candidate) for candidate in candidates]
+        if not found and refusal is not None:
+            raise refusal
+        return found
+
+    def model_at(self, precision: str) -> ModelSpec:
+        """The model with its weights in `precision`."""
+        return model_at(precision, self.model, self.system.chip)
+
+    def replica(self, precision: str, candidate: Candidate) -> Replica:
+        """The cost of one candidate's steps."""
+        model = self.model_at(precision)
+        return Replica(
+            self.system,
+            model,
+            candidate,
+            shape=self.shape,
+            precision=precision,
+            assumptions=self.assumptions,
+            distribution=self._distribution(model),
+            season=self.season,
+        )
+
+    def _distribution(self, model: ModelSpec) -> ExpertDistribution:
+        return ExpertDistribution.parse(self.routing, model, seed=ROUTING_SEED)
+
+
+def operating_points(sweep: Sweep, *, processes: int | None = None) -> tuple[OperatingPoint, ...]:
+    """Every point of `sweep` in which the machine computes prompts and decodes on the same chips.
+
+    `processes` is how many share the work, by default one for each core of the host. The result
+    does not depend on it. Raises ConfigError when no batch fits.
+    """
+    points = shared(_points_of, sweep, sweep.tasks(), processes)
+    if not points:
+        raise no_batch_fits(sweep)
+    if not sweep.batches:
+        points += _points_between(sweep, points)
+    return tuple(sorted(points, key=point_order))
+
+
+def _points_between(sweep: Sweep, points: list[OperatingPoint]) -> list[OperatingPoint]:
+    """Batches between the powers of two, for the partitions on the envelope.
+
+    A step's time is not quite affine in the batch (few rows cost as much as a minimum of them), so
+    that a line between two powers of two may miss what lies between them by a tenth.
+    """
+    interactivity = [point.tokens_per_s_per_user for point in points]
+    envelope = Envelope.of(interactivity, [point.output_tokens_per_s for point in points])
+    known: dict[tuple[str, Candidate], set[int]] = {}
+    for point in points:
+        known.setdefault((point.precision, point.candidate), set()).add(point.batch)
+    best = dict.fromkeys(
+        (points[index].precision, points[index].candidate) for index in envelope.chosen.tolist()
+    )
+    found = []
+    for precision, candidate in best:
+        replica = sweep.replica(precision, candidate)
+        batches = sorted(known[precision, candidate])
+        between = {
+            low + round((high - low) * part)
+            for low, high in pairwise(batches)
+            for part in _PARTS_BETWEEN
+        }
+        found += replica.operating_points(sorted(between.difference(batches)))
+    return found
+
+
+def shared(
+    work: Callable[[Sweep, Tasks], list[Result]], sweep: Sweep, tasks: Tasks, processes: int | None
+) -> list[Result]:
+    """What `work`, a function of a module, makes of all tasks; processes take an even part each."""
+    count = processes or os.cpu_count() or 1
+    if count == 1 or len(tasks) < _PARALLEL_FROM:
+        return work(sweep, tasks)
+    # Large and small partitions take turns, so that every process has as much to do.
+    parts = [tasks[first::count] for first in range(count)]
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        return list(chain.from_iterable(pool.map(work, [sweep] * count, parts)))
+
+
+def no_batch_fits(sweep: Sweep) -> ConfigError:
+    """The refusal of a sweep that has partitions and no batch for any of them."""
+    return ConfigError(
+        field="batch",
+        value=",".join(map(str, sweep.batches)) or "any",
+        expected=f"one that fits the KV pool of some partition, and with its prompts "
+        f"{sweep.shape.batched_tokens_max:,} tokens a step",
+    )
+
+
+def point_order(point: OperatingPoint) -> tuple[object, ...]:
+    """By what a point is, not by what it gives."""
+    partition = point.candidate.partition
+    sizes = (partition.chips, partition.tp, partition.ep, partition.lnc)
+    return (point.precision, *sizes, point.batch)
+
+
+def _points_of(sweep: Sweep, tasks: Tasks) -> list[OperatingPoint]:
+    points = []
+    for precision, candidate in tasks:
+        replica = sweep.replica(precision, candidate)
+        points += replica.operating_points(list(replica.batches(sweep.batches)))
+    return points

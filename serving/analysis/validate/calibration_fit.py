@@ -1,0 +1,189 @@
+"""Fits the factors of real stacks to measured rows: few, bounded, with priors that are written out.
+
+Logarithms of the factors are fitted by least squares on logarithms of the errors. Rows that lie far
+off count less (soft L1), and a factor that data say little about stays near its prior. Rows with
+speculation come second: they fit the acceptance alone, which plain rows do not depend on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import ConfigError, FrameworkFactors, MachineFactors, StackFactors
+from serving.analysis.validate.counted_rows import Load
+from serving.analysis.validate.row_prediction import Predictions, RowPredictor
+
+Bools = NDArray[np.bool_]
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """A factor's usual value, its bounds, and the standard deviation of its logarithm."""
+
+    name: str
+    usual: float
+    least: float
+    most: float
+    spread: float
+
+
+SHARED: Final = (
+    # About three quarters of HBM's rate is what streaming kernels reach, 0.3 to all of it.
+    Prior(name="memory_share", usual=0.75, least=0.3, most=1.0, spread=0.3),
+    # Grouped products of a few hundred rows in FP8 with block scales reach about 40 % of the peak.
+    Prior(name="tensor_share", usual=0.40, least=0.2, most=0.9, spread=0.12),
+    Prior(name="link_share", usual=0.50, least=0.2, most=1.0, spread=0.4),
+    # Small kernels between the products: norms, ropes, quantising, routing; of any order.
+    Prior(name="layer_ns", usual=50e3, least=5e3, most=400e3, spread=1.0),
+    Prior(name="collective_ns", usual=5e3, least=0.1e3, most=60e3, spread=1.0),
+    Prior(name="fp4_overhead", usual=1.0, least=0.5, most=1.5, spread=0.3),
+    Prior(name="prefill_step_ns", usual=60e6, least=1e6, most=500e6, spread=1.0),
+)
+MACHINE: Final = (
+    Prior(name="memory", usual=1.0, least=0.3, most=3.3, spread=0.1),
+    Prior(name="compute", usual=1.0, least=0.3, most=3.3, spread=1.0),
+)
+OVERHEAD: Final = Prior(name="overhead", usual=1.0, least=0.3, most=3.3, spread=0.25)
+AGEING_USUAL, AGEING_MOST, AGEING_SPREAD = 0.04, 0.3, 0.10  # a month, not a logarithm
+TPOT_SCALE, TTFT_SCALE, RATE_SCALE = 0.1, 1.6, 0.33
+"""Errors that count as one: TPOT is what is asked for; TTFT holds queueing that no fit explains."""
+ACCEPTANCES: Final = np.linspace(0.3, 0.95, 66)
+ACCEPTANCE_USUAL: Final = 0.75
+EVALUATIONS_MAX: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """Measured results, all [rows]; not a number where a row has none."""
+
+    tpot_s: Float64s
+    ttft_s: Float64s
+    tokens_per_s_per_chip: Float64s
+
+    def taken(self, rows: Bools) -> "Observed":
+        """Those of some rows."""
+        return Observed(
+            tpot_s=self.tpot_s[rows],
+            ttft_s=self.ttft_s[rows],
+            tokens_per_s_per_chip=self.tokens_per_s_per_chip[rows],
+        )
+
+
+class FactorVector:
+    """The order in which factors stand in a vector, and its priors and bounds."""
+
+    def __init__(self, machines: Sequence[str], frameworks: Sequence[str]) -> None:
+        self.machines, self.frameworks = tuple(machines), tuple(frameworks)
+        logs = [*SHARED, *(prior for _ in self.machines for prior in MACHINE)]
+        logs += [OVERHEAD for _ in self.frameworks]
+        usual = [np.log([each.usual, each.least, each.most]) for each in logs]
+        usual += [np.array([AGEING_USUAL, 0.0, AGEING_MOST]) for _ in self.frameworks]
+        self.start, self.least, self.most = np.array(usual).T
+        spreads = [each.spread for each in logs] + [AGEING_SPREAD for _ in self.frameworks]
+        self.spread = np.array(spreads)
+
+    def factors(
+        self, vector: Float64s, *, acceptance: float, name: str, source: str
+    ) -> StackFactors:
+        """The factors that `vector` stands for."""
+        shared, machines = len(SHARED), len(self.machines)
+        values = np.exp(vector[: shared + 2 * machines + len(self.frameworks)]).tolist()
+        by_machine = values[shared : shared + 2 * machines]
+        overheads = values[shared + 2 * machines :]
+        ageings = vector[-len(self.frameworks) :].tolist() if self.frameworks else []
+        named = {prior.name: value for prior, value in zip(SHARED, values, strict=False)}
+        return StackFactors(
+            name=name,
+            source=source,
+            acceptance=acceptance,
+            machines={
+                machine: MachineFactors(
+                    memory=by_machine[2 * place], compute=by_machine[2 * place + 1]
+                )
+                for place, machine in enumerate(self.machines)
+            },
+            frameworks={
+                framework: FrameworkFactors(overhead=overhead, ageing=ageing)
+                for framework, overhead, ageing in zip(
+                    self.frameworks, overheads, ageings, strict=True
+                )
+            },
+            **named,
+        )
+
+
+def fit_factors(
+    loads: Sequence[Load], observed: Observed, *, name: str, source: str
+) -> StackFactors:
+    """Fits plain rows, then the acceptance to rows with speculation where there are any.
+
+    A machine or framework without a plain row gets no factors of its own. Raises ConfigError
+    without any plain row.
+    """
+    drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])
+    if drafts.all():
+        raise ConfigError(
+            field="data",
+            value=f"{len(loads)} rows for {name}",
+            expected="some without speculation, which a fit begins with",
+        )
+    plain = [load for load, speculative in zip(loads, drafts, strict=True) if not speculative]
+    stacks = [load.deployment.stack for load in plain]
+    order = FactorVector(
+        sorted({stack.machine for stack in stacks}), sorted({stack.framework for stack in stacks})
+    )
+    vector = _fitted(order, RowPredictor(plain), observed.taken(~drafts))
+    acceptance = ACCEPTANCE_USUAL
+    if drafts.any():
+        rest = [load for load, speculative in zip(loads, drafts, strict=True) if speculative]
+        acceptance = _fitted_acceptance(order, vector, RowPredictor(rest), observed.taken(drafts))
+    return order.factors(vector, acceptance=acceptance, name=name, source=source)
+
+
+def _fitted(order: FactorVector, predictor: RowPredictor, observed: Observed) -> Float64s:
+    # Imported here: it takes longer than everything that a prediction needs.
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+    def residuals(vector: Float64s) -> Float64s:
+        factors = order.factors(vector, acceptance=ACCEPTANCE_USUAL, name="fit", source="a fit")
+        data = _log_errors(predictor.predict(factors), observed)
+        softened = np.sign(data) * np.sqrt(2 * (np.sqrt(1 + data * data) - 1))
+        return np.concatenate([softened, (vector - order.start) / order.spread])
+
+    found = least_squares(
+        residuals,
+        order.start,
+        bounds=(order.least, order.most),
+        diff_step=1e-4,
+        max_nfev=EVALUATIONS_MAX,
+    )
+    vector: Float64s = found.x
+    return vector
+
+
+def _log_errors(predicted: Predictions, observed: Observed) -> Float64s:
+    """In units of each metric's scale; nothing where nothing was measured: [3 x rows]."""
+    errors = (
+        np.log(predicted.tpot_s / observed.tpot_s) / TPOT_SCALE,
+        np.log(predicted.ttft_s / observed.ttft_s) / TTFT_SCALE,
+        np.log(predicted.tokens_per_s_per_chip / observed.tokens_per_s_per_chip) / RATE_SCALE,
+    )
+    return np.nan_to_num(np.concatenate(errors), nan=0.0)
+
+
+def _fitted_acceptance(
+    order: FactorVector, vector: Float64s, predictor: RowPredictor, observed: Observed
+) -> float:
+    """The one of ACCEPTANCES with the smallest mean error of TPOT."""
+
+    def miss(acceptance: float) -> float:
+        factors = order.factors(vector, acceptance=acceptance, name="fit", source="a fit")
+        return float(
+            np.nanmean(np.abs(np.log(predictor.predict(factors).tpot_s / observed.tpot_s)))
+        )
+
+    return float(min(ACCEPTANCES.tolist(), key=miss))

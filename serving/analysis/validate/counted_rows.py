@@ -1,0 +1,201 @@
+"""Deployments counted once: every step that a closed loop may ask for, timed under any calibration.
+
+Of each row: decode steps over a grid of batch sizes, prefill passes of one prompt and of as many as
+a pass takes, and, where prompts ride in decode steps, what such a step takes longer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import (
+    BusiestExperts,
+    Calibration,
+    CalibrationValues,
+    StepBatch,
+    StepColumns,
+    StepCostModel,
+    StepTerms,
+)
+from emulator.units import NS_PER_S
+from serving.analysis.validate.row_deployment import Deployment, Pool, Stack
+
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+PASS_TOKENS_MAX = 16_384
+"""Prompt tokens of one prefill pass: chunked-prefill and max-num-tokens of the launch scripts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A deployment and the users of its closed loop."""
+
+    deployment: Deployment
+    users: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTimes:
+    """Seconds of each row's steps, a decode worker's by its batch; see `CountedRows`."""
+
+    decode_s: Float64s  # [rows, grid]
+    solo_s: Float64s  # [rows], a pass with one prompt
+    full_s: Float64s  # [rows], a full pass, for each of its prompts
+    solo_steal_s: Float64s  # [rows], what one prompt keeps decodes waiting for
+    full_steal_s: Float64s  # [rows], the same in full steps, for each of their prompts
+
+
+class CountedRows:
+    """The counted steps of `loads`; `batches` [rows, grid] are the decode batches of a worker."""
+
+    def __init__(self, loads: Sequence[Load]) -> None:
+        self.loads = tuple(loads)
+        counter = _Counter()
+        self._terms: list[StepTerms] = []
+        self._row_of_step: list[int] = []
+        grids = [_grid(load) for load in loads]
+        width = max(len(grid) for grid in grids)
+        # Shorter grids repeat their last batch, which is never looked up beyond.
+        self.batches: Float64s = np.array(
+            [[*grid, *([grid[-1]] * (width - len(grid)))] for grid in grids], dtype=np.float64
+        )
+        self._decode: Int64s = np.zeros((len(loads), width), dtype=np.int64)
+        self._solo: Int64s = np.zeros(len(loads), dtype=np.int64)
+        self._full: Int64s = np.zeros_like(self._solo)
+        self._alone: Int64s = np.zeros_like(self._solo)
+        self._mixed: Int64s = np.zeros((2, len(loads)), dtype=np.int64)
+        self.prompts_of_pass = np.array([_prompts(load.deployment) for load in loads], dtype=float)
+        self.rides = np.array([load.deployment.rides for load in loads])
+        for row, (load, grid) in enumerate(zip(loads, grids, strict=True)):
+            self._count(counter, row, load, grid)
+        self._columns = StepColumns(self._terms)
+        stacks = [load.deployment.stack for load in loads]
+        self.stacks: tuple[Stack, ...] = tuple(dict.fromkeys(stacks))
+        place = {stack: index for index, stack in enumerate(self.stacks)}
+        self.stack_of_row = np.array([place[stack] for stack in stacks], dtype=np.int64)
+        self._stack_of_step = self.stack_of_row[np.array(self._row_of_step, dtype=np.int64)]
+
+    def _count(self, counter: "_Counter", row: int, load: Load, grid: list[int]) -> None:
+        deployment = load.deployment
+        steps = [counter.decode(deployment, batch) for batch in grid]
+        places = [self._add(row, terms) for terms in steps]
+        self._decode[row] = places + [places[-1]] * (len(self._decode[row]) - len(places))
+        many = _prompts(deployment)
+        self._solo[row] = self._add(row, counter.prefill(deployment, 1))
+        self._full[row] = self._add(row, counter.prefill(deployment, many))
+        if deployment.rides:
+            batch = grid[-1]
+            self._alone[row] = self._add(row, counter.mixed(deployment, batch, 0))
+            for place, prompts in enumerate((1, many)):
+                mixed = counter.mixed(deployment, batch, prompts)
+                self._mixed[place, row] = self._add(row, mixed)
+
+    def _add(self, row: int, terms: StepTerms) -> int:
+        self._terms.append(terms)
+        self._row_of_step.append(row)
+        return len(self._terms) - 1
+
+    def times(self, calibrations: Sequence[Calibration]) -> StepTimes:
+        """Every step under the calibration of its row's stack: one for each of `stacks`."""
+        values = CalibrationValues.by_column(calibrations).taken(self._stack_of_step)
+        seconds = self._columns.durations_ns(values) / NS_PER_S
+        solo_s, full_s = seconds[self._solo], seconds[self._full] / self.prompts_of_pass
+        added = seconds[self._mixed] - seconds[self._alone]
+        return StepTimes(
+            decode_s=seconds[self._decode],
+            solo_s=solo_s,
+            full_s=full_s,
+            solo_steal_s=np.where(self.rides, added[0], solo_s),
+            full_steal_s=np.where(self.rides, added[1] / self.prompts_of_pass, full_s),
+        )
+
+
+def _grid(load: Load) -> list[int]:
+    """Half octaves of sequences of each rank, up to what users or cache allow; below one a rank,
+    the ranks that have one.
+    """
+    deployment = load.deployment
+    ranks = deployment.decode.partition.ranks
+    workers = deployment.decode.workers if deployment.disaggregated else 1
+    most = max(1, min(-(-load.users // workers), int(deployment.slots)))
+    batches = [2**power for power in range(most.bit_length()) if 2**power < min(ranks, most)]
+    octaves = range((most // ranks).bit_length())
+    each = sorted({1, 2, *(2**power for power in octaves), *(3 * 2**power for power in octaves)})
+    batches += [ranks * count for count in each if ranks * count < most]
+    batches.append(ranks * -(-most // ranks) if most > ranks else most)
+    return sorted(set(batches))
+
+
+def _prompts(deployment: Deployment) -> int:
+    """Prompts of a full pass: what its tokens allow, and at least one for every attention rank."""
+    ranks = deployment.prefill.partition.ranks
+    return max(ranks, int(PASS_TOKENS_MAX // deployment.prompt_tokens) // ranks * ranks)
+
+
+class _Counter:
+    """Counts each different step once."""
+
+    def __init__(self) -> None:
+        self._costs: dict[object, tuple[StepCostModel, BusiestExperts]] = {}
+        self._known: dict[object, StepTerms] = {}
+
+    def decode(self, deployment: Deployment, batch: int) -> StepTerms:
+        context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
+        shape = (("decode", batch, context),)
+        return self._terms(deployment, deployment.decode, deployment.draft_tokens, shape)
+
+    def prefill(self, deployment: Deployment, prompts: int) -> StepTerms:
+        shape = (("prefill", prompts, max(1, int(deployment.prompt_tokens))),)
+        return self._terms(deployment, deployment.prefill, 0, shape)
+
+    def mixed(self, deployment: Deployment, batch: int, prompts: int) -> StepTerms:
+        """Inside a captured graph, as decodes are, and so without a pass of prompts alone."""
+        context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
+        shape: tuple[tuple[str, int, int], ...] = (("decode", batch, context),)
+        if prompts:
+            shape = (*shape, ("riding", prompts, max(1, int(deployment.prompt_tokens))))
+        return self._terms(deployment, deployment.decode, 0, shape)
+
+    def _terms(
+        self,
+        deployment: Deployment,
+        pool: Pool,
+        drafts: int,
+        shape: tuple[tuple[str, int, int], ...],
+    ) -> StepTerms:
+        model = deployment.model
+        where = (pool.system.name, pool.partition, model, drafts)
+        if where not in self._costs:
+            costs = StepCostModel(pool.system, model, pool.partition, draft_tokens=drafts)
+            self._costs[where] = (costs, BusiestExperts(costs))
+        if (where, shape) not in self._known:
+            costs, busiest = self._costs[where]
+            batch = _batch(pool.partition.ranks, shape)
+            terms = costs.terms(batch, busiest.loads(batch))
+            assert terms is not None
+            if any(kind == "riding" for kind, _, _ in shape):
+                terms = replace(terms, prefills=np.zeros_like(terms.prefills))
+            self._known[where, shape] = terms
+        return self._known[where, shape]
+
+
+def _batch(ranks: int, shape: tuple[tuple[str, int, int], ...]) -> StepBatch:
+    """Requests of each kind in turns over the ranks: "decode" with so much context, others with so
+    many new tokens; each needs one row of logits.
+    """
+    rank, new, context = [], [], []
+    for kind, count, tokens in shape:
+        rank.append(np.arange(count, dtype=np.int64) % ranks)
+        new.append(np.full(count, 1 if kind == "decode" else tokens, dtype=np.int64))
+        context.append(np.full(count, tokens if kind == "decode" else 0, dtype=np.int64))
+    of_rank = np.concatenate(rank)
+    return StepBatch(
+        ranks=ranks,
+        rank=of_rank,
+        new_tokens=np.concatenate(new),
+        context_tokens=np.concatenate(context),
+        logit_rows=np.bincount(of_rank, minlength=ranks),
+    )

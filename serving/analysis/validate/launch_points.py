@@ -1,0 +1,70 @@
+"""InferenceMAX's launch numbers: tokens/s/MW of gpt-oss-120b at a given speed for each user.
+
+Predicted by the best of the partitions and batches that give each user that speed, with the fitted
+factors, on the project's all-in power.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from emulator.model import Figure, model_by_name, shipped_fits, system_by_name
+from serving.analysis.steady_state.partitions import candidate_partitions
+from serving.analysis.steady_state.replica import Replica
+from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+
+_MODEL: Final = "gpt-oss-120b"
+_SHAPE: Final = RequestShape(prompt_tokens=1_024, output_tokens=8_192)
+_MONTHS: Final = 7.0  # from October 2025
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPoint:
+    """A machine and the speed that each of its users has, tokens/s."""
+
+    key: str
+    name: str
+    system: str
+    framework: str | None
+    tokens_per_s_per_user: float
+    conditions: str
+
+
+def _point(key: str, system: str, framework: str | None) -> LaunchPoint:
+    by = framework or "vllm, read with the default of frameworks that were never fitted"
+    return LaunchPoint(
+        key=key,
+        name=f"InferenceMAX, gpt-oss-120b on {system}",
+        system=system,
+        framework=framework,
+        tokens_per_s_per_user=90.0,
+        conditions=f"90 tokens/s/user, 1,024 + 8,192, all-in power; {by}",
+    )
+
+
+TOKENS_PER_MW_POINTS: Final = (
+    _point("imax-oss-h100", "dgx-h100", None),
+    _point("imax-oss-b200", "dgx-b200", "trt"),
+)
+
+
+def tokens_per_mw(point: LaunchPoint) -> float:
+    """Output tokens/s per all-in MW of the best partition and batch; 0 where none is fast enough.
+
+    Batches are the powers of two; rates between two of them are not looked for.
+    """
+    system, model = system_by_name(point.system), model_by_name(_MODEL)
+    calibration = shipped_fits().everything.calibration(
+        system.chip.name, point.framework, months=_MONTHS, fp4=True
+    )
+    rides = Figure(value=0.0, unit="ns", source="assumed: prompts ride in captured steps")
+    assumptions = StepAssumptions(calibration=replace(calibration, prefill_step_ns=rides))
+    best = 0.0
+    for candidate in candidate_partitions(system, model, least_kv_tokens=_SHAPE.tokens):
+        replica = Replica(system, model, candidate, shape=_SHAPE, assumptions=assumptions)
+        for batch in replica.batches():
+            found = replica.operating_point(batch)
+            if 1e9 / found.tpot_ns < point.tokens_per_s_per_user:
+                break
+            best = max(best, found.output_tokens_per_s / found.all_in_watts * 1e6)
+    return best

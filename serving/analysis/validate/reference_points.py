@@ -1,0 +1,168 @@
+"""Published results of other kinds than whole serving runs, with predictions beside them.
+
+Node rates of large expert-parallel deployments, DeepEP's all-to-all, tokens/s/MW of InferenceMAX's
+launch, Trainium steps of AWS's documents, and speeds of training runs. No fit has seen them, or
+their machines and models. Two constants are read off points of their own kind: what an exchange
+costs beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess off SGLang's own pair
+with and without EPLB. GPU points of serving come from files beside the measurements, where there
+are any; Trainium's and the training runs are few enough to stand in code.
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from emulator.model import training_checks
+from serving.analysis.validate.expert_parallel_rates import NODE_POINTS, deepep_us, node_rates
+from serving.analysis.validate.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
+from serving.analysis.validate.trainium_points import TRAINIUM_POINTS, trainium_ns
+
+POINTS_FILE: Final = "reference_points.csv"
+DEEPEP_FILE: Final = "deepep_low_latency.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """One published number and what is predicted for it, in `unit`."""
+
+    name: str
+    unit: str
+    measured: float
+    predicted: float
+    conditions: str
+    source: str
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1."""
+        return self.predicted / self.measured - 1
+
+
+def references(folder: Path) -> list[Reference]:
+    """Every point whose measurement is known: from the files in `folder`, and from code."""
+    return [
+        *_deepep(folder / DEEPEP_FILE),
+        *_published(folder / POINTS_FILE),
+        *_trainium(),
+        *_trainings(),
+    ]
+
+
+def reference_data(folder: Path) -> list[dict[str, Any]]:
+    """The same as plain data."""
+    return [
+        {
+            "name": each.name,
+            "unit": each.unit,
+            "measured": each.measured,
+            "predicted": each.predicted,
+            "error": each.error,
+            "conditions": each.conditions,
+            "source": each.source,
+        }
+        for each in references(folder)
+    ]
+
+
+def reference_table(found: list[dict[str, Any]]) -> list[list[str]]:
+    """Rows of text: what, unit, measured, predicted, error, conditions."""
+    table = [["published", "unit", "measured", "predicted", "error", "conditions"]]
+    for each in found:
+        numbers = [
+            f"{each[name]:,.4g}" if each[name] < 1e4 else f"{each[name]:,.0f}"
+            for name in ("measured", "predicted")
+        ]
+        error = f"{100 * each['error']:+.1f}%"
+        table.append([each["name"], each["unit"], *numbers, error, each["conditions"]])
+    return table
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        return list(csv.DictReader(lines))
+
+
+def _deepep(path: Path) -> list[Reference]:
+    rows = _rows(path)
+    if not rows:
+        return []
+    found = []
+    for row in rows:
+        for what in ("dispatch", "combine"):
+            found.append(
+                Reference(
+                    name=f"DeepEP low latency, EP{row['ep']} {what}",
+                    unit="us",
+                    measured=float(row[f"{what}_us"]),
+                    predicted=deepep_us(int(row["ep"]), what),
+                    conditions="128 tokens a rank, top 8 of 7,168; links, and one constant of all",
+                    source="github.com/deepseek-ai/DeepEP, README",
+                )
+            )
+    return found
+
+
+def _published(path: Path) -> list[Reference]:
+    """Points of the file that are known here by their id."""
+    rows = {row["id"]: row for row in _rows(path)}
+    found = []
+    rates = node_rates() if any(point.key in rows for point in NODE_POINTS) else {}
+    for point in NODE_POINTS:
+        if point.key in rows:
+            row = rows[point.key]
+            per_node = row["unit"] == "tok/s/node" or row["metric"].endswith("/node")
+            found.append(
+                Reference(
+                    name=point.name,
+                    unit="tokens/s per GPU",
+                    measured=float(row["value"]) / (8 if per_node else 1),
+                    predicted=rates[point.key],
+                    conditions=point.conditions,
+                    source=row["source"],
+                )
+            )
+    for launch in TOKENS_PER_MW_POINTS:
+        if launch.key in rows:
+            found.append(
+                Reference(
+                    name=launch.name,
+                    unit="tokens/s per MW",
+                    measured=float(rows[launch.key]["value"]),
+                    predicted=tokens_per_mw(launch),
+                    conditions=launch.conditions,
+                    source=rows[launch.key]["source"],
+                )
+            )
+    return found
+
+
+def _trainium() -> list[Reference]:
+    return [
+        Reference(
+            name=point.name,
+            unit="ms",
+            measured=point.measured_ms,
+            predicted=trainium_ns(point) / 1e6,
+            conditions=point.conditions,
+            source=point.source,
+        )
+        for point in TRAINIUM_POINTS
+    ]
+
+
+def _trainings() -> list[Reference]:
+    """Training runs, under the fit to serving."""
+    return [
+        Reference(
+            name=check.published.name,
+            unit=check.published.measured.unit,
+            measured=check.published.measured.value,
+            predicted=check.predicted,
+            conditions=check.published.conditions,
+            source=f"{check.published.measured.source}; left out: {check.published.differs}",
+        )
+        for check in training_checks()
+    ]

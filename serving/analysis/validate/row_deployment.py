@@ -1,0 +1,221 @@
+"""From a measured configuration to what the cost model can time: machines, partitions, formats.
+
+Only the configuration is read. What it leaves open is filled in by public launch scripts and stated
+rules, each named where it is used.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from emulator.model import (
+    SYSTEMS,
+    ConfigError,
+    HbmTerms,
+    ModelSpec,
+    Partition,
+    SystemSpec,
+    check_partition,
+    kv_room_tokens,
+    model_by_name,
+)
+from serving.analysis.steady_state.precision import model_at
+from serving.analysis.validate.measured_row import Configuration, PoolColumns
+
+MODEL: Final = "deepseek-r1"
+MEAN_LENGTH_SHARE: Final = 0.9
+"""Lengths are drawn evenly from 80 % to 100 % of the nominal ones (the benchmark's client)."""
+KV_BLOCK_TOKENS: Final = 64  # FlashMLA's page; TensorRT-LLM's default is 32
+TRT_CACHE_SHARE: Final = 0.8  # of what weights leave: free_gpu_memory_fraction in InferenceX's
+STATIC_SHARE: Final = 0.85  # of HBM with weights: SGLang's mem-fraction-static there
+LEAST_CACHE_SHARE: Final = 0.05
+"""Assumed: of HBM. A configuration that was run had room for some cache, whatever is counted."""
+HELD_OUTPUT_SHARE: Final = 0.7
+"""Assumed: a sequence's blocks hold its prompt and on average this part of its output, between the
+half of steady decoding and the whole that some engines reserve."""
+SMALL_WORKER_GPUS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """`workers` engines of `partition`, on as many units of a system as one of them needs."""
+
+    workers: int
+    system: SystemSpec
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What sets the efficiencies of a deployment beside its work."""
+
+    machine: str
+    framework: str
+    months: float  # from the software's date to the fit's reference date
+    fp4: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A configuration as the cost model takes it.
+
+    `rides` says that prompts' chunks ride in decode steps (TensorRT-LLM without attention DP).
+    `slots` are the sequences whose cache a decode worker has room for.
+    """
+
+    model: ModelSpec
+    prefill: Pool
+    decode: Pool
+    disaggregated: bool
+    rides: bool
+    draft_tokens: int
+    prompt_tokens: float
+    output_tokens: float
+    chips: int
+    slots: float
+    stack: Stack
+
+
+def hardware_names() -> dict[str, SystemSpec]:
+    """The catalog's systems by the names of their chips, as measurements name hardware."""
+    names: dict[str, SystemSpec] = {}
+    for system in SYSTEMS.values():
+        names.setdefault(system.chip.name, system)
+    return names
+
+
+def deployment_of(configuration: Configuration, *, months: float) -> Deployment:
+    """What was deployed; raises ConfigError for what the catalog or the columns do not tell."""
+    known = hardware_names()
+    if configuration.hardware not in known:
+        raise ConfigError(
+            field="hardware", value=configuration.hardware, expected=f"one of {', '.join(known)}"
+        )
+    system = known[configuration.hardware]
+    model = _model(configuration, system)
+    prefill, decode = _pools(configuration, system)
+    for pool in (prefill, decode):
+        check_partition(pool.partition, pool.system, {model.name: (model.heads, model.heads)})
+    chips = prefill.workers * prefill.partition.chips + decode.workers * decode.partition.chips
+    trt = "trt" in configuration.framework
+    attention_dp = configuration.decode.dp_attention
+    prompt, output = configuration.prompt_tokens, configuration.output_tokens
+    maker = system.chip.maker
+    return Deployment(
+        model=model,
+        prefill=prefill,
+        decode=decode,
+        disaggregated=configuration.disaggregated,
+        rides=configuration.framework.startswith("trt") and not attention_dp,
+        draft_tokens=_draft_tokens(configuration, trt=trt, attention_dp=_is_dp(decode)),
+        prompt_tokens=MEAN_LENGTH_SHARE * prompt,
+        output_tokens=MEAN_LENGTH_SHARE * output,
+        chips=chips if configuration.disaggregated else decode.partition.chips,
+        slots=_slots(model, decode, trt=trt, prompt=prompt, output=output),
+        stack=Stack(
+            machine=configuration.hardware,
+            framework=configuration.framework + ("-rocm" if maker == "AMD" else ""),
+            months=months,
+            fp4=configuration.precision == "fp4",
+        ),
+    )
+
+
+def _is_dp(pool: Pool) -> bool:
+    return pool.partition.ranks > 1
+
+
+def _draft_tokens(configuration: Configuration, *, trt: bool, attention_dp: bool) -> int:
+    """Guesses a step, by InferenceX's public launch scripts: 1 with attention DP; else 3 with
+    TensorRT-LLM, 2 with SGLang.
+    """
+    if not configuration.speculative:
+        return 0
+    if attention_dp:
+        return 1
+    return 3 if trt else 2
+
+
+def _model(configuration: Configuration, system: SystemSpec) -> ModelSpec:
+    """The catalog's model in the row's precision; KV in FP8, but for SGLang on Hopper (BF16)."""
+    model = model_by_name(MODEL)
+    nvidia = system.chip.maker == "NVIDIA"
+    names = {"fp8": "fp8", "bf16": "bf16", "fp4": "nvfp4" if nvidia else "mxfp4"}
+    if configuration.precision not in names:
+        raise ConfigError(
+            field="precision", value=configuration.precision, expected=f"one of {', '.join(names)}"
+        )
+    stored = model_at(names[configuration.precision], model, system.chip)
+    hopper = system.chip.name in ("h100", "h200", "h800")
+    wide_cache = hopper and "trt" not in configuration.framework
+    return replace(stored, kv_bytes_per_element=2 if wide_cache else 1)
+
+
+def _pools(configuration: Configuration, system: SystemSpec) -> tuple[Pool, Pool]:
+    if not configuration.disaggregated:
+        columns = configuration.decode
+        pool = _pool(system, columns, gpus=max(columns.tp, columns.ep), workers=1)
+        return pool, pool
+    pools = []
+    for name, columns in (("prefill", configuration.prefill), ("decode", configuration.decode)):
+        if columns.workers and columns.gpus % columns.workers:
+            raise ConfigError(
+                field=f"{name}_num_workers",
+                value=columns.workers,
+                expected=f"a divisor of the {columns.gpus} GPUs",
+            )
+        if not columns.workers or not columns.gpus:
+            raise ConfigError(
+                field=f"{name}_num_workers",
+                value=columns.workers,
+                expected="the split between prefill and decode workers, which this row leaves out",
+            )
+        gpus = columns.gpus // columns.workers
+        if columns.tp not in (1, gpus):
+            raise ConfigError(
+                field=f"{name}_tp", value=columns.tp, expected=f"the {gpus} GPUs of a worker, or 1"
+            )
+        pools.append(_pool(system, columns, gpus=gpus, workers=columns.workers))
+    return pools[0], pools[1]
+
+
+def _pool(system: SystemSpec, columns: PoolColumns, *, gpus: int, workers: int) -> Pool:
+    """A worker's GPUs as a partition.
+
+    Rows of 2025 record tp 1 and ep 1 whatever ran. The public recipes (NVIDIA/srt-slurm, gb200-fp8)
+    run workers of up to 4 GPUs as plain TP, wider ones as attention DP with expert parallelism.
+    """
+    attention_dp, ep = columns.dp_attention, columns.ep
+    if columns.tp == columns.ep == 1 and gpus > 1:
+        attention_dp = gpus > SMALL_WORKER_GPUS
+        ep = gpus if attention_dp else 1
+    ep = min(ep, gpus)
+    unit = system.chips.count
+    partition = Partition(
+        chips=gpus,
+        tp=1 if attention_dp else gpus,
+        ep=ep,
+        expert_tp=gpus // ep,
+        lnc=system.chip.default_lnc.count,
+    )
+    return Pool(workers=workers, system=system.cluster(-(-gpus // unit)), partition=partition)
+
+
+def _slots(model: ModelSpec, pool: Pool, *, trt: bool, prompt: int, output: int) -> float:
+    """Sequences of a worker by whole blocks, as engines count them.
+
+    An expert that several chips divide lies on each in part: as many chips of whole experts hold
+    the same.
+    """
+    whole = replace(
+        pool.partition, ep=pool.partition.expert_group, expert_tp=1, first_chip=0, spares=0
+    )
+    terms = HbmTerms(
+        activation_bytes=0, collective_bytes=0, utilization=1.0 if trt else STATIC_SHARE
+    )
+    room = kv_room_tokens(model, pool.system, whole, terms=terms)
+    room = int(room * TRT_CACHE_SHARE) if trt else room
+    least = LEAST_CACHE_SHARE * pool.system.chip.hbm_bytes / model.kv_bytes_per_token
+    blocks = max(room, int(least)) // KV_BLOCK_TOKENS
+    held = MEAN_LENGTH_SHARE * (prompt + HELD_OUTPUT_SHARE * output)
+    blocks_each = held / KV_BLOCK_TOKENS + 0.5  # the last block is half full on average
+    return pool.partition.ranks * blocks / blocks_each

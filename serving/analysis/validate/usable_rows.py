@@ -1,0 +1,52 @@
+"""Which rows of a file can be predicted, and why the others cannot."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from emulator.model import ConfigError
+from serving.analysis.validate.counted_rows import Load
+from serving.analysis.validate.measured_row import MeasuredRow, UnreadRow
+from serving.analysis.validate.row_deployment import deployment_of
+from serving.analysis.validate.row_prediction import months_before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsableRow:
+    """A row, and what was deployed and loaded in it."""
+
+    measured: MeasuredRow
+    load: Load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludedRow:
+    """A row that is not predicted."""
+
+    line: int
+    hardware: str
+    reason: str
+
+
+def usable_rows(
+    rows: Iterable[MeasuredRow | UnreadRow],
+) -> tuple[tuple[UsableRow, ...], tuple[ExcludedRow, ...]]:
+    """Both kinds, each in the file's order; the reasons come from configurations, or are the file's
+    own mark.
+    """
+    usable, excluded = [], []
+    for row in rows:
+        if isinstance(row, UnreadRow):
+            excluded.append(ExcludedRow(line=row.line, hardware=row.hardware, reason=row.reason))
+            continue
+        hardware = row.configuration.hardware
+        try:
+            if not row.usable:
+                raise ConfigError(field="usable", value=0, expected="1: the file marks this row")
+            configuration = row.configuration
+            months = months_before(configuration.day)
+            deployment = deployment_of(configuration, months=months)
+        except ConfigError as error:
+            excluded.append(ExcludedRow(line=row.line, hardware=hardware, reason=str(error)))
+            continue
+        usable.append(UsableRow(measured=row, load=Load(deployment=deployment, users=row.users)))
+    return tuple(usable), tuple(excluded)

@@ -1,0 +1,88 @@
+"""Looks at a server's engine, one after another, for commands that go on when it is gone."""
+
+from __future__ import annotations
+
+import argparse
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+from serving.commands.control_connection import connect
+from serving.server.control.control_address import ControlAddress
+
+if TYPE_CHECKING:
+    from serving.server.control.control_client import ControlClient
+    from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+    from serving.telemetry.neuron_tools.server_processes import ServerProcesses
+    from serving.wire.system_description import SystemDescription
+
+
+class EngineLooks:
+    """One server, by the arguments of `control_connection`; a context manager that closes it.
+
+    After a look that failed the next one connects anew, with the key that is found then: the server
+    may have started again.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._client: ControlClient | None = None
+        self._description: SystemDescription | None = None
+        self._processes: ServerProcesses | None = None
+
+    @property
+    def address(self) -> ControlAddress:
+        """Where the server is; raises ConfigError."""
+        return ControlAddress.parse(self._args.address)
+
+    def look(self) -> EngineLook:
+        """The engine now; raises ServerUnreachable, or RefusedByServer and ConfigError for good."""
+        from serving.server.control.control_client import ServerUnreachable
+        from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+
+        try:
+            if self._client is None:
+                self._client = connect(self._args)
+            if self._description is None:
+                self._description = self._client.description()
+            return EngineLook(report=self._client.hardware(), description=self._description)
+        except ServerUnreachable:
+            self.close()
+            raise
+
+    def look_or_words(self) -> tuple[EngineLook | None, str]:
+        """The engine now, or None and why the server cannot be reached."""
+        from serving.server.control.control_client import ServerUnreachable
+
+        try:
+            return self.look(), ""
+        except ServerUnreachable as error:
+            return None, str(error)
+
+    def processes(self) -> ServerProcesses | None:
+        """The server's on this machine; None where they are not to be seen."""
+        from serving.telemetry.neuron_tools.server_processes import server_processes
+
+        known = self._processes
+        if known is None or not psutil.pid_exists(known.root.pid):
+            address = self.address
+            self._processes = server_processes(address.host, address.port)
+        return self._processes
+
+    def close(self) -> None:
+        """End the connection; a look opens another."""
+        if self._client is not None:
+            self._client.close()
+        self._client = self._description = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,322 @@
+"""The flags of `ultraserve serve` for its doors: keys, TLS, limits, ports. And what they mean.
+
+Where vLLM has a flag for the same its spelling is read too. Keys never go on to vLLM: it would log
+them, and would guard a part of its endpoints alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+import stat
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.model import MODELS
+from serving.access.control_key import ENVIRONMENT as CONTROL_KEY_VARIABLE
+from serving.access.control_key import read_control_key
+from serving.access.key_file import is_open_to_readers
+from serving.access.key_ring import KeyRing
+from serving.access.loopback import is_loopback
+from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
+from serving.access.tls_files import TlsFiles
+from serving.access.unsafe_environment import refuse_unsafe_environment
+from serving.commands.disallowed_flags import refuse_past_the_doors
+from serving.policy.admission.admission_limits import DoorLimits
+from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
+from serving.server.gateway.gateway_settings import FrontDoorSettings
+
+API_KEY_FLAG: Final = "--api-key"
+API_KEY_VARIABLE: Final = "VLLM_API_KEY"
+
+KEY_VARIABLES: Final = (API_KEY_VARIABLE, CONTROL_KEY_VARIABLE)
+"""Variables with keys. The control service's is for commands; a server that has inherited it hands
+it on to nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontDoor:
+    """What the flags mean: the settings, and lines that a user should read."""
+
+    settings: FrontDoorSettings
+    warnings: tuple[str, ...]
+
+    def vllm_arguments(self) -> list[str]:
+        """Arguments for vLLM's own part: its HTTP server's TLS, and that priorities count."""
+        arguments = ["--scheduling-policy", "priority"]
+        tls = self.settings.tls
+        if tls is None:
+            return arguments
+        arguments += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
+        if tls.client_ca is not None:
+            arguments += ["--ssl-ca-certs", str(tls.client_ca)]
+            arguments += ["--ssl-cert-reqs", f"{ssl.CERT_REQUIRED:d}"]
+        return arguments
+
+
+def add_front_door_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    group = parser.add_argument_group("front door", "who may enter, over what, and how much")
+    group.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
+    group.add_argument(
+        "--port", type=int, default=8_000, help="of the OpenAI server (default: %(default)s)"
+    )
+    group.add_argument(
+        "--grpc-port",
+        type=int,
+        metavar="PORT",
+        help="of vllm.grpc.engine.VllmEngine (default: no such service)",
+    )
+    _add_keys(group)
+    _add_tls(group)
+    _add_limits(group)
+    group.add_argument(
+        "--control-host",
+        metavar="HOST",
+        default="127.0.0.1",
+        help="address of the control service; beyond loopback it needs --tls-cert (default: "
+        "%(default)s)",
+    )
+    group.add_argument(
+        "--control-port",
+        metavar="PORT",
+        type=int,
+        default=CONTROL_PORT,
+        help="of the control service, for `ultraserve state` and `ultraserve fault` "
+        "(default: %(default)s; 0: no such service)",
+    )
+    group.add_argument(
+        "--control-key-file",
+        type=Path,
+        metavar="FILE",
+        help="the key of the control service, in one line (default: one is drawn at each start; "
+        "commands of the same user find it)",
+    )
+
+
+def _add_keys(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--api-keys",
+        type=Path,
+        metavar="FILE",
+        help="keys of clients, with limits: see `ultraserve key` (default: nobody needs a key)",
+    )
+    group.add_argument(
+        API_KEY_FLAG,
+        nargs="+",
+        action="extend",
+        metavar="KEY",
+        help="keys without limits, as vLLM has them; other users can see them while the server "
+        f"starts, and never in {API_KEY_VARIABLE}",
+    )
+    group.add_argument(
+        "--insecure-no-key",
+        action="store_true",
+        help="listen beyond this machine although nobody needs a key",
+    )
+
+
+def _add_tls(group: argparse._ArgumentGroup) -> None:
+    for flag, vllm_flag, what in (
+        ("--tls-cert", "--ssl-certfile", "certificate of HTTP, gRPC and the control service"),
+        ("--tls-key", "--ssl-keyfile", "its private key"),
+        ("--tls-client-ca", "--ssl-ca-certs", "clients must show a certificate of this authority"),
+    ):
+        group.add_argument(flag, vllm_flag, type=Path, metavar="PEM", help=what)
+    group.add_argument("--ssl-cert-reqs", type=int, help=argparse.SUPPRESS)
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    limits, settings = DoorLimits(), FrontDoorSettings()
+    for flag, value, text in (
+        ("--queue-requests", limits.queue_requests, "requests that wait for their first token"),
+        ("--queue-tokens", limits.queue_tokens, "tokens of their prompts"),
+        ("--batch-queue-requests", limits.batch_queue_requests, "batch requests that wait"),
+        ("--batch-queue-tokens", limits.batch_queue_tokens, "tokens of their prompts"),
+        ("--max-body-bytes", settings.body_bytes_max, "bytes of a request"),
+    ):
+        group.add_argument(
+            flag, type=int, default=value, metavar="N", help=f"{text}, at most (default: {value:,})"
+        )
+    for flag, seconds, text in (
+        ("--batch-wait", limits.batch_wait_s, "emulated seconds that a batch request waits"),
+        ("--request-timeout", settings.request_wall_s_max, "wall seconds of a request"),
+        (
+            "--drain-timeout",
+            settings.drain_wall_s_max,
+            "wall seconds that requests have to end when the server is told to",
+        ),
+    ):
+        group.add_argument(
+            flag,
+            type=float,
+            default=seconds,
+            metavar="S",
+            help=f"{text}, at most (default: {seconds:g})",
+        )
+    group.add_argument(
+        "--ttft-target",
+        type=float,
+        metavar="S",
+        help="emulated seconds to the first token; interactive requests that would wait longer are "
+        "refused at once (default: no target, and the queues alone bound the wait)",
+    )
+    group.add_argument(
+        "--reserve",
+        type=float,
+        default=limits.reserve,
+        metavar="SHARE",
+        help="of seats and KV cache that batch requests leave to interactive ones "
+        "(default: %(default)g)",
+    )
+
+
+def front_door(args: argparse.Namespace, environment: MutableMapping[str, str]) -> FrontDoor:
+    """What the flags in `args` and the environment mean; no door is open yet.
+
+    Takes the keys out of both: afterwards neither `args.api_key` nor the environment has one, and
+    no process that is started gets to see it.
+
+    Raises:
+        ConfigError: what contradicts itself, cannot be read, or would be open to strangers.
+        UnsupportedFlag: what would go past the doors: vLLM's own gRPC server, keys or TLS files in
+            its --config file, and the like.
+    """
+    secrets = _take_keys(args, environment)
+    refuse_unsafe_environment(environment)
+    refuse_past_the_doors(args.unknown)
+    tls = _tls(args)
+    if tls is not None:
+        tls.check()
+    settings = FrontDoorSettings(
+        limits=_limits(args),
+        grpc_host=args.host,
+        grpc_port=args.grpc_port,
+        key_file=None if args.api_keys is None else args.api_keys.absolute(),
+        key_hashes=tuple(hash_of(secret) for _, secret in secrets),
+        control_key_file=_control_key_file(args),
+        tls=tls,
+        body_bytes_max=args.max_body_bytes,
+        request_wall_s_max=args.request_timeout,
+        drain_wall_s_max=args.drain_timeout,
+    )
+    _check_ports(args)
+    if not is_loopback(args.control_host) and tls is None:
+        raise ConfigError(
+            field="control_host",
+            value=args.control_host,
+            expected="a loopback address, or --tls-cert and --tls-key with it",
+        )
+    is_open = KeyRing.of(settings).is_open  # a file that is wrong is told now
+    warnings = [
+        *_short_keys(secrets),
+        *_readable_files(settings.key_file, tls),
+        *_exposure(args, tls, is_open=is_open),
+    ]
+    return FrontDoor(settings=settings, warnings=tuple(warnings))
+
+
+def _take_keys(
+    args: argparse.Namespace, environment: MutableMapping[str, str]
+) -> list[tuple[str, str]]:
+    """Where each key was given, and the key; each is there once."""
+    given: Sequence[str] = args.api_key or ()
+    args.api_key = None
+    inherited = environment.pop(API_KEY_VARIABLE, "").strip()  # a line of a file, mostly
+    environment.pop(CONTROL_KEY_VARIABLE, None)
+    if any(secret in MODELS for secret in given):
+        raise ConfigError(
+            field="api_key", value="(a model's name)", expected="keys; give the model before them"
+        )
+    if not all(given):
+        raise ConfigError(field="api_key", value="(empty)", expected="a key")
+    places = [(f"--api-key, number {number}", secret) for number, secret in enumerate(given, 1)]
+    if inherited and inherited not in given:
+        places.append((API_KEY_VARIABLE, inherited))
+    return [place for i, place in enumerate(places) if place[1] not in given[:i]]
+
+
+def _short_keys(secrets: Iterable[tuple[str, str]]) -> list[str]:
+    return [
+        f"{where}: a key of {len(secret)} characters can be guessed; `ultraserve key create` draws "
+        "one of 256 bits"
+        for where, secret in secrets
+        if len(secret) < CHOSEN_LENGTH_MIN
+    ]
+
+
+def _readable_files(key_file: Path | None, tls: TlsFiles | None) -> list[str]:
+    """What other users can read and should not; a group may be there for a private key."""
+    paths = []
+    if key_file is not None and is_open_to_readers(key_file.stat()):
+        paths.append(key_file)
+    if tls is not None and tls.key.stat().st_mode & stat.S_IROTH:
+        paths.append(tls.key)
+    return [f"other users can read {path}: chmod 600 {path}" for path in paths]
+
+
+def _exposure(args: argparse.Namespace, tls: TlsFiles | None, *, is_open: bool) -> list[str]:
+    """What a stranger could do; raises ConfigError when it is everything and nobody said so."""
+    if is_loopback(args.host):
+        return []
+    asks_nobody = is_open and (tls is None or tls.client_ca is None)
+    if asks_nobody and not args.insecure_no_key:
+        raise ConfigError(
+            field="host",
+            value=args.host or "(every address)",
+            expected="--api-keys, --api-key or --tls-client-ca with an address beyond this "
+            "machine; or --insecure-no-key, and whoever reaches it may use it",
+        )
+    if asks_nobody:
+        return [f"host={args.host}: whoever reaches it may use it: nobody needs a key"]
+    if tls is None:
+        return [f"host={args.host}: keys and prompts travel in plain text: --tls-cert, --tls-key"]
+    return []
+
+
+def _tls(args: argparse.Namespace) -> TlsFiles | None:
+    certificate, key, client_ca = args.tls_cert, args.tls_key, args.tls_client_ca
+    if certificate is None and key is None and client_ca is None:
+        return None
+    for field, value in (("tls_cert", certificate), ("tls_key", key)):
+        if value is None:
+            raise ConfigError(field=field, value="(none)", expected="both --tls-cert and --tls-key")
+    if client_ca is not None and args.ssl_cert_reqs not in (None, ssl.CERT_REQUIRED):
+        raise ConfigError(
+            field="ssl_cert_reqs",
+            value=args.ssl_cert_reqs,
+            expected=f"{ssl.CERT_REQUIRED:d} with --tls-client-ca: both protocols ask every client",
+        )
+    return TlsFiles(
+        certificate=certificate.absolute(),
+        key=key.absolute(),
+        client_ca=None if client_ca is None else client_ca.absolute(),
+    )
+
+
+def _limits(args: argparse.Namespace) -> DoorLimits:
+    names = [each.name for each in fields(DoorLimits)]
+    return DoorLimits(**{name: getattr(args, name.removesuffix("_s")) for name in names})
+
+
+def _control_key_file(args: argparse.Namespace) -> Path | None:
+    path: Path | None = args.control_key_file
+    if path is None:
+        return None
+    read_control_key(path)
+    return path.absolute()
+
+
+def _check_ports(args: argparse.Namespace) -> None:
+    """Raise ConfigError when two services are to have one port."""
+    taken = {args.port: "--port"}
+    for field in ("grpc_port", "control_port"):
+        port = getattr(args, field)
+        if not port:  # no such service
+            continue
+        if port in taken:
+            raise ConfigError(field=field, value=port, expected=f"another port than {taken[port]}")
+        taken[port] = f"--{field.replace('_', '-')}"

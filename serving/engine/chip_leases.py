@@ -1,0 +1,422 @@
+"""Lends groups of chips out to training and takes them back, while the others go on serving.
+
+A group goes through the phases of `serving.policy.day_night.handover`, whose table every change
+here asks. The engine calls `advance` between two steps, and at control calls while it is idle; what
+is due is then done at once, in emulated time that the next step is charged, but for two waits in
+which the others serve: for the group's requests to end, and for its chips to read their weights.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError, HbmExhausted
+from emulator.specs.hbm_usage import HbmOwner
+from emulator.units import NS_PER_S, gib_text
+from serving.engine.energy_charge import Spend
+from serving.engine.expert_moves import ExpertMoves
+from serving.engine.lease_checks import chips_that_can_leave
+from serving.engine.lease_ledger import LeaseBooks, LeaseTotals
+from serving.engine.lease_record import Lease, listed, new_lease_state, requests_on
+from serving.engine.live_machine import LiveMachine
+from serving.engine.model_versions import ModelVersions
+from serving.engine.scheduler_state import RankQueues
+from serving.errors import LeaseRefused
+from serving.policy.day_night.handover import CHANGING_HANDS, Event, Phase
+from serving.wire.control_call import DrainRequest, TrainingNote
+from serving.wire.machine_state import FOR_TRAINING, LeaseState
+
+LEASES_KEPT: Final = 100
+"""Leases that have ended and are still told of; those before them are forgotten."""
+
+_OUT: Final = (Phase.TRAINING, Phase.MAINTENANCE)
+
+TrainingHbm = Callable[[int], Mapping[HbmOwner, int]]
+"""Bytes of each chip by owner of a training state on so many chips; HbmExhausted when they cannot
+hold it, ConfigError for what cannot be trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """A made-up step on ranks that have just come back: its time, and what their chips drew."""
+
+    duration_ns: int
+    joules: float
+
+
+class ChipLeases:
+    """All leases of a live machine.
+
+    `versions` say which weights each rank serves.
+    `now_ns` is the emulated present; `training_hbm` says what training takes; `warm_up` computes a
+    step on ranks; `spend` counts joules that chips drew beyond idle outside of steps.
+    """
+
+    def __init__(
+        self,
+        live: LiveMachine,
+        experts: ExpertMoves,
+        versions: ModelVersions,
+        *,
+        now_ns: Callable[[], int],
+        training_hbm: TrainingHbm,
+        warm_up: Callable[[Sequence[int]], WarmUp],
+        spend: Spend,
+    ) -> None:
+        self._live = live
+        self._experts = experts
+        self._versions = versions
+        self._now_ns = now_ns
+        self._training_hbm = training_hbm
+        self._warm_up = warm_up
+        self._books = LeaseBooks(live, spend=spend)
+        self._leases: dict[int, Lease] = {}
+        self._going_on: list[Lease] = []  # few, while many may have ended: each step looks at them
+        self._count = 0
+        self._moving: list[int] = []  # vacated, but the requests that moved not yet counted
+
+    # --- what is told ---------------------------------------------------------------------------
+
+    @property
+    def totals(self) -> LeaseTotals:
+        """Of all leases since the engine's start."""
+        return self._books.totals
+
+    @property
+    def states(self) -> tuple[LeaseState, ...]:
+        """Those that go on, and the last ones that have ended, by number."""
+        return tuple(lease.state for lease in self._leases.values())
+
+    @property
+    def going_on(self) -> tuple[LeaseState, ...]:
+        """Those that have not ended, by number."""
+        return tuple(lease.state for lease in self._going_on)
+
+    def state(self, number: int) -> LeaseState:
+        """Of one lease; raises ConfigError for one that there never was."""
+        return self._of(number).state
+
+    @property
+    def phases(self) -> dict[int, str]:
+        """The phase of each chip that is in a lease that goes on, by chip."""
+        return {chip: lease.phase for lease in self._ongoing() for chip in lease.state.chips}
+
+    @property
+    def chips_lent(self) -> int:
+        """Chips that are out of service for a lease."""
+        return int(self._live.actual.lent.sum())
+
+    @property
+    def trains(self) -> bool:
+        """Whether chips are with a job, or on their way back from one."""
+        out = (lease for lease in self._going_on if lease.phase is not Phase.DRAINING)
+        return any(not lease.for_maintenance for lease in out)
+
+    @property
+    def ranks_open(self) -> NDArray[np.bool_]:
+        """Ranks that new requests may go to, bool[ranks]: all but those that drain."""
+        is_open = np.ones(self._live.machine.partition.ranks, dtype=np.bool_)
+        for lease in self._ongoing(Phase.DRAINING):
+            is_open[list(lease.state.ranks)] = False
+        return is_open
+
+    @property
+    def waits(self) -> bool:
+        """Whether a lease goes on by itself once time has passed."""
+        return any(lease.phase in CHANGING_HANDS for lease in self._ongoing())
+
+    def _ongoing(self, phase: Phase | None = None) -> list[Lease]:
+        return [lease for lease in self._going_on if phase in (None, lease.phase)]
+
+    # --- what is asked --------------------------------------------------------------------------
+
+    def drain(self, request: DrainRequest, queues: Sequence[RankQueues]) -> tuple[int | None, str]:
+        """Begin to drain chips; the lease's number, and what will happen in words.
+
+        A dry run changes nothing and has no number.
+
+        Raises ConfigError for chips that do not exist or a time below 0, LeaseRefused with the
+        figures for what cannot be now.
+        """
+        if not 0 <= request.grace_s < float("inf"):
+            raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
+        machine = self._live.machine
+        draining = {c for lease in self._ongoing(Phase.DRAINING) for c in lease.state.chips}
+        ranks = chips_that_can_leave(request.chips, machine, self._live.actual, self.phases)
+        needs, words = self._fits(request, ranks, draining)
+        if request.dry_run:
+            return None, f"nothing has been done: {words}"
+        self._count += 1
+        now_ns = self._now_ns()
+        grace_ns = round(request.grace_s * NS_PER_S)
+        lease = Lease(
+            state=new_lease_state(
+                self._count, tuple(sorted(request.chips)), ranks, words, request.purpose
+            ),
+            needs=needs,
+            since_ns=now_ns,
+            until_ns=now_ns + grace_ns,
+            requests=requests_on(ranks, queues),
+        )
+        self._leases[self._count] = lease
+        self._going_on.append(lease)
+        self._enter(lease, Event.DRAIN, words, until_ns=lease.until_ns)
+        return self._count, words
+
+    def _fits(
+        self, request: DrainRequest, ranks: Sequence[int], draining: Collection[int]
+    ) -> tuple[Mapping[HbmOwner, int], str]:
+        """What training takes of each chip, and in words what leaves; raises LeaseRefused.
+
+        Maintenance takes nothing of them.
+        """
+        machine, chips = self._live.machine, request.chips
+        trains = request.purpose == FOR_TRAINING
+        try:
+            plan = machine.departure(chips)
+            if draining:
+                machine.departure({*chips, *draining})
+            needs = self._training_hbm(len(chips)) if trains else {}
+            for position in plan.positions:
+                machine.hbm.check_lending(position, needs)
+        except ConfigError as error:
+            raise LeaseRefused(str(error)) from None
+        except HbmExhausted as error:
+            raise LeaseRefused(error.hint or str(error).splitlines()[0]) from None
+        taken, whole = gib_text(sum(needs.values())), gib_text(machine.system.chip.hbm_bytes)
+        named = ", ".join(map(str, ranks))
+        words = [f"ranks {named} leave"]
+        if plan.slots_needed:
+            words.append(
+                f"{plan.copied} expert copies go to chips that stay, which have memory for "
+                f"{plan.slots_there} experts of a layer where {plan.slots_needed} are needed"
+            )
+        words.append(
+            f"a training state takes {taken} of {whole} a chip" if trains else "for maintenance"
+        )
+        return needs, "; ".join(words)
+
+    def resume(self, number: int) -> int:
+        """Take a lease's chips back, or call its drain off; one that is being restored goes on.
+
+        Raises ConfigError for a lease that there never was, LeaseRefused for one that has ended.
+        """
+        lease = self._of(number)
+        if lease.phase is Phase.DRAINING:
+            self._enter(lease, Event.CANCELLED, "called off while it drained")
+        elif lease.phase in _OUT:
+            self._begin_return(lease)
+        elif lease.phase is Phase.SERVING:
+            raise LeaseRefused(f"lease {number} has ended: {lease.state.reason}")
+        return number
+
+    def note(self, note: TrainingNote) -> int:
+        """Take what a job says; what its chips drew beyond idle since it last did is spent.
+
+        Raises as `resume`; LeaseRefused also for a lease whose chips are not with a job.
+        """
+        lease = self._of(note.lease)
+        if lease.for_maintenance or lease.phase not in (Phase.TRAINING, Phase.RESTORING):
+            raise LeaseRefused(f"lease {note.lease} is {lease.phase}: no job has its chips")
+        self._books.take_note(lease, note)
+        return note.lease
+
+    def _of(self, number: int) -> Lease:
+        lease = self._leases.get(number)
+        if lease is None:
+            known = ", ".join(map(str, self._leases)) or "none so far"
+            raise ConfigError(field="lease", value=number, expected=f"a lease: {known}")
+        return lease
+
+    def count_moved(self, moved: int) -> None:
+        """So many requests have gone to other ranks since chips were last vacated."""
+        moving, self._moving = self._moving, []
+        if len(moving) == 1:  # of several together each keeps what it saw of its own queues
+            lease = self._leases.get(moving[0])
+            if lease is not None:
+                drained = max(0, lease.requests - moved)
+                lease.change(moved_requests=moved, drained_requests=drained)
+
+    # --- what goes on by itself -----------------------------------------------------------------
+
+    def advance(self, queues: Sequence[RankQueues], *, waits: bool) -> None:
+        """Do what is due. `queues` are the ranks' schedulers at the last step.
+
+        `waits` says that emulated time passes until the next call; otherwise, in an idle engine in
+        virtual time, a wait for weights is charged to the next step.
+        """
+        self.meet_recalls()
+        for lease in self._ongoing():
+            if lease.phase is Phase.DRAINING:
+                self._go_on_draining(lease, queues)
+            elif lease.phase in _OUT:
+                self._go_on_out(lease)
+            else:
+                self._go_on_restoring(lease, waits=waits)
+
+    def meet_recalls(self) -> None:
+        """End the leases whose chips the machine has taken back by itself."""
+        for lease in self._ongoing():
+            away = self._live.actual.lent[list(lease.state.chips)]
+            if lease.phase is not Phase.DRAINING and not away.all():
+                self._called_back(lease)
+
+    def _go_on_draining(self, lease: Lease, queues: Sequence[RankQueues]) -> None:
+        chips, ranks = list(lease.state.chips), list(lease.state.ranks)
+        machine = self._live.machine
+        if not self._live.actual.in_service[chips].all() or not machine.ranks_up[ranks].all():
+            lost = self._lost(lease)
+            why = f"chips {listed(lost)} were lost" if lost else "a rank of it went down"
+            self._enter(lease, Event.CHIP_LOST, f"{why} while it drained")
+            return
+        left = requests_on(ranks, queues)
+        now_ns = self._now_ns()
+        if left and (now_ns < lease.until_ns or not self._serve_elsewhere(ranks)):
+            late = " that end on the weights they began with" if now_ns >= lease.until_ns else ""
+            lease.change(reason=f"{left} requests are left on ranks {listed(ranks)}{late}")
+            return
+        try:
+            moved = self._experts.leave(chips)
+        except ConfigError as error:
+            self._enter(lease, Event.DRAIN_FAILED, str(error))
+            return
+        if moved is None:
+            return  # a chip was lost meanwhile: look again after the next step
+        self._books.count_experts(lease, moved)
+        if not self._live.lend(chips):
+            return
+        machine.hold_training(self._positions(lease), lease.needs)
+        self._moving.append(lease.state.number)
+        lease.change(
+            drain_s=(now_ns - lease.since_ns) / NS_PER_S,
+            moved_requests=left,
+            drained_requests=max(0, lease.requests - left),
+        )
+        if lease.for_maintenance:
+            self._enter(lease, Event.EMPTIED, "out of service for maintenance")
+        else:
+            self._enter(lease, Event.VACATED, "lent out")
+
+    def _serve_elsewhere(self, ranks: Sequence[int]) -> bool:
+        """Whether requests of `ranks` find others that take them and serve the same weights.
+
+        In a roll-out they may not: those then end where they are, and the drain takes longer.
+        """
+        versions = self._versions
+        if not versions.waiting_blocks and not versions.closed_ranks:
+            return True
+        takes = self._live.machine.ranks_up & self.ranks_open
+        takes[list(versions.closed_ranks)] = False
+        served = {versions.number_of(rank) for rank in np.flatnonzero(takes).tolist()}
+        return {versions.number_of(rank) for rank in ranks} <= served
+
+    def _weights_of(self, lease: Lease) -> tuple[int, ...]:
+        return tuple(self._versions.number_of(rank) for rank in lease.state.ranks)
+
+    def _go_on_out(self, lease: Lease) -> None:
+        lost = self._lost(lease)
+        if lost != lease.state.lost_chips:
+            where = "out for maintenance" if lease.for_maintenance else "lent out"
+            self._enter(lease, Event.CHIP_LOST, f"chips {listed(lost)} were lost while {where}")
+
+    def _begin_return(self, lease: Lease) -> None:
+        """The training state leaves HBM, and chips that work begin to read their weights."""
+        machine = self._live.machine
+        lease.lost = self._lost(lease)
+        machine.reclaim(self._positions(lease))
+        until_ns = self._read_weights(lease)
+        self._enter(lease, Event.RESUME, "reads its weights", until_ns=until_ns)
+
+    def _read_weights(self, lease: Lease) -> int:
+        """Count that chips that work read what their ranks serve; when they have, in ns."""
+        lease.weights = self._weights_of(lease)
+        working = [chip for chip in lease.state.chips if chip not in lease.lost]
+        return self._now_ns() + self._books.read(lease, working)
+
+    def _go_on_restoring(self, lease: Lease, *, waits: bool) -> None:
+        lost = self._lost(lease)
+        if lost != lease.lost:
+            self._live.machine.hold_training(self._positions(lease), {})
+            words = f"chips {listed(lost)} were lost while weights were read"
+            event = Event.SENT_BACK if lease.for_maintenance else Event.CHIP_LOST
+            self._enter(lease, event, words)
+            return
+        now_ns = self._now_ns()
+        if lease.weights != self._weights_of(lease):  # what they have read is of no use
+            lease.wait(self._read_weights(lease))
+            lease.change(reason="reads weights that were published meanwhile")
+        left_ns = max(0, lease.until_ns - now_ns)
+        if left_ns and waits:
+            return
+        self._live.pause(left_ns)
+        reading_ns = now_ns + left_ns - lease.since_ns
+        self._live.take_back(lease.state.chips)
+        machine = self._live.machine
+        moved = self._experts.come_back()
+        if moved is not None:
+            self._books.count_experts(lease, moved)
+        ranks = [rank for rank in lease.state.ranks if machine.ranks_up[rank]]
+        self._books.count_reading(lease, reading_ns)
+        if ranks:
+            warm = self._warm_up(ranks)
+            self._books.count_warm_up(lease, warm.duration_ns, warm.joules)
+        self._enter(lease, Event.RESTORED, self._back_words(lease))
+
+    def _called_back(self, lease: Lease) -> None:
+        """The machine could not go on without some of the chips: it has them, and gets the rest."""
+        away = [chip for chip in lease.state.chips if self._live.actual.lent[chip]]
+        if away:
+            self._live.pause(self._live.machine.reading(away).duration_ns)
+            self._live.take_back(away)
+        if lease.phase is Phase.TRAINING:
+            self._books.read(lease, lease.state.chips)
+            self._enter(lease, Event.RESUME, "called back")
+        moved = self._experts.come_back()
+        if moved is not None:
+            self._books.count_experts(lease, moved)
+        words = "called back: without its chips nobody could have gone on; "
+        self._enter(lease, Event.RESTORED, words + self._back_words(lease))
+
+    def _back_words(self, lease: Lease) -> str:
+        up = self._live.machine.ranks_up
+        down = [rank for rank in lease.state.ranks if not up[rank]]
+        lost = self._lost(lease)
+        if not down:
+            return "all its ranks serve again"
+        failed = f"chips {listed(lost)} have failed, " if lost else ""
+        return f"{failed}ranks {listed(down)} stay down"
+
+    def _enter(
+        self, lease: Lease, event: Event, reason: str, *, until_ns: int | None = None
+    ) -> None:
+        """Take `event` through the table; raises HandoverError for one that it does not hold."""
+        lease.take(event, now_ns=self._now_ns(), until_ns=until_ns)
+        self._live.kept_out = frozenset(
+            chip
+            for each in self._going_on
+            if each.for_maintenance and each.phase is Phase.MAINTENANCE
+            for chip in each.state.chips
+        )
+        lease.change(reason=reason, lost_chips=self._lost(lease))
+        if event in (Event.VACATED, Event.EMPTIED, Event.RESTORED):
+            self._books.count_handover()
+        if lease.phase is Phase.SERVING:
+            self._going_on.remove(lease)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        ended = [number for number, each in self._leases.items() if each.phase is Phase.SERVING]
+        for number in ended[:-LEASES_KEPT]:
+            del self._leases[number]
+
+    def _lost(self, lease: Lease) -> tuple[int, ...]:
+        works = self._live.actual.works
+        return tuple(chip for chip in lease.state.chips if not works[chip])
+
+    def _positions(self, lease: Lease) -> list[int]:
+        machine = self._live.machine
+        found = (machine.lent_position(chip) for chip in lease.state.chips)
+        return [position for position in found if position is not None]

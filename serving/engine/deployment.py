@@ -1,0 +1,244 @@
+"""What an engine emulates: the settings and the weights directory, resolved and checked.
+
+Pure but for reading config.json; made in the API process to refuse early, and in the engine.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.data import weights_name
+from emulator.errors import CheckpointError
+from emulator.model import (
+    Calibration,
+    ConfigError,
+    ExpertDistribution,
+    ExpertPlacement,
+    Figure,
+    HbmTerms,
+    Machine,
+    ModelSpec,
+    Overlap,
+    Partition,
+    RecoveryRates,
+    SystemSpec,
+    calibration_for,
+    check_partition,
+    check_weights,
+    model_by_name,
+    rack_of,
+    system_by_name,
+    tray_of,
+    with_readings,
+)
+from emulator.units import NS_PER_S
+from serving.policy.placement.balance import rebalance
+from serving.policy.placement.eplb_settings import EplbSettings
+from serving.policy.prefill_throttle import parse_prefill_policy
+from serving.settings import Settings
+
+_FP32_BYTES = 4  # the chips keep the weights' KV in the dtype they compute in
+
+COMPUTED = "computed"
+NO_WEIGHTS = "none (made up)"
+ROUTING_SEED = 0
+"""Which experts are popular under `zipf` follows from it; stated with the routing's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A partition of a system, the model that is timed on it, the weights that compute tokens.
+
+    `weights` is the model of the weights; the same as `time_model` when they set time too.
+    `distribution` says where the timed model's tokens go; None when its routers are computed.
+    `eplb` is None when experts stay where they are.
+    """
+
+    settings: Settings
+    system: SystemSpec
+    partition: Partition
+    time_model: ModelSpec
+    weights: ModelSpec
+    weights_dir: Path
+    weights_kv_bytes_per_token: int
+    distribution: ExpertDistribution | None
+    eplb: EplbSettings | None
+
+    @property
+    def same_model(self) -> bool:
+        """Whether the weights that compute tokens are those of the timed model too."""
+        return self.distribution is None
+
+    @property
+    def tray_of_chip(self) -> NDArray[np.int64]:
+        """The tray of each chip of the partition, counted over the racks, int64[chips]."""
+        return tray_of(self.system, self._system_chips)
+
+    @property
+    def rack_of_chip(self) -> NDArray[np.int64]:
+        """The rack of each chip of the partition, int64[chips]."""
+        return rack_of(self.system, self._system_chips)
+
+    @property
+    def _system_chips(self) -> NDArray[np.int64]:
+        return self.partition.first_chip + np.arange(self.partition.chips)
+
+    @property
+    def routing(self) -> str:
+        """Where the timed model's tokens go, in words."""
+        if not self.time_model.experts:
+            return "none (dense)"
+        return COMPUTED if self.distribution is None else f"{self.distribution.name} (expected)"
+
+    @property
+    def weights_name(self) -> str:
+        """What makes the tokens."""
+        return self.weights.name if self.settings.computes else NO_WEIGHTS
+
+    def info(self) -> dict[str, str]:
+        """Labels that say what is emulated."""
+        partition = self.partition
+        return {
+            "system": self.system.name,
+            "ultraserver": self.settings.ultraserver,
+            "chips": str(partition.chips),
+            "tp": str(partition.tp),
+            "dp": str(partition.ranks),
+            "ep": str(partition.ep),
+            "lnc": str(partition.lnc),
+            "time_model": self.time_model.name,
+            "weights": self.weights_name,
+            "routing": self.routing,
+            "clock": self.settings.clock,
+            "calibration": self.settings.calibration,
+            "overlap": self.settings.overlap,
+        }
+
+    @property
+    def calibration(self) -> Calibration:
+        """What is added to the roofline."""
+        return calibration_for(self.system.chip.name, name=self.settings.calibration)
+
+    def placement_of(self, model: ModelSpec) -> ExpertPlacement:
+        """Where the experts of `model` lie at first: evenly, redundant copies spread alike."""
+        partition = self.partition
+        even = ExpertPlacement.even(
+            layers=model.moe_layers, experts=model.experts, chips=partition.chips, ep=partition.ep
+        )
+        if self.eplb is None or not model.experts:
+            return even
+        # The experts that `eplb` is about divide evenly; those of a stand-in beside them need not,
+        # and further copies fill its last slots.
+        slots = -(-(model.experts + self.eplb.num_redundant_experts) // partition.ep)
+        return rebalance(
+            np.ones((model.moe_layers, model.experts)),
+            slots=slots,
+            ep=partition.ep,
+            tray_of_chip=self.tray_of_chip,
+            rack_of_chip=self.rack_of_chip,
+        )
+
+    def machine(self, utilization: float) -> Machine:
+        """The machine with its HBM laid out, `utilization` of it for the engine.
+
+        Raises HbmExhausted when the timed model does not fit.
+        """
+        return Machine(
+            self.system,
+            self.time_model,
+            self.partition,
+            self.placement_of(self.time_model),
+            distribution=self.distribution,
+            calibration=self.calibration,
+            overlap=Overlap(self.settings.overlap),
+            terms=HbmTerms(utilization=utilization),
+            rates=RecoveryRates(
+                hang_ns=Figure(
+                    value=self.settings.hang_timeout_s * NS_PER_S,
+                    unit="ns",
+                    source="--hang-timeout; the Neuron runtime's NEURON_RT_EXEC_TIMEOUT is 30 s",
+                )
+            ),
+        )
+
+
+def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
+    """Resolve names and check the rules that tie chips, ranks, heads and experts.
+
+    Raises:
+        ConfigError: an unknown name, or a partition that the machine or a model does not allow.
+        CheckpointError: `weights_dir` holds no checkpoint that the chips can compute.
+    """
+    system = _system(settings)
+    weights = _weights_model(weights_dir)
+    if settings.computes:
+        check_weights(weights_dir)
+    time_model = model_by_name(settings.model) if settings.model else weights
+    partition = Partition(
+        chips=settings.chips,
+        tp=settings.tp,
+        ep=settings.chips if settings.ep is None else settings.ep,
+        lnc=system.chip.default_lnc.count if settings.lnc is None else settings.lnc,
+        first_chip=settings.first_chip,
+        spares=settings.spares,
+    )
+    # A timed model's key and value heads are repeated where tp exceeds them, and a stand-in's head
+    # groups lie on as many chips of a rank as they divide over; weights that are both are divided.
+    own_routers = settings.computes and time_model is weights
+    groups = time_model.kv_heads if own_routers else time_model.heads
+    check_partition(partition, system, {time_model.name: (time_model.heads, groups)})
+    parse_prefill_policy(settings.prefill_policy)  # the scheduler makes it; refused here already
+    if own_routers and settings.routing is not None:
+        raise ConfigError(
+            field="routing",
+            value=settings.routing,
+            expected="a catalog model or no weights with it: these weights compute their routers",
+        )
+    return Deployment(
+        settings=settings,
+        system=system,
+        partition=partition,
+        time_model=time_model,
+        weights=weights,
+        weights_dir=weights_dir,
+        weights_kv_bytes_per_token=_FP32_BYTES
+        * weights.kv_bytes_per_token
+        // weights.kv_bytes_per_element,
+        distribution=None
+        if own_routers
+        else ExpertDistribution.parse(settings.routing or "uniform", time_model, seed=ROUTING_SEED),
+        eplb=_eplb(settings, partition, time_model, weights),
+    )
+
+
+def _eplb(
+    settings: Settings, partition: Partition, time_model: ModelSpec, weights: ModelSpec
+) -> EplbSettings | None:
+    """The settings of balancing; copies fill the chips up when their number is not given."""
+    if settings.eplb is None:
+        return None
+    given = dict(settings.eplb)
+    model = time_model if time_model.experts else weights
+    given.setdefault("num_redundant_experts", -model.experts % partition.ep)
+    eplb = EplbSettings.from_mapping(given)
+    eplb.slots_per_chip(experts=model.experts, ep=partition.ep)  # refuses what does not divide
+    return eplb
+
+
+def _system(settings: Settings) -> SystemSpec:
+    system = with_readings(system_by_name(settings.system), settings.readings)
+    if settings.pue is None:
+        return system
+    return replace(system, pue=replace(system.pue, value=settings.pue, source="given by the user"))
+
+
+def _weights_model(weights_dir: Path) -> ModelSpec:
+    path = weights_dir / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{weights_dir}: not a checkpoint directory ({error})") from error
+    return ModelSpec.from_hf_config(weights_name(weights_dir), config, source=str(path))

@@ -1,0 +1,84 @@
+"""What an engine emulates, for the control service: fixed from its start."""
+
+from importlib.metadata import version
+
+from emulator.model import NamedFigures, SystemSpec
+from emulator.specs.partition import Partition
+from serving.engine.deployment import Deployment
+from serving.wire.machine_state import PartitionState
+from serving.wire.system_description import (
+    RackDescription,
+    SpecFigure,
+    SpecSheet,
+    SystemDescription,
+)
+
+
+def describe_engine(
+    deployment: Deployment, *, dilation: float, kv_blocks: int
+) -> SystemDescription:
+    """Everything that does not change; `kv_blocks` are each rank's."""
+    system, settings = deployment.system, deployment.settings
+    return SystemDescription(
+        ultraserve_version=version("ultraserve"),
+        vllm_version=version("vllm"),
+        system=_sheet(system.name, system.figures()),
+        chip=_sheet(system.chip.name, system.chip.figures()),
+        model=_sheet(deployment.time_model.name, deployment.time_model.figures()),
+        weights=deployment.weights_name,
+        routing=deployment.routing,
+        topology=system.topology,
+        switch_generation=system.switch_generation,
+        partition=partition_state(deployment.partition),
+        racks=_racks(system, deployment.partition),
+        clock=settings.clock,
+        dilation=dilation,
+        calibration=settings.calibration,
+        overlap=settings.overlap,
+        kv_blocks=kv_blocks,
+        ultraserver=settings.ultraserver,
+    )
+
+
+def partition_state(partition: Partition) -> PartitionState:
+    """How the chips are divided."""
+    return PartitionState(
+        chips=partition.chips,
+        tp=partition.tp,
+        dp=partition.ranks,
+        ep=partition.ep,
+        lnc=partition.lnc,
+        first_chip=partition.first_chip,
+        spares=partition.spares,
+    )
+
+
+def _sheet(name: str, figures: NamedFigures) -> SpecSheet:
+    return SpecSheet(
+        name=name,
+        figures=tuple(
+            SpecFigure(
+                name=label,
+                value=figure.value,
+                unit=figure.unit,
+                source=figure.source,
+                assumed=figure.assumed,
+            )
+            for label, figure in figures
+        ),
+    )
+
+
+def _racks(system: SystemSpec, partition: Partition) -> tuple[RackDescription, ...]:
+    per_rack = system.chips_per_rack
+    ours = range(partition.chips + partition.spares)
+    return tuple(
+        RackDescription(
+            rack=rack,
+            trays=system.trays_per_rack.count,
+            chips_per_tray=system.chips_per_tray.count,
+            switch_trays=system.switch_trays_per_rack.count,
+            chips=tuple(chip for chip in ours if (partition.first_chip + chip) // per_rack == rack),
+        )
+        for rack in range(system.racks.count * system.units)
+    )

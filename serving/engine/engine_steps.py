@@ -1,0 +1,281 @@
+"""The steps of a running engine: each is computed, costed, and held until its emulated end.
+
+A step that has to wait for long is state, not a wait: `go_on` returns without an outcome, so that
+the engine's loop takes control calls, aborts and new requests meanwhile.
+
+| the step is | waits until | then |
+|---|---|---|
+| not computed | a chip that fell silent is given up, or healed | the chips compute it |
+| computed | its emulated end: a pause, its own duration | it is counted, its tokens go on |
+
+A step whose requests have all gone does not wait: the next one stands what is left of its pause.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import StepBatch, StepCost
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.specs.step import RankStep
+from emulator.units import NS_PER_S
+from serving.engine.deployment import Deployment
+from serving.engine.engine_meters import EngineMeters
+from serving.engine.engine_time import EngineTime
+from serving.engine.expert_moves import ExpertMoves
+from serving.engine.live_machine import LiveMachine
+from serving.engine.live_recording import LiveRecording
+from serving.engine.live_step import LiveStep
+from serving.engine.scheduler_state import RankQueues
+from serving.engine.step_batch import step_batch
+from serving.wire.machine_state import StallState
+
+WAIT_WALL_S_MAX: Final = 0.25
+"""Wall seconds for which a step waits for its end in one go: a control call waits as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    """What became of a step on the chips. It is held up for `pause_ns` before its own duration.
+
+    What a silent chip is waited for is in that since the step was computed (`met_silence`), or
+    because the machine was held up for it before (`after_silence`).
+    """
+
+    live: LiveStep
+    cost: StepCost
+    batch: StepBatch
+    counted: ExpertLoads | None
+    pause_ns: int
+    wall_s: float
+    met_silence: bool
+    after_silence: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _HeldStep:
+    """A step under way, which began at `begin_ns`; `computed` is None until the chips have."""
+
+    steps: Sequence[RankStep]
+    bitmasks: Mapping[int, NDArray[np.int32]]
+    queues: tuple[RankQueues, ...]
+    begin_ns: int
+    computed: _Computed | None = None
+
+
+class EngineSteps:
+    """Of one engine, whose parts the arguments are.
+
+    Invariants: at most one step is under way; every step is counted once in time and energy.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        live: LiveMachine,
+        *,
+        time: EngineTime,
+        experts: ExpertMoves,
+        recording: LiveRecording,
+        meters: EngineMeters,
+    ) -> None:
+        self._deployment = deployment
+        self._live = live
+        self._time = time
+        self._experts = experts
+        self._recording = recording
+        self._meters = meters
+        self._held: _HeldStep | None = None
+        self._held_until_ns = 0
+        self._no_less_ns = 0  # what the machine is held up for beside a silence that it goes with
+        self.last_cost: StepCost | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step has begun and not ended."""
+        return self._held is not None
+
+    @property
+    def held_until_ns(self) -> int:
+        """No step computes before; in the past when nothing holds the machine up."""
+        return self._held_until_ns
+
+    def hold(self, duration_ns: int) -> None:
+        """Let the next step begin so much later than it would now."""
+        if duration_ns:
+            if self._no_less_ns > self._time.now_ns:
+                self._no_less_ns += duration_ns
+            self._held_until_ns = max(self._held_until_ns, self._time.now_ns) + duration_ns
+
+    def silence_over(self, cut_ns: int) -> None:
+        """A chip that was waited for is healed: what the machine is held up for it is cut by so
+        much.
+
+        What has passed until now stays, and what the machine is held up for beside.
+        """
+        held, now_ns = self._held, self._time.now_ns
+        if held is not None and held.computed is None:
+            self._held_until_ns = max(self._held_until_ns, now_ns)
+        if not cut_ns:
+            return
+        done = held.computed if held is not None else None
+        if held is not None and done is not None and (done.met_silence or done.after_silence):
+            least_ns = max(0, self._no_less_ns - held.begin_ns, done.pause_ns - cut_ns)
+            held.computed = replace(done, pause_ns=min(done.pause_ns, least_ns))
+        if done is None or not done.met_silence:
+            no_less_ns = max(self._no_less_ns, min(now_ns, self._held_until_ns))
+            self._held_until_ns = max(no_less_ns, self._held_until_ns - cut_ns)
+
+    def begin(
+        self,
+        steps: Sequence[RankStep],
+        bitmasks: Mapping[int, NDArray[np.int32]],
+        queues: tuple[RankQueues, ...],
+        *,
+        continues: bool,
+    ) -> LiveStep | None:
+        """Begin a step, and go on with it; for `continues` see `StepPacer`."""
+        assert self._held is None, "the last step has not ended"
+        begin_ns = self._time.begin_ns(continues=continues)
+        self._held = _HeldStep(steps=steps, bitmasks=bitmasks, queues=queues, begin_ns=begin_ns)
+        return self.go_on()
+
+    def go_on(self, *, abandoned: bool = False) -> LiveStep | None:
+        """Go on with the step under way; None, after a moment's rest, while it has to wait.
+
+        With `abandoned` nobody waits for its tokens: it ends now.
+        """
+        held = self._held
+        assert held is not None, "no step is under way"
+        if held.computed is None:
+            silence = self._live.silence
+            if silence is not None and not abandoned and self._is_far(silence.until_ns):
+                return None
+            held.computed = self._compute(held)
+        done = held.computed
+        end_ns = held.begin_ns + done.pause_ns + done.cost.duration_ns
+        if not abandoned and self._is_far(end_ns):
+            return None
+        if abandoned:
+            done = self._carry_pause(held, done)
+        self._finish(done, held.begin_ns, held.queues, made_up=False)
+        self._held = None
+        return done.live
+
+    def _is_far(self, deadline_ns: int) -> bool:
+        """Whether a deadline is too far away to wait for it here; rests a moment if so."""
+        is_far = self._time.wall_left_s(deadline_ns) > WAIT_WALL_S_MAX
+        if is_far:
+            self._time.rest()
+        return is_far
+
+    def _carry_pause(self, held: _HeldStep, done: _Computed) -> _Computed:
+        """Let the next step stand the part of the pause that is left."""
+        passed_ns = self._time.now_ns - held.begin_ns - done.cost.duration_ns
+        pause_ns = min(done.pause_ns, max(0, passed_ns))
+        if pause_ns < done.pause_ns:
+            if done.met_silence:
+                self._no_less_ns = self._held_until_ns
+            self._held_until_ns = max(self._held_until_ns, held.begin_ns + done.pause_ns)
+        return replace(done, pause_ns=pause_ns)
+
+    def warm_up(
+        self, steps: Sequence[RankStep], queues: tuple[RankQueues, ...], *, continues: bool
+    ) -> tuple[LiveStep, StepCost]:
+        """Compute a made-up step, whose tokens are nobody's, and wait for its end.
+
+        What it would have to stand still for by far too long to wait for it here, the next step
+        stands.
+        """
+        begin_ns = self._time.begin_ns(continues=continues)
+        held = _HeldStep(steps=steps, bitmasks={}, queues=queues, begin_ns=begin_ns)
+        done = self._compute(held, made_up=True)
+        if self._time.wall_left_s(begin_ns + done.pause_ns) > WAIT_WALL_S_MAX:
+            done = self._carry_pause(held, done)
+        self._finish(done, begin_ns, queues, made_up=True)
+        return done.live, done.cost
+
+    def _compute(self, held: _HeldStep, *, made_up: bool = False) -> _Computed:
+        work_ns = max(held.begin_ns, self._held_until_ns)
+        silent_ns = self._live.silence_left_ns()
+        started = time.perf_counter()
+        if made_up:
+            live = self._live.warm_up(held.steps)
+        else:
+            live = self._live.step(held.steps, held.bitmasks, begin_ns=work_ns)
+        outputs, loads = live.result.outputs, live.result.loads
+        computed = [step for step in held.steps if step.rank in outputs]
+        batch = step_batch(computed, outputs, self._deployment.partition.ranks)
+        self._experts.after_step(live.result, batch)
+        wall_s = time.perf_counter() - started
+        met_silence = self._live.silence_left_ns() > silent_ns
+        counted = loads if self._deployment.same_model else None
+        cost = live.costing.cost(batch, counted)
+        self.last_cost = cost
+        self._time.computed()
+        # An attempt that broke off is charged as whole: where in it the chip was lost is not known.
+        again_ns = live.repeats * cost.duration_ns
+        return _Computed(
+            live=live,
+            cost=cost,
+            batch=batch,
+            counted=counted,
+            pause_ns=work_ns - held.begin_ns + live.pause_ns + again_ns,
+            wall_s=wall_s,
+            met_silence=met_silence,
+            after_silence=silent_ns > 0,
+        )
+
+    def _finish(
+        self, done: _Computed, begin_ns: int, queues: tuple[RankQueues, ...], *, made_up: bool
+    ) -> None:
+        """Wait for the step's end, and count it."""
+        chips = done.live.seating.chip_of_position
+        self._recording.add(
+            done.cost,
+            done.batch,
+            costing=done.live.costing,
+            loads=done.counted,
+            begin_ns=begin_ns + done.pause_ns,
+            pause_ns=done.pause_ns,
+            chips=chips,
+            queues=queues,
+        )
+        self._time.finish(begin_ns, done.cost, pause_ns=done.pause_ns, compute_wall_s=done.wall_s)
+        served = sum(len(output.request_ids) for output in done.live.result.outputs.values())
+        self._meters.after_step(
+            done.cost,
+            done.batch,
+            chips,
+            begin_ns=begin_ns,
+            output_tokens=None if made_up else served,
+        )
+
+    def stall(self) -> StallState | None:
+        """Until when nothing is computed, and why; None while the machine is free to."""
+        if not self._time.passes:
+            return None
+        until_ns, reason = self._held_until_ns, "it reads weights, or changes what it holds"
+        held, silence = self._held, self._live.silence
+        if held is not None and held.computed is not None:
+            until_ns = max(until_ns, held.begin_ns + held.computed.pause_ns)
+        recovering = self._live.faults.recovering
+        if recovering:
+            names = ", ".join(f"{each.number} ({each.fault.kind})" for each in recovering)
+            reason = f"it recovers from fault {names}"
+        if silence is not None:
+            until_ns = max(until_ns, silence.until_ns + silence.reading_ns)
+            reason = f"chip {silence.chip} does not answer, and is not given up yet"
+        left_ns = until_ns - self._time.now_ns
+        if left_ns <= 0:
+            return None
+        return StallState(
+            until_emulated_s=until_ns / NS_PER_S,
+            left_s=left_ns / NS_PER_S,
+            wall_left_s=self._time.wall_left_s(until_ns),
+            reason=f"the machine stands still: {reason}",
+        )

@@ -1,0 +1,265 @@
+"""Expert balancing of a live machine: what is counted, what moves, and what the moves cost.
+
+Two sets of experts may lie on the chips: those of the model that sets time, whose moves cost
+emulated time, and those of the weights that compute tokens, which really move between the chips'
+memories. They are the same where one model is both.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fleet import ChipLost, Fleet, StepResult
+from emulator.model import StepBatch
+from emulator.specs.placement import ExpertPlacement
+from serving.engine.deployment import ROUTING_SEED, Deployment
+from serving.engine.expert_balancer import ExpertBalancer, Move
+from serving.engine.live_machine import LiveMachine
+from serving.policy.placement.imbalance import chip_loads
+from serving.policy.placement.migration import migration, transfer_bytes
+from serving.wire.hardware import ExpertLoad
+from serving.wire.machine_state import ExpertBalance
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedExperts:
+    """What a hand-over moved of the timed model: expert copies, each of one layer, and bytes that
+    crossed links in `duration_ns`, which the next step is charged; `joules` are beyond idle chips.
+    """
+
+    copies: int = 0
+    link_bytes: int = 0
+    duration_ns: int = 0
+    joules: float = 0.0
+
+
+class ExpertMoves:
+    """Balances the experts of a live machine as its deployment asks."""
+
+    def __init__(self, deployment: Deployment, live: LiveMachine) -> None:
+        self._deployment = deployment
+        self._live = live
+        self._same_model = deployment.same_model
+        self.moved_bytes = 0
+        self._draws = np.random.default_rng(ROUTING_SEED)
+        if deployment.distribution is not None:
+            # Sums of recorded loads may pass 1 by a rounding.
+            self._chance = np.minimum(deployment.distribution.probability, 1.0)
+        timed, weights = deployment.time_model, deployment.weights
+        self._timed = self._balancer(timed.moe_layers, timed.experts)
+        self._weights = self._timed
+        if not self._same_model:
+            self._weights = self._balancer(weights.moe_layers, weights.experts)
+
+        fleet = live.tokens
+        self._home = live.machine.placement
+        self._home_of_weights = fleet.placement if isinstance(fleet, Fleet) else self._home
+
+    def _balancer(self, layers: int, experts: int) -> ExpertBalancer | None:
+        """None for a model without experts."""
+        if not layers:
+            return None
+        partition = self._deployment.partition
+        return ExpertBalancer(
+            self._deployment.eplb,
+            layers=layers,
+            groups=partition.chips // partition.ep,
+            experts=experts,
+            tray_of_chip=self._deployment.tray_of_chip,
+            rack_of_chip=self._deployment.rack_of_chip,
+        )
+
+    def after_step(self, result: StepResult, batch: StepBatch) -> None:
+        """Count the choices of a step, and move what is due before the next."""
+        if result.expert_pairs is not None and result.loads is not None:
+            assert self._weights is not None, "tokens were dispatched to experts"
+            self._weights.count(result.expert_pairs, result.loads.pairs.astype(np.int64))
+        if self._timed is not None and self._deployment.distribution is not None:
+            self._timed.count(*self._draw(batch))
+        self._move_timed()
+        if not self._same_model:
+            self._move_weights()
+
+    def _draw(self, batch: StepBatch) -> tuple[I64, I64]:
+        """How many tokens choose each expert, [layers, groups, experts], independently as stated,
+        and the pairs of each chip, [layers, chips].
+
+        A rank's chips dispatch equal shares of its tokens; copies share their pairs evenly.
+        """
+        partition, placement = self._deployment.partition, self._live.machine.placement
+        of_chip = np.repeat(batch.tokens_by_rank() / partition.tp, partition.tp)  # [chips]
+        of_group = np.rint(of_chip.reshape(-1, partition.ep).sum(axis=1)).astype(np.int64)
+        drawn = self._draws.binomial(of_group[:, None, None], self._chance)  # [groups, layers, ...]
+        drawn *= placement.copies() > 0  # a group that has just closed computes nothing
+        pairs = np.rint(chip_loads(drawn, placement)).astype(np.int64)
+        return drawn.swapaxes(0, 1), pairs
+
+    @property
+    def imbalance(self) -> float | None:
+        """Of the timed model's experts, as counted; see `ExpertBalancer.imbalance`."""
+        if self._timed is None:
+            return None
+        return self._timed.imbalance(self._live.machine.chips_up)
+
+    @property
+    def rebalances(self) -> int:
+        """How often the timed model's experts were given new places."""
+        return 0 if self._timed is None else self._timed.rebalances
+
+    def bring_home(self) -> None:
+        """When every chip is back, let experts lie as at the start: survivors had taken them.
+
+        Where experts are balanced by their load, the next plan does so.
+        """
+        machine, fleet = self._live.machine, self._live.tokens
+        if self._deployment.eplb is not None or not machine.chips_up.all():
+            return
+        move = self._way_to(machine.placement, self._home)
+        if move is not None:
+            self._move_on_machine(move)
+        if not self._same_model and isinstance(fleet, Fleet):
+            move = self._way_to(fleet.placement, self._home_of_weights)
+            if move is not None:
+                self._really_move(move)
+
+    def leave(self, chips: Collection[int]) -> MovedExperts | None:
+        """Copy to chips that stay what else would be nowhere once `chips` have gone.
+
+        None when a chip was lost meanwhile: where experts lie has to be looked at again. Raises
+        ConfigError, with the figures, when they do not fit.
+        """
+        machine, fleet = self._live.machine, self._live.tokens
+        goal = machine.departure(chips).placement
+        stand_in = None
+        if not self._same_model and isinstance(fleet, Fleet):
+            stand_in = machine.departure(chips, fleet.placement).placement
+        return self._go_to(goal, stand_in)
+
+    def come_back(self) -> MovedExperts | None:
+        """Let experts lie as at the start as far as chips are there; see `leave`.
+
+        Where experts are balanced by their load, the next plan does so.
+        """
+        machine, fleet = self._live.machine, self._live.tokens
+        if self._deployment.eplb is not None or not machine.ranks_up.any():
+            return MovedExperts()
+        stand_in = None
+        if not self._same_model and isinstance(fleet, Fleet):
+            stand_in = machine.home_on(self._home_of_weights, fleet.placement)
+        return self._go_to(machine.home_on(self._home), stand_in)
+
+    def _go_to(
+        self, goal: ExpertPlacement, stand_in: ExpertPlacement | None
+    ) -> MovedExperts | None:
+        """Move the timed model's experts to `goal`, those of a stand-in to `stand_in`."""
+        machine, fleet = self._live.machine, self._live.tokens
+        moved = MovedExperts()
+        move = self._way_to(machine.placement, goal)
+        if move is not None:
+            done = self._move_on_machine(move)
+            if done is None:
+                return None
+            moved = done
+        if stand_in is not None and isinstance(fleet, Fleet):
+            move = self._way_to(fleet.placement, stand_in)
+            if move is not None and not self._really_move(move):
+                return None
+        return moved
+
+    def _way_to(self, before: ExpertPlacement, home: ExpertPlacement) -> Move | None:
+        """What leads to `home`, which may have fewer slots than `before`, or more."""
+        slots = home.padded(before.slots)
+        before = replace(before, expert_of_slot=before.padded(home.slots))
+        if np.array_equal(slots, before.expert_of_slot):
+            return None
+        transfers = migration(
+            before,
+            replace(home, expert_of_slot=slots),
+            tray_of_chip=self._deployment.tray_of_chip,
+            rack_of_chip=self._deployment.rack_of_chip,
+        )
+        return Move(placement=home, transfers=transfers)
+
+    def plan_soon(self) -> None:
+        """Chips have come or gone: plans are void, and new ones are due."""
+        for balancer in (self._timed, self._weights):
+            if balancer is not None:
+                balancer.plan_soon()
+
+    def _move_timed(self) -> None:
+        machine = self._live.machine
+        if self._timed is None:
+            return
+        move = self._timed.next_move(machine.placement, machine.chips_up)
+        if move is not None:
+            self._move_on_machine(move)
+
+    def _move_on_machine(self, move: Move) -> MovedExperts | None:
+        """Move experts of the timed model, and charge the links for it; None: broken off."""
+        machine = self._live.machine
+        if self._same_model and not self._really_move(move):
+            return None
+        moved = transfer_bytes(
+            move.transfers, self._deployment.time_model.expert_bytes, machine.partition.chips
+        )
+        # What moves between slots of one chip crosses no link.
+        between = moved.between_chips * ~np.eye(machine.partition.chips, dtype=np.bool_)
+        self.moved_bytes += int(between.sum())
+        cost = machine.moving(between)
+        machine.place_experts(move.placement)
+        self._live.pause(cost.duration_ns)
+        return MovedExperts(
+            copies=len(move.transfers),
+            link_bytes=cost.bytes_links,
+            duration_ns=cost.duration_ns,
+            joules=cost.joules,
+        )
+
+    def _move_weights(self) -> None:
+        fleet = self._live.tokens
+        if isinstance(fleet, Fleet) and self._weights is not None:
+            move = self._weights.next_move(fleet.placement, self._live.machine.chips_up)
+            if move is not None:
+                self._really_move(move)
+
+    def _really_move(self, move: Move) -> bool:
+        """Move weights between the chips' memories; a chip lost meanwhile is for the next step."""
+        fleet = self._live.tokens
+        if not isinstance(fleet, Fleet):
+            return True
+        try:
+            fleet.place(move.placement, move.transfers)
+        except ChipLost as loss:
+            self._live.meet(loss.chips)
+            return False
+        return True
+
+    @property
+    def load(self) -> ExpertLoad:
+        """How often the timed model's experts were chosen, in the window of balancing."""
+        if self._timed is None:
+            return ExpertLoad(layers=0, experts=0, tokens=(), imbalance=None)
+        tokens = self._timed.load()
+        layers, experts = tokens.shape
+        return ExpertLoad(
+            layers=layers,
+            experts=experts,
+            tokens=tuple(tokens.ravel().tolist()),
+            imbalance=self.imbalance,
+        )
+
+    @property
+    def balance(self) -> ExpertBalance:
+        """How even the timed model's experts are, and were before they last moved."""
+        now = self.imbalance
+        return ExpertBalance(
+            imbalance=now,
+            imbalance_before=None if self._timed is None else self._timed.before,
+            imbalance_after=now if self.rebalances else None,
+            rebalances=self.rebalances,
+            moved_bytes=self.moved_bytes,
+        )

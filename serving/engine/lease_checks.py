@@ -1,0 +1,73 @@
+"""Which chips may be asked for: whole ranks of the partition that are in service and serve."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from emulator.errors import ConfigError
+from emulator.model import Health, Machine, TrainingRecipe, check_training_fits
+from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.specs.seating import VACANT
+from serving.engine.deployment import Deployment
+from serving.errors import LeaseRefused
+
+
+def training_hbm(deployment: Deployment) -> Callable[[int], Mapping[HbmOwner, int]]:
+    """What training the timed model on so many chips takes of each, bytes by owner.
+
+    The function raises HbmExhausted when such a state does not fit, with the figures.
+    """
+
+    def needs(chips: int) -> Mapping[HbmOwner, int]:
+        recipe = TrainingRecipe(lnc=deployment.partition.lnc)
+        memory = check_training_fits(deployment.system, deployment.time_model, chips, recipe)
+        # The runtime's microcode is there whatever the chips do.
+        return {o: size for o, size in memory.owners if o.use is HbmUse.TRAINING}
+
+    return needs
+
+
+def chips_that_can_leave(
+    chips: Sequence[int],
+    machine: Machine,
+    health: Health,
+    phases: Mapping[int, str],
+) -> tuple[int, ...]:
+    """The ranks that `chips`, numbered as in the machine's state, make.
+
+    `health` is what has happened, whether or not a step has met it; `phases` are those of chips in
+    leases that go on. Raises ConfigError for no chips, or some that do not exist or come twice;
+    LeaseRefused for those that cannot be lent out now.
+    """
+    _check_exist(chips, len(health.lost))
+    for chip in chips:
+        if chip in phases:
+            raise LeaseRefused(f"chip {chip} is {phases[chip]} already: it is in another lease")
+        if not health.in_service[chip]:
+            raise LeaseRefused(f"chip {chip} is not in service: it is {health.state_of(chip)}")
+    partition, seats = machine.partition, machine.seating.chip_of_position
+    standing = sorted(set(chips).difference(seats.tolist()))
+    if standing:
+        raise LeaseRefused(f"chip {standing[0]} stands by and has no rank")
+    positions = np.flatnonzero(np.isin(seats, list(chips)))
+    ranks = sorted({partition.rank_of_chip(position) for position in positions.tolist()})
+    for rank in ranks:
+        mates = [int(seats[position]) for position in partition.chips_of_rank(rank)]
+        if not set(mates) <= set(chips):
+            named = ", ".join(str(mate) for mate in mates if mate != VACANT)
+            raise LeaseRefused(
+                f"chips are lent out as whole ranks of {partition.tp}: rank {rank} is chips {named}"
+            )
+        if not machine.ranks_up[rank]:
+            raise LeaseRefused(f"rank {rank} is down")
+    return tuple(ranks)
+
+
+def _check_exist(chips: Collection[int], count: int) -> None:
+    if not chips:
+        raise ConfigError(field="chips", value="none", expected="the chips of at least one rank")
+    for chip in chips:
+        if not 0 <= chip < count:
+            raise ConfigError(field="chips", value=chip, expected=f"0 to {count - 1}")
+    if len(set(chips)) != len(chips):
+        raise ConfigError(field="chips", value=list(chips), expected="each chip once")

@@ -1,0 +1,108 @@
+"""What hand-overs cost: each lease's bytes, times and joules, and the totals since the start.
+
+The engine counts every chip at idle all along, lent or not; here is what comes on top.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from emulator.units import NS_PER_S
+from serving.engine.energy_charge import Spend
+from serving.engine.expert_moves import MovedExperts
+from serving.engine.lease_record import Lease
+from serving.engine.live_machine import LiveMachine
+from serving.wire.control_call import TrainingNote
+from serving.wire.machine_state import TrainingTotals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTotals:
+    """Since the engine's start: hand-overs that were completed, there and back, and their cost;
+    what jobs said that they trained, and drew beyond idle chips.
+    """
+
+    handovers: int = 0
+    handover_bytes: int = 0
+    handover_joules: float = 0.0
+    training_tokens: int = 0
+    training_joules: float = 0.0
+
+
+class LeaseBooks:
+    """Counts for leases of a live machine; `spend` takes joules that chips drew beyond idle."""
+
+    def __init__(self, live: LiveMachine, *, spend: Spend) -> None:
+        self._machine = live.machine
+        self._spend = spend
+        self._idle_chip_watts = live.machine.cost_model.idle_chip_watts
+        self.totals = LeaseTotals()
+
+    def count_handover(self) -> None:
+        """A group has left, or is back."""
+        self._add(handovers=1)
+
+    def count_experts(self, lease: Lease, moved: MovedExperts) -> None:
+        """Experts have made way for a lease, or come back."""
+        lease.change(
+            experts_moved=lease.state.experts_moved + moved.copies,
+            bytes_links=lease.state.bytes_links + moved.link_bytes,
+            experts_s=lease.state.experts_s + moved.duration_ns / NS_PER_S,
+        )
+        self._add(handover_bytes=moved.link_bytes)
+        self._spend(moved.joules)
+        self._count_joules(lease, moved.joules + self._idle_joules(lease, moved.duration_ns))
+
+    def read(self, lease: Lease, chips: Collection[int]) -> int:
+        """Count that `chips` read their weights; the time that it takes, in ns."""
+        if not chips:
+            return 0
+        cost = self._machine.reading(chips)
+        lease.change(bytes_storage=lease.state.bytes_storage + cost.bytes_storage)
+        self._add(handover_bytes=cost.bytes_storage)
+        self._spend(cost.joules, chips)
+        self._count_joules(lease, cost.joules)
+        return cost.duration_ns
+
+    def count_reading(self, lease: Lease, duration_ns: int) -> None:
+        """The chips of a lease have waited so long for their weights."""
+        lease.change(restore_s=lease.state.restore_s + duration_ns / NS_PER_S)
+        self._count_joules(lease, self._idle_joules(lease, duration_ns))
+
+    def count_warm_up(self, lease: Lease, duration_ns: int, joules: float) -> None:
+        """Its ranks have computed a made-up step, whose energy the engine has counted."""
+        lease.change(warm_s=lease.state.warm_s + duration_ns / NS_PER_S)
+        self._count_joules(lease, joules)
+
+    def take_note(self, lease: Lease, note: TrainingNote) -> None:
+        """Take what a job says; what its chips drew beyond idle since it last did is spent."""
+        before = lease.state.training
+        totals = TrainingTotals(
+            steps=note.steps,
+            tokens=note.tokens,
+            loss=note.loss,
+            joules=note.joules,
+            emulated_s=note.emulated_s,
+            watts=note.watts,
+            hbm_bytes_per_chip=note.hbm_bytes_per_chip,
+        )
+        lease.change(training=totals)
+        idle_joules = self._idle_chip_watts * len(lease.state.chips) * note.emulated_s
+        beyond = max(0.0, note.joules - idle_joules - lease.extra_joules)
+        lease.extra_joules += beyond
+        self._spend(beyond, lease.state.chips)
+        self._add(
+            training_tokens=max(0, note.tokens - (before.tokens if before else 0)),
+            training_joules=beyond,
+        )
+
+    def _idle_joules(self, lease: Lease, duration_ns: int) -> float:
+        """What its chips draw for being on while they change hands; the engine counts it too."""
+        return self._idle_chip_watts * len(lease.state.chips) * duration_ns / NS_PER_S
+
+    def _count_joules(self, lease: Lease, joules: float) -> None:
+        lease.change(joules=lease.state.joules + joules)
+        self._add(handover_joules=joules)
+
+    def _add(self, **more: float) -> None:
+        totals = {name: getattr(self.totals, name) + value for name, value in more.items()}
+        self.totals = replace(self.totals, **totals)

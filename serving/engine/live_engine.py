@@ -1,0 +1,497 @@
+"""A running engine below vLLM: the live machine with its clock, its energy and its experts.
+
+One call is one step: the chips compute it, the cost model times it, the clock holds it until then.
+Between steps it answers the control service.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from emulator.fleet import Fleet, MadeUpTokens
+from emulator.model import Machine, ceilings_of
+from emulator.sim.clock import Clock
+from emulator.specs.step import RankOutput, RankStep
+from emulator.units import NS_PER_S
+from serving.engine.chip_leases import ChipLeases, WarmUp
+from serving.engine.deployment import Deployment
+from serving.engine.engine_description import describe_engine
+from serving.engine.engine_meters import EngineMeters
+from serving.engine.engine_sleep import EngineSleep
+from serving.engine.engine_steps import EngineSteps
+from serving.engine.engine_telemetry import telemetry_look
+from serving.engine.engine_time import EngineTime, MachineTotals
+from serving.engine.expert_moves import ExpertMoves
+from serving.engine.lease_checks import training_hbm
+from serving.engine.live_machine import LiveMachine
+from serving.engine.live_recording import LiveRecording
+from serving.engine.live_step import LiveStep
+from serving.engine.machine_report import machine_state
+from serving.engine.model_versions import ModelVersions
+from serving.engine.paginated_placement import placement_page
+from serving.engine.scheduler_state import SchedulerState
+from serving.engine.step_batch import warm_up_step
+from serving.engine.step_energy import StepEnergy
+from serving.engine.step_report import StepReport
+from serving.engine.wake_request import StepWish
+from serving.errors import LeaseRefused
+from serving.wire.control_call import (
+    ControlReply,
+    ControlRequest,
+    DescribeReply,
+    DescribeRequest,
+    DrainRequest,
+    ExpertLoadReply,
+    ExpertLoadRequest,
+    FaultReport,
+    HardwareReply,
+    HardwareRequest,
+    HealReport,
+    HealRequest,
+    InjectRequest,
+    LeaseReport,
+    PlacementReply,
+    PlacementRequest,
+    PowerReply,
+    PowerRequest,
+    PublishRequest,
+    RecordingRequest,
+    RecordRequest,
+    Refusal,
+    RefusalCode,
+    ReliefRequest,
+    ResumeRequest,
+    RollbackRequest,
+    Shown,
+    StateReply,
+    StateRequest,
+    StepsRequest,
+    TelemetryReply,
+    TrainingNote,
+    WatchReply,
+    WatchRequest,
+    request_from_json,
+    to_json,
+)
+from serving.wire.machine_state import HostRatio, MachineState
+from serving.wire.telemetry import Telemetry
+
+
+class LiveEngine:
+    """Steps of one engine in emulated time.
+
+    Invariants: every step is counted once in time and energy; the machine's health, the chips'
+    processes and the ranks that take requests agree between steps.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        machine: Machine,
+        tokens: Fleet | MadeUpTokens,
+        clock: Clock,
+        *,
+        kv_blocks: int,
+        host_ratios: tuple[HostRatio, ...] = (),
+    ) -> None:
+        """With `host_ratios`, what this host was measured to need, the clock follows the load."""
+        self._deployment = deployment
+        self._kv_blocks = kv_blocks
+        self._host_ratios = host_ratios
+        self._time = EngineTime(clock, machine.cost_model, follows_load=bool(host_ratios))
+        self._meters = EngineMeters(machine, self._time)
+        self._live = LiveMachine(
+            machine,
+            tokens,
+            same_model=deployment.same_model,
+            now_ns=lambda: self._time.now_ns,
+            on_change=self._chips_changed,
+        )
+        self._experts = ExpertMoves(deployment, self._live)
+        self._recording = LiveRecording(lambda: self._time.now_ns, ceilings_of(machine.cost_model))
+        self._steps = EngineSteps(
+            deployment,
+            self._live,
+            time=self._time,
+            experts=self._experts,
+            recording=self._recording,
+            meters=self._meters,
+        )
+        self._versions = ModelVersions(
+            deployment.weights_dir,
+            self._live,
+            now_ns=lambda: self._time.now_ns,
+            passes=clock.dilation > 0,
+            spend=self._meters.spend,
+        )
+        self._leases = ChipLeases(
+            self._live,
+            self._experts,
+            self._versions,
+            now_ns=lambda: self._time.now_ns,
+            training_hbm=training_hbm(deployment),
+            warm_up=self._warm_up,
+            spend=self._meters.spend,
+        )
+        self._sleep = EngineSleep(self._live, self._versions, spend=self._meters.spend)
+        self._wish = StepWish()
+        self._follows_step = False
+        self._lease_moved = 0
+        self._heard = SchedulerState()
+
+    def _chips_changed(self) -> None:
+        """Chips have come or gone: moves of experts that have not begun are void."""
+        self._meters.lose(self._live.actual.lost)
+        self._experts.plan_soon()
+
+    def run(
+        self,
+        steps: Sequence[RankStep],
+        bitmasks: Mapping[int, NDArray[np.int32]],
+        *,
+        continues: bool,
+    ) -> tuple[dict[int, RankOutput], StepReport]:
+        """Compute a step and wait for its emulated end; for drivers that nobody calls meanwhile."""
+        done = self.begin(steps, bitmasks, continues=continues)
+        while done is None:
+            done = self.go_on()
+        return done
+
+    def begin(
+        self,
+        steps: Sequence[RankStep],
+        bitmasks: Mapping[int, NDArray[np.int32]],
+        *,
+        continues: bool,
+    ) -> tuple[dict[int, RankOutput], StepReport] | None:
+        """Compute a step; None while its emulated end is far: see `go_on` and `EngineSteps`."""
+        self._time.keep_pace(self._leases.trains)  # a job goes by the dilation it got
+        live = self._steps.begin(steps, bitmasks, self._heard.rank_states, continues=continues)
+        return None if live is None else self._end(live)
+
+    def go_on(self, *, abandoned: bool = False) -> tuple[dict[int, RankOutput], StepReport] | None:
+        """Go on with the step that has begun; with `abandoned` nobody waits for it any more."""
+        live = self._steps.go_on(abandoned=abandoned)
+        return None if live is None else self._end(live)
+
+    def _end(self, live: LiveStep) -> tuple[dict[int, RankOutput], StepReport]:
+        """The step's outputs and its report, with what is due after it."""
+        self._finish_faults()
+        lost_ranks = tuple(sorted({*live.lost_ranks, *self._live.take_lost_ranks()}))
+        report, energy = self.report(lost_ranks), self._step_energy(live)
+        self._follows_step = True
+        if self._go_on_with_leases(idle=False):
+            # What leases did after the step is in the same report, but not the time that it took.
+            lost_ranks = report.lost_ranks + self._live.take_lost_ranks()
+            report = replace(self.report(lost_ranks), begin_s=report.begin_s, end_s=report.end_s)
+        self._follows_step = False
+        return live.result.outputs, replace(report, energy=energy)
+
+    def _step_energy(self, live: LiveStep) -> StepEnergy:
+        chip_joules, facility_joules = self._time.step_joules
+        return StepEnergy(
+            chip_joules=chip_joules,
+            facility_joules=facility_joules,
+            ranks=tuple(live.result.outputs),
+            chip_of_position=live.seating.chip_of_position,
+            tp=self._deployment.partition.tp,
+        )
+
+    def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
+        """A made-up prompt on ranks that have just come back, in a step of its own."""
+        steps = [warm_up_step(rank) for rank in ranks]
+        live, cost = self._steps.warm_up(
+            steps, self._heard.rank_states, continues=self._follows_step
+        )
+        self._live.forget_requests(ranks)
+        partition = self._deployment.partition
+        positions = [chip for rank in ranks for chip in partition.chips_of_rank(rank)]
+        duration_ns = cost.duration_ns * (1 + live.repeats)
+        joules = float(cost.chip_watts[positions].sum()) * duration_ns / NS_PER_S
+        return WarmUp(duration_ns=duration_ns, joules=joules)
+
+    def _go_on_with_leases(self, *, idle: bool) -> bool:
+        """Let groups of chips go, and come back, as far as that is due; whether anything was."""
+        before = self._leases.going_on
+        waits = self._time.passes or not idle
+        self._leases.advance(self._heard.rank_states, waits=waits)
+        self._wish_for_time()
+        if self._leases.going_on == before and not self._live.owes_ranks:
+            return False
+        self._wish.make()  # an idle scheduler has to hear of ranks that open and close
+        return True
+
+    def _wish_for_time(self) -> None:
+        """Ask for steps while something waits for emulated time, which passes without them."""
+        if self._time.passes and (self._leases.waits or self._versions.is_reading):
+            self._wish.wait()
+
+    def hear(self, state: SchedulerState) -> None:
+        """Take what the scheduler says of its ranks, and of requests that had to move."""
+        self._heard = state
+        self._wish = state.wish
+        self._steps.hold(self._versions.advance(state))
+        if self._versions.wants_step:
+            self._wish.make()
+        self._lease_moved += self._live.credit(state.moved)
+        if not self._live.owes_ranks:  # or else their requests have yet to move
+            moved, self._lease_moved = self._lease_moved, 0
+            self._leases.count_moved(moved)
+        self._wish_for_time()
+        if not state.has_tokens:
+            self._go_on_with_leases(idle=self._is_idle)
+            self._steps.hold(self._live.take_pause())
+
+    def hear_meanwhile(self, state: SchedulerState) -> None:
+        """Take how the scheduler stands while a step is under way."""
+        self._heard = state
+
+    def report(self, lost_ranks: tuple[int, ...] = ()) -> StepReport:
+        """The end of the last step, for the scheduler and the metrics."""
+        ranks_up = tuple(self._live.machine.ranks_up.tolist())
+        draining = np.flatnonzero(~self._leases.ranks_open).tolist()
+        report = self._time.report(self._totals(), lost_ranks=lost_ranks, ranks_up=ranks_up)
+        return replace(
+            report,
+            closed_ranks=tuple(sorted({*self._versions.closed_ranks, *draining})),
+            renewed_ranks=self._versions.renewed_ranks,
+            weights=self._versions.names,
+        )
+
+    def idle_report(self) -> StepReport:
+        """The same after a step without tokens, with ranks that have come or gone meanwhile.
+
+        Where only time is waited for, a moment of it passes here.
+        """
+        if self._wish.waits and not self._wish.wanted:
+            self._time.rest()
+        return self.report(self._live.take_lost_ranks())
+
+    def _totals(self) -> MachineTotals:
+        self._meters.lose(self._live.actual.lost)
+        machine, stall = self._live.machine, self._steps.stall()
+        return MachineTotals(
+            chips_up=int(machine.chips_up.sum()),
+            ranks_up=int(machine.ranks_up.sum()),
+            faults=len(self._live.faults),
+            requests_moved=self._heard.moved_requests,
+            empty_rank_steps=self._heard.empty_rank_steps,
+            expert_imbalance=self._experts.imbalance or 0.0,
+            expert_rebalances=self._experts.rebalances,
+            expert_moved_bytes=self._experts.moved_bytes,
+            model_version=self._versions.target.number,
+            blocks_waiting=self._versions.waiting_blocks,
+            chips_lent=self._leases.chips_lent,
+            stall_s=0.0 if stall is None else stall.left_s,
+            stall_wall_s=0.0 if stall is None else stall.wall_left_s,
+            **asdict(self._leases.totals),
+        )
+
+    def state(self) -> MachineState:
+        """The whole machine between two steps."""
+        state = machine_state(
+            self._deployment,
+            self._live,
+            self._time.snapshot(self._totals()),
+            self._experts.balance,
+            leases=self._leases,
+            last_cost=self._steps.last_cost,
+            queues=self._heard.rank_states,
+            kv_blocks=self._kv_blocks,
+        )
+        state = self._meters.metered(state)
+        ranks = [
+            structs.replace(rank, version=self._versions.number_of(rank.rank))
+            for rank in state.ranks
+        ]
+        versions, sleep = self._versions.states(), self._sleep.state()
+        return structs.replace(
+            state,
+            ranks=tuple(ranks),
+            versions=versions,
+            sleep=sleep,
+            stall=self._steps.stall(),
+            host_ratios=self._host_ratios,
+        )
+
+    def _watched(self) -> WatchReply:
+        """What changes all the time, without the rest of the machine."""
+        snapshot = self._time.snapshot(self._totals())
+        return WatchReply(
+            emulated_s=self._time.now_s,
+            dilation=snapshot.dilation,
+            arrived_requests=self._heard.arrived_requests,
+            running=sum(queue.running for queue in self._heard.rank_states),
+            waiting=sum(queue.waiting for queue in self._heard.rank_states),
+            leases=self._leases.states,
+            versions=self._versions.states(),
+        )
+
+    def _shown(self, request: Shown) -> ControlReply:
+        """What is emulated, and how it does; raises ConfigError for a layer that there is not."""
+        snapshot = self._time.snapshot(self._totals())
+        match request:
+            case DescribeRequest():
+                description = describe_engine(
+                    self._deployment, dilation=snapshot.dilation, kv_blocks=self._kv_blocks
+                )
+                return DescribeReply(description=description)
+            case PlacementRequest():
+                return PlacementReply(page=placement_page(self._live.machine, request.first_layer))
+            case PowerRequest():
+                return PowerReply(report=self._look().report.power)
+            case HardwareRequest():
+                return self._look()
+            case ExpertLoadRequest():
+                return ExpertLoadReply(load=self._experts.load)
+        faults, after = self._live.faults, request.events_after
+        return TelemetryReply(
+            telemetry=self._telemetry(),
+            fault_event_number=faults.event_number,
+            fault_events=() if after is None else faults.events_after(after),
+            leases=self._leases.states,
+            versions=self._versions.states(),
+            sleep=self._sleep.state(),
+        )
+
+    def _look(self) -> HardwareReply:
+        return self._meters.look(self._totals(), self._telemetry(), self.state())
+
+    def _telemetry(self) -> Telemetry:
+        return telemetry_look(
+            self._meters.snapshot(self._totals(), self._live.actual, self._leases.going_on),
+            self._meters.tokens.totals,
+            self._heard,
+            now_s=self._time.now_s,
+            ranks=self._deployment.partition.ranks,
+            kv_blocks=self._kv_blocks,
+            expert_imbalance=self._experts.imbalance,
+            stall=self._steps.stall(),
+        )
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request was left when the scheduler last spoke, and no step is under way."""
+        return not self._heard.has_requests and not self._steps.under_way
+
+    def control(self, request: str) -> str:
+        """Answer the control service: JSON in, JSON out; a refusal is an answer too."""
+        try:
+            self._finish_faults()
+            self._go_on_between_steps()
+            asked = request_from_json(request)
+            return to_json(self._sleep.refusal(asked) or self._answer(asked))
+        except ConfigError as error:
+            return to_json(Refusal(code=RefusalCode.INVALID, message=str(error), field=error.field))
+        except LeaseRefused as error:
+            return to_json(Refusal(code=RefusalCode.PRECONDITION, message=str(error)))
+        finally:
+            # A fault or a repair may have called chips back, also where the call is refused.
+            self._leases.meet_recalls()
+            # What this took begins now: an idle engine may be through with it before its next step.
+            self._steps.hold(self._live.take_pause())
+            self._finish_faults()
+
+    def _go_on_between_steps(self) -> None:
+        """Do what is due where no step comes in which it could be done."""
+        self._live.look_after_processes()
+        if self._steps.under_way:
+            return
+        silence = self._live.silence
+        if self._is_idle and (silence is None or silence.until_ns <= self._time.now_ns):
+            self._live.settle_pending()
+        if self._is_idle or self._wish.paused:
+            self._go_on_with_leases(idle=self._is_idle)
+
+    def _finish_faults(self) -> None:
+        """Faults whose recovery is over are, also where no step shows it."""
+        is_over = not self._time.passes or self._steps.held_until_ns <= self._time.now_ns
+        if is_over and not self._steps.under_way:
+            self._live.faults.finish(emulated_s=self._time.now_s)
+
+    def sleep(self, level: int) -> None:
+        """Give up HBM as vLLM's sleep does; raises ConfigError when it cannot be now."""
+        self._steps.hold(self._sleep.fall_asleep(level, self._leases.going_on))
+
+    def wake_up(self, tags: Sequence[str] | None) -> None:
+        """Bring back into HBM what `tags` name, or everything."""
+        self._steps.hold(self._sleep.wake(tags))
+
+    def discard(self, tags: Sequence[str]) -> None:
+        """Give up the KV cache alone."""
+        self._sleep.discard(tags)
+
+    def _answer(self, request: ControlRequest) -> ControlReply:
+        if isinstance(request, Shown):
+            return self._shown(request)
+        match request:
+            case StateRequest():
+                return StateReply(state=self.state())
+            case WatchRequest():
+                return self._watched()
+            case InjectRequest():
+                return self._inject(request)
+            case HealRequest():
+                return self._heal(request)
+            case PublishRequest():
+                self._wish.make()  # an idle scheduler has to hear of blocks that close
+                return self._versions.publish(request.weights_dir, request.note)
+            case RollbackRequest():
+                self._wish.make()
+                return self._versions.roll_back()
+            case DrainRequest() | ResumeRequest() | TrainingNote():
+                return self._answer_of_lease(request)
+            case RecordRequest() | RecordingRequest() | StepsRequest() | ReliefRequest():
+                return self._recording.answer(request)
+
+    def _inject(self, request: InjectRequest) -> FaultReport:
+        """Let a fault happen; raises ConfigError for one that cannot."""
+        stall_ns = self._live.stall_ns(request.fault)
+        number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
+        # Where time passes, the next look at an idle engine goes on with it: chips that start take
+        # seconds, and whoever asked for the fault need not wait for them.
+        if number is not None and self._is_idle and not self._time.passes:
+            self._live.settle_pending()
+        stall_s = stall_ns / NS_PER_S
+        return FaultReport(
+            accepted=number is not None,
+            survivable=recovery.survivable,
+            reason=recovery.reason,
+            number=number,
+            stall_s=stall_s,
+            stall_wall_s=stall_s * self._time.dilation,
+        )
+
+    def _heal(self, request: HealRequest) -> HealReport:
+        """Repair, and do not wait any more for chips that answer again."""
+        left_ns = self._live.silence_left_ns()
+        healed = self._live.heal(request.chip, request.rack)
+        if self._live.silence is None:
+            self._steps.silence_over(max(0, left_ns - self._live.silence_left_ns()))
+        self._experts.bring_home()
+        return HealReport(healed=healed)
+
+    def _answer_of_lease(
+        self, request: DrainRequest | ResumeRequest | TrainingNote
+    ) -> ControlReply:
+        """Raises ConfigError and LeaseRefused; what can be done at once in an idle engine is."""
+        match request:
+            case DrainRequest():
+                if self._live.silence is None:  # or else it is met when the chip is given up
+                    self._live.settle_pending()
+                number, words = self._leases.drain(request, self._heard.rank_states)
+            case ResumeRequest():
+                number, words = self._leases.resume(request.lease), ""
+            case TrainingNote():
+                number, words = self._leases.note(request), ""
+        if number is None:
+            return LeaseReport(lease=None, reason=words)
+        self._wish.make()
+        if self._is_idle:
+            self._go_on_with_leases(idle=True)
+        lease = self._leases.state(number)
+        return LeaseReport(lease=lease, reason=words or lease.reason)

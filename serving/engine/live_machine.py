@@ -1,0 +1,479 @@
+"""The emulated machine and the processes that stand for its chips, kept in step with each other.
+
+A fault is let happen for real: a lost chip's process is killed, a hung one is told to be silent.
+The step that meets it breaks off; then the machine says how to go on, the chips are made to, and
+the step is repeated by the ranks that have no output yet. Nothing of this leaves as an exception.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
+from emulator.model import Health, Machine, Recovery, Settlement, StepCosting
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.seating import VACANT, Seating
+from emulator.specs.step import RankStep
+from emulator.units import NS_PER_S
+from serving.engine.fault_log import FaultLog, Moved, Outcome
+from serving.engine.fleet_recovery import follow, positions_vacated, ranks_without_kv
+from serving.engine.live_step import LiveStep, Silence
+
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
+
+_TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
+
+
+class LiveMachine:
+    """`machine` with the `tokens` that are computed, or made up, on it.
+
+    `same_model` says that the weights which compute tokens are those of the machine's own model.
+    `now_ns` is the emulated present; `on_change` is called when chips have come or gone.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        tokens: Fleet | MadeUpTokens,
+        *,
+        same_model: bool,
+        now_ns: Callable[[], int],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.machine = machine
+        self.tokens = tokens
+        self.faults = FaultLog(lambda: int(machine.ranks_up.sum()))
+        self._same_model = same_model
+        self._now_ns = now_ns
+        self._on_change = on_change
+        self.kept_out: Collection[int] = ()  # lent chips that are not called back by themselves
+        self._actual: Health = machine.health
+        self._pause_ns = 0
+        self._repeats = 0
+        self._begin_ns: int | None = None
+        self._lost_ranks: dict[int, int | None] = {}  # by what fault, if one
+        self._told: dict[int, int | None] = {}  # of the reports since the last `credit`
+        self._last_told: dict[int, int | None] = {}  # of those before it
+        self._silences: dict[int, Silence] = {}
+
+    @property
+    def actual(self) -> Health:
+        """What has happened to the machine, whether or not a step has met it."""
+        return self._actual
+
+    @property
+    def owes_ranks(self) -> bool:
+        """Whether the next step will tell of ranks whose requests must move."""
+        return bool(self._lost_ranks)
+
+    @property
+    def silence(self) -> Silence | None:
+        """The silent chip that is given up first, of those that no step has met."""
+        waiting = [each for each in self._silences.values() if not each.charged]
+        return min(waiting, key=lambda each: each.until_ns, default=None)
+
+    def step(
+        self,
+        steps: Sequence[RankStep],
+        bitmasks: Mapping[int, NDArray[np.int32]],
+        *,
+        begin_ns: int | None = None,
+    ) -> LiveStep:
+        """Compute one step of every rank in `steps`, through any loss of chips.
+
+        It begins at `begin_ns`, or now: from then on a silent chip is waited for.
+        """
+        self._begin_ns = begin_ns
+        try:
+            return self._stepped(steps, bitmasks)
+        finally:
+            self._begin_ns = None
+
+    def _stepped(
+        self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
+    ) -> LiveStep:
+        if isinstance(self.tokens, MadeUpTokens):
+            self.settle_pending()  # there is no process to miss
+            up = [step for step in steps if step.rank not in self._lost_ranks]
+            result, machine = self.tokens.step(up, bitmasks), self._machine_now()
+        else:
+            result, machine = self._compute(self.tokens, steps, bitmasks)
+        self.settle_pending()  # of a chip that this step did not need any more
+        lost = self.take_lost_ranks()
+        repeats, self._repeats = self._repeats, 0
+        return LiveStep(
+            result=result,
+            costing=machine[0],
+            seating=machine[1],
+            pause_ns=self.take_pause(),
+            repeats=repeats,
+            lost_ranks=lost,
+        )
+
+    def _compute(
+        self,
+        fleet: Fleet,
+        steps: Sequence[RankStep],
+        bitmasks: Mapping[int, NDArray[np.int32]],
+    ) -> tuple[StepResult, tuple[StepCosting, Seating]]:
+        """The step, and the machine that the step's loads are of."""
+        wanted = [step for step in steps if step.rank not in self._lost_ranks]
+        machine = self._machine_now()
+        try:
+            return fleet.step(wanted, bitmasks), machine
+        except ChipLost as loss:
+            self.meet(loss.chips)
+        while True:
+            self._repeats += 1
+            if not fleet.has_loads:
+                machine = self._machine_now()
+            try:
+                return fleet.resume(self._lost_ranks.keys()), machine
+            except ChipLost as loss:
+                self.meet(loss.chips)
+
+    def _machine_now(self) -> tuple[StepCosting, Seating]:
+        """What steps cost, and who sits where."""
+        return self.machine.costing(), self.machine.seating
+
+    def inject(self, fault: Fault, *, dry_run: bool = False) -> tuple[int | None, Recovery]:
+        """Let `fault` happen; returns its number and what it will lead to.
+
+        Raises ConfigError for a fault that cannot happen on this machine as it is.
+        """
+        health, settlement = self._after(fault)
+        recovery = settlement.recovery
+        if dry_run:
+            return None, recovery
+        self.faults.check_room()
+        position = self._position_of(fault.chip)
+        self._actual = health
+        number = self._record(fault, recovery)
+        if fault.kind is FaultKind.HANG_CHIP and position is not None:
+            self._silences[number] = Silence(
+                chip=fault.chip,
+                until_ns=self._now_ns() + self.machine.hang_ns,
+                reading_ns=settlement.duration_ns,
+            )
+        if fault.kind not in _TAKES_CHIP or position is None:
+            self.settle_pending()
+        elif isinstance(self.tokens, Fleet):
+            if fault.kind is FaultKind.HANG_CHIP:
+                self.tokens.hang(position)
+            else:
+                self.tokens.kill(position)
+        return number, recovery
+
+    def stall_ns(self, fault: Fault) -> int:
+        """Emulated time for which the machine would stand still for `fault`; raises as `inject`."""
+        settlement = self._after(fault)[1]
+        kinds = [] if self._position_of(fault.chip) is None and fault.chip >= 0 else [fault.kind]
+        return self.machine.notice_ns(kinds) + settlement.duration_ns
+
+    def _after(self, fault: Fault) -> tuple[Health, Settlement]:
+        """The health after `fault`, and how the machine would go on; changes nothing."""
+        health = self._actual.after(fault, self.machine.system, self.machine.partition)
+        return health, self._settlement(health, ())[1]
+
+    def heal(self, chip: int | None = None, rack: int | None = None) -> tuple[int, ...]:
+        """Repair one chip, or one rack's switch trays, or everything when neither is given.
+
+        Returns the numbers of the faults that are over. Repaired chips take vacant seats again, and
+        read their weights. Raises ConfigError for a chip or a rack that does not exist.
+        """
+        self._actual.healed(chip, rack)  # refuses what does not exist before anything moves
+        now_ns = self._now_ns()
+        for number, each in self._silences.items():
+            if rack is None and chip in (None, each.chip):  # it need not be waited for
+                self._silences[number] = replace(each, until_ns=min(each.until_ns, now_ns))
+        self.settle_pending()  # a process that is gone has to be started again
+        known = self.faults.records  # not what the repair itself may come upon
+        self._actual = self._actual.healed(chip, rack)
+        self._settle()
+        everything = chip is None and rack is None
+        numbers = [
+            record.number
+            for record in known
+            if everything
+            or (chip is not None and record.fault.chip == chip)
+            or (rack is not None and record.fault.rack == rack)
+        ]
+        self._silences = {n: each for n, each in self._silences.items() if n not in numbers}
+        return self.faults.heal(numbers, emulated_s=now_ns / NS_PER_S)
+
+    def silence_left_ns(self) -> int:
+        """How long the machine is yet held up for chips that were given up early, and are not
+        healed.
+        """
+        now_ns = self._now_ns()
+        ends = (each.until_ns for each in self._silences.values() if each.charged)
+        return max(0, max(ends, default=0) - now_ns)
+
+    def take_pause(self) -> int:
+        """Emulated time that was taken since the last step, to be charged by the caller."""
+        pause_ns, self._pause_ns = self._pause_ns, 0
+        return pause_ns
+
+    def pause(self, duration_ns: int) -> None:
+        """Let the next step take so much longer: the machine was busy with something else."""
+        self._pause_ns += duration_ns
+
+    def meet(self, positions: Collection[int]) -> None:
+        """The chips of `positions` were found gone: go on without them, or with spares."""
+        self._note_experts()
+        self._note_gone(positions, self.machine.seating)
+        self._settle()
+
+    def look_after_processes(self) -> None:
+        """Note chips whose processes have ended or stopped while nothing was asked of them."""
+        if isinstance(self.tokens, Fleet):
+            self._note_gone(self.tokens.find_stopped(), self.machine.seating)
+
+    def _note_experts(self) -> None:
+        """Experts lie as the chips say: moves may have been broken off."""
+        if self._same_model and isinstance(self.tokens, Fleet):
+            self.machine.place_experts(self.tokens.placement)
+
+    def _note_gone(self, positions: Collection[int], seating: Seating) -> None:
+        """Chips that nobody took have stopped by themselves, in seats that they have or take.
+
+        Those that fell silent have been waited for, in wall time.
+        """
+        for position in positions:
+            chip = int(seating.chip_of_position[position])
+            if chip != VACANT and self._actual.in_service[chip]:
+                assert isinstance(self.tokens, Fleet)
+                silent = position in self.tokens.silent
+                logger.warning("chip %d has %s", chip, "fallen silent" if silent else "stopped")
+                kind = FaultKind.HANG_CHIP if silent else FaultKind.LOSE_CHIP
+                fault = Fault(kind=kind, chip=chip)
+                system, partition = self.machine.system, self.machine.partition
+                self._actual = self._actual.after(fault, system, partition)
+                self._record(fault, self._settlement(self._actual, ())[1].recovery)
+
+    def _record(self, fault: Fault, recovery: Recovery) -> int:
+        return self.faults.add(
+            fault,
+            emulated_s=self._now_ns() / NS_PER_S,
+            survivable=recovery.survivable,
+            reason=recovery.reason,
+        )
+
+    def settle_pending(self) -> None:
+        """Go on with faults that no step has met."""
+        if self.faults.pending:
+            self._settle()
+
+    def lend(self, chips: Collection[int]) -> bool:
+        """Let `chips` go to somebody else: their processes end, their ranks lose their KV.
+
+        False when it cannot be now, because of what has happened since it was planned: one of them
+        is out of service, or an expert lies on nobody else; then nothing has changed.
+        """
+        self.settle_pending()
+        if not self._actual.in_service[list(chips)].all():
+            return False
+        health = self._actual.lending(chips)
+        settlement = self.machine.settlement(health)
+        if settlement.recovery.reloads:
+            return False
+        before, partition = self.machine.seating, self.machine.partition
+        lost_ranks = ranks_without_kv(before, settlement.recovery, partition)
+        gone: Collection[int] = ()
+        if isinstance(self.tokens, MadeUpTokens):
+            self.tokens.forget(lost_ranks)
+        else:
+            leaving = positions_vacated(before, settlement.recovery).tolist()
+            try:
+                self.tokens.remove(leaving, lost_ranks)
+            except ChipLost as loss:
+                gone = loss.chips
+            self.tokens.place(self.tokens.placement.without(leaving), ())
+        self._actual = health
+        self.machine.settle(health, settlement)
+        self._owe(lost_ranks, dict.fromkeys(lost_ranks))
+        self._on_change()
+        if gone:
+            self.meet(gone)
+        return True
+
+    def take_back(self, chips: Collection[int]) -> None:
+        """Let `chips`, which are lent out and have read their weights, take seats again.
+
+        Those that have failed meanwhile stay out.
+        """
+        self.settle_pending()
+        self._actual = self._actual.returning([c for c in chips if self._actual.lent[c]])
+        self._settle(prepared=chips)
+
+    def forget_requests(self, ranks: Collection[int]) -> None:
+        """Let the chips of `ranks` forget what they know of requests."""
+        if isinstance(self.tokens, MadeUpTokens):
+            self.tokens.forget(ranks)
+            return
+        try:
+            self.tokens.remove((), ranks)
+        except ChipLost as loss:
+            self.meet(loss.chips)
+
+    def warm_up(self, steps: Sequence[RankStep]) -> LiveStep:
+        """Compute made-up steps between two real ones, also on ranks that have just come back.
+
+        Ranks that lose their KV in it are told of with those before it.
+        """
+        owed, self._lost_ranks = self._lost_ranks, {}
+        told, self._told = self._told, {}
+        done = self.step(steps, {})
+        found, self._told = self._told, told
+        self._lost_ranks |= found | owed
+        return done
+
+    def take_lost_ranks(self) -> tuple[int, ...]:
+        """Ranks whose requests must move, and have not been told of; they are with this."""
+        lost, self._lost_ranks = self._lost_ranks, {}
+        self._told = lost | self._told
+        return tuple(sorted(lost))
+
+    def credit(self, moved: Sequence[Moved]) -> int:
+        """Count requests that have left ranks to the faults that took them; returns how many are
+        no fault's.
+
+        Some have waited for another rank since. One that ended for want of a rank that no fault
+        took is counted to the last of the faults that took the others.
+        """
+        of_fault: dict[int, list[Moved]] = {}
+        others = 0
+        told, self._told = self._told, {}
+        self._last_told |= told
+        took_last = max((number for number in told.values() if number is not None), default=None)
+        for each in moved:
+            number = self._last_told.get(each.rank)
+            if number is None and each.failed:
+                number = took_last
+            if number is None:
+                others += 1
+            else:
+                of_fault.setdefault(number, []).append(each)
+        for number, its in of_fault.items():
+            self.faults.credit(number, its, emulated_s=self._now_ns() / NS_PER_S)
+        return others
+
+    def _owe(self, ranks: Collection[int], taken_by: Mapping[int, int | None]) -> None:
+        """The requests of `ranks` must move; those of a rank that owes already stay its fault's."""
+        for rank in ranks:
+            self._lost_ranks.setdefault(rank, taken_by.get(rank))
+
+    def _settlement(
+        self,
+        health: Health,
+        kinds: Sequence[FaultKind],
+        prepared: Collection[int] = (),
+        *,
+        silence_ns: int = 0,
+    ) -> tuple[Health, Settlement]:
+        """How to go on with `health`, in which lent chips are called back where nothing else helps.
+
+        Changes nothing. A silent chip is waited for as long as `silence_ns`.
+        """
+        settle = partial(self.machine.settlement, prepared=prepared, silence_ns=silence_ns)
+        settlement = settle(health, kinds)
+        recalled = self.machine.recallable(health, settlement.recovery, kept_out=self.kept_out)
+        if recalled:
+            health = health.returning(recalled)
+            settlement = settle(health, kinds)
+        return health, settlement
+
+    def _settle(self, prepared: Collection[int] = ()) -> None:
+        """Go on with what has happened: the machine decides, the chips follow.
+
+        The chips `prepared` have read the weights of a seat that they take.
+        """
+        silence_ns = self._silence_ns()
+        while True:
+            kinds = self._noticed()
+            health, settlement = self._settlement(
+                self._actual, kinds, prepared, silence_ns=silence_ns
+            )
+            recovery = settlement.recovery
+            before, partition = self.machine.seating, self.machine.partition
+            lost_ranks = ranks_without_kv(before, recovery, partition)
+            try:
+                if isinstance(self.tokens, MadeUpTokens):
+                    self.tokens.forget(lost_ranks)
+                else:
+                    follow(
+                        self.tokens,
+                        before,
+                        recovery,
+                        partition,
+                        lost_ranks=lost_ranks,
+                        same_model=self._same_model,
+                    )
+                break
+            except ChipLost as loss:
+                self._note_experts()
+                self._note_gone(loss.chips, recovery.seating)
+        self._actual = health
+        taken_by = self._taken_by(lost_ranks, before, recovery.seating)
+        self.machine.settle(health, settlement)
+        self._owe(lost_ranks, taken_by)
+        self._silences = {n: replace(s, charged=True) for n, s in self._silences.items()}
+        self._pause_ns += settlement.duration_ns
+        self._on_change()
+        pending = [record.fault.kind for record in self.faults.pending]
+        if pending:
+            logger.warning("after %s: %s", ", ".join(pending), recovery.reason)
+        outcome = Outcome(
+            emulated_ns=settlement.duration_ns,
+            experts_reloaded=len(recovery.reloads),
+        )
+        self.faults.settle(
+            outcome, emulated_s=self._now_ns() / NS_PER_S, survived=recovery.survivable
+        )
+
+    def _silence_ns(self) -> int:
+        """How long silent chips are waited for from the step's begin on, or from now."""
+        silence = self.silence
+        if silence is None:
+            return 0
+        begin_ns = self._now_ns() if self._begin_ns is None else self._begin_ns
+        return max(0, silence.until_ns - begin_ns)
+
+    def _taken_by(
+        self, ranks: Collection[int], before: Seating, after: Seating
+    ) -> dict[int, int | None]:
+        """The fault for which the requests of each rank must move: the one that took a chip of the
+        rank, or else the last of those that are met now.
+        """
+        pending = self.faults.pending
+        last = pending[-1].number if pending else None
+        taken_by: dict[int, int | None] = dict.fromkeys(ranks, last)
+        for record in reversed(pending):  # the first that took a chip of the rank is its fault
+            for seating in (after, before):
+                seats = np.flatnonzero(seating.chip_of_position == record.fault.chip)
+                if record.fault.chip >= 0 and len(seats):
+                    rank = self.machine.partition.rank_of_chip(int(seats[0]))
+                    if rank in taken_by:
+                        taken_by[rank] = record.number
+        return taken_by
+
+    def _noticed(self) -> list[FaultKind]:
+        """Pending faults that hold this machine up: those of lent chips are somebody else's.
+
+        How long a silent chip is waited for is in `_silence_ns`.
+        """
+        lent = self._actual.lent
+        faults = [record.fault for record in self.faults.pending]
+        return [
+            fault.kind
+            for fault in faults
+            if fault.kind is not FaultKind.HANG_CHIP and (fault.chip < 0 or not lent[fault.chip])
+        ]
+
+    def _position_of(self, chip: int) -> int | None:
+        seats = np.flatnonzero(self.machine.seating.chip_of_position == chip)
+        return int(seats[0]) if chip >= 0 and len(seats) else None

@@ -1,0 +1,166 @@
+"""The machine's state as the control service shows it, put together between two steps."""
+
+import numpy as np
+
+from emulator.model import Machine, StepCost
+from emulator.specs.health import TIERS
+from emulator.specs.link_lanes import lanes_of
+from emulator.specs.placement import EMPTY
+from emulator.specs.seating import VACANT
+from serving.engine.chip_leases import ChipLeases
+from serving.engine.deployment import Deployment
+from serving.engine.engine_description import partition_state
+from serving.engine.live_machine import LiveMachine
+from serving.engine.scheduler_state import RankQueues
+from serving.wire.machine_state import (
+    SERVING,
+    ChipHealth,
+    ChipState,
+    CutLink,
+    ExpertBalance,
+    MachineState,
+    RackState,
+    RankState,
+    StackState,
+)
+from serving.wire.snapshot import Snapshot
+
+
+def machine_state(
+    deployment: Deployment,
+    live: LiveMachine,
+    snapshot: Snapshot,
+    balance: ExpertBalance,
+    *,
+    leases: ChipLeases,
+    last_cost: StepCost | None,
+    queues: tuple[RankQueues, ...],
+    kv_blocks: int,
+) -> MachineState:
+    """Everything, as it is now. `queues` are the ranks' schedulers at the last step."""
+    machine, partition = live.machine, deployment.partition
+    return MachineState(
+        emulated_s=snapshot.emulated_s,
+        dilation=snapshot.dilation,
+        clock_epoch=snapshot.clock_epoch,
+        steps=snapshot.steps,
+        system=deployment.system.name,
+        model=deployment.time_model.name,
+        weights=deployment.weights_name,
+        routing=deployment.routing,
+        partition=partition_state(partition),
+        chip_watts=snapshot.chip_watts,
+        facility_watts=snapshot.facility_watts,
+        chips=_chips(live, leases, last_cost),
+        ranks=_ranks(machine, queues, kv_blocks),
+        racks=_racks(live),
+        faults=live.faults.records,
+        expert_balance=balance,
+        leases=leases.states,
+    )
+
+
+def _chips(
+    live: LiveMachine, leases: ChipLeases, last_cost: StepCost | None
+) -> tuple[ChipState, ...]:
+    machine = live.machine
+    health, partition, system = live.actual, machine.partition, machine.system
+    position_of = {
+        int(chip): position
+        for position, chip in enumerate(machine.seating.chip_of_position.tolist())
+        if chip != VACANT
+    }
+    allocators, phases = machine.hbm.allocators, leases.phases
+    slots = machine.placement.expert_of_slot  # [layers, positions, slots]
+    filled = (slots != EMPTY).sum(axis=(0, 2))  # [positions]
+    stack_bytes = allocators[0].cores.stack_bytes
+    idle_watts = machine.cost_model.idle_chip_watts
+    per_tray, per_rack = system.chips_per_tray.count, system.chips_per_rack
+    chips = []
+    for chip in range(len(health.lost)):
+        position = position_of.get(chip)
+        place = partition.first_chip + chip
+        seated = position is not None
+        holds = position if seated else machine.lent_position(chip)  # whose HBM it is
+        how = _health(live, chip)
+        watts = 0.0 if how is ChipHealth.LOST else idle_watts
+        if position is not None and last_cost is not None and how is not ChipHealth.LOST:
+            watts = float(last_cost.chip_watts[position])
+        chips.append(
+            ChipState(
+                chip=chip,
+                rack=place // per_rack,
+                tray=place % per_rack // per_tray,
+                position=place % per_tray,
+                health=how,
+                slow_factor=float(health.slow_factor[chip]),
+                spare=not seated and bool(health.in_service[chip]),
+                rank=partition.rank_of_chip(position) if position is not None else None,
+                stacks=tuple(
+                    StackState(
+                        stack=stack,
+                        failed=failed,
+                        capacity_bytes=stack_bytes,
+                        owner_bytes={} if holds is None else dict(owners),
+                    )
+                    for stack, (failed, owners) in enumerate(
+                        zip(
+                            health.failed_stacks[chip].tolist(),
+                            allocators[0 if holds is None else holds].bytes_by_owner(),
+                            strict=True,
+                        )
+                    )
+                ),
+                cut_links=_cut_links(live, chip),
+                expert_slots=machine.placement.layers * machine.placement.slots if seated else 0,
+                expert_slots_filled=int(filled[position]) if position is not None else 0,
+                watts=watts,
+                phase=phases.get(chip, SERVING),
+            )
+        )
+    return tuple(chips)
+
+
+def _health(live: LiveMachine, chip: int) -> ChipHealth:
+    health = live.actual
+    if health.hung[chip]:
+        return ChipHealth.HUNG
+    if not health.works[chip]:
+        return ChipHealth.LOST
+    return ChipHealth.SLOW if health.slow_factor[chip] > 1 else ChipHealth.UP
+
+
+def _cut_links(live: LiveMachine, chip: int) -> tuple[CutLink, ...]:
+    lanes = lanes_of(live.machine.system.chip)
+    return tuple(
+        CutLink(tier=tier, lanes_cut=int(down), lanes=lanes[tier].lanes.count)
+        for tier, down in zip(TIERS, live.actual.lanes_down[chip].tolist(), strict=True)
+        if down
+    )
+
+
+def _ranks(
+    machine: Machine, queues: tuple[RankQueues, ...], kv_blocks: int
+) -> tuple[RankState, ...]:
+    empty = RankQueues(running=0, waiting=0, kv_blocks_used=0)
+    by_rank = queues or (empty,) * machine.partition.ranks
+    return tuple(
+        RankState(
+            rank=rank,
+            up=bool(up),
+            requests_running=queue.running,
+            requests_waiting=queue.waiting,
+            kv_blocks_used=queue.kv_blocks_used,
+            kv_blocks=kv_blocks,
+        )
+        for rank, (up, queue) in enumerate(zip(machine.ranks_up.tolist(), by_rank, strict=True))
+    )
+
+
+def _racks(live: LiveMachine) -> tuple[RackState, ...]:
+    trays = live.machine.system.switch_trays_per_rack.count
+    out = np.asarray(live.actual.switch_trays_out).tolist()
+    return tuple(
+        RackState(rack=rack, switch_trays_up=trays - pulled, switch_trays=trays)
+        for rack, pulled in enumerate(out)
+    )

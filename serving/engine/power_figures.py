@@ -1,0 +1,85 @@
+"""Power and energy of a running engine, for the control service."""
+
+from collections import defaultdict
+
+from emulator.model import SystemPower, TokenRates, tokens_per_megawatt
+from serving.engine.token_meter import TokenTotals
+from serving.wire.machine_state import MachineState
+from serving.wire.power_report import (
+    ChipPower,
+    PowerReport,
+    PowerWindow,
+    RackPower,
+    TokensPerMegawatt,
+)
+from serving.wire.snapshot import Snapshot
+
+
+def power_report(
+    power: SystemPower, state: MachineState, snapshot: Snapshot, window: TokenTotals | None
+) -> PowerReport:
+    """All of it; `state` and `snapshot` are of the same moment.
+
+    Spares count like the partition's chips: they draw idle power, and their share of the rest.
+    """
+    chips = state.partition.chips + state.partition.spares
+    facility = power.facility_watts(snapshot.chip_watts, chips=chips)
+    return PowerReport(
+        emulated_s=snapshot.emulated_s,
+        chip_watts=snapshot.chip_watts,
+        it_watts=facility.it_watts,
+        facility_watts=facility.total_watts,
+        parts_watts=dict(facility.parts()),
+        chip_budget_watts=power.system.chip.budget_watts.value,
+        provisioned_watts=facility.provisioned_watts,
+        pue=power.pue(),
+        chip_joules=snapshot.chip_joules,
+        facility_joules=snapshot.facility_joules,
+        chips=tuple(ChipPower(chip=chip.chip, watts=chip.watts) for chip in state.chips),
+        racks=_racks(power, state),
+        window=None if window is None else _window(power, window, chips),
+    )
+
+
+def _racks(power: SystemPower, state: MachineState) -> tuple[RackPower, ...]:
+    watts: dict[int, list[float]] = defaultdict(list)
+    for chip in state.chips:
+        watts[chip.rack].append(chip.watts)
+    racks = []
+    for rack, each in sorted(watts.items()):
+        facility = power.facility_watts(sum(each), chips=len(each))
+        racks.append(
+            RackPower(
+                rack=rack,
+                chips=len(each),
+                chip_watts=facility.chip_watts,
+                it_watts=facility.it_watts,
+                provisioned_watts=facility.provisioned_watts,
+            )
+        )
+    return tuple(racks)
+
+
+def _window(power: SystemPower, window: TokenTotals, chips: int) -> PowerWindow:
+    rates = TokenRates(
+        output_tokens_per_s=window.output_tokens / window.emulated_s,
+        input_tokens_per_s=window.prompt_tokens / window.emulated_s,
+    )
+    drawn_watts = window.facility_joules / window.emulated_s
+    return PowerWindow(
+        emulated_s=window.emulated_s,
+        prompt_tokens=window.prompt_tokens,
+        output_tokens=window.output_tokens,
+        facility_joules=window.facility_joules,
+        tokens_per_megawatt=tuple(
+            TokensPerMegawatt(
+                basis=each.basis,
+                watts=each.watts,
+                why=each.why,
+                output=each.output,
+                input=each.input,
+                total=each.total,
+            )
+            for each in tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn_watts)
+        ),
+    )

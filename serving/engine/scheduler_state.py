@@ -1,0 +1,42 @@
+"""What the scheduler tells the engine with each decision, besides what is to be computed."""
+
+from dataclasses import dataclass, field
+
+from serving.engine.fault_log import Moved
+from serving.engine.wake_request import StepWish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankQueues:
+    """The queues of one rank's scheduler, and the KV blocks that its requests hold."""
+
+    running: int
+    waiting: int
+    kv_blocks_used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerState:
+    """The ranks' queues, and counts since the start.
+
+    `empty_rank_steps` counts, over all locksteps so far, the ranks that took part in one without a
+    token of their own while another rank had some; `arrived_requests` all requests that were ever
+    added; `moved_requests` the requests that lost ranks have handed to others; `moved` are the
+    requests that left a rank since the decision before. `closed_ranks` take no new request, as the
+    engine asked. `has_tokens` says that the decision has something to compute. `wish` is how the
+    engine asks for a step when there is nothing to compute.
+    """
+
+    rank_states: tuple[RankQueues, ...] = ()
+    arrived_requests: int = 0
+    moved_requests: int = 0
+    empty_rank_steps: int = 0
+    moved: tuple[Moved, ...] = ()
+    closed_ranks: tuple[int, ...] = ()
+    has_tokens: bool = False
+    wish: StepWish = field(default_factory=StepWish)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request was left on any rank at the last decision."""
+        return any(queues.running or queues.waiting for queues in self.rank_states)

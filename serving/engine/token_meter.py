@@ -1,0 +1,122 @@
+"""Tokens that an engine has computed, and the energy that went into the last of them."""
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Final
+
+from emulator.model import StepBatch
+from serving.wire.step_record import prefill_and_decode_tokens
+
+WINDOW_S: Final = 60.0
+"""Emulated seconds of the window; as long as a scrape or two of what watches it."""
+
+_SAMPLE_S: Final = 1.0
+"""Emulated seconds between two samples, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTotals:
+    """At the end of a step, since the engine's start.
+
+    Attributes:
+        prompt_tokens: that were computed; those from a cache are not among them.
+    """
+
+    emulated_s: float
+    prompt_tokens: int
+    output_tokens: int
+    facility_joules: float
+
+
+class TokenMeter:
+    """Totals, and one of each second of the last `WINDOW_S`, by emulated time."""
+
+    def __init__(self) -> None:
+        self._now = TokenTotals(
+            emulated_s=0.0, prompt_tokens=0, output_tokens=0, facility_joules=0.0
+        )
+        self._samples: deque[TokenTotals] = deque([self._now])
+
+    def add(
+        self, batch: StepBatch, *, output_tokens: int, emulated_s: float, facility_joules: float
+    ) -> None:
+        """Count a step that ended then; `facility_joules` are all since the start."""
+        prompts, _ = prefill_and_decode_tokens(batch)  # [ranks]
+        self._now = TokenTotals(
+            emulated_s=emulated_s,
+            prompt_tokens=self._now.prompt_tokens + int(prompts.sum()),
+            output_tokens=self._now.output_tokens + output_tokens,
+            facility_joules=facility_joules,
+        )
+        if emulated_s - self._samples[-1].emulated_s >= _SAMPLE_S:
+            self._samples.append(self._now)
+        self._forget()
+
+    def _forget(self) -> None:
+        now_s = self._now.emulated_s
+        while len(self._samples) > 1 and now_s - self._samples[1].emulated_s >= WINDOW_S:
+            self._samples.popleft()
+
+    def rest(self, *, begin_s: float, begin_joules: float, end_s: float, end_joules: float) -> None:
+        """Nothing was computed from `begin_s` to `end_s`, before a step that is not yet counted.
+
+        A window that would reach back over the rest begins in it; joules are all since the start.
+        """
+        for at_s, joules in ((begin_s, begin_joules), (end_s, end_joules)):
+            self._now = replace(self._now, emulated_s=at_s, facility_joules=joules)
+            self._samples.append(self._now)
+        self._forget()
+
+    @property
+    def totals(self) -> TokenTotals:
+        """At the end of the last step."""
+        return self._now
+
+    def window_until(self, emulated_s: float, facility_joules: float) -> TokenTotals | None:
+        """The window that ends at `emulated_s`, after the last step, when that had been drawn.
+
+        None before the first step; no tokens once the last step is longer ago than the window.
+        """
+        return self._window(
+            replace(self._now, emulated_s=emulated_s, facility_joules=facility_joules)
+        )
+
+    def window(self) -> TokenTotals | None:
+        """What the last `WINDOW_S` have added, or a second more; None before the first step."""
+        return self._window(self._now)
+
+    def _window(self, end: TokenTotals) -> TokenTotals | None:
+        if self._now.emulated_s <= self._samples[0].emulated_s:
+            return None
+        samples = [*self._samples, self._now, end]
+        ages_s = [end.emulated_s - sample.emulated_s for sample in samples]
+        place = max((i for i, age_s in enumerate(ages_s) if age_s >= WINDOW_S), default=0)
+        first = samples[place]
+        if ages_s[place] > WINDOW_S:
+            first = _at(end.emulated_s - WINDOW_S, first, samples[place + 1])
+        return TokenTotals(
+            emulated_s=end.emulated_s - first.emulated_s,
+            prompt_tokens=end.prompt_tokens - first.prompt_tokens,
+            output_tokens=end.output_tokens - first.output_tokens,
+            facility_joules=end.facility_joules - first.facility_joules,
+        )
+
+
+def _at(emulated_s: float, before: TokenTotals, after: TokenTotals) -> TokenTotals:
+    """The totals then, between two samples; `before` itself unless that was a rest.
+
+    What is drawn in a rest (idle power, lent chips' training) is taken to be drawn evenly.
+    """
+    if _tokens(before) != _tokens(after):
+        return before
+    share = (emulated_s - before.emulated_s) / (after.emulated_s - before.emulated_s)
+    drawn_joules = after.facility_joules - before.facility_joules
+    return replace(
+        before,
+        emulated_s=emulated_s,
+        facility_joules=before.facility_joules + drawn_joules * share,
+    )
+
+
+def _tokens(totals: TokenTotals) -> tuple[int, int]:
+    return totals.prompt_tokens, totals.output_tokens

@@ -1,0 +1,30 @@
+"""What makes the tokens of a deployment: its chips, or a generator where nothing is computed."""
+
+from emulator.fleet import Fleet, MadeUpTokens
+from emulator.model import Machine
+from serving.engine.deployment import Deployment
+
+
+def start_tokens(
+    deployment: Deployment, machine: Machine, *, kv_blocks: int, block_tokens: int
+) -> Fleet | MadeUpTokens:
+    """Start what makes the tokens: the chips, or for `--weights none` nothing but a generator."""
+    if not deployment.settings.computes:
+        return MadeUpTokens(deployment.weights_dir, deployment.partition.ranks)
+    placement = deployment.placement_of(deployment.weights)
+    # A chip keeps room for what may come to it: as much as its HBM has, or, for a stand-in, all.
+    slots_max = (
+        int(machine.capacity().max()) if deployment.same_model else deployment.weights.experts
+    )
+    fleet = Fleet(
+        weights_dir=deployment.weights_dir,
+        placement=placement,
+        tp=deployment.partition.tp,
+        kv_blocks=kv_blocks,
+        block_tokens=block_tokens,
+        slots_max=slots_max,
+        ray_address=deployment.settings.ray_address,
+        silence_timeout_s=deployment.settings.silence_timeout_s,
+    )
+    fleet.start()
+    return fleet

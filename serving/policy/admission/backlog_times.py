@@ -1,0 +1,113 @@
+"""How long an engine takes to compute prompts that wait, as its cost model says.
+
+A table for one deployment, made once at its start (`serving.server.gateway.engine_times`), so that
+a decision is a look into it. Times are emulated; tokens and decodes are those of one rank. Pure.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BacklogCurve:
+    """The table beside one decode load: by the prompt tokens of a rank that wait."""
+
+    tokens: Float64s  # [backlogs]
+    drain_s: Float64s  # [backlogs] until all are computed
+    step_s: Float64s  # [backlogs] of the next step
+
+    def wait_s(self, tokens: float) -> float:
+        """Seconds until the last of so many tokens is computed: the step under way, and theirs.
+
+        Beyond the table at the rate of its end.
+        """
+        last = self.tokens[-1]
+        if tokens > last:
+            return self.wait_s(last) * tokens / float(last)
+        return float(np.interp(tokens, self.tokens, self.drain_s)) + self.step_s_at(tokens)
+
+    def step_s_at(self, tokens: float) -> float:
+        """Seconds of the next step while so many wait."""
+        return float(np.interp(tokens, self.tokens, self.step_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BacklogTimes:
+    """Times of a rank's backlog beside its decodes, which all ranks have alike.
+
+    Attributes:
+        tokens: [backlogs] that wait on each rank; from 0 on, ascending.
+        decodes: [decodes] requests of a rank that decode; from 1 on, ascending.
+        drain_s, step_s: [backlogs, decodes + 1] until the backlog is computed, and of the next
+            step; the last column is that of prompts which nobody's decode waits for.
+        drain_s_per_context, step_s_per_context: the same, more for each token that a decode has for
+            its context.
+        drain_s_per_prompt, step_s_per_prompt: the same, more for each token that waiting prompts
+            have on average.
+    """
+
+    tokens: Float64s
+    decodes: Float64s
+    drain_s: Float64s
+    step_s: Float64s
+    drain_s_per_context: Float64s
+    step_s_per_context: Float64s
+    drain_s_per_prompt: Float64s
+    step_s_per_prompt: Float64s
+
+    def beside(
+        self, *, decodes: float | None, context_tokens: float, prompt_tokens: float
+    ) -> BacklogCurve:
+        """The times beside so many decodes of a rank, with such contexts, of such prompts.
+
+        `decodes` None: nobody decodes, now or before the backlog is computed.
+        """
+        drain_s = (
+            self.drain_s
+            + context_tokens * self.drain_s_per_context
+            + prompt_tokens * self.drain_s_per_prompt
+        )
+        step_s = (
+            self.step_s
+            + context_tokens * self.step_s_per_context
+            + prompt_tokens * self.step_s_per_prompt
+        )
+        if decodes is None:
+            return BacklogCurve(tokens=self.tokens, drain_s=drain_s[:, -1], step_s=step_s[:, -1])
+        place = float(np.interp(decodes, self.decodes, np.arange(len(self.decodes))))
+        below, share = int(place), place % 1.0
+        above = min(below + 1, len(self.decodes) - 1)
+        return BacklogCurve(
+            tokens=self.tokens,
+            drain_s=(1.0 - share) * drain_s[:, below] + share * drain_s[:, above],
+            step_s=(1.0 - share) * step_s[:, below] + share * step_s[:, above],
+        )
+
+    @classmethod
+    def linear(cls, *, step_s: float, token_s: float, step_tokens: int) -> "BacklogTimes":
+        """Of steps of `step_tokens` prompt tokens at most, which take `step_s` and `token_s` for
+        each of them.
+        """
+        tokens = np.array([0.0, 1e9])
+        full_s = np.full((2, 2), step_s + token_s * step_tokens)
+        drain_s = tokens[:, None] * full_s / max(1, step_tokens)
+        none = np.zeros((2, 2))
+        return cls(
+            tokens=tokens,
+            decodes=np.array([1.0]),
+            drain_s=drain_s,
+            step_s=full_s,
+            drain_s_per_context=none,
+            step_s_per_context=none,
+            drain_s_per_prompt=none,
+            step_s_per_prompt=none,
+        )
+
+
+NO_TIME: Final = BacklogTimes.linear(step_s=0.0, token_s=0.0, step_tokens=1)
+"""Where no cost model is known: prompts are taken to be computed at once."""

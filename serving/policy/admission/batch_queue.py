@@ -1,0 +1,58 @@
+"""Batch work at the door: first come first served within a key, turn by turn between keys."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from serving.policy.admission.entry import Entry
+
+
+class BatchQueue:
+    """A queue per key; a key that had its turn goes behind the others.
+
+    Everything takes constant time. Invariant: `len` and `tokens` are those of what is in it, and no
+    key has an empty queue.
+    """
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, OrderedDict[int, Entry]] = OrderedDict()
+        self._arrived: OrderedDict[int, Entry] = OrderedDict()
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._arrived)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All of them, as they came."""
+        return iter(self._arrived.values())
+
+    def add(self, entry: Entry) -> None:
+        """Put it behind what its key has in here."""
+        self._keys.setdefault(entry.work.client.name, OrderedDict())[entry.number] = entry
+        self._arrived[entry.number] = entry
+        self.tokens += entry.prompt_tokens
+
+    def heads(self) -> Iterator[Entry]:
+        """The first of each key, whose turn it is first; not to be changed meanwhile."""
+        for queue in self._keys.values():
+            yield next(iter(queue.values()))
+
+    @property
+    def oldest(self) -> Entry | None:
+        """Who has waited longest; None when it is empty."""
+        return next(iter(self._arrived.values()), None)
+
+    def take(self, entry: Entry) -> None:
+        """Remove one of the heads, whose key then goes behind the others."""
+        name = entry.work.client.name
+        self.remove(entry)
+        if name in self._keys:
+            self._keys.move_to_end(name)
+
+    def remove(self, entry: Entry) -> None:
+        """Remove one, wherever it is."""
+        name = entry.work.client.name
+        del self._keys[name][entry.number]
+        if not self._keys[name]:
+            del self._keys[name]
+        del self._arrived[entry.number]
+        self.tokens -= entry.prompt_tokens

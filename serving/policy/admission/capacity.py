@@ -1,0 +1,34 @@
+"""What the engine behind the door can hold and take in."""
+
+from dataclasses import dataclass, field
+
+from emulator.errors import ConfigError
+from serving.policy.admission.backlog_times import NO_TIME, BacklogTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Of all ranks that are up, together.
+
+    Attributes:
+        seats: sequences that run at once.
+        kv_tokens: that the KV caches have room for.
+        prefill_tokens_per_step: that one step computes at most.
+        dilation: wall seconds per emulated second.
+        ranks: that are up.
+        backlog_times: what a rank takes for prompts that wait; without them, no time.
+    """
+
+    seats: int
+    kv_tokens: int
+    prefill_tokens_per_step: int
+    dilation: float = 1.0
+    ranks: int = 1
+    backlog_times: BacklogTimes = field(default=NO_TIME, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("seats", "kv_tokens", "prefill_tokens_per_step", "ranks"):
+            if getattr(self, name) < 0:
+                raise ConfigError(field=name, value=getattr(self, name), expected="at least 0")
+        if not self.dilation > 0:
+            raise ConfigError(field="dilation", value=self.dilation, expected="more than 0")

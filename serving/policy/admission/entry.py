@@ -1,0 +1,96 @@
+"""One request that has entered, until it leaves."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from serving.policy.admission.wait import Wait
+from serving.policy.admission.work import Work, WorkClass
+
+
+class Stage(StrEnum):
+    """Where an entry is; it goes down this list and may leave from anywhere."""
+
+    QUEUED = "queued"  # batch work at the door, without its turn
+    WAITING = "waiting"  # the engine's, and a sequence of it has no token yet
+    RUNNING = "running"  # every sequence has a token
+    LEFT = "left"
+
+
+class Outcome(StrEnum):
+    """How it left."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"  # its client went, or its time was over
+    FAILED = "failed"
+    REFUSED = "refused"  # batch work that was told so after it had waited
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of one entry; `Admission` alone changes it.
+
+    Attributes:
+        number: in the order of entering.
+        stage: see `Stage`.
+        entered_s, turn_s: emulated seconds; `turn_s` is when the engine could have it.
+        charged_tokens, charged_sequences: of its key's limits, until the truth is known.
+        declared_tokens, declared_sequences: that the engine was asked for so far, counted exactly.
+        wait: from `turn_s` until every sequence has a token, as it was expected then; None: batch
+            work, or the wait is over.
+        sequences, prompt_tokens, new_tokens_max: of the part that has not ended.
+        waiting_sequences, waiting_tokens: of the part that has no token yet.
+        begun_sequences: that the engine has taken and that have not ended.
+        estimated_tokens, estimated_new_tokens: of the part that the engine has not counted yet.
+        counted_tokens: of all its prompts that the engine has counted.
+        made_tokens, ended_tokens: of answers; of those that are over.
+        passed_over: how often another's batch work went before it, because that had room.
+        has_token: whether any of its sequences has a token.
+    """
+
+    number: int
+    work: Work
+    entered_s: float
+    turn_s: float
+    charged_tokens: int
+    charged_sequences: int
+    sequences: int
+    prompt_tokens: int
+    new_tokens_max: int
+    waiting_sequences: int
+    waiting_tokens: int
+    stage: Stage = Stage.QUEUED
+    wait: Wait | None = None
+    declared_tokens: int = 0
+    declared_sequences: int = 0
+    begun_sequences: int = 0
+    estimated_tokens: int = 0
+    estimated_new_tokens: int = 0
+    counted_tokens: int = 0
+    made_tokens: int = 0
+    ended_tokens: int = 0
+    passed_over: int = 0
+    has_token: bool = False
+
+    @classmethod
+    def of(cls, work: Work, *, number: int, now_s: float) -> "Entry":
+        """One that enters now, all of it still to do."""
+        return cls(
+            number=number,
+            work=work,
+            entered_s=now_s,
+            turn_s=now_s,
+            charged_tokens=work.prompt_tokens + work.new_tokens_max,
+            charged_sequences=work.sequences,
+            sequences=work.sequences,
+            prompt_tokens=work.prompt_tokens,
+            new_tokens_max=work.new_tokens_max,
+            waiting_sequences=work.sequences,
+            waiting_tokens=work.prompt_tokens,
+            estimated_tokens=work.prompt_tokens,
+            estimated_new_tokens=work.new_tokens_max,
+        )
+
+    @property
+    def work_class(self) -> WorkClass:
+        """Of its work."""
+        return self.work.work_class

@@ -1,0 +1,293 @@
+"""How long a request that enters now waits for its first token.
+
+Two things can hold it up, and the longer counts:
+
+- prompts before it: their tokens and its own, on the average rank, by what the cost model says that
+  a rank takes for them beside what decodes (`serving.policy.admission.backlog_times`);
+- a seat, or room for its KV: the sequences that must end before it has one, and when as many will
+  have ended, see `serving.policy.admission.seat_waits`; then its own prompt. So a queue for seats
+  is foreseen while seats are still free.
+
+Each is corrected by the factor by which waits of its kind were longer lately than predicted
+(`serving.policy.admission.wait_factor`). Emulated seconds throughout. Pure.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.policy.admission.answer_lengths import AnswerLengths, expected_length
+from serving.policy.admission.backlog_times import BacklogCurve
+from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.decayed_rate import DecayedRate
+from serving.policy.admission.entry import Entry
+from serving.policy.admission.seat_waits import SeatWaits, seat_waits
+from serving.policy.admission.wait import Wait
+from serving.policy.admission.wait_factor import WaitFactor
+from serving.policy.admission.work_estimate import UNSAID_NEW_TOKENS
+
+MEMORY_TARGETS: Final = 5.0
+"""Rates are forgotten after so many times the target. Assumed: many steps, so that one does not
+decide, and few enough that a change of load is known before it is over."""
+
+UNTARGETED_S: Final = 2.0
+"""In place of the target where there is none, and waits only tell a refused client when to come
+back. Assumed."""
+
+_LOOKS_PER_TARGET: Final = 20
+"""How often within a target the ends to come are looked at anew. Assumed: a wait is then told from
+what was known a twentieth of the target before."""
+
+_HORIZON_TARGETS: Final = 2.0
+
+_CURVES_PER_TARGET: Final = 50
+_CURVE_CHANGE: Final = 1.0 / 16.0
+"""How often within a target, and after what change of the sequences inside, the decode load beside
+which prompts are computed is looked at anew. Assumed: about a step, and less than moves one."""
+
+LOOKED_AT_MAX: Final = 512
+"""Running requests that are looked at, every so many-th in the order of their turns. Neighbours in
+it have made about as many tokens, so that what is left out is like what is seen; a look at 8,192
+would take as long as a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningAnswers:
+    """Answers that are being made, [answers] each: tokens that one has, and has left at most; it
+    stands for `weights` of its kind.
+    """
+
+    made_tokens: NDArray[np.float64]
+    left_tokens: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What would be before a request's first token, itself included.
+
+    Attributes:
+        own_tokens, own_sequences: of the request itself.
+        waiting_tokens, waiting_sequences: of both classes, without a first token, but for its own.
+        running_sequences: of both classes, with a first token.
+        sequences: that have or want a seat.
+        prompt_tokens, new_tokens_max: of all those sequences.
+    """
+
+    own_tokens: int
+    own_sequences: int
+    waiting_tokens: int
+    waiting_sequences: int
+    running_sequences: int
+    sequences: int
+    prompt_tokens: int
+    new_tokens_max: int
+
+
+class ExpectedWait:
+    """Measures rates and lengths, and says how long a wait would be.
+
+    `running` gives the entries that the engine has, in the order of their turns, whenever it is
+    asked. No seat is foreseen beyond `horizon_s`.
+    """
+
+    def __init__(self, target_s: float | None, running: Callable[[], Collection[Entry]]) -> None:
+        self._target_s = UNTARGETED_S if target_s is None else target_s
+        self.horizon_s = _HORIZON_TARGETS * self._target_s
+        memory_s = MEMORY_TARGETS * self._target_s
+        self.answers = DecayedRate(memory_s)
+        self.prompts_factor = WaitFactor(self._target_s)
+        # Ends are told with certainty already, so that most waits for them are shorter.
+        self.seats_factor = WaitFactor(self._target_s, least=1.0)
+        self.lengths = AnswerLengths()
+        self._seat_s = DecayedRate(memory_s)
+        self._expected_tokens: float | None = None  # of an answer
+        self._running = running
+        self._waits: SeatWaits | None = None
+        self._waits_from_s = 0.0
+        self._ended_since = 0
+        self._curve: BacklogCurve | None = None
+        self._curve_from_s = 0.0
+        self._curve_sequences = 0
+        self._progress_from_s = 0.0
+
+    def spend(self, seconds: float, *, running_sequences: int) -> None:
+        """Let time pass, in which so many answers were made."""
+        if running_sequences:
+            self.answers.spend(seconds)
+            self._seat_s.spend(seconds)
+            self._seat_s.add(seconds * running_sequences)
+
+    def progressed(self, now_s: float) -> None:
+        """The first prompt that waits is begun now: the one before it is computed."""
+        self._progress_from_s = now_s
+
+    def waited(self, wait: Wait, waited_s: float, now_s: float) -> None:
+        """A wait that was foreseen is over."""
+        factor = self.seats_factor if wait.is_for_seat else self.prompts_factor
+        factor.add(predicted_s=wait.predicted_s, waited_s=waited_s, now_s=now_s)
+
+    def ended(self, tokens: int, *, by_itself: bool) -> None:
+        """An answer is over, with so many tokens; `by_itself` unless something cut it."""
+        self.lengths.add(tokens, by_itself=by_itself)
+        self._ended_since += 1
+
+    def is_short(self, demand: Demand, capacity: Capacity) -> bool:
+        """Whether it does not all run at once."""
+        return self._ends_needed(demand, capacity) > 0
+
+    def kv_tokens(self, demand: Demand) -> float:
+        """KV that its sequences hold when they end."""
+        return self.held_kv_tokens(
+            demand.prompt_tokens, demand.new_tokens_max, sequences=demand.sequences
+        )
+
+    def held_kv_tokens(self, prompt_tokens: int, new_tokens_max: int, *, sequences: int) -> float:
+        """KV of these prompts and answers when they end."""
+        answer_tokens = self._expected_tokens
+        if answer_tokens is None:
+            answer_tokens = UNSAID_NEW_TOKENS
+        return prompt_tokens + min(float(new_tokens_max), answer_tokens * sequences)
+
+    def wait(self, demand: Demand, capacity: Capacity, now_s: float) -> Wait:
+        """Until the last of it has its first token."""
+        self._look_if_old(demand, capacity, now_s)
+        return self.known_wait(demand, capacity, now_s)
+
+    def known_wait(self, demand: Demand, capacity: Capacity, now_s: float) -> Wait:
+        """The same from the last look at what runs, however old."""
+        curve = self._curve_of(demand, capacity, now_s)
+        ranks = max(1, capacity.ranks)
+        own_tokens = demand.own_tokens / min(ranks, max(1, demand.own_sequences))
+        # A rank is chosen by all that it holds: a prompt more than on the average may wait there.
+        mean_tokens = demand.waiting_tokens / max(1, demand.waiting_sequences)
+        uneven_tokens = mean_tokens * (1.0 - 1.0 / ranks)
+        rank_tokens = demand.waiting_tokens / ranks + uneven_tokens + own_tokens
+        prompts_s = curve.wait_s(rank_tokens)
+        factor = self.prompts_factor.value(now_s)
+        if demand.waiting_sequences:
+            # The first prompt of each rank is computed in part.
+            first_s = curve.wait_s(demand.waiting_tokens / demand.waiting_sequences)
+            prompts_s -= min(first_s, (now_s - self._progress_from_s) / factor)
+        ends = max(0.0, self._ends_needed(demand, capacity))
+        return Wait(
+            tokens=demand.waiting_tokens + demand.own_tokens,
+            prompts_s=max(0.0, prompts_s),
+            prompts_factor=factor,
+            ends=int(np.ceil(ends)),
+            seats_s=self._seats_s(ends, now_s, curve, demand, own_tokens) if ends else 0.0,
+            seats_factor=self.seats_factor.value(now_s),
+            step_s=curve.step_s_at(rank_tokens),
+        )
+
+    def _seats_s(
+        self, ends: float, now_s: float, curve: BacklogCurve, demand: Demand, own_tokens: float
+    ) -> float:
+        """Until a seat is free for sure, and a prompt like those inside is computed; or until it
+        is expected to be free, and its own prompt is, which may be longer.
+
+        Seats are scarce here, and prompts are not: with its own prompt after the sure wait for a
+        seat, hardly any but short ones would have one.
+        """
+        if self._waits is None:
+            return float("inf")
+        # The ends to come were looked at a moment ago, and some of them have come since.
+        ends, since_s = ends + self._ended_since, now_s - self._waits_from_s
+        mean_tokens = demand.prompt_tokens / demand.sequences
+        sure_s = max(0.0, self._waits.wait_s(ends) - since_s) + curve.wait_s(mean_tokens)
+        mean_s = max(0.0, self._waits.mean_wait_s(ends) - since_s) + curve.wait_s(own_tokens)
+        return max(sure_s, mean_s)
+
+    def _curve_of(self, demand: Demand, capacity: Capacity, now_s: float) -> BacklogCurve:
+        """What prompts take beside what decodes now, and what of it will when half are computed."""
+        curve, before = self._curve, self._curve_sequences
+        if (
+            curve is not None
+            and now_s - self._curve_from_s < self._target_s / _CURVES_PER_TARGET
+            and abs(demand.sequences - before) <= _CURVE_CHANGE * before
+        ):
+            return curve
+        ranks = max(1, capacity.ranks)
+        decodes = min(demand.running_sequences + demand.waiting_sequences / 2.0, capacity.seats)
+        answer_tokens = self.held_kv_tokens(0, demand.new_tokens_max, sequences=demand.sequences)
+        waiting_tokens = demand.waiting_tokens + demand.own_tokens
+        self._curve = capacity.backlog_times.beside(
+            decodes=decodes / ranks if demand.new_tokens_max > demand.sequences else None,
+            context_tokens=(demand.prompt_tokens + answer_tokens / 2.0) / demand.sequences,
+            prompt_tokens=waiting_tokens / (demand.waiting_sequences + demand.own_sequences),
+        )
+        self._curve_from_s, self._curve_sequences = now_s, demand.sequences
+        return self._curve
+
+    @property
+    def _tokens_per_s(self) -> float | None:
+        """Of one answer."""
+        if not self.answers.amount or not self._seat_s.amount:
+            return None
+        return self.answers.amount / self._seat_s.amount
+
+    def _ends_needed(self, demand: Demand, capacity: Capacity) -> float:
+        """Sequences that must end first, for a seat and for KV."""
+        seats = demand.sequences - capacity.seats
+        kv_tokens = self.kv_tokens(demand)
+        kv = (kv_tokens - capacity.kv_tokens) * demand.sequences / max(1, kv_tokens)
+        return max(seats, kv)
+
+    def _look_if_old(self, demand: Demand, capacity: Capacity, now_s: float) -> None:
+        """Look at what runs: often while that decides, else now and then."""
+        short = self.is_short(demand, capacity)
+        old_s = self._target_s / _LOOKS_PER_TARGET if short else self._target_s
+        if self._waits is not None and now_s - self._waits_from_s < old_s:
+            return
+        tokens_per_s = self._tokens_per_s
+        if tokens_per_s is None:
+            step_s = float(self._curve_of(demand, capacity, now_s).step_s[0])
+            if not step_s:
+                return
+            tokens_per_s = 1.0 / step_s
+        self._waits_from_s, self._ended_since = now_s, 0
+        running = self._answers(demand.running_sequences)
+        hazard = self.lengths.hazard(running.made_tokens, running.weights)
+        asked_tokens = max(1.0, demand.new_tokens_max / demand.sequences)
+        self._expected_tokens = expected_length(
+            self.lengths.hazard(
+                running.made_tokens, running.weights, assumed_tokens=UNSAID_NEW_TOKENS
+            ),
+            asked_tokens,
+        )
+        free = max(0, capacity.seats - demand.running_sequences)
+        self._waits = seat_waits(
+            hazard,
+            made_tokens=running.made_tokens,
+            left_tokens=running.left_tokens,
+            weights=running.weights,
+            starting=min(demand.waiting_sequences, free),
+            known_ends=self.lengths.known_ends,
+            tokens_per_s=tokens_per_s,
+            horizon_s=self.horizon_s,
+        )
+
+    def _answers(self, sequences: int) -> RunningAnswers:
+        """Of at most LOOKED_AT_MAX requests, which stand for all `sequences` that run."""
+        entries = self._running()
+        stride = -(-len(entries) // LOOKED_AT_MAX) or 1
+        made: list[float] = []
+        left: list[float] = []
+        counts: list[int] = []
+        for entry in islice(entries, 0, None, stride):
+            answers = entry.sequences - entry.waiting_sequences
+            if answers:
+                made_tokens = (entry.made_tokens - entry.ended_tokens) / answers
+                made.append(made_tokens)
+                left.append(max(1.0, entry.new_tokens_max / entry.sequences - made_tokens))
+                counts.append(answers)
+        weights = np.array(counts, dtype=np.float64)
+        return RunningAnswers(
+            made_tokens=np.array(made),
+            left_tokens=np.array(left),
+            weights=weights * (sequences / max(1.0, weights.sum())),
+        )

@@ -1,0 +1,113 @@
+"""What an admission knows: who is inside, in sums, and what it has measured. It decides nothing."""
+
+import math
+from collections import OrderedDict
+from dataclasses import astuple, dataclass, field
+from itertools import islice
+from typing import Final
+
+from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.batch_queue import BatchQueue
+from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.decayed_rate import DecayedRate
+from serving.policy.admission.entry import Entry, Stage
+from serving.policy.admission.expected_wait import Demand, ExpectedWait
+from serving.policy.admission.load import Load
+from serving.policy.admission.rate_limiter import KeyBooks
+from serving.policy.admission.refusal import Refused
+from serving.policy.admission.work import Work, WorkClass
+
+_TURNS_MEMORY_S: Final = 60.0
+"""Over which the pace of batch work's turns is taken, to tell the next when to come. Assumed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Inside:
+    """`Admission` changes it, and what reads it decides by it.
+
+    Attributes:
+        closed: what new work is told; it is kept here and never raised. None: the door is open.
+        entries: the engine has them, or has been promised them; in the order of their turns.
+        waiting: those without all of their first tokens, by class, in the same order.
+        loads: the sums of `entries`, by class.
+        queue: batch work without its turn.
+        batch_turns: tokens of batch prompts that had their turn.
+        stay_s: emulated, from entering to the end, of those that finished lately; None: of nobody.
+    """
+
+    limits: DoorLimits
+    capacity: Capacity
+    closed: Refused | None = None
+    entries: dict[int, Entry] = field(default_factory=dict)
+    waiting: dict[WorkClass, OrderedDict[int, Entry]] = field(
+        default_factory=lambda: {each: OrderedDict() for each in WorkClass}
+    )
+    loads: dict[WorkClass, Load] = field(
+        default_factory=lambda: {each: Load() for each in WorkClass}
+    )
+    queue: BatchQueue = field(default_factory=BatchQueue)
+    books: KeyBooks = field(default_factory=KeyBooks)
+    batch_turns: DecayedRate = field(default_factory=lambda: DecayedRate(_TURNS_MEMORY_S))
+    stay_s: float | None = None
+    expected: ExpectedWait = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expected = ExpectedWait(self.limits.ttft_target_s, self.entries.values)
+
+    @property
+    def sequences(self) -> int:
+        """That the engine has, or has been promised."""
+        return sum(load.sequences for load in self.loads.values())
+
+    @property
+    def waiting_sequences(self) -> int:
+        """Of those, without a first token."""
+        return sum(load.waiting_sequences for load in self.loads.values())
+
+    def demand(self, work: Work) -> Demand:
+        """What would be before the first token of `work`, beside all that is inside."""
+        interactive, batch = self.loads[WorkClass.INTERACTIVE], self.loads[WorkClass.BATCH]
+        waiting_sequences = interactive.waiting_sequences + batch.waiting_sequences
+        sequences = interactive.sequences + batch.sequences
+        return Demand(
+            own_tokens=work.prompt_tokens,
+            own_sequences=work.sequences,
+            waiting_tokens=interactive.waiting_tokens + batch.waiting_tokens,
+            waiting_sequences=waiting_sequences,
+            running_sequences=sequences - waiting_sequences,
+            sequences=sequences + work.sequences,
+            prompt_tokens=interactive.prompt_tokens + batch.prompt_tokens + work.prompt_tokens,
+            new_tokens_max=interactive.new_tokens_max + batch.new_tokens_max + work.new_tokens_max,
+        )
+
+    def late_s(self, now_s: float) -> float:
+        """By how much waits that last are longer than expected: sooner known than those that are
+        over. An engine that stands still is taken to do so as long again.
+
+        The oldest percent are left out, and one more: one prompt alone may be held up by its own
+        grammar.
+        """
+        waiting = self.waiting[WorkClass.INTERACTIVE]
+        judged = next(islice(waiting.values(), 1 + len(waiting) // 100, None), None)
+        if judged is None or judged.wait is None or math.isinf(judged.wait.seconds):
+            return 0.0
+        return max(0.0, now_s - judged.turn_s - judged.wait.seconds)
+
+    def check(self) -> None:
+        """Assert that each entry is where its stage says, and that sums are those of the entries;
+        slow.
+        """
+        for work_class, load in self.loads.items():
+            counted = Load()
+            for entry in self.entries.values():
+                if entry.work_class is work_class:
+                    counted.add(entry)
+                    waits = entry.number in self.waiting[work_class]
+                    assert entry.stage is (Stage.WAITING if waits else Stage.RUNNING)
+                    assert waits == (entry.waiting_sequences > 0)
+                    assert 0 <= entry.ended_tokens <= entry.made_tokens
+            assert counted == load
+            assert min(astuple(load)) >= 0
+            assert len(self.waiting[work_class]) <= load.requests
+        assert self.queue.tokens == sum(each.prompt_tokens for each in self.queue)
+        assert all(each.stage is Stage.QUEUED for each in self.queue)

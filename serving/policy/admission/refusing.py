@@ -1,0 +1,156 @@
+"""Why work may not enter, and when to come back. It reads what an admission knows, and changes
+nothing of it.
+"""
+
+import math
+from typing import Final
+
+from serving.policy.admission.inside import Inside
+from serving.policy.admission.rate_limiter import OverLimit
+from serving.policy.admission.refusal import RefusalReason, Refused
+from serving.policy.admission.wait import Wait
+from serving.policy.admission.work import Client, Work, WorkClass
+
+UNKNOWN_WAIT_S: Final = 1.0
+"""What a refused client is told to wait, emulated, before anything is measured. Assumed."""
+
+_AIM: Final = 0.9
+"""Of the target, what a wait may be expected to take: who has entered cannot be put off any more.
+Assumed."""
+
+
+def refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+    """Why `work` may not enter now, an answer of its own; None: it may."""
+    if inside.closed is not None:
+        rate = inside.books.rate(work.client, now_s, inside.capacity.dilation)
+        return inside.closed.again(rate)
+    tokens = work.prompt_tokens + work.new_tokens_max
+    over = inside.books.over_limit(work.client, tokens, now_s, sequences=work.sequences)
+    if over is not None:
+        return _over_limit(inside, over, work.client, now_s)
+    if work.work_class is WorkClass.BATCH:
+        return _batch_refusal(inside, work, now_s)
+    return _queue_refusal(inside, work, now_s) or _target_refusal(inside, work, now_s)
+
+
+def excess_refusal(
+    inside: Inside, client: Client, *, tokens: int, sequences: int, now_s: float
+) -> Refused | None:
+    """Why a request of `client` that is inside may not ask the engine for so much more than it was
+    charged for; None: it may.
+    """
+    over = inside.books.over_limit(client, tokens, now_s, sequences=sequences, requests=0)
+    if over is None:
+        return None
+    wait_s = over.wait_s if over.wait_s is not None else _stay_hint_s(inside, client)
+    dilation = inside.capacity.dilation
+    rate = inside.books.rate_of(client.name, now_s, dilation)  # `client` may know past limits
+    return Refused(over.reason, over.message, retry_after_s=wait_s * dilation, rate=rate)
+
+
+def batch_pace_s(inside: Inside, tokens: int) -> float:
+    """Emulated seconds in which batch prompts of so many tokens have their turn."""
+    return _seconds(tokens, inside.batch_turns.per_s)
+
+
+def _over_limit(inside: Inside, over: OverLimit, client: Client, now_s: float) -> Refused:
+    wait_s = over.wait_s if over.wait_s is not None else _stay_hint_s(inside, client)
+    return _refused(inside, over.reason, over.message, wait_s, client, now_s)
+
+
+def _batch_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+    limits, queue = inside.limits, inside.queue
+    if len(queue) >= limits.batch_queue_requests:
+        message = f"{len(queue):,} batch requests wait, as many as may"
+        reason, excess = RefusalReason.QUEUE_REQUESTS, queue.tokens // len(queue)
+    elif queue.tokens + work.prompt_tokens > limits.batch_queue_tokens and len(queue):
+        message = (
+            f"batch requests of {queue.tokens:,} tokens wait, and {limits.batch_queue_tokens:,} may"
+        )
+        reason = RefusalReason.QUEUE_TOKENS
+        excess = queue.tokens + work.prompt_tokens - limits.batch_queue_tokens
+    else:
+        return None
+    return _refused(inside, reason, message, batch_pace_s(inside, excess), work.client, now_s)
+
+
+def _queue_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+    limits, load = inside.limits, inside.loads[WorkClass.INTERACTIVE]
+    waiting = len(inside.waiting[WorkClass.INTERACTIVE])
+    if waiting >= limits.queue_requests:
+        message = f"{waiting:,} requests wait for their first token, as many as may"
+        reason, excess = RefusalReason.QUEUE_REQUESTS, load.waiting_tokens // waiting
+    elif waiting and load.waiting_tokens + work.prompt_tokens > limits.queue_tokens:
+        message = (
+            f"requests of {load.waiting_tokens:,} tokens wait for their first token, and "
+            f"{limits.queue_tokens:,} may"
+        )
+        reason = RefusalReason.QUEUE_TOKENS
+        excess = load.waiting_tokens + work.prompt_tokens - limits.queue_tokens
+    else:
+        return None
+    wait = inside.expected.known_wait(inside.demand(work), inside.capacity, now_s)
+    wait_s = wait.prompts_s * wait.prompts_factor * excess / max(1, wait.tokens)
+    return _refused(inside, reason, message, wait_s or UNKNOWN_WAIT_S, work.client, now_s)
+
+
+def _target_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+    target_s = inside.limits.ttft_target_s
+    if target_s is None:
+        return None
+    expected, capacity = inside.expected, inside.capacity
+    demand = inside.demand(work)
+    if not inside.waiting[WorkClass.INTERACTIVE] and not expected.is_short(demand, capacity):
+        return None  # an engine that does nothing else is the best there is
+    wait = expected.wait(demand, capacity, now_s)
+    late_s = inside.late_s(now_s)
+    wait_s, bound_s = wait.seconds + late_s, _AIM * target_s
+    if wait_s <= bound_s:
+        return None
+    if math.isfinite(wait_s):
+        message = f"the first token would take about {wait_s:.3g} s: {_parts(wait, late_s)}"
+        retry_s = wait_s - bound_s + wait.step_s  # what goes before it gets less step by step
+    else:
+        message = f"no seat is sure to come free within {expected.horizon_s:g} s"
+        retry_s = inside.stay_s or max(UNKNOWN_WAIT_S, target_s)
+    message = f"{message}; {target_s:g} s are promised, of which {bound_s:.3g} s may be expected"
+    return _refused(inside, RefusalReason.TTFT_TARGET, message, retry_s, work.client, now_s)
+
+
+def _parts(wait: Wait, late_s: float) -> str:
+    """What an expected wait is made of."""
+    late = f", and those before it are {late_s:.3g} s late" if late_s else ""
+    if wait.is_for_seat:
+        return (
+            f"{wait.ends:,} sequences must end first "
+            f"(as lengths were, x {wait.factor:.2f} measured){late}"
+        )
+    at = f" at {wait.tokens / wait.seconds:,.0f} tokens/s" if wait.seconds else ""
+    return (
+        f"{wait.tokens:,} prompt tokens with its own{at} "
+        f"(cost model x {wait.factor:.2f} measured){late}"
+    )
+
+
+def _refused(
+    inside: Inside,
+    reason: RefusalReason,
+    message: str,
+    wait_s: float,
+    client: Client,
+    now_s: float,
+) -> Refused:
+    dilation = inside.capacity.dilation
+    rate = inside.books.rate(client, now_s, dilation)
+    return Refused(reason, message, retry_after_s=wait_s * dilation, rate=rate)
+
+
+def _stay_hint_s(inside: Inside, client: Client) -> float:
+    """Until one of the client's requests is over, of which it has its limit inside."""
+    stay_s = inside.stay_s if inside.stay_s is not None else UNKNOWN_WAIT_S
+    return stay_s / max(1, inside.books.inside(client.name))
+
+
+def _seconds(tokens: int, per_s: float | None) -> float:
+    """Until so many tokens are through, at the rate that is measured."""
+    return UNKNOWN_WAIT_S if per_s is None else tokens / per_s

@@ -1,0 +1,60 @@
+"""Policies that do not look: never lend, and a fixed split."""
+
+from dataclasses import dataclass
+
+from emulator.errors import ConfigError
+from serving.policy.day_night.observation import Observation
+from serving.policy.day_night.policy import Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Never:
+    """All groups serve, always."""
+
+    @property
+    def name(self) -> str:
+        """Its kind."""
+        return "never"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def decide(self, observed: Observation) -> Decision:
+        """Let all serve."""
+        return Decision(serving_groups=observed.groups, reason="never lends")
+
+    def describe(self) -> str:
+        """Say what it does."""
+        return "never: all groups serve at all times"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """The same number of groups serves at all times, whatever the load; the others train.
+
+    Raises ConfigError for fewer than none.
+    """
+
+    serving_groups: int
+
+    def __post_init__(self) -> None:
+        if self.serving_groups < 0:
+            expected = ">= 0 groups"
+            raise ConfigError(field="fixed", value=self.serving_groups, expected=expected)
+
+    @property
+    def name(self) -> str:
+        """Its kind."""
+        return "fixed"
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.serving_groups}"
+
+    def decide(self, observed: Observation) -> Decision:
+        """Let as many serve as there are, at least those that must."""
+        serving = min(max(self.serving_groups, observed.groups_min), observed.groups)
+        return Decision(serving_groups=serving, reason="a fixed split")
+
+    def describe(self) -> str:
+        """Say what it does."""
+        return f"{self}: {self.serving_groups} groups serve at all times, the others train"

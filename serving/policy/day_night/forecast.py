@@ -1,0 +1,185 @@
+"""How high demand may go in the coming minutes, from its own past, with a stated confidence.
+
+What is forecast is the growth g(t) = ln((peak + e) / (level + e)): `peak` is the highest bucket of
+the window after t, `level` the mean of the last quarter of an hour, e one request a bucket, which
+is the finest that a bucket can tell. Three guesses stand for g: none (the level stays), that of the
+same time yesterday, and that of the same time a week ago. They are weighed by their mean squared
+errors on the history itself, each told only what was known at the time, and the errors of the
+weighed guess give the confidence: their `confidence` quantile is added to the guess, of all of them
+or of those within an hour of the same time of day, whichever is higher. Nothing is fitted beyond
+the weights. That the errors of the last week are those of the coming window is
+*assumed*.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from serving.policy.day_night.history import F64, DemandHistory
+
+DAY_S: Final = 86_400.0
+WEEK_S: Final = 7 * DAY_S
+LEVEL_S: Final = 900.0
+ERRORS_MIN: Final = 12
+"""A guess with fewer errors to judge it by is not used; a forecast with fewer has no confidence."""
+
+SAME_TIME_S: Final = 3_600.0
+
+B1 = NDArray[np.bool_]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The peak of the coming window: as expected, and as it stays below with the confidence.
+
+    `errors` windows of the past gave the confidence; without enough, `high_per_s` is infinite.
+    `weights`: of the level, of yesterday and of last week, together 1.
+    """
+
+    expected_per_s: float
+    high_per_s: float
+    errors: int
+    weights: tuple[float, float, float]
+
+
+def forecast_peak(history: DemandHistory, *, window_s: float, confidence: float) -> Forecast:
+    """Forecast the highest bucket within `window_s` after the history's end.
+
+    Raises ConfigError for a window that is not above 0 or is a day or longer, and for a confidence
+    that is not between 0 and 1.
+    """
+    if not 0 < window_s < DAY_S:
+        raise ConfigError(field="window_s", value=window_s, expected="> 0 and below a day")
+    if not 0 < confidence < 1:
+        raise ConfigError(field="confidence", value=confidence, expected="between 0 and 1")
+    if len(history) == 0:
+        return Forecast(expected_per_s=0.0, high_per_s=math.inf, errors=0, weights=(1.0, 0.0, 0.0))
+    window = max(math.ceil(window_s / history.bucket_s - 1e-9), 1)
+    finest_per_s = history.finest_per_s
+    level_per_s = _levels(history) + finest_per_s  # [buckets]
+    growth = _growth(history, level_per_s, window, finest_per_s)  # [buckets - window]
+    guesses, known = _guesses(history, growth)  # [3, buckets] each
+    weights = _weights(growth, guesses, known)  # [3]
+    weighed = _weighed(weights, guesses, known)  # [buckets]
+    judged = _judged(history, len(growth))  # [errors], bucket numbers
+    errors = growth[judged] - weighed[judged]  # [errors]
+    expected_per_s = float(level_per_s[-1] * math.exp(weighed[-1]) - finest_per_s)
+    high_per_s = math.inf
+    if len(errors) >= ERRORS_MIN:
+        margin = upper_quantile(errors, confidence)
+        alike = errors[_same_time(history, judged)]
+        if len(alike) >= ERRORS_MIN:
+            margin = max(margin, upper_quantile(alike, confidence))
+        high_per_s = float(level_per_s[-1] * math.exp(weighed[-1] + margin) - finest_per_s)
+    level, yesterday, last_week = (float(weight) for weight in weights)
+    return Forecast(
+        expected_per_s=max(expected_per_s, 0.0),
+        high_per_s=max(high_per_s, 0.0),
+        errors=len(errors),
+        weights=(level, yesterday, last_week),
+    )
+
+
+def _levels(history: DemandHistory) -> F64:
+    """Mean rate of the last LEVEL_S at each bucket's end, of fewer buckets at the start."""
+    width = max(round(LEVEL_S / history.bucket_s), 1)
+    total = np.concatenate([[0.0], np.cumsum(history.requests_per_s)])
+    last = np.arange(1, len(total))
+    first = np.maximum(last - width, 0)
+    # A difference of sums may fall below 0 by rounding.
+    levels: F64 = np.maximum((total[last] - total[first]) / (last - first), 0.0)
+    return levels
+
+
+def _growth(history: DemandHistory, level_per_s: F64, window: int, finest_per_s: float) -> F64:
+    """ln(peak of the next `window` buckets / level), for each bucket whose window is over."""
+    rates = history.requests_per_s
+    if len(rates) <= window:
+        return np.zeros(0)
+    peaks = sliding_max(rates[1:], window)  # [buckets - window]
+    growth: F64 = np.log((peaks + finest_per_s) / level_per_s[: len(peaks)])
+    return growth
+
+
+def sliding_max(rates: F64, window: int) -> F64:
+    """The highest of each `window` rates on end: [rates] -> [rates - window + 1].
+
+    By doubling: two overlapping spans of half the window or more cover it.
+    """
+    highest, span = rates, 1
+    while 2 * span <= window:
+        highest = np.maximum(highest[:-span], highest[span:])
+        span *= 2
+    starts = len(rates) - window + 1
+    covered: F64 = np.maximum(highest[:starts], highest[window - span :])
+    return covered
+
+
+def _guesses(history: DemandHistory, growth: F64) -> tuple[F64, B1]:
+    """The three guesses of growth at every bucket, and which of them could be made then."""
+    buckets = len(history)
+    guesses = np.zeros((3, buckets))
+    known = np.zeros((3, buckets), dtype=np.bool_)
+    known[0] = True
+    for row, season_s in ((1, DAY_S), (2, WEEK_S)):
+        lag = round(season_s / history.bucket_s)
+        told = min(buckets - lag, len(growth))
+        if lag > 0 and told > 0:
+            guesses[row, lag : lag + told] = growth[:told]
+            known[row, lag : lag + told] = True
+    return guesses, known
+
+
+def _judged(history: DemandHistory, ended: int) -> I64:
+    """The windows whose errors count: those of the last week, once there is more than a day, of
+    the time in which yesterday was known.
+    """
+    day, week = (round(season_s / history.bucket_s) for season_s in (DAY_S, WEEK_S))
+    first = max(ended - week, 0)
+    if ended - day >= ERRORS_MIN:
+        first = max(first, day)
+    return np.arange(first, ended)
+
+
+def _same_time(history: DemandHistory, judged: I64) -> B1:
+    """Which of these buckets have a time of day within SAME_TIME_S of the history's end.
+
+    The morning's rise is harder to foretell than the night, and its own errors know.
+    """
+    apart_s = (len(history) - 1 - judged) * history.bucket_s % DAY_S
+    near: B1 = np.minimum(apart_s, DAY_S - apart_s) <= SAME_TIME_S
+    return near
+
+
+def upper_quantile(errors: F64, confidence: float) -> float:
+    """The error that at least the share `confidence` of all stays at or below."""
+    rank = min(math.ceil(confidence * len(errors)), len(errors)) - 1
+    return float(np.partition(errors, rank)[rank])
+
+
+def _weights(growth: F64, guesses: F64, known: B1) -> F64:
+    """Weights by the inverse of each guess's mean squared error; 0 for one that is not judged."""
+    ended = len(growth)
+    judged = known[:, :ended]  # [3, ended]
+    counts = judged.sum(axis=1)  # [3]
+    squares = (np.square(guesses[:, :ended] - growth) * judged).sum(axis=1)
+    usable = (counts >= ERRORS_MIN) & known[:, -1]
+    if not usable.any():
+        return np.array([1.0, 0.0, 0.0])
+    # A guess that was never wrong takes all; a millionth is far below what a bucket can tell.
+    inverse = np.where(usable, 1.0 / (squares / np.maximum(counts, 1) + 1e-6), 0.0)
+    weights: F64 = inverse / inverse.sum()
+    return weights
+
+
+def _weighed(weights: F64, guesses: F64, known: B1) -> F64:
+    """The weighed guess at every bucket, of those that could be made then; 0 for none."""
+    shares = weights[:, None] * known  # [3, buckets]
+    total = shares.sum(axis=0)
+    weighed: F64 = (shares * guesses).sum(axis=0) / np.where(total > 0, total, 1.0)
+    return weighed

@@ -1,0 +1,70 @@
+"""What a day-and-night policy is shown: the clock, the demand so far, and who serves now.
+
+All of a policy's memory is in here, so a policy is a pure function and may be called by a live
+controller and by a virtual day alike. Time is Unix time (seconds since 1970 in UTC) of the policy's
+own clock, which a live run may let pass faster than the emulated one.
+"""
+
+import math
+from dataclasses import dataclass
+
+from emulator.errors import ConfigError
+from serving.policy.day_night.history import DemandHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observation:
+    """The state of the machine and its demand at one moment.
+
+    `history` ends at or before `now_s`; `load_per_s` is the rate of requests now, over whatever
+    short time the observer took. `groups` can serve in all; `serving_groups` serve or come back,
+    so the others train or drain; `since_change_s` is the time since that number last changed.
+    `capacity_per_group_per_s` requests per second are what one group serves within the targets.
+    `groups_min` must serve at any time, for what they hold. `queue` requests wait beyond what is
+    usual; `ttft_attainment` is the share of recent requests that met their TTFT target, None
+    without any. `drain_s` and `restore_s` are how long a group takes to leave and to come back.
+
+    Raises ConfigError for counts and times that cannot be.
+    """
+
+    now_s: float
+    history: DemandHistory
+    load_per_s: float
+    groups: int
+    serving_groups: int
+    since_change_s: float
+    capacity_per_group_per_s: float
+    groups_min: int = 1
+    queue: int = 0
+    ttft_attainment: float | None = None
+    drain_s: float = 0.0
+    restore_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("load_per_s", "since_change_s", "queue", "drain_s", "restore_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(field=name, value=getattr(self, name), expected=">= 0")
+        if not 0 < self.capacity_per_group_per_s < math.inf:
+            expected = "> 0 requests/s"
+            value = self.capacity_per_group_per_s
+            raise ConfigError(field="capacity_per_group_per_s", value=value, expected=expected)
+        if not 0 <= self.groups_min <= self.groups:
+            expected = f"0 to {self.groups} groups"
+            raise ConfigError(field="groups_min", value=self.groups_min, expected=expected)
+        if not 0 <= self.serving_groups <= self.groups:
+            expected = f"0 to {self.groups} groups"
+            raise ConfigError(field="serving_groups", value=self.serving_groups, expected=expected)
+        if self.ttft_attainment is not None and not 0 <= self.ttft_attainment <= 1:
+            expected = "a share, 0 to 1"
+            raise ConfigError(
+                field="ttft_attainment", value=self.ttft_attainment, expected=expected
+            )
+
+    def groups_for(self, requests_per_s: float) -> int:
+        """Return the fewest groups that serve a rate, within `groups_min` and `groups`."""
+        full = requests_per_s / self.capacity_per_group_per_s
+        if full >= self.groups:  # also a rate without a limit
+            return self.groups
+        # A rate that is a multiple of the capacity but for rounding needs no further group.
+        needed = math.ceil(full - 1e-9)
+        return min(max(needed, self.groups_min), self.groups)

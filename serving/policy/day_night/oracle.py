@@ -1,0 +1,124 @@
+"""The policy that knows the demand to come and meets all of it, with the fewest groups.
+
+It plans the whole time at once. At every bucket enough groups serve for every bucket until a group
+that is called then could serve; among such plans it takes the one that loses the least training
+time to serving and to the ways out, by dynamic programming over the number of serving groups.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import ConfigError
+from serving.policy.day_night.burst import Guard
+from serving.policy.day_night.forecast import sliding_max
+from serving.policy.day_night.history import DemandHistory
+from serving.policy.day_night.observation import Observation
+from serving.policy.day_night.options import options_text
+from serving.policy.day_night.policy import Decision
+
+I64 = NDArray[np.int64]
+_PLANS_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """Serves with the fewest groups that meet the known demand with the headroom.
+
+    `future` holds the true rates of the whole time in which it is asked; outside of it the nearest
+    bucket counts. Raises ConfigError for a future without buckets.
+    """
+
+    future: DemandHistory
+    guard: Guard = field(default_factory=Guard)
+
+    def __post_init__(self) -> None:
+        if len(self.future) == 0:
+            raise ConfigError(field="oracle", value="no demand", expected="a demand to come")
+
+    @property
+    def name(self) -> str:
+        """Its kind."""
+        return "oracle"
+
+    def __str__(self) -> str:
+        options = options_text(self, Oracle(future=self.future))
+        return f"{self.name}:{options}" if options else self.name
+
+    def decide(self, observed: Observation) -> Decision:
+        """Return what the plan says for the bucket that holds the time."""
+        needed = self.plan(observed)
+        future = self.future
+        first_s = future.end_s - len(future) * future.bucket_s
+        # A bucket holds its start, but a clock that is summed may fall short of it by rounding.
+        place = int((observed.now_s - first_s) / future.bucket_s + 1e-6)
+        serving = int(needed[min(max(place, 0), len(needed) - 1)])
+        return Decision(serving_groups=serving, reason="knows the demand to come")
+
+    def plan(self, observed: Observation) -> I64:
+        """Return the serving groups of every bucket of the future, [buckets]."""
+        # The rates that the headroom makes of it, in groups: the same sum as `Guard.needed`.
+        capacity_per_s = observed.capacity_per_group_per_s / (1.0 + self.guard.headroom)
+        return _plan(
+            self.future,
+            capacity_per_s,
+            observed.groups,
+            observed.groups_min,
+            observed.drain_s,
+            observed.restore_s,
+        )
+
+    def describe(self) -> str:
+        """Say what it does and assumes."""
+        return (
+            f"{self}: knows the demand to come and serves with the fewest groups that meet it with "
+            f"{self.guard.headroom:.0%} headroom; for comparison, nobody can know it"
+        )
+
+
+@lru_cache(maxsize=_PLANS_MAX)
+def _plan(
+    future: DemandHistory,
+    capacity_per_s: float,
+    groups: int,
+    groups_min: int,
+    drain_s: float,
+    restore_s: float,
+) -> I64:
+    """The plan of one future; a future is known by its identity, since it never changes."""
+    needs = np.ceil(future.requests_per_s / capacity_per_s - 1e-9)
+    needs = np.clip(needs, groups_min, groups)  # [buckets]
+    ahead = int(np.ceil(restore_s / future.bucket_s - 1e-9))
+    padded = np.concatenate([needs, np.full(ahead, needs[-1])])
+    early = sliding_max(padded, ahead + 1).astype(np.int64)  # [buckets], called so early
+    plan = cheapest_plan(early, groups=groups, fall_cost=drain_s / future.bucket_s)
+    plan.flags.writeable = False  # shared by all who ask
+    return plan
+
+
+def cheapest_plan(needs: I64, *, groups: int, fall_cost: float) -> I64:
+    """Return serving groups of every bucket, at least the needs and at most `groups`, that lose the
+    least training: one for each serving group and bucket, and `fall_cost` for each group that
+    leaves, in the time of buckets.
+
+    A group that leaves does not train on its way out; a rise costs nothing beyond its serving,
+    which begins when it is called. All serve before the first bucket. [buckets] -> [buckets].
+    """
+    levels = np.arange(groups + 1)  # [levels]
+    # From the second level to the first: those above it leave.
+    leaving = fall_cost * np.maximum(levels[None, :] - levels[:, None], 0)  # [levels, levels]
+    cost = np.where(levels == groups, 0.0, np.inf)  # [levels]
+    came_from = np.empty((len(needs), groups + 1), dtype=np.int64)
+    for bucket, need in enumerate(needs):
+        ways = cost[None, :] + leaving  # [levels, levels]
+        came_from[bucket] = np.argmin(ways, axis=1)
+        cost = np.where(levels >= need, ways[levels, came_from[bucket]] + levels, np.inf)
+    plan = np.empty(len(needs), dtype=np.int64)
+    level = int(np.argmin(cost))
+    for bucket in range(len(needs) - 1, -1, -1):
+        plan[bucket] = level
+        level = int(came_from[bucket, level])
+    return plan

@@ -1,0 +1,46 @@
+"""Policies by their text, as a user writes them; `str()` of a policy is such a text again."""
+
+from typing import Final
+
+from emulator.errors import ConfigError
+from serving.policy.day_night.demand import Demand
+from serving.policy.day_night.fixed import Fixed, Never
+from serving.policy.day_night.history import DemandHistory
+from serving.policy.day_night.options import with_options
+from serving.policy.day_night.oracle import Oracle
+from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.price import Price
+from serving.policy.day_night.schedule import Schedule
+
+POLICY_EXPECTED: Final = (
+    "never, fixed:GROUPS, schedule:22:00-06:00[@ZONE][;OPTIONS], demand[:OPTIONS], "
+    "price:FILE[@ZONE][;OPTIONS] (FILE may be 'assumed') or oracle[:OPTIONS], "
+    "where OPTIONS are such as headroom=0.1,dwell=30m"
+)
+
+
+def parse_policy(text: str, *, future: DemandHistory | None = None) -> Policy:
+    """Read a policy's text; `future` is the demand that `oracle` knows.
+
+    Reads the file of `price`. Raises ConfigError, one line that names what it cannot use.
+    """
+    kind, colon, rest = text.strip().partition(":")
+    match kind:
+        case "never" if not colon:
+            return Never()
+        case "fixed" if rest.strip().isascii() and rest.strip().isdigit():
+            return Fixed(serving_groups=int(rest))
+        case "schedule" if rest:
+            return Schedule.parse(rest)
+        case "demand":
+            demand: Demand = with_options(Demand(), rest)
+            return demand
+        case "price" if rest:
+            return Price.parse(rest)
+        case "oracle":
+            if future is None:
+                expected = "a policy that need not know the day: there is no recorded demand here"
+                raise ConfigError(field="policy", value=text, expected=expected)
+            oracle: Oracle = with_options(Oracle(future=future), rest)
+            return oracle
+    raise ConfigError(field="policy", value=text, expected=POLICY_EXPECTED)

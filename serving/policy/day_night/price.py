@@ -1,0 +1,181 @@
+"""The policy that follows the electricity price: it trains when power is cheap, demand allowing.
+
+In the cheap hours it lends what `demand` would; in the others all groups serve, and those that the
+load does not need idle, which takes less power than training. Prices are known a day ahead, as they
+are on the exchange, so a group leaves only when it stays cheap for its way out and a whole dwell.
+"""
+
+import csv
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from emulator.errors import ConfigError
+from serving.policy.day_night.burst import Guard
+from serving.policy.day_night.demand import Demand
+from serving.policy.day_night.forecast import DAY_S
+from serving.policy.day_night.observation import Observation
+from serving.policy.day_night.options import options_text, with_options
+from serving.policy.day_night.policy import Decision
+from serving.policy.day_night.time_zone import checked_zone, local_time
+
+ASSUMED: Final = "assumed"
+DAY_HOURS: Final = 24
+WEEK_HOURS: Final = 7 * DAY_HOURS
+HOUR_S: Final = 3_600.0
+
+_PEAK_EUR_PER_MWH: Final = 88.2
+_OFF_PEAK_EUR_PER_MWH: Final = 74.8
+_ASSUMED_SOURCE: Final = (
+    "German day-ahead means of 2024: 88.2 EUR/MWh from Monday to Friday 8:00 to 20:00, 74.8 "
+    "otherwise (FfE, German electricity prices on EPEX Spot 2024); assumed: level within either"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceCurve:
+    """Prices by hour of the day (24) or of the week from Monday (168), in local time of a zone.
+
+    Their unit is the maker's own: only their order counts. `name` is the file, or `assumed`.
+    Raises ConfigError for another number of hours and prices that are not finite.
+    """
+
+    name: str
+    source: str
+    prices: tuple[float, ...]
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if len(self.prices) not in (DAY_HOURS, WEEK_HOURS):
+            expected = f"{DAY_HOURS} hours of a day or {WEEK_HOURS} of a week from Monday"
+            raise ConfigError(
+                field="price", value=f"{self.name}, {len(self.prices)} hours", expected=expected
+            )
+        if not all(math.isfinite(price) for price in self.prices):
+            raise ConfigError(field="price", value=self.name, expected="finite prices")
+        checked_zone(self.zone)
+
+    def at(self, now_s: float) -> float:
+        """Return the price at a Unix time."""
+        local = local_time(now_s, self.zone)
+        return self.prices[(local.weekday() * DAY_HOURS + local.hour) % len(self.prices)]
+
+    def threshold(self, cheap: float) -> float:
+        """Return the price that at least the share `cheap` of the hours do not exceed."""
+        rank = min(max(math.ceil(cheap * len(self.prices) - 1e-9), 1), len(self.prices))
+        return sorted(self.prices)[rank - 1]
+
+
+def assumed_curve(zone: str = "Europe/Berlin") -> PriceCurve:
+    """Return the built-in week: two levels, of office hours and of the rest."""
+    prices = tuple(
+        _PEAK_EUR_PER_MWH if day < 5 and 8 <= hour < 20 else _OFF_PEAK_EUR_PER_MWH
+        for day in range(7)
+        for hour in range(DAY_HOURS)
+    )
+    return PriceCurve(name=ASSUMED, source=_ASSUMED_SOURCE, prices=prices, zone=zone)
+
+
+def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
+    """Read a CSV file with a head line and the columns `hour` (0, 1, 2, ...) and `price`.
+
+    Raises ConfigError, which names the line, for a file that is not one.
+    """
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        expected = "a CSV file that can be read"
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(field="price", value=f"{path} ({why})", expected=expected) from None
+    prices = []
+    for number, row in enumerate(rows):
+        try:
+            if int(row["hour"]) != number:
+                raise ValueError(row["hour"])
+            prices.append(float(row["price"]))
+        except (KeyError, TypeError, ValueError):
+            where = f"{path}, line {number + 2}"  # the head is the first
+            expected = f"columns hour and price, here hour {number} and a number"
+            raise ConfigError(field="price", value=where, expected=expected) from None
+    return PriceCurve(name=path, source=f"{path}", prices=tuple(prices), zone=zone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Lends what demand leaves over in the cheapest `cheap` of the hours.
+
+    Raises ConfigError for a share that is not above 0 and at most 1, and as `Demand` does.
+    """
+
+    curve: PriceCurve
+    cheap: float = 0.5
+    confidence: float = 0.95
+    warm_s: float = DAY_S
+    guard: Guard = field(default_factory=Guard)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cheap <= 1:
+            raise ConfigError(field="cheap", value=self.cheap, expected="above 0, at most 1")
+        assert self.demand  # refuses what it cannot use
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `FILE[@ZONE][;cheap=0.4,...]`, where the file may be `assumed`."""
+        place, _, options = text.partition(";")
+        # A path may hold an @, a zone's name may not.
+        name, at, zone = place.rpartition("@") if "@" in place else (place, "", "")
+        name, zone = name.strip(), zone.strip()
+        if not name:
+            expected = f"{ASSUMED} or a CSV file with columns hour and price"
+            raise ConfigError(field="price", value=text, expected=expected)
+        if name == ASSUMED:
+            curve = assumed_curve(checked_zone(zone)) if at else assumed_curve()
+        else:
+            curve = read_curve(name, checked_zone(zone) if at else "UTC")
+        policy: Self = with_options(cls(curve=curve), options)
+        return policy
+
+    @property
+    def name(self) -> str:
+        """Its kind."""
+        return "price"
+
+    @property
+    def demand(self) -> Demand:
+        """What decides in the cheap hours."""
+        return Demand(guard=self.guard, confidence=self.confidence, warm_s=self.warm_s)
+
+    def __str__(self) -> str:
+        options = options_text(self, Price(curve=self.curve))
+        place = f"{self.name}:{self.curve.name}@{self.curve.zone}"
+        return f"{place};{options}" if options else place
+
+    def decide(self, observed: Observation) -> Decision:
+        """Do as demand does when it is cheap, else call all back."""
+        threshold = self.curve.threshold(self.cheap)
+        price = self.curve.at(observed.now_s)
+        if price > threshold:
+            return Decision(
+                serving_groups=observed.groups, reason=f"price {price:g} above {threshold:g}"
+            )
+        decision = self.demand.decide(observed)
+        if decision.serving_groups >= observed.serving_groups:
+            return decision
+        ahead_s = observed.drain_s + self.guard.dwell_s
+        hours = range(1, math.ceil(ahead_s / HOUR_S) + 1)
+        looks_s = [min(hour * HOUR_S, ahead_s) for hour in hours]
+        if any(self.curve.at(observed.now_s + look_s) > threshold for look_s in looks_s):
+            return Decision(
+                serving_groups=observed.serving_groups,
+                reason=f"price above {threshold:g} within the dwell",
+            )
+        return decision
+
+    def describe(self) -> str:
+        """Say what it does and assumes."""
+        return (
+            f"{self}: as demand while the price is at most {self.curve.threshold(self.cheap):g}, "
+            f"else all groups serve; prices: {self.curve.source}"
+        )

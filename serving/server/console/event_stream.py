@@ -1,0 +1,256 @@
+"""Server-sent events: what a page shows, as it changes, to one reader.
+
+Looks are shared with all other readers, and a reader that is slow misses some: nothing is looked at
+for it until the last one is written. While the engine does not answer, no look is told twice: the
+age of the last one is, as `late`. Of what happens it misses nothing that the server remembers:
+each event has an id, RUN:NUMBER, and a reader that comes back says which it had last.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from emulator.errors import ConfigError
+from serving.server.engine_call import ENGINE_GONE, EngineFailed, EngineGone
+from serving.server.gateway.grpc.rpc_errors import CallRefused
+from serving.wire.telemetry import Event, EventKind
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+INTERVAL_S: Final = 1.0
+INTERVAL_S_MIN: Final = 0.25
+INTERVAL_S_MAX: Final = 60.0
+
+STREAM_WALL_S_MAX: Final = 3_600.0
+"""A browser comes back by itself, with the id that it had last."""
+
+HISTORY_TOLD_MAX: Final = 512
+"""Of what happened before a reader came: the newest, as many as a page shows."""
+
+_SELDOM_S: Final = 5.0
+"""Between two looks at what changes seldom, or takes a while to find out."""
+
+_SIGN_OF_LIFE_S: Final = 15.0
+"""What stands between us and the reader may close what is silent for longer."""
+
+_MAX_AGE_INTERVALS: Final = 0.5
+"""How old a look may be that others asked for; an engine has an interval to answer in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareTold:
+    """A look at the machine; `number` counts them, `age_s` is wall time since it was asked for."""
+
+    number: int
+    json: bytes
+    age_s: float
+
+
+class Looks(Protocol):
+    """What a page shows, as JSON; None: there is nothing of the kind, or not yet.
+
+    All raise EngineGone, EngineFailed. `run` is another one in each server.
+    """
+
+    @property
+    def run(self) -> str:
+        """Whose events are numbered."""
+
+    @property
+    def last_number(self) -> int:
+        """Of the newest event; 0 before the first."""
+
+    def happened(self, after: int) -> AsyncGenerator[tuple[Event, int], None]:
+        """Each event after that number, and how many before it are forgotten.
+
+        Raises CallRefused, EngineGone at the end.
+        """
+
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
+        """The machine, not older than that, or the last look when the engine takes longer."""
+
+    async def day_night(self, *, max_age_s: float) -> bytes | None:
+        """Who serves and who trains."""
+
+    async def experts(self, *, max_age_s: float) -> bytes | None:
+        """What experts were asked."""
+
+    async def latency(self, *, max_age_s: float) -> bytes | None:
+        """How long requests took of late."""
+
+    async def door(self) -> bytes | None:
+        """Who is inside, who waits, what was refused."""
+
+
+class ReaderGone(Exception):
+    """Nobody reads any more, or may."""
+
+
+Send = Callable[[bytes], Awaitable[None]]
+"""Write to the reader, once it has room; raises ReaderGone."""
+
+
+class EventStream:
+    """One reader's, from `run` to its end; `may_look` says whether it still has the right to.
+
+    Raises ConfigError for an interval that is none.
+    """
+
+    def __init__(
+        self,
+        looks: Looks,
+        send: Send,
+        *,
+        interval_s: float = INTERVAL_S,
+        last_id: str | None = None,
+        may_look: Callable[[], bool] = lambda: True,
+    ) -> None:
+        if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
+            expected = f"{INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
+            raise ConfigError(field="interval_s", value=interval_s, expected=expected)
+        self._looks = looks
+        self._write = send
+        self._interval_s = interval_s
+        self._after = after_id(last_id, run=looks.run, newest=looks.last_number)
+        self._may_look = may_look
+        self._one_at_a_time = asyncio.Lock()
+        self._leases_changed = asyncio.Event()
+        self._hardware_number = 0  # of the look that was told last, and when it was asked for
+        self._looked_s: float | None = None
+
+    async def run(self) -> None:
+        """Tell until the reader has gone, the engine has, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STREAM_WALL_S_MAX):
+                await self._tell_all()
+
+    async def _tell_all(self) -> None:
+        often_s, seldom_s = self._interval_s, max(self._interval_s, _SELDOM_S)
+        looks = self._looks
+        try:
+            async with asyncio.TaskGroup() as group:
+                for what in (
+                    self._happened(),
+                    self._again("hardware", self._hardware, often_s),
+                    self._again("latency", self._latency, often_s),
+                    self._again("door", looks.door, often_s),
+                    self._again("daynight", self._day_night, seldom_s, self._leases_changed),
+                    self._again("experts", self._experts, seldom_s),
+                    self._signs_of_life(),
+                ):
+                    group.create_task(what)
+        except* EngineGone:
+            with suppress(ReaderGone):
+                await self._send("gone", msgspec.json.encode({"words": ENGINE_GONE}))
+        except* (CallRefused, ReaderGone):
+            pass  # the server ends, or there is nobody: the response's end says it
+
+    async def _happened(self) -> None:
+        """What happened is told in its order; its end is the stream's."""
+        before = self._looks.last_number - HISTORY_TOLD_MAX
+        untold = max(0, before - self._after)
+        async with aclosing(self._looks.happened(self._after + untold)) as events:
+            async for event, lost in events:
+                if untold + lost:
+                    await self._send("untold", msgspec.json.encode({"events": untold + lost}))
+                untold = 0
+                name = f"{self._looks.run}:{event.number}"
+                await self._send("happened", msgspec.json.encode(event), name)
+                if event.kind is EventKind.LEASE:
+                    self._leases_changed.set()
+
+    async def _hardware(self) -> None:
+        """Tell a look that is new to this reader, and the age of one that is older than it may."""
+        max_age_s = _MAX_AGE_INTERVALS * self._interval_s
+        try:
+            look = await self._looks.hardware(max_age_s=max_age_s, within_s=self._interval_s)
+        except EngineFailed:
+            await self._late()
+            raise
+        if look is not None and look.number != self._hardware_number:
+            await self._send("hardware", look.json)
+            self._hardware_number, self._looked_s = look.number, time.monotonic() - look.age_s
+        if look is None or look.age_s > max_age_s + self._interval_s:
+            await self._late()
+
+    async def _late(self) -> None:
+        age_s = None if self._looked_s is None else time.monotonic() - self._looked_s
+        await self._send("late", msgspec.json.encode({"age_s": age_s}))
+
+    async def _latency(self) -> bytes | None:
+        return await self._looks.latency(max_age_s=_MAX_AGE_INTERVALS * self._interval_s)
+
+    async def _day_night(self) -> bytes | None:
+        changed = self._leases_changed.is_set()
+        self._leases_changed.clear()
+        return await self._looks.day_night(max_age_s=0.0 if changed else _SELDOM_S / 2)
+
+    async def _experts(self) -> bytes | None:
+        return await self._looks.experts(max_age_s=_SELDOM_S / 2)
+
+    async def _again(
+        self,
+        name: str,
+        look: Callable[[], Awaitable[bytes | None]],
+        interval_s: float,
+        sooner: asyncio.Event | None = None,
+    ) -> None:
+        """Look, tell, and rest; times that went by meanwhile are left out."""
+        due_s, failed = time.monotonic(), False
+        while True:
+            if not self._may_look():
+                raise ReaderGone
+            try:
+                data = await look()
+            except EngineGone:
+                return  # which is told after all that has happened before
+            except EngineFailed as error:
+                if not failed:  # once, until there is one again
+                    logger.warning("a page misses %s: %.200s", name, error)
+                data, failed = None, True
+            else:
+                failed = False
+            if data is not None:
+                await self._send(name, data)
+            now_s = time.monotonic()
+            due_s += interval_s * max(1, math.ceil((now_s - due_s) / interval_s))
+            await _rest(due_s - now_s, sooner)
+
+    async def _signs_of_life(self) -> None:
+        while True:
+            await asyncio.sleep(_SIGN_OF_LIFE_S)
+            async with self._one_at_a_time:
+                await self._write(b":\n\n")
+
+    async def _send(self, name: str, data: bytes, event_id: str | None = None) -> None:
+        known = b"" if event_id is None else f"id: {event_id}\n".encode()
+        async with self._one_at_a_time:
+            await self._write(b"event: %b\n%bdata: %b\n\n" % (name.encode(), known, data))
+
+
+def after_id(last_id: str | None, *, run: str, newest: int) -> int:
+    """The number after which a reader goes on that had `last_id` last; 0: from the beginning.
+
+    Another run's events count from 1 again, so whoever comes from one begins anew.
+    """
+    named, _, number = (last_id or "").rpartition(":")
+    if named != run or not (number.isascii() and number.isdecimal() and len(number) < 20):
+        return 0
+    return int(number) if int(number) <= newest else 0
+
+
+async def _rest(wall_s: float, sooner: asyncio.Event | None) -> None:
+    if sooner is None:
+        await asyncio.sleep(wall_s)
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(wall_s):
+            await sooner.wait()

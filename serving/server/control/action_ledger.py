@@ -1,0 +1,152 @@
+"""Remembers how calls that change something ended, by their idempotency keys.
+
+| a key's call | asked again with the same key |
+|---|---|
+| under way | waits with it, as long as a call may take |
+| done | has the same answer; nothing is done twice |
+| not done: refused, with a reason | is tried anew: nothing has changed |
+| unknown: it failed in any other way, so that it may have been done | is unknown still |
+
+A call goes on when its client has gone. One that takes longer than an answer may is *unknown* to
+its client until it is asked again. The memory is bounded, and ends with the server and its engine.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from emulator.errors import ConfigError, UltraServeError
+from serving.server.control.call_failure import failure_of_call, outcome_unknown, too_many
+from serving.server.engine_call import EngineFailed, EngineGone
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+KEY_HEADER: Final = "idempotency-key"
+"""Of gRPC's metadata; HTTP's name (draft-ietf-httpapi-idempotency-key-header)."""
+
+KEY_LENGTH_MAX: Final = 128
+OUTCOMES_KEPT: Final = 1_024
+"""Calls of which the end is remembered; the oldest is forgotten first."""
+
+ANSWER_WALL_S_MAX: Final = 1.5
+"""Wall seconds until a call is answered; what 2 s leave for the way there and back."""
+
+
+@dataclass(slots=True, eq=False)
+class _Action:
+    """A call that changes something: what was asked, and its outcome, now or later.
+
+    `late`: a client was told that the outcome is unknown before there was one.
+    """
+
+    asked: tuple[str, bytes]
+    outcome: "asyncio.Task[Any]"
+    late: bool = False
+
+
+def new_key() -> str:
+    """A key that no other call has."""
+    return secrets.token_hex(8)
+
+
+class ActionLedger:
+    """Of one server, in its loop."""
+
+    def __init__(self, *, answer_wall_s_max: float = ANSWER_WALL_S_MAX) -> None:
+        self._answer_wall_s_max = answer_wall_s_max
+        self._actions: OrderedDict[str, _Action] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    async def outcome(
+        self, key: str | None, asked: tuple[str, bytes], act: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """What `act` comes to, which is called unless `key` names a call that was made before.
+
+        Raises what `act` does; CallRefused when the outcome is not known in time, or there is no
+        room; ConfigError for a key that cannot be, or belongs to a call that asked something else.
+        """
+        key = new_key() if key is None else checked_key(key)
+        action = self._actions.get(key)
+        if action is not None and action.asked != asked:
+            raise ConfigError(
+                field="idempotency_key",
+                value=key,
+                expected="a key of its own: another call has been made with this one",
+            )
+        if action is None:
+            self._make_room()
+            action = _Action(asked, asyncio.ensure_future(act()))
+            self._actions[key] = action
+            action.outcome.add_done_callback(lambda _: self._over(key, action))
+        await asyncio.wait({action.outcome}, timeout=self._answer_wall_s_max)
+        if not action.outcome.done():
+            action.late = True
+            raise outcome_unknown(key, "the engine has not answered yet")
+        if action.outcome.cancelled():
+            raise outcome_unknown(key, "the server ends")
+        error = action.outcome.exception()
+        if error is not None and not _is_definite(error):
+            raise outcome_unknown(key, failure_of_call(error).message) from error
+        return action.outcome.result()
+
+    def _over(self, key: str, action: _Action) -> None:
+        """A call that was refused has changed nothing: its key may be used again."""
+        cancelled = action.outcome.cancelled()
+        error = None if cancelled else action.outcome.exception()
+        if error is not None and _is_definite(error):
+            self._actions.pop(key, None)
+        elif error is not None and not isinstance(error, EngineGone | EngineFailed | TimeoutError):
+            logger.error("a call of the control service failed", exc_info=error)
+        if action.late:
+            _tell_late(action.asked[0].rpartition("/")[2], key, action.outcome)
+
+    def _make_room(self) -> None:
+        if len(self._actions) < OUTCOMES_KEPT:
+            return
+        over = next((k for k, each in self._actions.items() if each.outcome.done()), None)
+        if over is None:
+            raise too_many("calls that change something", OUTCOMES_KEPT)
+        del self._actions[over]
+
+    async def stop(self) -> None:
+        """End the calls that are under way; idempotent."""
+        under_way = [each.outcome for each in self._actions.values() if not each.outcome.done()]
+        for outcome in under_way:
+            outcome.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+
+
+def _is_definite(error: BaseException) -> bool:
+    """Whether a call that raised this has changed nothing.
+
+    Handlers raise what is refused before they change anything; of anything else nothing is known.
+    """
+    if isinstance(error, EngineGone):
+        return error.definite
+    return isinstance(error, UltraServeError | NotImplementedError)
+
+
+def _tell_late(name: str, key: str, outcome: "asyncio.Task[Any]") -> None:
+    """A client was told that the outcome is unknown: the log has it."""
+    error = None if outcome.cancelled() else outcome.exception()
+    words = "CANCELLED" if outcome.cancelled() else "OK" if error is None else str(error)
+    logger.info("control call %s with idempotency key %s ended late: %s", name, key, words)
+
+
+def checked_key(key: str) -> str:
+    """Raises ConfigError for what is no key."""
+    if not 0 < len(key) <= KEY_LENGTH_MAX or not (key.isascii() and key.isprintable()):
+        raise ConfigError(
+            field="idempotency_key",
+            value=key[:40],
+            expected=f"1 to {KEY_LENGTH_MAX} printable ASCII characters",
+        )
+    return key

@@ -1,0 +1,108 @@
+"""What the console's page shows, from where the control service has it: JSON for its stream."""
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from serving.server.console.event_stream import HardwareTold
+from serving.server.control.admission_report import door_report
+from serving.server.control.day_night_calls import day_night_look
+from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_watch import EngineWatch
+from serving.server.day_night.controller import DayNight
+from serving.server.engine_call import Engine, EngineFailed, ask
+from serving.server.gateway.single_flight import SharedLook
+from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.telemetry.latency_window import Latencies
+from serving.wire.control_call import ExpertLoadReply, ExpertLoadRequest
+from serving.wire.telemetry import Event
+
+
+class ConsoleLooks:
+    """All of them; those of `door`, `day_night` and `latencies` only where these are."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        watch: EngineWatch,
+        hardware: HardwareWatch,
+        *,
+        day_night: DayNight | None = None,
+        door: EngineDoor | None = None,
+        latencies: Latencies | None = None,
+    ) -> None:
+        self._engine = engine
+        self._watch = watch
+        self._controller = day_night
+        self._door = door
+        self._latencies = latencies
+        self._hardware = hardware
+        self._experts = SharedLook(self._ask_experts)
+        self._day_night = SharedLook(self._ask_day_night)
+        self._latency = SharedLook(self._ask_latency)
+
+    @property
+    def run(self) -> str:
+        """Whose events are numbered."""
+        return self._watch.run
+
+    @property
+    def last_number(self) -> int:
+        """Of the newest event."""
+        return self._watch.last_number
+
+    def happened(self, after: int) -> AsyncGenerator[tuple[Event, int], None]:
+        """Each event after that number, and how many before it are forgotten."""
+        return self._watch.events(after)
+
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
+        """The machine; None when nobody has ever looked, and the engine takes longer than that."""
+        try:
+            look = await self._hardware.fresh(max_age_s, within_s)
+        except TimeoutError:
+            return None
+        return HardwareTold(number=look.number, json=look.json, age_s=look.age_s())
+
+    async def experts(self, *, max_age_s: float) -> bytes | None:
+        """What experts were asked; None for a model without any."""
+        return await self._experts.fresh(max_age_s)
+
+    async def _ask_experts(self) -> bytes | None:
+        reply = await ask(self._engine, ExpertLoadRequest())
+        if not isinstance(reply, ExpertLoadReply):
+            raise EngineFailed(f"no look at experts: {type(reply).__name__}")
+        return msgspec.json.encode(reply.load) if reply.load.tokens else None
+
+    async def day_night(self, *, max_age_s: float) -> bytes | None:
+        """Who serves, who trains, and why; None without a controller."""
+        return await self._day_night.fresh(max_age_s)
+
+    async def _ask_day_night(self) -> bytes | None:
+        if self._controller is None:
+            return None
+        return msgspec.json.encode(await day_night_look(self._controller))
+
+    async def latency(self, *, max_age_s: float) -> bytes | None:
+        """How long requests took of late; None where nothing is logged."""
+        return await self._latency.fresh(max_age_s)
+
+    async def _ask_latency(self) -> bytes | None:
+        last = self._hardware.last
+        now_s = 0.0 if last is None else last.report.emulated_s
+        report = None if self._latencies is None else self._latencies(now_s)
+        return None if report is None else msgspec.json.encode(report)
+
+    async def door(self) -> bytes | None:
+        """Who is inside, who waits; None where requests pass no door."""
+        return None if self._door is None else msgspec.json.encode(door_report(self._door))
+
+    def forget(self) -> None:
+        """Something was changed: nobody is shown any more how it was before."""
+        self._hardware.forget()
+        for look in (self._experts, self._day_night):
+            look.forget()
+
+    async def stop(self) -> None:
+        """End the questions that are under way; idempotent."""
+        for look in (self._experts, self._day_night, self._latency):
+            await look.stop()

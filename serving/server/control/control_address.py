@@ -1,0 +1,58 @@
+"""Where the control service listens: on this machine alone unless it is told otherwise."""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from emulator.errors import ConfigError
+from serving.access.loopback import is_loopback
+
+DEFAULT_PORT: Final = 50051
+
+ENVIRONMENT: Final = "ULTRASERVE_CONTROL_ADDRESS"
+"""The variable that tells the server's process the address; see `control_hook`."""
+
+NO_SERVICE: Final = "none"
+"""What that variable says when there is to be no control service."""
+
+MIDDLEWARE: Final = "serving.server.control.control_hook.ControlHook"
+"""What `vllm serve --middleware` is given; here, because naming it needs no gRPC."""
+
+_HOST: Final = re.compile(r"[0-9A-Za-z_.:%-]{1,255}")
+_EXPECTED = "HOST:PORT, such as 127.0.0.1:50051"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlAddress:
+    """A host and a port; raises ConfigError for no host, or a port that does not exist.
+
+    Beyond loopback the service speaks TLS alone.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+
+    def __post_init__(self) -> None:
+        if not _HOST.fullmatch(self.host):
+            raise ConfigError(field="control_address", value=self.host, expected=_EXPECTED)
+        if not 1 <= self.port <= 65_535:
+            raise ConfigError(field="control_port", value=self.port, expected="1 to 65535")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `HOST:PORT` or `[IPV6]:PORT`; raises ConfigError."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise ConfigError(field="control_address", value=text, expected=_EXPECTED)
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        return cls(host=host, port=int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        return is_loopback(self.host)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"

@@ -1,0 +1,403 @@
+"""A client of the control service, for commands: calls that wait, answers in our own types."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from emulator.errors import UltraServeError
+from emulator.specs.fault import Fault
+from protos.ultraserve.v1 import control_pb2 as pb
+from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from protos.ultraserve.v1 import fault_pb2
+from protos.ultraserve.v1 import lease_pb2 as lease_pb
+from serving.server.control.action_ledger import KEY_HEADER
+from serving.server.control.admission_report import DoorReport
+from serving.server.control.call_failure import ENGINE_GONE, STREAM_OVER
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_messages import answered, enum_number, to_message
+from serving.server.control.control_tls import ControlTls
+from serving.server.control.engine_sleep_state import EngineRest
+from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER
+from serving.wire.control_call import (
+    FaultReport,
+    HealReport,
+    LeaseReport,
+    RecordingState,
+    VersionReport,
+)
+from serving.wire.day_night_state import DayNightState
+from serving.wire.hardware import ExpertLoad, HardwareReport
+from serving.wire.machine_state import MachineState
+from serving.wire.placement_page import PlacementPage
+from serving.wire.power_report import PowerReport
+from serving.wire.step_record import StepPage, StepRelief
+from serving.wire.system_description import SystemDescription
+from serving.wire.telemetry import Event, Telemetry
+
+RequestT = TypeVar("RequestT")
+ReplyT = TypeVar("ReplyT")
+
+
+DONE: Final = 0
+NOT_DONE: Final = 3
+UNKNOWN: Final = 4
+"""Exit codes of a command that changes something: it has, it has not, it may have."""
+
+
+class ServerUnreachable(UltraServeError):
+    """Nobody answers at the address, or not in time; indefinite when a call was under way."""
+
+
+class OutcomeUnknown(ServerUnreachable):
+    """A call that changes something has no outcome yet, and may have been carried out; `key` is its
+    idempotency key: the same call with it says how it ended.
+    """
+
+    exit_code = UNKNOWN
+
+    def __init__(self, key: str, words: str) -> None:
+        super().__init__(f"unknown: {words}; ask again with --idempotency-key {key}")
+        self.key = key
+
+
+class _StreamOver(Exception):
+    """A stream has lasted as long as one may; another goes on from there."""
+
+
+class RefusedByServer(UltraServeError):
+    """The server refused the call, in its own words; definite: nothing has changed."""
+
+
+_REFUSALS: Final = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
+_OF_WHAT_WAS_ASKED: Final = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+"""Refusals that say how the first of several calls with one key ended, not only the last."""
+
+_NEVER_SENT: Final = ("failed to connect", "connection refused", "Connection refused")
+"""What gRPC says of a call for which there was no connection."""
+
+_ASK_AGAIN_S: Final = 0.1
+
+_NO_KEY: Final = (
+    "the server does not know the key that was shown; see --control-key-file, which finds the key "
+    "of a server of this user by itself"
+)
+
+
+class ControlClient:
+    """One connection; each call ends within `timeout_s`, which a long step of the engine needs.
+
+    Calls that change something have an idempotency key, `action_key` or one of their own; one whose
+    outcome the server does not know yet is asked again for `patience_s`. `key` is the control
+    service's. Beyond loopback the connection is TLS, by `tls` or the system's
+    authorities, so that no key travels in plain text. Every call raises ServerUnreachable or
+    RefusedByServer.
+    """
+
+    def __init__(
+        self,
+        address: ControlAddress,
+        timeout_s: float,
+        *,
+        key: str | None = None,
+        tls: ControlTls | None = None,
+        action_key: str | None = None,
+        patience_s: float = 0.0,
+    ) -> None:
+        self.run: str | None = None
+        self._action_key = action_key
+        self._patience_s = patience_s
+        self._address = address
+        self._timeout_s = timeout_s
+        self._metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+        # A proxy of the environment's has no way to this machine's loopback.
+        options = [("grpc.enable_http_proxy", 0)]
+        if tls is None and address.is_loopback:
+            self._channel = grpc.insecure_channel(str(address), options=options)
+        else:
+            credentials = (tls or ControlTls()).credentials()
+            self._channel = grpc.secure_channel(str(address), credentials, options=options)
+        self._stub = pb_grpc.ControlServiceStub(self._channel)
+
+    def description(self) -> SystemDescription:
+        """What is emulated."""
+        response = self._call(self._stub.DescribeSystem, pb.DescribeSystemRequest())
+        return answered(response, SystemDescription)
+
+    def state(self) -> MachineState:
+        """The whole machine."""
+        return answered(self._call(self._stub.GetState, pb.GetStateRequest()), MachineState)
+
+    def placement(self, first_layer: int = 0) -> PlacementPage:
+        """Where experts lie, in layers from `first_layer` on, as many as one message holds."""
+        request = pb.GetPlacementRequest(first_layer=first_layer)
+        return answered(self._call(self._stub.GetPlacement, request), PlacementPage)
+
+    def power(self) -> PowerReport:
+        """Power and energy."""
+        return answered(self._call(self._stub.GetPower, pb.GetPowerRequest()), PowerReport)
+
+    def hardware(self) -> HardwareReport:
+        """Everything that a dashboard shows, in one look."""
+        return answered(self._call(self._stub.GetHardware, pb.GetHardwareRequest()), HardwareReport)
+
+    def expert_load(self) -> ExpertLoad:
+        """How often experts are chosen."""
+        return answered(self._call(self._stub.GetExpertLoad, pb.GetExpertLoadRequest()), ExpertLoad)
+
+    def inject(self, fault: Fault, *, dry_run: bool = False) -> FaultReport:
+        """Let `fault` happen, or only ask whether it would be survived."""
+        request = pb.InjectFaultRequest(fault=to_message(fault, fault_pb2.Fault), dry_run=dry_run)
+        return answered(self._change(self._stub.InjectFault, request), FaultReport)
+
+    def heal(self, *, chip: int | None = None, rack: int | None = None) -> HealReport:
+        """Repair one chip, one rack, or everything."""
+        request = pb.HealRequest(chip=chip, rack=rack)
+        return answered(self._change(self._stub.Heal, request), HealReport)
+
+    def record(self, *, ends: int | None = None, steps_max: int | None = None) -> RecordingState:
+        """Begin to record steps, or end the recording `ends`."""
+        request = pb.RecordStepsRequest(ends=ends, steps_max=steps_max)
+        return answered(self._change(self._stub.RecordSteps, request), RecordingState)
+
+    def recording(self, recording: int) -> RecordingState:
+        """How far a recording is."""
+        request = pb.GetRecordingRequest(recording=recording)
+        return answered(self._call(self._stub.GetRecording, request), RecordingState)
+
+    def steps(self, recording: int, first_step: int) -> StepPage:
+        """Records from `first_step` on, as many as one message holds; none at the end."""
+        request = pb.GetStepsRequest(recording=recording, first_step=first_step)
+        return answered(self._call(self._stub.GetSteps, request), StepPage)
+
+    def relief(self, recording: int, sample: int, *, factor: float) -> StepRelief:
+        """A sampled step with things that are `factor` times as fast."""
+        request = pb.GetReliefRequest(recording=recording, sample=sample, factor=factor)
+        return answered(self._call(self._stub.GetRelief, request), StepRelief)
+
+    def drain(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
+        """Take chips out of service for maintenance, or only ask what would happen."""
+        purpose = lease_pb.LEASE_PURPOSE_MAINTENANCE
+        request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run, purpose=purpose)
+        return answered(self._change(self._stub.Drain, request), LeaseReport)
+
+    def lend(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
+        """Lend out chips to training, whose state has to fit, or only ask what would happen."""
+        purpose = lease_pb.LEASE_PURPOSE_TRAINING
+        request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run, purpose=purpose)
+        return answered(self._change(self._stub.Drain, request), LeaseReport)
+
+    def resume(self, lease: int) -> LeaseReport:
+        """Take a lease's chips back."""
+        request = pb.ResumeRequest(lease=lease)
+        return answered(self._change(self._stub.Resume, request), LeaseReport)
+
+    def day_night(self) -> DayNightState:
+        """Who serves, who trains, and why."""
+        answer = self._call(self._stub.GetDayNight, pb.GetDayNightRequest())
+        return answered(answer, DayNightState)
+
+    def set_policy(self, policy: str) -> DayNightState:
+        """Let another policy decide, or none: `manual`."""
+        request = pb.SetPolicyRequest(policy=policy)
+        return answered(self._change(self._stub.SetPolicy, request), DayNightState)
+
+    def set_phase(self, group: int, phase: str) -> DayNightState:
+        """Say what a group is to do: `serving` or `training`."""
+        number: Any = enum_number(pb.SetPhaseRequest, "phase", phase)
+        request = pb.SetPhaseRequest(group=group, phase=number)
+        return answered(self._change(self._stub.SetPhase, request), DayNightState)
+
+    def publish(self, weights_dir: str, *, note: str = "") -> VersionReport:
+        """Serve other weights, which lie on the server's machine."""
+        request = pb.PublishRequest(weights_dir=weights_dir, note=note)
+        return answered(self._change(self._stub.Publish, request), VersionReport)
+
+    def rollback(self) -> VersionReport:
+        """Serve the weights before the present ones again."""
+        return answered(self._change(self._stub.Rollback, pb.RollbackRequest()), VersionReport)
+
+    def sleep(self, *, level: int = 1, mode: str = "") -> EngineRest:
+        """Let the engine sleep; an empty mode is vLLM's own choice."""
+        number: Any = enum_number(pb.SleepRequest, "mode", mode or "unspecified")
+        request = pb.SleepRequest(level=level, mode=number)
+        return answered(self._change(self._stub.Sleep, request), EngineRest)
+
+    def wake_up(self, tags: Sequence[str] = ()) -> EngineRest:
+        """Wake it up, or those parts of it."""
+        request = pb.WakeUpRequest(tags=tags)
+        return answered(self._change(self._stub.WakeUp, request), EngineRest)
+
+    def pause(self, *, mode: str = "", keep_cache: bool = False) -> EngineRest:
+        """Hold requests back; an empty mode is vLLM's own choice."""
+        number: Any = enum_number(pb.PauseGenerationRequest, "mode", mode or "unspecified")
+        request = pb.PauseGenerationRequest(mode=number, keep_cache=keep_cache)
+        return answered(self._change(self._stub.PauseGeneration, request), EngineRest)
+
+    def resume_generation(self) -> EngineRest:
+        """Let requests go on."""
+        request = pb.ResumeGenerationRequest()
+        return answered(self._change(self._stub.ResumeGeneration, request), EngineRest)
+
+    def rest(self) -> EngineRest:
+        """Whether the engine sleeps or pauses."""
+        return answered(self._call(self._stub.GetRest, pb.GetRestRequest()), EngineRest)
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> None:
+        """Forget prefixes."""
+        request = pb.ResetPrefixCacheRequest(reset_running_requests=reset_running_requests)
+        self._change(self._stub.ResetPrefixCache, request)
+
+    def admission(self) -> DoorReport:
+        """Who is inside, who waits, and what was refused."""
+        response = self._call(self._stub.GetAdmission, pb.GetAdmissionRequest())
+        return answered(response, DoorReport)
+
+    def drain_engine(self, *, reason: str = "", retry_after_s: float = 0.0) -> DoorReport:
+        """Let no new request in; empty words and 0 are the server's own choice."""
+        request = pb.DrainEngineRequest(reason=reason, retry_after_s=retry_after_s)
+        return answered(self._change(self._stub.DrainEngine, request), DoorReport)
+
+    def undrain_engine(self) -> DoorReport:
+        """Let them in again."""
+        response = self._change(self._stub.UndrainEngine, pb.UndrainEngineRequest())
+        return answered(response, DoorReport)
+
+    def telemetry(self, interval_s: float) -> Iterator[tuple[Telemetry, int]]:
+        """A look each `interval_s` wall seconds, and how many before it were left out."""
+        request = pb.WatchTelemetryRequest(interval_s=interval_s)
+        while True:
+            try:
+                for response in self._stream(self._stub.WatchTelemetry, request):
+                    yield answered(response, Telemetry), response.skipped
+                return
+            except _StreamOver:
+                continue
+
+    def events(
+        self, after: int | None = None, *, run: str | None = None
+    ) -> Iterator[tuple[Event, int]]:
+        """Each event after that number, and how many before it are forgotten; None: from now on.
+
+        `run` is the run of the server that the number is of; see `run` afterwards for this one's.
+        """
+        while True:
+            request = pb.WatchEventsRequest(after=after, run=run)
+            try:
+                for response in self._stream(self._stub.WatchEvents, request):
+                    after, run = response.event.number, response.run
+                    self.run = response.run
+                    yield answered(response, Event), response.lost
+                return
+            except _StreamOver:
+                continue
+
+    def _call(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
+        try:
+            return method(request, timeout=self._timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._in_our_words(error) from error
+
+    def _change(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
+        """A call that changes something; raises OutcomeUnknown, and RefusedByServer or
+        ServerUnreachable with the exit code of what was not done.
+        """
+        key = self._action_key or secrets.token_hex(8)
+        metadata = (*self._metadata, (KEY_HEADER, key))
+        end_s, again = time.monotonic() + self._patience_s, False
+        while True:
+            try:
+                return method(request, timeout=self._timeout_s, metadata=metadata)
+            except grpc.RpcError as error:
+                failure = self._failure_of_change(error, key, again=again)
+                again = True
+                if not isinstance(failure, OutcomeUnknown) or time.monotonic() >= end_s:
+                    raise failure from error
+                time.sleep(_ASK_AGAIN_S)  # another process works on it
+
+    def _failure_of_change(self, error: grpc.RpcError, key: str, *, again: bool) -> UltraServeError:
+        """What a call's failure says of the change; `again`: it was asked for before, in vain."""
+        assert isinstance(error, grpc.Call)  # what the library raises is both
+        failure, said = self._in_our_words(error), error.details() or ""
+        never_sent = error.code() is grpc.StatusCode.UNAVAILABLE and any(
+            words in said for words in _NEVER_SENT
+        )
+        gone_before = _reason_of(error) == ENGINE_GONE
+        definite = isinstance(failure, RefusedByServer) or never_sent or gone_before
+        if definite and not (again and error.code() not in _OF_WHAT_WAS_ASKED):
+            failure.exit_code = NOT_DONE
+            return failure
+        words = said if _is_the_server_s(error) else str(failure)
+        return OutcomeUnknown(key, words.partition("; the same call")[0])
+
+    def _stream(self, method: Callable[..., Any], request: object) -> Iterator[Any]:
+        call = method(request, metadata=self._metadata)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            if _reason_of(error) == STREAM_OVER:
+                raise _StreamOver from error
+            raise self._in_our_words(error) from error
+        finally:
+            call.cancel()
+
+    def _in_our_words(self, error: grpc.RpcError) -> UltraServeError:
+        assert isinstance(error, grpc.Call)  # what the library raises is both
+        code, words = error.code(), " ".join((error.details() or "").split())
+        if code in _REFUSALS:
+            return RefusedByServer(words)
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return RefusedByServer(f"control service at {self._address}: {_NO_KEY}")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            words = "it does not know this call; is it an older server?"
+            return RefusedByServer(f"control service at {self._address}: {words}")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and not _is_the_server_s(error):
+            words = f"no answer within {self._timeout_s:g} s"
+        elif code is grpc.StatusCode.UNAVAILABLE and not _is_the_server_s(error):
+            words = "nobody answers; is `ultraserve serve` running there?"
+        return ServerUnreachable(f"control service at {self._address}: {words or code.name}")
+
+    def close(self) -> None:
+        """End the connection; idempotent."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _reason_of(error: grpc.RpcError) -> str:
+    """The ErrorInfo's, empty without one."""
+    assert isinstance(error, grpc.Call)  # what the library raises is both
+    for name, value in error.trailing_metadata() or ():
+        if name == STATUS_TRAILER:
+            info = ErrorInfo()
+            if any(part.Unpack(info) for part in Status.FromString(value).details):
+                return str(info.reason)
+    return ""
+
+
+def _is_the_server_s(error: grpc.Call) -> bool:
+    """Whether the server itself said so, not the way to it: its errors carry details."""
+    return any(name == STATUS_TRAILER for name, _ in error.trailing_metadata() or ())

@@ -1,0 +1,161 @@
+"""Puts the doors before vLLM's HTTP app and runs what is beside it: an ASGI middleware.
+
+vLLM stays as it is: `vllm serve --middleware serving.server.control.control_hook.ControlHook` puts
+the class around its app, and a middleware sees the app's lifespan as well as its requests. By then
+the app holds the engine's client, and the loop is the client's own.
+"""
+
+import logging
+import os
+from contextlib import ExitStack
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+from serving.access.control_key import held_control_key
+from serving.access.key_ring import KeyRing
+from serving.plugin.request_spans import extend_spans
+from serving.plugin.response_model_version import begin_response, name_weights_in_responses
+from serving.plugin.stat_logger import first_token_times, latencies
+from serving.server.control.control_address import ENVIRONMENT, NO_SERVICE, ControlAddress
+from serving.server.control.control_server import ControlServer, ServerParts
+from serving.server.day_night.controller import DayNight
+from serving.server.day_night.day_night_settings import DayNightSettings
+from serving.server.day_night.job_command import job_commands
+from serving.server.gateway.gateway import FrontDoor, Service
+from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send
+from serving.server.gateway.http.missing_apis import missing_paths
+from serving.server.gateway.http.open_api import describe_app
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+
+class ControlHook:
+    """The doors of the app, and the services that run while it is up.
+
+    Responses name the weights that made them: see `serving.plugin.response_model_version`.
+
+    The environment says how: `ULTRASERVE_FRONT_DOOR` of the doors, `ULTRASERVE_CONTROL_ADDRESS` of
+    the control service, `ULTRASERVE_DAY_NIGHT` of chips that train by night. A server has one API
+    process, so this is the only one of it.
+
+    Raises:
+        ConfigError, PortInUse: in the app's start, which fails with it.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._http: App = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the app's whole life."""
+        if scope["type"] != "lifespan":
+            begin_response()
+            await self._http(scope, receive, send)
+            return
+        services: list[Service] = []
+        held = ExitStack()
+
+        async def start_and_send(message: Message) -> None:
+            # What fails here fails in the app's own start, which uvicorn then reports; before the
+            # app has begun, uvicorn would take an error for an app that knows no lifespan.
+            if message["type"] == "lifespan.startup.complete":
+                services.extend(self._open(scope["app"], held))
+                for service in services:
+                    await service.start()
+            await send(message)
+
+        async def receive_and_stop() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await _stop(services)
+            return message
+
+        try:
+            await self._app(scope, receive_and_stop, start_and_send)
+        finally:
+            try:
+                await _stop(services)
+            finally:
+                held.close()
+
+    def _open(self, app: Any, held: ExitStack) -> list[Service]:
+        """Put the doors before the app; gives the services of this process, in their order.
+
+        The control service's key lies in its file as long as `held` is not closed.
+        """
+        state = app.state
+        engine = state.engine_client
+        name_weights_in_responses(engine)
+        extend_spans(engine)
+        settings = FrontDoorSettings.from_environment(os.environ)
+        address = _control_address()
+        secret = None
+        if address is not None:
+            key_file = settings.control_key_file
+            secret = held.enter_context(
+                held_control_key(address.port, os.environ, key_file=key_file)
+            )
+        front_door = FrontDoor(engine, settings, control_secret=secret)
+        self._http = front_door.before(self._app, missing=missing_paths(state))
+        describe_app(app, version=version("ultraserve"), needs_key=not front_door.keys.is_open)
+        services = front_door.services(state.server)
+        day_night = _day_night(engine)
+        if address is not None:
+            services.append(
+                ControlServer(
+                    engine,
+                    address,
+                    ServerParts(
+                        day_night=day_night,
+                        door=front_door.door,
+                        latencies=latencies(engine),
+                        hardware=front_door.hardware,
+                    ),
+                    admits=front_door.keys.admits_control,
+                    named=partial(_key_name, front_door.keys),
+                    tls=settings.tls,
+                )
+            )
+        if day_night is not None:
+            services.append(day_night)
+        return services
+
+
+async def _stop(services: list[Service]) -> None:
+    """Stop all of them, the last first; raises the first failure once every one was asked."""
+    failure: Exception | None = None
+    for service in reversed(services):
+        try:
+            await service.stop()
+        except Exception as error:
+            logger.exception("%s did not stop", type(service).__name__)
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def _key_name(keys: KeyRing, secret: str | None) -> str:
+    """Whose key opens the control service, as the log has it."""
+    holder = keys.holder_of(secret)
+    return "the run's key" if holder is None else f"the key {holder.client.name}"
+
+
+def _control_address() -> ControlAddress | None:
+    """Where the control service listens; None where there is none."""
+    address = os.environ.get(ENVIRONMENT, str(ControlAddress()))
+    return None if address == NO_SERVICE else ControlAddress.parse(address)
+
+
+def _day_night(engine: Any) -> DayNight | None:
+    settings = DayNightSettings.from_environment(os.environ)
+    if settings is None:
+        return None
+    return DayNight(
+        engine,
+        settings,
+        job_command=job_commands(settings),
+        first_tokens=first_token_times(engine),
+    )

@@ -1,0 +1,196 @@
+"""The control port's services, from start to stop: gRPC's behind their guard, and the console."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+from emulator.errors import ConfigError
+from protos.ultraserve.v1 import control_pb2 as pb
+from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
+from serving.access.tls_files import TlsFiles
+from serving.server.connections.named_connections import NamedConnections
+from serving.server.connections.shared_port import PortLimits
+from serving.server.console.console_app import ConsoleApp
+from serving.server.control.console_snapshots import ConsoleLooks
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_guard import (
+    CALLS_MAX,
+    HEALTH_CHECKS_MAX,
+    HEALTH_WATCHES_MAX,
+    MESSAGE_BYTES_MAX,
+    STREAM_WALL_S_MAX,
+    WATCHES_MAX,
+    ControlGuard,
+    GuardLimits,
+    unnamed,
+)
+from serving.server.control.control_port import ControlPort
+from serving.server.control.control_service import ControlService
+from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_sleep_state import ServedEngine
+from serving.server.control.engine_watch import EngineWatch
+from serving.server.control.json_calls import JsonCalls
+from serving.server.control.last_replies import LastReplies
+from serving.server.day_night.controller import DayNight
+from serving.server.gateway.grpc.connection_options import connection_options
+from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.telemetry.latency_window import Latencies
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ControlService"].full_name
+
+_STREAMS_MAX: Final = 64
+"""Of one connection; more than a client has a use for."""
+
+_LIFE_WALL_S: Final = 3_600.0
+_GRACE_WALL_S: Final = STREAM_WALL_S_MAX + 60.0
+"""Longer than any call that the guard lets in; what it ends has gone by then."""
+
+_RPCS_MAX: Final = CALLS_MAX + WATCHES_MAX + HEALTH_WATCHES_MAX + HEALTH_CHECKS_MAX
+"""The guard refuses before that, and says why; this is for calls that never say anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    """What a server may have beside its engine, and the control service shows or steers.
+
+    Attributes:
+        day_night: None without a controller; `door` where requests pass none.
+        hardware: what others look at too; without, the server has a watch of its own.
+        latencies: of the newest requests; None where nothing is logged.
+    """
+
+    day_night: DayNight | None = None
+    door: EngineDoor | None = None
+    hardware: HardwareWatch | None = None
+    latencies: Latencies | None = None
+
+
+class ControlServer:
+    """The service on its address, from `start` to `stop`; both in the loop of the engine's client.
+
+    `admits` says whether a key is one of the service's, and `named` whose it is; every call but
+    health and the page's files needs one.
+
+    Raises:
+        ConfigError: an address beyond loopback without TLS.
+        ConfigError, PortInUse: in `start`, when nobody, or another program, can listen there, or
+            its TLS files are wrong.
+    """
+
+    def __init__(
+        self,
+        engine: ServedEngine,
+        address: ControlAddress,
+        parts: ServerParts | None = None,
+        *,
+        admits: Callable[[str | None], bool],
+        named: Callable[[str | None], str] = unnamed,
+        limits: GuardLimits | None = None,
+        tls: TlsFiles | None = None,
+        port_limits: PortLimits | None = None,
+    ) -> None:
+        if tls is None and not address.is_loopback:
+            raise ConfigError(
+                field="control_host",
+                value=address.host,
+                expected="a loopback host, or TLS (--tls-cert and --tls-key)",
+            )
+        self._address = address
+        parts = parts or ServerParts()
+        self.watch = EngineWatch(engine, parts.door)
+        self._health = health.aio.HealthServicer()
+        self.watch.on_gone = self._engine_gone
+        if parts.day_night is not None:
+            parts.day_night.on_job_failure = self.watch.job_failed
+        hardware = parts.hardware or HardwareWatch(engine)
+        self._looks = ConsoleLooks(
+            engine,
+            self.watch,
+            hardware,
+            day_night=parts.day_night,
+            door=parts.door,
+            latencies=parts.latencies,
+        )
+        names = NamedConnections()
+        self.guard = ControlGuard(
+            admits, named=named, changed=self._looks.forget, limits=limits, names=names
+        )
+        self._server = _grpc_server(self.guard)
+        self._replies = LastReplies(engine)
+        service = ControlService(
+            engine,
+            parts.day_night,
+            door=parts.door,
+            watch=self.watch,
+            hardware=hardware,
+            replies=self._replies,
+        )
+        pb_grpc.add_ControlServiceServicer_to_server(service, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(services, self._server)
+        calls = JsonCalls()
+        self.console = ConsoleApp(
+            calls=calls,
+            looks=self._looks,
+            admits=admits,
+            own_host=address.host if address.is_loopback else None,
+            cookie=f"ultraserve-{address.port}",
+        )
+        self.port = ControlPort(
+            self._server,
+            address,
+            console=self.console,
+            calls=calls,
+            names=names,
+            tls=None if address.is_loopback else tls,
+            limits=port_limits,
+        )
+
+    async def start(self) -> None:
+        """Listen."""
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self.port.start()
+        self.watch.start()
+        self._replies.start()
+        logger.info("control service ultraserve.v1 and its console on %s", self._address)
+
+    async def stop(self) -> None:
+        """End, with a moment for calls that are at work; idempotent."""
+        await self._health.enter_graceful_shutdown()
+        await self.watch.stop()
+        await self.guard.ledger.stop()
+        await self._replies.stop()
+        await self.port.stop()
+        await self._looks.stop()
+
+    async def _engine_gone(self) -> None:
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
+def _grpc_server(guard: ControlGuard) -> grpc.aio.Server:
+    """One that answers nothing yet."""
+    return grpc.aio.server(
+        interceptors=[guard],
+        options=[
+            *connection_options(
+                # The guard refuses what is longer than it likes, and says so with details.
+                message_bytes_max=4 * MESSAGE_BYTES_MAX,
+                life_wall_s=_LIFE_WALL_S,
+                grace_wall_s=_GRACE_WALL_S,
+                streams_max=_STREAMS_MAX,
+            ),
+        ],
+        maximum_concurrent_rpcs=_RPCS_MAX,
+    )

@@ -1,0 +1,183 @@
+"""The control service's calls about leases and day and night.
+
+A server with a controller leaves leases to it: a group that is drained behind its back would be
+called back at the next look. Under the policy `manual` a loan and a resume become what it wants.
+Chips that an operator drains for maintenance are none of its business.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import grpc.aio
+import msgspec
+
+from emulator.errors import CheckpointError, ConfigError
+from protos.ultraserve.v1 import control_pb2 as pb
+from serving.policy.day_night.handover import Phase
+from serving.server.control.call_failure import not_now
+from serving.server.control.control_messages import respond, word_of
+from serving.server.control.engine_answer import answer
+from serving.server.control.engine_sleep_state import ServedEngine
+from serving.server.control.engine_watch import EngineWatch
+from serving.server.day_night.controller import DayNight, Look
+from serving.server.day_night.day_night_report import day_night_state
+from serving.wire.control_call import DrainRequest, LeaseReport, ResumeRequest
+from serving.wire.day_night_state import DayNightState
+from serving.wire.machine_state import FOR_MAINTENANCE, FOR_TRAINING
+
+NO_CONTROLLER: Final = "this server was started without --day-night"
+_HELD: Final = (
+    "the policy {policy} decides which chips train; after `ultraserve daynight policy manual` "
+    "chips are lent and resumed by hand"
+)
+
+
+class DayNightCalls:
+    """A part of the control service; `_day_night` is None in a server without a controller."""
+
+    _engine: ServedEngine
+    _day_night: DayNight | None
+    _watch: EngineWatch
+
+    async def Drain(  # noqa: N802  the name that the contract gives
+        self, request: pb.DrainRequest, context: "Context"
+    ) -> pb.DrainResponse:
+        """Take chips out of service, or only ask what would happen.
+
+        For maintenance an operator does so under any policy; who trains, the policy decides.
+        """
+        del context
+        asked = drain_request(request)
+        lends = asked.purpose == FOR_TRAINING and not asked.dry_run
+        if lends:
+            self._refuse_under_policy()
+        if self._day_night is not None and lends:
+            return respond(pb.DrainResponse, await self._drain_group(self._day_night, asked))
+        report = await answer(self._engine, asked, LeaseReport)
+        self._watch.look_now()
+        return respond(pb.DrainResponse, report)
+
+    async def _drain_group(self, controller: DayNight, asked: DrainRequest) -> LeaseReport:
+        """Let the controller want that a group trains, if the engine would let its chips go."""
+        dry_run = msgspec.structs.replace(asked, dry_run=True)
+        await answer(self._engine, dry_run, LeaseReport)  # or it is refused, with figures
+        group = controller.group_of(asked.chips)
+        controller.set_phase(group, Phase.TRAINING, grace_s=asked.grace_s)
+        words = f"group {group} is drained, and trains then: see `ultraserve daynight`"
+        return LeaseReport(lease=None, reason=words)
+
+    async def Resume(  # noqa: N802  the name that the contract gives
+        self, request: pb.ResumeRequest, context: "Context"
+    ) -> pb.ResumeResponse:
+        """Take a lease's chips back."""
+        del context
+        if request.lease < 1:
+            raise ConfigError(field="lease", value=request.lease, expected="at least 1")
+        if self._day_night is not None and not await self._is_maintenance(request.lease):
+            self._refuse_under_policy()
+            report = await self._resume_group(self._day_night, request.lease)
+        else:
+            report = await answer(self._engine, ResumeRequest(lease=request.lease), LeaseReport)
+        self._watch.look_now()
+        return respond(pb.ResumeResponse, report)
+
+    async def _is_maintenance(self, number: int) -> bool:
+        """Whether a lease is an operator's own, which no controller looks after."""
+        assert self._day_night is not None
+        leases = (await self._day_night.look()).watch.leases
+        return any(one.number == number and one.purpose == FOR_MAINTENANCE for one in leases)
+
+    async def _resume_group(self, controller: DayNight, number: int) -> LeaseReport:
+        """Let the controller want that a lease's group serves."""
+        look = await controller.look()
+        out = {group.lease.number: group for group in look.groups if group.lease is not None}
+        if number not in out:
+            known = ", ".join(map(str, sorted(out))) or "none is out"
+            raise not_now(f"lease={number}: expected one that is out: {known}")
+        group = out[number]
+        try:
+            controller.set_phase(group.number, Phase.SERVING)
+        except ConfigError as error:
+            raise not_now(str(error)) from error
+        words = f"group {group.number} is called back; its job saves, then it reads its weights"
+        return LeaseReport(lease=group.lease, reason=words)
+
+    async def GetDayNight(  # noqa: N802  the name that the contract gives
+        self, request: pb.GetDayNightRequest, context: "Context"
+    ) -> pb.GetDayNightResponse:
+        """Say who serves, who trains, and why."""
+        del request, context
+        return respond(pb.GetDayNightResponse, await day_night_look(self._controller()))
+
+    async def SetPolicy(  # noqa: N802  the name that the contract gives
+        self, request: pb.SetPolicyRequest, context: "Context"
+    ) -> pb.SetPolicyResponse:
+        """Let another policy decide."""
+        del context
+        controller = self._controller()
+        controller.set_policy(request.policy)
+        return respond(pb.SetPolicyResponse, await day_night_look(controller))
+
+    async def SetPhase(  # noqa: N802  the name that the contract gives
+        self, request: pb.SetPhaseRequest, context: "Context"
+    ) -> pb.SetPhaseResponse:
+        """Say what a group is to do."""
+        del context
+        controller = self._controller()
+        self._refuse_under_policy()
+        controller.set_phase(request.group, phase_of(request))
+        return respond(pb.SetPhaseResponse, await day_night_look(controller))
+
+    async def _kept_weights(self, weights_dir: str) -> str:
+        """Where weights to publish will stay, whatever the job removes."""
+        if self._day_night is None:
+            return weights_dir
+        look = await self._day_night.look()
+        try:
+            return await self._day_night.publisher.kept(weights_dir, look.watch.versions)
+        except CheckpointError as error:
+            raise not_now(str(error)) from error
+
+    def _controller(self) -> DayNight:
+        if self._day_night is None:
+            raise not_now(NO_CONTROLLER)
+        return self._day_night
+
+    def _refuse_under_policy(self) -> None:
+        if self._day_night is not None and self._day_night.policy is not None:
+            raise not_now(_HELD.format(policy=self._day_night.policy_text))
+
+
+async def day_night_look(controller: DayNight) -> DayNightState:
+    """Who serves, who trains, and why."""
+    look: Look = await controller.look()
+    # What a forecast expects of a whole day takes a part of a second, beside requests.
+    return await asyncio.to_thread(day_night_state, controller, look)
+
+
+def drain_request(request: pb.DrainRequest) -> DrainRequest:
+    """What is asked of the engine; raises ConfigError for what no machine could do."""
+    if not request.chips or min(request.chips) < 0:
+        raise ConfigError(field="chips", value=list(request.chips), expected="chips, from 0 on")
+    if not 0 <= request.grace_s < float("inf"):
+        raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
+    word = word_of(request, "purpose") if request.purpose else FOR_MAINTENANCE
+    if word not in (FOR_TRAINING, FOR_MAINTENANCE):
+        raise ConfigError(field="purpose", value=word, expected="training or maintenance")
+    return DrainRequest(
+        chips=tuple(request.chips),
+        grace_s=request.grace_s,
+        dry_run=request.dry_run,
+        purpose=word,
+    )
+
+
+def phase_of(request: pb.SetPhaseRequest) -> Phase:
+    """The phase that a user asks for; raises ConfigError."""
+    word = word_of(request, "phase")
+    if word not in (Phase.SERVING, Phase.TRAINING):
+        raise ConfigError(field="phase", value=word, expected="serving or training")
+    return Phase(word)
+
+
+Context = grpc.aio.ServicerContext[Any, Any]

@@ -1,0 +1,110 @@
+"""Asks the engine what changes nothing, and shows its last answer where it takes too long.
+
+An engine answers between two steps, and while a step is held; one that computes a long step, or
+starts chips, answers late. A question that is under way is shared by all who ask the same.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from serving.server.control.action_ledger import ANSWER_WALL_S_MAX
+from serving.server.control.call_failure import engine_busy
+from serving.server.control.engine_answer import answer
+from serving.server.engine_call import Engine, EngineFailed, EngineGone
+from serving.server.gateway.grpc.rpc_errors import CallRefused
+from serving.wire.control_call import ControlReply, ControlRequest, StateReply, StateRequest
+
+REPLIES_KEPT: Final = 64
+"""Questions whose last answer is remembered."""
+
+REFRESH_WALL_S: Final = 5.0
+"""How often the state is asked for while nobody does, so that there is one to show."""
+
+ReplyT = TypeVar("ReplyT", bound=ControlReply)
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    """Asked at `asked_s`, by the monotonic clock; `last` is the newest answer, of `last_s`."""
+
+    asked_s: float
+    task: "asyncio.Task[Any]"
+    last: ControlReply | None = None
+    last_s: float = 0.0
+
+
+class LastReplies:
+    """Of one engine, in its client's loop."""
+
+    def __init__(self, engine: Engine, *, answer_wall_s_max: float = ANSWER_WALL_S_MAX) -> None:
+        self._engine = engine
+        self._answer_wall_s_max = answer_wall_s_max
+        self._questions: OrderedDict[ControlRequest, _Question] = OrderedDict()
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def reply(self, request: ControlRequest, kind: type[ReplyT]) -> tuple[ReplyT, float]:
+        """The engine's reply, and its age in wall seconds: 0 for one that was just given.
+
+        Raises CallRefused with the engine's words, or when it is busy and has never said; and
+        EngineGone, EngineFailed.
+        """
+        question = self._ask(request, kind)
+        await asyncio.wait({question.task}, timeout=self._answer_wall_s_max)
+        if question.task.done():
+            reply = question.task.result()
+            assert isinstance(reply, kind)
+            return reply, 0.0
+        if question.last is None:
+            raise engine_busy(time.monotonic() - question.asked_s)
+        assert isinstance(question.last, kind)
+        return question.last, time.monotonic() - question.last_s
+
+    def _ask(self, request: ControlRequest, kind: type[ReplyT]) -> _Question:
+        before = self._questions.get(request)
+        if before is not None and not before.task.done():
+            return before
+        task = asyncio.create_task(answer(self._engine, request, kind))
+        question = _Question(asked_s=time.monotonic(), task=task)
+        if before is not None:
+            question.last, question.last_s = before.last, before.last_s
+        task.add_done_callback(lambda _: _keep(question))
+        self._questions[request] = question
+        self._questions.move_to_end(request)
+        while len(self._questions) > REPLIES_KEPT:
+            _, oldest = self._questions.popitem(last=False)
+            oldest.task.cancel()
+        return question
+
+    def start(self) -> None:
+        """Begin to ask for the state now and then."""
+        self._keeper = asyncio.create_task(self._keep_state())
+
+    async def _keep_state(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_WALL_S)
+            try:
+                await self.reply(StateRequest(), StateReply)
+            except EngineGone:
+                return
+            except (CallRefused, EngineFailed):
+                pass  # whoever asks is told
+
+    async def stop(self) -> None:
+        """End the questions that are under way; idempotent."""
+        tasks = [each.task for each in self._questions.values() if not each.task.done()]
+        if self._keeper is not None:
+            tasks.append(self._keeper)
+            self._keeper = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _keep(question: _Question) -> None:
+    """Remember an answer; a failure is retrieved, so that asyncio does not warn of it."""
+    if not question.task.cancelled() and question.task.exception() is None:
+        question.last, question.last_s = question.task.result(), question.asked_s

@@ -1,0 +1,391 @@
+"""Day and night in a running server: looks, lets a policy decide, does the next thing, again.
+
+A thin shell. The truth about chips is the engine's, the job's is its directory, the policy and the
+plan are pure; what is kept here is about the server's own tries. So the loop may end anywhere, by
+whatever error: the next one looks again and goes on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from emulator.errors import ConfigError
+from serving.policy.day_night.burst import burst_response_s
+from serving.policy.day_night.handover import Action, HandoverLimits, Phase
+from serving.policy.day_night.observation import Observation
+from serving.policy.day_night.policy import Decision, Policy
+from serving.policy.day_night.policy_text import parse_policy
+from serving.server.day_night.day_clock import DAY_S, DayClock
+from serving.server.day_night.day_night_settings import (
+    MANUAL,
+    DayNightSettings,
+    check_weighs,
+)
+from serving.server.day_night.demand_meter import BUCKET_S, Arrivals, DemandMeter, last_end
+from serving.server.day_night.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
+from serving.server.day_night.job_failure import JobFailure, NextTry, failure_words, next_try
+from serving.server.day_night.job_process import JobProcess
+from serving.server.day_night.job_record import end_job
+from serving.server.day_night.lease_notes import LeaseNotes
+from serving.server.day_night.publisher import Publisher
+from serving.server.day_night.retry_backoff import HandoverTries
+from serving.server.day_night.return_times import ReturnTimes
+from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask
+from serving.telemetry.first_token_times import FirstTokenTimes
+from serving.wire.control_call import (
+    ControlReply,
+    ControlRequest,
+    DrainRequest,
+    LeaseReport,
+    Refusal,
+    ResumeRequest,
+    WatchReply,
+    WatchRequest,
+)
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+TICK_S: Final = 0.3
+"""Wall seconds between two looks; the engine answers one between two of its steps."""
+
+LIMITS: Final = HandoverLimits(silent_s=300.0)
+"""Wall seconds. A job's first start reads its whole corpus before it says anything."""
+
+_AGAIN_S: Final = 0.5
+_AGAIN_S_MAX: Final = 10.0
+_SAVE_S: Final = 20.0
+"""Wall seconds that the job has to save when the server ends."""
+
+_UNWEIGHED_PER_S: Final = 1e12
+"""What a group serves when nobody has said: more than any load, so that hours alone decide."""
+
+ReplyT = TypeVar("ReplyT", bound=ControlReply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was seen at one moment, and what follows from it; `now_s` is the wall's Unix time."""
+
+    now_s: float
+    watch: WatchReply
+    observed: Observation
+    decision: Decision
+    groups: tuple[Group, ...]
+    desired: tuple[Phase, ...]
+    job: JobSeen
+
+
+class DayNight:
+    """The controller of one server, in the loop of the engine's client.
+
+    `job_command` makes the job's command for chips of the partition and the engine's dilation.
+    `first_tokens` are the requests' as the server's clients see them; None when nobody keeps them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DayNightSettings,
+        *,
+        job_command: Callable[[Sequence[int], float], list[str]],
+        first_tokens: FirstTokenTimes | None = None,
+        limits: HandoverLimits | None = None,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self.settings = settings
+        self._job_command = job_command
+        self._first_tokens = first_tokens
+        self._limits = LIMITS if limits is None else limits
+        self._wall_s = wall_s
+        directory = settings.training.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.clock = DayClock.starting(
+            settings.day_start,
+            day_length_s=settings.day_length_s,
+            zone=settings.zone,
+            wall_s=wall_s(),
+        ).after(last_end(directory))
+        self._meter = DemandMeter(directory, self.clock)
+        self.job = JobProcess(directory)
+        self.tries = HandoverTries()
+        self.returns = ReturnTimes()
+        self._notes = LeaseNotes()
+        self.publisher = Publisher(engine, settings, self._limits)
+        self.policy_text = ""
+        self.policy: Policy | None = None
+        self._by_hand = [Phase.SERVING] * settings.groups
+        self._graces_s: dict[int, float] = {}  # of groups that were asked to train with another one
+        self._decided: tuple[int, float] | None = None  # groups that are to serve, since when
+        self.restarts = 0
+        self.trouble = ""
+        self.on_job_failure: Callable[[str], None] | None = None
+        self._told_failure: JobFailure | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.set_policy(settings.policy)
+
+    # What a user asks for.
+
+    def set_policy(self, text: str) -> None:
+        """Let another policy decide from the next look on; raises ConfigError.
+
+        With `manual` every group goes on doing what it was to do.
+        """
+        check_weighs(text, self.settings.group_requests_per_s)
+        self.policy = None if text == MANUAL else parse_policy(text)
+        self.policy_text = text if self.policy is None else str(self.policy)
+
+    def set_phase(self, group: int, phase: Phase, *, grace_s: float | None = None) -> None:
+        """Say what a group is to do while the policy is `manual`.
+
+        `grace_s` is that of its drains from now on; the settings' without it. Raises ConfigError
+        under another policy, for no such group, for a phase that no group can stay in, or when too
+        many would train.
+        """
+        if self.policy is not None:
+            raise ConfigError(field="policy", value=self.policy_text, expected=MANUAL)
+        if not 0 <= group < self.settings.groups:
+            expected = f"0 to {self.settings.groups - 1}"
+            raise ConfigError(field="group", value=group, expected=expected)
+        if phase not in (Phase.SERVING, Phase.TRAINING):
+            raise ConfigError(field="phase", value=phase, expected="serving or training")
+        wanted = [*self._by_hand]
+        wanted[group] = phase
+        if wanted.count(Phase.TRAINING) > self.settings.lend_groups:
+            expected = f"at most {self.settings.lend_groups} groups that train"
+            raise ConfigError(field="phase", value=phase, expected=expected)
+        self._by_hand = wanted
+        self._graces_s.pop(group, None)
+        if grace_s is not None:
+            self._graces_s[group] = grace_s
+        self.job.forgive()
+
+    def group_of(self, chips: Sequence[int]) -> int:
+        """The group that has exactly these chips; raises ConfigError."""
+        for group in groups_of(self.settings.chips, self.settings.group_chips, ()):
+            if group.chips == tuple(sorted(chips)):
+                return group.number
+        expected = f"those of one group: {self.settings.group_chips} on end"
+        raise ConfigError(field="chips", value=",".join(map(str, chips)), expected=expected)
+
+    # The loop.
+
+    async def start(self) -> None:
+        """Begin to look and to act, in the running loop."""
+        self._task = asyncio.create_task(self.run())
+
+    async def stop(self) -> None:
+        """End the loop and the job, which saves if it does so in time; idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        await asyncio.to_thread(end_job, self.settings.training.directory, save_s=_SAVE_S)
+
+    async def run(self) -> None:
+        """Look and act until the engine is gone; whatever ends a loop, another one begins."""
+        wait_s = _AGAIN_S
+        while True:
+            begun_s = time.monotonic()
+            loop = asyncio.create_task(self._loop())
+            try:
+                await asyncio.wait({loop})
+            finally:
+                loop.cancel()
+            failure = None if loop.cancelled() else loop.exception()
+            if isinstance(failure, EngineGone):
+                return
+            self.restarts += 1
+            self.trouble = " ".join(f"{type(failure).__name__}: {failure}".split())
+            logger.warning("day and night begins again after %s", self.trouble, exc_info=failure)
+            lasted = time.monotonic() - begun_s > _AGAIN_S_MAX
+            wait_s = _AGAIN_S if lasted else min(2 * wait_s, _AGAIN_S_MAX)
+            await asyncio.sleep(wait_s)
+
+    async def _loop(self) -> None:
+        while True:
+            await self.tick()
+            await asyncio.sleep(TICK_S)
+
+    async def tick(self) -> None:
+        """Look once and do what is to be done now; raises what the engine or the job raises."""
+        look = await self.look()
+        await self._tell_of_training(look)
+        steps = plan(
+            look.groups,
+            look.desired,
+            look.job,
+            handovers=self.tries.failures,
+            now_s=look.now_s,
+            limits=self._limits,
+        )
+        is_morning = Phase.TRAINING not in look.desired
+        if is_morning and Action.RESUME in [step.action for step in steps]:
+            # First, so that what comes back reads the new weights.
+            await self.publisher.publish(look.watch.versions, self.job.status(), look.now_s)
+        for step in steps:
+            await self._take(step, look)
+
+    async def look(self) -> Look:
+        """See how everything stands; changes nothing but what is remembered of demand and tries."""
+        watch = await self._told(WatchRequest(), WatchReply)
+        now_s = self._wall_s()
+        self._meter.read(Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests))
+        groups = groups_of(self.settings.chips, self.settings.group_chips, watch.leases)
+        observed = self._observation(watch, groups)
+        if self.policy is None:
+            serving = self._by_hand.count(Phase.SERVING)
+            decision = Decision(serving_groups=serving, reason="set by hand")
+            desired = tuple(self._by_hand)
+        else:
+            decision = self.policy.decide(observed)
+            desired = wishes(groups, decision.serving_groups)
+            self._by_hand = list(desired)
+        if self._decided is None or self._decided[0] != decision.serving_groups:
+            self._decided = (decision.serving_groups, observed.now_s)
+        self.tries.look(groups, desired, now_s)
+        self.returns.look(groups, desired, watch.emulated_s)
+        look = Look(
+            now_s=now_s,
+            watch=watch,
+            observed=observed,
+            decision=decision,
+            groups=groups,
+            desired=desired,
+            job=self.job.seen(now_s),
+        )
+        self._tell_of_failure(look)
+        return look
+
+    def _tell_of_failure(self, look: Look) -> None:
+        """A new failure of the job is logged, and told to who listens: once."""
+        failure, before = self.job.failure, self._told_failure
+        self._told_failure = failure
+        if failure is None or failure is before:
+            return
+        words = f"the training job {failure_words(failure, self.next_try(look))}"
+        logger.warning(words)
+        if self.on_job_failure is not None:
+            self.on_job_failure(words)
+
+    def next_try(self, look: Look) -> NextTry:
+        """What follows a failure of the job, as things stand."""
+        status = self.job.status()
+        saved = status is not None and bool(status.checkpoint)
+        return next_try(
+            look.job.observed,
+            wanted=Phase.TRAINING in look.desired,
+            checkpoint_step=status.checkpoint_step if saved and status is not None else None,
+            limits=self._limits,
+        )
+
+    def _observation(self, watch: WatchReply, groups: Sequence[Group]) -> Observation:
+        settings, day_s = self.settings, self.clock.day_s(watch.emulated_s)
+        if self._decided is None:
+            serving = sum(group.phase in (Phase.SERVING, Phase.RESTORING) for group in groups)
+            self._decided = (serving, day_s - DAY_S)
+        return Observation(
+            now_s=day_s,
+            history=self._meter.history,
+            load_per_s=self._meter.load_per_s,
+            groups=settings.groups,
+            serving_groups=self._decided[0],
+            since_change_s=max(day_s - self._decided[1], 0.0),
+            capacity_per_group_per_s=settings.group_requests_per_s or _UNWEIGHED_PER_S,
+            groups_min=settings.groups - settings.lend_groups,
+            queue=watch.waiting,
+            ttft_attainment=self._ttft_attainment(),
+            drain_s=settings.grace_s * self.clock.day_s_per_emulated_s,
+            restore_s=self._return_s(watch.dilation) * self.clock.day_s_per_emulated_s,
+        )
+
+    def _return_s(self, dilation: float) -> float:
+        """Emulated seconds that policies count on: as the last return took, or as weights are read.
+
+        Never more than it may take: a return that an engine's sleep held up says nothing of others.
+        """
+        measured_s = self.returns.last_s
+        if measured_s is None:
+            return self.settings.reading_s
+        return min(measured_s, self._return_s_max(dilation))
+
+    def _return_s_max(self, dilation: float) -> float:
+        """A job that does not save in time is ended, and then weights are read."""
+        return self._limits.stop_s / dilation + self.settings.reading_s
+
+    def _ttft_attainment(self) -> float | None:
+        """The share of recent requests in time, since the number of serving groups last changed.
+
+        What was late before that has been answered by the change.
+        """
+        limit_s = self.settings.slo.ttft_s
+        if self._first_tokens is None or limit_s is None or self._decided is None:
+            return None
+        since_s = self.clock.emulated_s(self._decided[1])
+        return self._first_tokens.share_within(limit_s, since_s=since_s)
+
+    def burst_response_s(self, dilation: float) -> tuple[float, float]:
+        """Emulated seconds until a burst is seen whole, and until its groups serve, at most.
+
+        Demand is seen in the mean of a bucket.
+        """
+        seen_s = BUCKET_S / self.clock.day_s_per_emulated_s + TICK_S / dilation
+        return seen_s, burst_response_s(look_s=seen_s, restore_s=self._return_s_max(dilation))
+
+    async def _take(self, step: Step, look: Look) -> None:
+        group = step.group
+        logger.info("%s %s", step.action, "the job" if group is None else f"group {group.number}")
+        match step.action:
+            case Action.DRAIN:
+                assert group is not None
+                grace_s = self._graces_s.get(group.number, self.settings.grace_s)
+                request = DrainRequest(chips=group.chips, grace_s=grace_s)
+                await self._hand_over(group, request, look)
+            case Action.CANCEL | Action.RESUME:
+                assert group is not None
+                assert group.lease is not None
+                await self._hand_over(group, ResumeRequest(lease=group.lease.number), look)
+            case Action.START_JOB:
+                self.job.start(self._job_command(step.chips, look.watch.dilation), step.chips)
+            case Action.STOP_JOB:
+                self.job.ask_stop(look.now_s)
+            case Action.KILL_JOB:
+                await asyncio.to_thread(self.job.kill)
+
+    async def _hand_over(
+        self, group: Group, request: DrainRequest | ResumeRequest, look: Look
+    ) -> None:
+        reply = await ask(self._engine, request)
+        if isinstance(reply, Refusal):
+            logger.warning("group %d: %s", group.number, reply.message)
+            self.tries.failed(group.number, reply.message, look.now_s)
+        else:
+            assert isinstance(reply, LeaseReport), reply
+
+    async def _tell_of_training(self, look: Look) -> None:
+        """Tell the engine what the job does on its leases."""
+        status = self.job.status()
+        for group in look.groups:
+            lease = group.lease
+            if lease is None or group.phase is not Phase.TRAINING:
+                continue
+            self._notes.begin(lease, status)
+            shared = set(group.working_chips) & set(look.job.chips)
+            if status is None or not shared:
+                continue
+            note = self._notes.note(lease, status, share=len(shared) / len(look.job.chips))
+            if note is not None:
+                reply = await ask(self._engine, note)
+                # The lease may have ended meanwhile, and there is nobody to tell.
+                assert isinstance(reply, LeaseReport | Refusal), reply
+
+    async def _told(self, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:
+        reply = await ask(self._engine, request)
+        if isinstance(reply, Refusal):
+            raise EngineFailed(reply.message)
+        assert isinstance(reply, kind), reply
+        return reply

@@ -1,0 +1,187 @@
+"""What the controller saw and did, for the control service: a look becomes a DayNightState."""
+
+from dataclasses import replace
+from math import isfinite
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from emulator.units import NS_PER_S
+from serving.policy.day_night.demand import Demand
+from serving.policy.day_night.history import BUCKETS_MAX
+from serving.policy.day_night.observation import Observation
+from serving.policy.day_night.policy import Policy
+from serving.policy.day_night.time_zone import local_time
+from serving.server.day_night.controller import DayNight, Look
+from serving.server.day_night.day_clock import DAY_S
+from serving.server.day_night.day_night_settings import MANUAL
+from serving.server.day_night.job_failure import failure_words
+from serving.wire.day_night_state import (
+    DayNightState,
+    ForecastState,
+    GroupState,
+    JobState,
+)
+
+_LOOK_AHEAD_S: Final = 900.0
+_BY_THE_CLOCK: Final = ("never", "fixed", "schedule")
+"""Policies whose future follows from the present alone: others wait for what demand will be."""
+_NO_DAY: Final = "nobody can say before a day has been seen"
+_AS_BEFORE: Final = "if demand goes as it did a day before"
+_REMEMBERED: Final = 8
+"""Days of history that foretell the change: a week and a day, all that a forecast compares."""
+
+
+def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
+    """Everything that there is to say."""
+    settings, observed = day_night.settings, look.observed
+    policy = day_night.policy
+    next_s, next_if = (None, "") if policy is None else next_change(policy, observed)
+    seen_s, answered_s = day_night.burst_response_s(look.watch.dilation)
+    return DayNightState(
+        policy=day_night.policy_text,
+        policy_words=f"{MANUAL}: groups change hands by control calls"
+        if policy is None
+        else policy.describe(),
+        emulated_s=look.watch.emulated_s,
+        day_s=observed.now_s,
+        time_of_day=time_of_day(observed.now_s, settings.zone),
+        day_length_s=settings.day_length_s,
+        groups_desired=look.decision.serving_groups,
+        reason=look.decision.reason,
+        next_change_day_s=next_s,
+        next_change_if=next_if,
+        load_per_s=observed.load_per_s,
+        group_requests_per_s=settings.group_requests_per_s,
+        group_requests_source=settings.group_requests_source,
+        slo=str(settings.slo),
+        ttft_attainment=observed.ttft_attainment,
+        forecasts=forecasts(policy, observed),
+        burst_response_s=answered_s,
+        burst_seen_s=seen_s,
+        return_s=day_night.returns.last_s,
+        groups=tuple(
+            GroupState(
+                group=group.number,
+                chips=group.chips,
+                phase=group.phase,
+                desired=desired,
+                lease=None if group.lease is None else group.lease.number,
+                failures=0 if tries is None else tries.count,
+                trouble=day_night.tries.words(group.number),
+            )
+            for group, desired in zip(look.groups, look.desired, strict=True)
+            for tries in (day_night.tries.failures.get(group.number),)
+        ),
+        job=_job_state(day_night, look),
+        publish=settings.publish,
+        published=day_night.publisher.words,
+        leases=look.watch.leases,
+        versions=look.watch.versions,
+        restarts=day_night.restarts,
+        trouble=day_night.trouble,
+    )
+
+
+def _job_state(day_night: DayNight, look: Look) -> JobState:
+    seen, status = look.job.observed, day_night.job.status()
+    failure, following = day_night.job.failure, day_night.next_try(look)
+    told = JobState(
+        phase=seen.phase,
+        directory=str(day_night.job.directory),
+        chips=look.job.chips,
+        pid=day_night.job.pid,
+        step=0,
+        tokens=0,
+        loss=None,
+        held_out_loss=None,
+        emulated_s=0.0,
+        joules=0.0,
+        watts=0.0,
+        checkpoint_step=None,
+        failures=seen.starts.count,
+        trouble="" if failure is None else failure_words(failure, following),
+        failed_unix_s=None if failure is None else failure.unix_s,
+        next_try_unix_s=None if failure is None else following.unix_s,
+    )
+    if status is None:
+        return told
+    return msgspec.structs.replace(
+        told,
+        step=status.step,
+        tokens=status.tokens,
+        loss=status.loss,
+        held_out_loss=status.held_out_nats,
+        emulated_s=status.emulated_ns / NS_PER_S,
+        joules=status.joules,
+        watts=status.watts if seen.phase.alive else 0.0,
+        checkpoint_step=status.checkpoint_step if status.checkpoint else None,
+    )
+
+
+def time_of_day(day_s: float, zone: str) -> str:
+    """A moment of the day's calendar for a reader: `Mon 22:05 CET`."""
+    return local_time(day_s, zone).strftime("%a %H:%M %Z")
+
+
+def forecasts(policy: Policy | None, observed: Observation) -> tuple[ForecastState, ...]:
+    """What a policy expects of demand, in each window that it looks at; none of most policies."""
+    if not isinstance(policy, Demand) or not len(observed.history):
+        return ()
+    found = []
+    for window_s in policy.windows_s(observed):
+        foretold = policy.forecast(observed, window_s)
+        found.append(
+            ForecastState(
+                window_s=window_s,
+                expected_per_s=foretold.expected_per_s,
+                high_per_s=foretold.high_per_s if isfinite(foretold.high_per_s) else None,
+                confidence=policy.confidence,
+            )
+        )
+    return tuple(found)
+
+
+def next_change(policy: Policy, observed: Observation) -> tuple[float | None, str]:
+    """When a policy next wants another number of groups, to 15 minutes, and what that takes.
+
+    In the day's calendar; None when it does not within a day. For a policy that goes by demand the
+    coming day is taken to be like the one before: None without one.
+    """
+    by_clock = policy.name in _BY_THE_CLOCK
+    history = observed.history
+    if not by_clock and len(history) * history.bucket_s < DAY_S:
+        return None, _NO_DAY
+    now = policy.decide(observed).serving_groups
+    for ahead in range(1, int(DAY_S / _LOOK_AHEAD_S) + 1):
+        later_s = (observed.now_s // _LOOK_AHEAD_S + ahead) * _LOOK_AHEAD_S
+        later = observed_at(observed, later_s)
+        if not by_clock:
+            later = as_a_day_before(later)
+        if policy.decide(later).serving_groups != now:
+            return later_s, "" if by_clock else _AS_BEFORE
+    return None, "" if by_clock else _AS_BEFORE
+
+
+def as_a_day_before(observed: Observation) -> Observation:
+    """The same moment, with demand until then as it was a day before.
+
+    A history of a day at least; nobody waits, and requests are in time.
+    """
+    history = observed.history
+    day = round(DAY_S / history.bucket_s)
+    ahead = int((observed.now_s - history.end_s) // history.bucket_s)
+    known = history.requests_per_s[-_REMEMBERED * day :]
+    rates = np.concatenate([known, known[-day:][:ahead]])[-BUCKETS_MAX:]
+    longer = replace(history, requests_per_s=rates, end_s=history.end_s + ahead * history.bucket_s)
+    return replace(
+        observed, history=longer, load_per_s=float(rates[-1]), queue=0, ttft_attainment=None
+    )
+
+
+def observed_at(observed: Observation, now_s: float) -> Observation:
+    """The same machine and load at another moment, with nothing changed in between."""
+    return replace(
+        observed, now_s=now_s, since_change_s=observed.since_change_s + now_s - observed.now_s
+    )

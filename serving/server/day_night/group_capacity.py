@@ -1,0 +1,123 @@
+"""What a group of chips is and serves within the target, from the cost model.
+
+The steady state of the served model on the served partition gives a rate that knows no queue: as
+many requests begin as end, each of the mean length. Of it a share is taken, since arrivals come in
+bursts and lengths vary. A group is taken to serve its part of what the partition serves, of all
+its chips or of those that are left when all groups are out that may be, whichever part is smaller:
+on fewer chips each holds more experts.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from emulator.errors import HbmExhausted
+from emulator.model import ExpertDistribution, HbmTerms, Overlap, Partition, kv_room_tokens
+from emulator.units import NS_PER_S
+from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.replica import Replica
+from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.engine.deployment import Deployment
+from serving.engine.lease_checks import training_hbm
+from serving.traffic.slo import Slo
+
+QUEUE_SHARE: Final = 0.5
+"""Of the steady state's rate. Step by step, vLLM's schedulers under Poisson arrivals kept TTFT 1 s
+and TPOT 30 ms for 99 % of requests up to 0.54 and 0.63 of it (gpt-oss-120b on 4 and 8 Trainium3
+chips, `ultraserve day`); *assumed* to be no less elsewhere."""
+
+
+def group_requests_per_s(
+    deployment: Deployment,
+    *,
+    slo: Slo,
+    shape: RequestShape,
+    seats: int,
+    utilization: float,
+    group_chips: int,
+    lend_groups: int,
+) -> float | None:
+    """Requests per emulated second of one of the partition's groups; `seats` a rank has at once.
+
+    None when the steady state keeps the target at no rate.
+    """
+    chips = deployment.partition.chips
+    parts = [
+        _partition_requests_per_s(
+            deployment, count, slo=slo, shape=shape, seats=seats, utilization=utilization
+        )
+        * (group_chips / count)
+        for count in (chips, chips - lend_groups * group_chips)
+    ]
+    # What does not fit as evenly as a partition of its own may still be served by what is left.
+    kept = [part for part in parts if part > 0]
+    return QUEUE_SHARE * min(kept) if parts[0] else None
+
+
+def fewest_training_chips(deployment: Deployment) -> int | None:
+    """The smallest group of whole ranks that can be lent out: whose HBM holds a training state.
+
+    Of at most half of the partition's chips, since one group always serves; None when none can.
+    """
+    needs = training_hbm(deployment)
+    tp = deployment.partition.tp
+    for chips in range(tp, deployment.partition.chips // 2 + 1, tp):
+        try:
+            needs(chips)
+        except HbmExhausted:
+            continue
+        return chips
+    return None
+
+
+def group_reading_s(deployment: Deployment, utilization: float, *, group_chips: int) -> float:
+    """Emulated seconds in which a group reads its weights and experts from its trays' drives.
+
+    Of the slowest group; what comes over links instead comes sooner.
+    """
+    machine = deployment.machine(utilization)
+    chips = deployment.partition.chips
+    groups = range(chips // group_chips)
+    members = (range(group * group_chips, (group + 1) * group_chips) for group in groups)
+    return max(machine.renewal(each).duration_ns for each in members) / NS_PER_S
+
+
+def _partition_requests_per_s(
+    deployment: Deployment,
+    chips: int,
+    *,
+    slo: Slo,
+    shape: RequestShape,
+    seats: int,
+    utilization: float,
+) -> float:
+    """Of `chips` of the partition in steady state; 0 where the target is not kept or nothing fits.
+
+    The mean time between tokens and the first token of a prompt that waits for nobody keep to it.
+    """
+    served = deployment.partition
+    ep = max(size for size in range(1, served.ep + 1) if chips % size == 0)
+    partition: Partition = replace(served, chips=chips, ep=ep, spares=0)
+    system, model = deployment.system, deployment.time_model
+    room = kv_room_tokens(model, system, partition, terms=HbmTerms(utilization=utilization))
+    if room < shape.tokens:
+        return 0.0
+    replica = Replica(
+        system,
+        model,
+        Candidate(
+            partition=partition, replicas=1, first_chip=served.first_chip, kv_room_tokens=room
+        ),
+        shape=shape,
+        assumptions=StepAssumptions(
+            overlap=Overlap(deployment.settings.overlap), calibration=deployment.calibration
+        ),
+        distribution=deployment.distribution or ExpertDistribution.uniform(model),
+    )
+    if slo.ttft_s is not None and replica.prompt_ns > slo.ttft_s * NS_PER_S:
+        return 0.0
+    limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
+    batches = sorted({min(batch, seats) for batch in replica.batches()})
+    points = replica.operating_points(batches)
+    rates = (point.requests_per_s for point in points if point.tpot_ns <= limit_ns)
+    return max(rates, default=0.0)

@@ -1,0 +1,77 @@
+"""What the job has done on each lease's chips, added up from what it says of itself.
+
+A job that was killed goes on from its checkpoint and counts from there again; the steps that it
+takes twice were work, and energy, twice.
+"""
+
+from dataclasses import dataclass
+
+from emulator.units import NS_PER_S
+from serving.server.training.job_status import JobStatus
+from serving.wire.control_call import TrainingNote
+from serving.wire.machine_state import LeaseState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counts:
+    """What a job counts from its beginning on."""
+
+    steps: int = 0
+    tokens: int = 0
+    joules: float = 0.0
+    emulated_s: float = 0.0
+
+    @classmethod
+    def of(cls, status: JobStatus) -> "_Counts":
+        return cls(
+            steps=status.step,
+            tokens=status.tokens,
+            joules=status.joules,
+            emulated_s=status.emulated_ns / NS_PER_S,
+        )
+
+    def plus_rise(self, before: "_Counts", now: "_Counts") -> "_Counts":
+        """These and what has been added since `before`; nothing when the job begins again."""
+        if now.steps < before.steps:
+            return self
+        return _Counts(
+            steps=self.steps + now.steps - before.steps,
+            tokens=self.tokens + now.tokens - before.tokens,
+            joules=self.joules + max(now.joules - before.joules, 0.0),
+            emulated_s=self.emulated_s + max(now.emulated_s - before.emulated_s, 0.0),
+        )
+
+
+class LeaseNotes:
+    """Kept by the server's process, which lives as long as its engine's leases."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Counts] = {}  # the job's own counts, by lease, when last looked at
+        self._totals: dict[int, _Counts] = {}
+        self._sent: dict[int, TrainingNote] = {}
+
+    def begin(self, lease: LeaseState, status: JobStatus | None) -> None:
+        """Count from what the job says now, unless the lease is counted already."""
+        if lease.number not in self._seen:
+            self._seen[lease.number] = _Counts() if status is None else _Counts.of(status)
+            self._totals[lease.number] = _Counts()
+
+    def note(self, lease: LeaseState, status: JobStatus, *, share: float) -> TrainingNote | None:
+        """What to tell the engine, when that is new; `share` of the job's chips are the lease's."""
+        now = _Counts.of(status)
+        totals = self._totals[lease.number].plus_rise(self._seen[lease.number], now)
+        self._seen[lease.number], self._totals[lease.number] = now, totals
+        told = TrainingNote(
+            lease=lease.number,
+            steps=totals.steps,
+            tokens=totals.tokens,
+            loss=status.loss,
+            joules=totals.joules * share,
+            emulated_s=totals.emulated_s,
+            watts=status.watts * share,
+            hbm_bytes_per_chip=status.hbm_bytes_per_chip,
+        )
+        if told == self._sent.get(lease.number):
+            return None
+        self._sent[lease.number] = told
+        return told

@@ -1,0 +1,88 @@
+"""One call to the engine from the API's process: a line of JSON there, a line back."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from serving.wire import control_call
+from serving.wire.control_call import ControlReply, ControlRequest
+
+T = TypeVar("T")
+
+ENGINE_GONE: Final = "the engine is gone; a call that it did not answer may have been applied"
+"""The words of UNAVAILABLE when it is the server that says it, not the way to it."""
+
+_ENGINE_CHECK_S: Final = 0.5
+"""How often a waiting call looks whether the engine is still there: vLLM leaves calls that an
+engine died on without an answer."""
+
+
+class Engine(Protocol):
+    """What the service needs of vLLM's AsyncLLM."""
+
+    @property
+    def errored(self) -> bool:
+        """The engine's process is gone, or cannot go on."""
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of the executor; one answer per executor."""
+
+
+class EngineGone(Exception):
+    """The engine ended before it answered; indefinite: the call may have been applied.
+
+    `definite`: it had ended before it was asked, and nothing has changed.
+    """
+
+    def __init__(self, *, definite: bool = False) -> None:
+        super().__init__(ENGINE_GONE)
+        self.definite = definite
+
+
+class EngineFailed(Exception):
+    """The engine answered a call with an error of its own, in its words."""
+
+
+async def ask(engine: Engine, request: ControlRequest) -> ControlReply:
+    """Send `request` to the engine and wait for its reply, however long its step takes.
+
+    Raises:
+        EngineGone: it ended before it answered.
+        EngineFailed: its answer is an error that is no refusal.
+    """
+    call = engine.collective_rpc(control_call.METHOD, args=(control_call.to_json(request),))
+    (text,) = await while_there(engine, call)
+    return control_call.reply_from_json(text)
+
+
+async def while_there(engine: Engine, call: Awaitable[T]) -> T:
+    """What `call` comes to while the engine is there.
+
+    Raises:
+        EngineGone: it ended before it answered.
+        EngineFailed: the call raised.
+    """
+    if engine.errored:
+        if asyncio.iscoroutine(call):
+            call.close()
+        raise EngineGone(definite=True)
+    task = asyncio.ensure_future(call)
+    try:
+        while not task.done():
+            if engine.errored:
+                raise EngineGone
+            await asyncio.wait({task}, timeout=_ENGINE_CHECK_S)
+    finally:
+        task.cancel()  # when the client has gone, nobody waits for it
+    failure = task.exception()
+    if failure is not None and engine.errored:
+        raise EngineGone from failure
+    if failure is not None:
+        raise EngineFailed(" ".join(str(failure).split())) from failure
+    return task.result()

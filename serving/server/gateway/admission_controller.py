@@ -1,0 +1,249 @@
+"""The door before the engine, live: admission with a clock, and whoever waits for a turn.
+
+One event loop uses it; nothing here is awaited but a turn and an empty house.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import partial
+from typing import Final
+
+from serving.policy.admission.admission import Admission
+from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.entry import Entry, Outcome
+from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.gateway_state import DoorState
+from serving.policy.admission.refusal import RateState, RefusalReason, Refused
+from serving.policy.admission.work import Client, Work, WorkClass
+from serving.server.gateway.permit import Ticket
+from serving.telemetry.gateway_metrics import DoorMetrics
+
+_LOOK_WALL_S: Final = 0.5
+"""While batch work waits, the door looks so often whether it may go or has waited too long, also
+when nothing happens. Assumed: half a second more or less is nothing to a job of hours."""
+
+
+class Door:
+    """Lets requests in and knows what is inside.
+
+    `capacity` is asked whenever something happens, and its dilation turns `clock`'s wall seconds
+    into emulated ones.
+    """
+
+    def __init__(
+        self,
+        limits: DoorLimits,
+        capacity: Callable[[], Capacity],
+        clock: Callable[[], float] = time.monotonic,
+        metrics: DoorMetrics | None = None,
+    ) -> None:
+        self._capacity = capacity
+        self._clock = clock
+        self._wall_s = clock()
+        self._emulated_s = 0.0
+        self._admission = Admission(limits, capacity())
+        self._tickets: dict[int, Ticket] = {}
+        self._queued: dict[int, Ticket] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._look: asyncio.TimerHandle | None = None
+        self._look_soon: asyncio.Handle | None = None
+        self._metrics = metrics
+        if metrics is not None:
+            self._show(metrics, limits)
+
+    # ---- for those who handle requests
+
+    def enter(self, work: Work) -> Ticket:
+        """Let `work` in; batch work then has to wait for its turn.
+
+        Raises Refused at once when it may not enter.
+        """
+        now_s = self._now_s()
+        try:
+            entry = self._admission.enter(work, now_s)
+        except Refused as refused:
+            if self._metrics is not None:
+                self._metrics.refused(work.work_class, refused.reason)
+            raise
+        if self._metrics is not None:
+            self._metrics.entered(work.work_class)
+        ticket = Ticket(entry, self._admission.rate(work.client, now_s), self)
+        self._tickets[entry.number] = ticket
+        self._empty.clear()
+        if work.work_class is WorkClass.BATCH:
+            self._queued[entry.number] = ticket
+            self.look()
+        return ticket
+
+    def would_refuse(self, client: Client, work_class: WorkClass) -> Refused | None:
+        """Why the smallest request would not enter, before its body is read; None: it might.
+
+        Nothing is counted: whoever refuses by it says so by `count_refusal`.
+        """
+        return self._admission.would_refuse(client, work_class, self._now_s())
+
+    def count_refusal(self, refused: Refused, work_class: WorkClass) -> None:
+        """A request was refused by the answer of `would_refuse`."""
+        self._admission.refuse(refused, work_class)
+        if self._metrics is not None:
+            self._metrics.refused(work_class, refused.reason)
+
+    def rate(self, client: Client) -> RateState:
+        """What is left of the client's limits."""
+        return self._admission.rate(client, self._now_s())
+
+    # ---- for those who run the server
+
+    def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
+        """Refuse new work, `retry_after_s` being wall seconds; what is inside goes on.
+
+        Each is told in an answer of its own; `closed` is what they are all like.
+
+        A drain also refuses the batch work that has not had its turn.
+        """
+        refused = Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())
+        self._turn_away(self._admission.close(refused, self._now_s()))
+
+    def open(self) -> None:
+        """Let new work in again."""
+        self._admission.open()
+        self.look()
+
+    @property
+    def closed(self) -> Refused | None:
+        """What new work is told while the door is closed."""
+        return self._admission.closed
+
+    async def empty(self, timeout_s: float) -> bool:
+        """Wait until all that entered has left, at most so many wall seconds; whether it has."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), timeout_s)
+        return self._empty.is_set()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have entered and not left."""
+        return len(self._tickets)
+
+    def state(self) -> DoorState:
+        """Counts of this moment."""
+        return self._admission.state(self._now_s())
+
+    # ---- for tickets
+
+    def declare(self, entry: Entry, counted: Counted) -> None:
+        """See `Ticket.declare`."""
+        try:
+            self._admission.declare(entry, counted, self._now_s())
+        except Refused as refused:
+            if self._metrics is not None:
+                self._metrics.refused(entry.work_class, refused.reason)
+            raise
+
+    def begin(self, entry: Entry, counted: Counted) -> None:
+        """See `Ticket.begin`."""
+        self._admission.begin(entry, counted, self._now_s())
+
+    def first_token(self, entry: Entry) -> None:
+        """See `Ticket.first_token`."""
+        now_s = self._now_s()
+        if self._admission.first_token(entry, now_s) and self._metrics is not None:
+            self._metrics.waited(entry.work_class, now_s - entry.entered_s)
+
+    def made(self, entry: Entry, tokens: int) -> None:
+        """See `Ticket.made`."""
+        self._admission.made(entry, tokens)
+
+    def end(self, entry: Entry, *, made_tokens: int, by_itself: bool) -> None:
+        """See `Ticket.end`."""
+        now_s = self._now_s()
+        self._admission.end(entry, made_tokens=made_tokens, by_itself=by_itself, now_s=now_s)
+        self.look_soon()
+
+    def leave(self, ticket: Ticket, outcome: Outcome) -> None:
+        """See `Ticket.leave`."""
+        if self._tickets.pop(ticket.entry.number, None) is None:
+            return
+        self._queued.pop(ticket.entry.number, None)
+        self._admission.leave(ticket.entry, outcome, self._now_s())
+        self._count_left(ticket.entry, outcome)
+        self.look()
+
+    # ---- batch work's turn
+
+    def look(self) -> None:
+        """Give turns to batch work, as far as there is room, and turn away what waited too long."""
+        if not self._queued:
+            return
+        now_s = self._now_s()
+        self._turn_away(self._admission.overdue(now_s))
+        for entry in self._admission.turns(now_s):
+            self._queued.pop(entry.number).give_turn()
+        if self._queued and self._look is None:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(_LOOK_WALL_S, self._look_again)
+
+    def look_soon(self) -> None:
+        """The same when the event loop comes to it, once however often it is asked for."""
+        if self._queued and self._look_soon is None:
+            self._look_soon = asyncio.get_running_loop().call_soon(self._look_now)
+
+    def _look_now(self) -> None:
+        self._look_soon = None
+        self.look()
+
+    def _look_again(self) -> None:
+        self._look = None
+        self.look()
+
+    def _turn_away(self, told: Iterable[tuple[Entry, Refused]]) -> None:
+        """Tell those who wait; admission has let them leave."""
+        for entry, refused in told:
+            ticket = self._tickets.pop(entry.number)
+            self._queued.pop(entry.number, None)
+            self._count_left(entry, Outcome.REFUSED)
+            if self._metrics is not None:
+                self._metrics.refused(entry.work_class, refused.reason)
+            ticket.give_turn(refused)
+
+    def _count_left(self, entry: Entry, outcome: Outcome) -> None:
+        if not self._tickets:
+            self._empty.set()
+        if self._metrics is not None:
+            self._metrics.left(entry.work_class, outcome)
+
+    # ---- time and what is shown
+
+    def _now_s(self) -> float:
+        """Emulated seconds since the door was made, at the dilation of each moment."""
+        capacity = self._capacity()
+        wall_s = self._clock()
+        self._emulated_s += (wall_s - self._wall_s) / capacity.dilation
+        self._wall_s = wall_s
+        self._admission.capacity = capacity
+        return self._emulated_s
+
+    def _show(self, metrics: DoorMetrics, limits: DoorLimits) -> None:
+        for field in fields(limits):
+            value = getattr(limits, field.name)
+            if value is not None:
+                metrics.limit(field.name, value)
+        for work_class in WorkClass:
+            metrics.begin(work_class, outcomes=("entered", *Outcome), reasons=RefusalReason)
+            metrics.follow(
+                work_class,
+                in_flight=partial(self._reading, work_class, "in_flight"),
+                waiting=partial(self._reading, work_class, "queued", "waiting"),
+                waiting_tokens=partial(
+                    self._reading, work_class, "queued_tokens", "waiting_tokens"
+                ),
+            )
+
+    def _reading(self, work_class: WorkClass, *names: str) -> float:
+        state = self._admission.class_state(work_class)
+        return float(sum(getattr(state, name) for name in names))

@@ -1,0 +1,125 @@
+"""What an engine's steps take by its cost model, as the table that admission looks into.
+
+The step's length is asked of the cost model at some hundred points, between which it is taken to be
+straight: prompt tokens of a step, requests that decode, their contexts, and how far into its prompt
+a prefill is. The prefill policy says how many tokens of a backlog a step takes.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import StepBatch, StepCostModel
+from emulator.units import NS_PER_S
+from serving.policy.admission.backlog_times import BacklogTimes
+from serving.policy.prefill_throttle import PrefillDemand, PrefillPolicy
+
+Float64s = NDArray[np.float64]
+
+_BACKLOG_TOKENS_MAX: Final = 2**20
+_BACKLOGS_PER_OCTAVE: Final = 8
+_BACKLOG_TOKENS_MIN: Final = 16
+
+_DECODES: Final = (1, 16, 64, 256, 1024)
+"""Of a rank; up to its seats."""
+
+_CONTEXT_TOKENS: Final = 2_048
+_PROMPT_TOKENS: Final = 8_192
+"""Of each decode, and before a prefill's tokens: steps with it and without give the slope."""
+
+
+def backlog_times(
+    costs: StepCostModel, policy: PrefillPolicy, *, seats: int, step_tokens: int
+) -> BacklogTimes:
+    """The table of an engine whose ranks have `seats` and `step_tokens` a step each."""
+    decodes = np.array([*(each for each in _DECODES if each < seats), seats], dtype=np.int64)
+    steps = np.unique(np.minimum([64, 256, 512, 1024, 2048, step_tokens], step_tokens))
+    backlogs = _backlogs()
+    budget, taken = _levels(policy, backlogs, costs.partition.ranks, step_tokens)
+    free = np.full(len(backlogs), float(step_tokens))
+
+    def tables(context_tokens: int, prompt_tokens: int) -> tuple[Float64s, Float64s]:
+        """Both [backlogs, decodes + 1]: drain_s and step_s."""
+        columns = []
+        for beside, level, per_step in (
+            *((int(each), budget, taken) for each in decodes),
+            (0, free, free),
+        ):
+            of_step_s = [
+                _step_s(costs, int(tokens), beside, context_tokens, prompt_tokens)
+                for tokens in steps
+            ]
+            step_s = np.interp(level, steps, of_step_s)  # [backlogs]
+            columns.append((_drain_s(backlogs, step_s / per_step), step_s))
+        drains, lengths = zip(*columns, strict=True)
+        return np.stack(drains, axis=1), np.stack(lengths, axis=1)
+
+    drain_s, step_s = tables(0, 0)
+    drain_context_s, step_context_s = tables(_CONTEXT_TOKENS, 0)
+    drain_prompt_s, step_prompt_s = tables(0, _PROMPT_TOKENS)
+    return BacklogTimes(
+        tokens=backlogs,
+        decodes=decodes.astype(np.float64),
+        drain_s=drain_s,
+        step_s=step_s,
+        drain_s_per_context=(drain_context_s - drain_s) / _CONTEXT_TOKENS,
+        step_s_per_context=(step_context_s - step_s) / _CONTEXT_TOKENS,
+        # A prefill is half through its prompt on average.
+        drain_s_per_prompt=(drain_prompt_s - drain_s) / (2 * _PROMPT_TOKENS),
+        step_s_per_prompt=(step_prompt_s - step_s) / (2 * _PROMPT_TOKENS),
+    )
+
+
+def _backlogs() -> Float64s:
+    """[backlogs]: 0, and then an eighth of an octave apart."""
+    octaves = np.log2(_BACKLOG_TOKENS_MAX / _BACKLOG_TOKENS_MIN)
+    points = _BACKLOG_TOKENS_MIN * 2 ** np.linspace(
+        0, octaves, int(octaves * _BACKLOGS_PER_OCTAVE) + 1
+    )
+    return np.concatenate(([0.0], points))
+
+
+def _levels(
+    policy: PrefillPolicy, backlogs: Float64s, ranks: int, step_tokens: int
+) -> tuple[Float64s, Float64s]:
+    """Prompt tokens of a step while somebody decodes, both [backlogs]: of the rank with most, and
+    of all ranks on average.
+    """
+    levels = []
+    for backlog in backlogs:
+        demand = PrefillDemand(
+            pending_tokens=np.full(ranks, max(1, round(backlog)), dtype=np.int64),
+            decodes=np.ones(ranks, dtype=np.int64),
+            waited_steps=np.zeros(ranks, dtype=np.int64),
+        )
+        budgets = [
+            step_tokens if each is None else min(each, step_tokens)
+            for each in policy.budgets(demand)
+        ]
+        levels.append((max(budgets), sum(budgets) / ranks))
+    most, mean = np.array(levels, dtype=np.float64).T
+    return most, mean
+
+
+def _step_s(
+    costs: StepCostModel, tokens: int, decodes: int, context_tokens: int, prompt_tokens: int
+) -> float:
+    """Of a step in which each rank has a prefill of `tokens` and so many decodes."""
+    ranks = costs.partition.ranks
+    new = np.array([tokens] + [1] * decodes, dtype=np.int64)
+    context = np.array([prompt_tokens] + [context_tokens] * decodes, dtype=np.int64)
+    batch = StepBatch(
+        ranks=ranks,
+        rank=np.repeat(np.arange(ranks, dtype=np.int64), len(new)),
+        new_tokens=np.tile(new, ranks),
+        context_tokens=np.tile(context, ranks),
+        logit_rows=np.full(ranks, len(new), dtype=np.int64),
+    )
+    return costs.cost(batch).duration_ns / NS_PER_S
+
+
+def _drain_s(backlogs: Float64s, s_per_token: Float64s) -> Float64s:
+    """[backlogs]: the integral over what is left, by the trapezium rule."""
+    parts = np.diff(backlogs) * (s_per_token[1:] + s_per_token[:-1]) / 2.0
+    return np.concatenate(([0.0], np.cumsum(parts)))

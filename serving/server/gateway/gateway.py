@@ -1,0 +1,135 @@
+"""All that stands before one engine in one API process: built once, when vLLM's app starts."""
+
+import os
+from collections.abc import Collection
+from functools import partial
+from typing import Any, Protocol
+
+from serving.access.key_reload import KeyReload
+from serving.access.key_ring import KeyRing
+from serving.engine.neuron_instance import instance_of
+from serving.plugin.platform import deployment_of
+from serving.plugin.stat_logger import stat_logger_of
+from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admitted_generate import admit_generation
+from serving.server.gateway.engine_capacity import EngineCapacity
+from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.graceful_shutdown import GracefulEnd
+from serving.server.gateway.grpc.grpc_server import EngineGrpcServer
+from serving.server.gateway.http.asgi import App
+from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_connections
+from serving.server.gateway.http.clock_page import ClockPage
+from serving.server.gateway.http.http_access import key_of
+from serving.server.gateway.http.http_gateway import HttpDoor
+from serving.server.gateway.http.http_tls import HttpCertificate
+from serving.server.gateway.http.metrics_page import MetricsPage
+from serving.server.gateway.http.probes import Probes
+from serving.server.gateway.http.request_body import BodyReader
+from serving.server.gateway.http.request_work import ContextSize
+from serving.server.gateway.ingress_account import IngressAccount
+from serving.server.gateway.ingress_limits import IngressLimits, Limit
+from serving.server.gateway.memory_return import MemoryReturn
+from serving.server.gateway.readiness import Readiness
+from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.telemetry.gateway_metrics import DoorMetrics
+from serving.telemetry.host_meter import HostMeter
+from serving.telemetry.ingress_metrics import IngressMetrics
+
+
+class Service(Protocol):
+    """What runs while the app is up; `stop` is idempotent."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """End."""
+
+
+class FrontDoor:
+    """Keys, admission and readiness, which both protocols share.
+
+    `engine` is vLLM's AsyncLLM; from here on every generation of it goes by `door`.
+    `control_secret` is the control service's own key, None where it has none.
+
+    Raises ConfigError for a key file that is wrong.
+    """
+
+    def __init__(
+        self, engine: Any, settings: FrontDoorSettings, *, control_secret: str | None
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self.keys = KeyRing.of(settings, control_secret=control_secret)
+        capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
+        self.door = Door(settings.limits, capacity, metrics=DoorMetrics())
+        self.readiness = Readiness(engine, lambda: self.door.closed, seats=lambda: capacity().seats)
+        admit_generation(engine, self.door)
+        self.hardware = HardwareWatch(engine)
+        self.ingress = _ingress(settings)
+
+    def before(self, app: App, *, missing: Collection[str] = ()) -> HttpDoor:
+        """HTTP's door before vLLM's app; `missing` are its paths that the model cannot answer."""
+        return HttpDoor(
+            self._with_hardware(app),
+            keys=self.keys,
+            door=self.door,
+            probes=Probes(self.readiness),
+            bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
+            context=ContextSize.of(self._engine),
+            request_wall_s_max=self._settings.request_wall_s_max,
+            missing=missing,
+        )
+
+    def _with_hardware(self, app: App) -> MetricsPage:
+        """The app, whose page of metrics tells of the hardware too, and which tells its clock."""
+        deployment = deployment_of(self._engine.vllm_config)
+        logger = stat_logger_of(self._engine)
+        return MetricsPage(
+            ClockPage(app, logger, setting=deployment.settings.clock),
+            self.hardware,
+            instance_of(deployment, os.environ, pid=os.getpid()),
+            HostMeter(os.getpid()),
+            logger,
+        )
+
+    def services(self, server: Any) -> list[Service]:
+        """What runs beside the app, in the order of its start; `server` is its uvicorn server.
+
+        Its connections have the ingress account's limits from now on.
+        """
+        context = server.config.ssl
+        bound_connections(server.config, HttpIngress(self.ingress, partial(key_of, self.keys)))
+        services: list[Service] = [
+            GracefulEnd(
+                self._engine, server, self.door, drain_wall_s_max=self._settings.drain_wall_s_max
+            ),
+            KeyReload(self.keys),
+            MemoryReturn(),
+        ]
+        if self._settings.tls is not None:
+            services.append(HttpCertificate(context, self._settings.tls))
+        if self._settings.grpc_port is not None:
+            services.append(
+                EngineGrpcServer(
+                    self._engine,
+                    self._settings,
+                    door=self.door,
+                    keys=self.keys,
+                    readiness=self.readiness,
+                    ingress=self.ingress,
+                )
+            )
+        return services
+
+
+def _ingress(settings: FrontDoorSettings) -> IngressAccount:
+    """The account of what clients make this process hold, shown in its metrics."""
+    metrics = IngressMetrics(Limit)
+    account = IngressAccount(IngressLimits.of(settings.body_bytes_max), on_refusal=metrics.refused)
+    metrics.follow(
+        keyed_bytes=lambda: account.keyed_bytes,
+        stranger_bytes=lambda: account.stranger_bytes,
+        strangers=lambda: account.strangers,
+    )
+    return account

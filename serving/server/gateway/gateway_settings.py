@@ -1,0 +1,80 @@
+"""What the server's process is told of its doors: read from flags once, passed on as JSON.
+
+vLLM starts the process's app and hands it nothing of ours, so the settings travel in the
+environment. No secret is in them: keys are hashed or lie in files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from emulator.errors import ConfigError
+from serving.access.tls_files import TlsFiles
+from serving.policy.admission.admission_limits import DoorLimits
+
+ENVIRONMENT: Final = "ULTRASERVE_FRONT_DOOR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontDoorSettings:
+    """The doors of one server.
+
+    Attributes:
+        grpc_host, grpc_port: of `vllm.grpc.engine.VllmEngine`; None: no such door.
+        key_file: keys of clients, see `serving.access`; None: none.
+        key_hashes: of keys given by flag or environment, as `serving.access` hashes them.
+        control_key_file: the control service's own key, which the user keeps there; None: it is
+            drawn at each start, see `serving.access.control_key`.
+        tls: for HTTP, gRPC, and the control service beyond loopback; None: plain text.
+        body_bytes_max: of a request, both protocols.
+        request_wall_s_max: wall seconds that a request may take.
+        drain_wall_s_max: wall seconds that requests have to end when the server is told to.
+    """
+
+    limits: DoorLimits = field(default_factory=DoorLimits)
+    grpc_host: str = "127.0.0.1"
+    grpc_port: int | None = None
+    key_file: Path | None = None
+    key_hashes: tuple[str, ...] = ()
+    control_key_file: Path | None = None
+    tls: TlsFiles | None = None
+    body_bytes_max: int = 16 * 2**20
+    request_wall_s_max: float = 3_600.0
+    drain_wall_s_max: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.grpc_port is not None:
+            port = self.grpc_port
+            _check("grpc_port", port, 1 <= port <= 65_535, "1 to 65535")
+        _check("max_body_bytes", self.body_bytes_max, self.body_bytes_max >= 1, "at least 1")
+        _check_seconds("request_timeout", self.request_wall_s_max)
+        if self.drain_wall_s_max != 0:
+            _check_seconds("drain_timeout", self.drain_wall_s_max)
+
+    def to_environment(self) -> dict[str, str]:
+        """The variable that `from_environment` reads."""
+        return {ENVIRONMENT: msgspec.json.encode(self, enc_hook=str).decode()}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """The settings of this process; the defaults when it was given none."""
+        text = environment.get(ENVIRONMENT)
+        return cls() if text is None else msgspec.json.decode(text, type=cls, dec_hook=_path)
+
+
+def _path(kind: type, value: object) -> object:
+    if kind is Path:
+        return Path(str(value))
+    raise NotImplementedError(kind)
+
+
+def _check(field: str, value: float, holds: bool, expected: str) -> None:
+    if not holds:
+        raise ConfigError(field=field, value=value, expected=expected)
+
+
+def _check_seconds(field: str, value: float) -> None:
+    _check(field, value, 0 < value < float("inf"), "seconds above 0")

@@ -1,0 +1,188 @@
+"""How a server ends: told to, it lets its requests end first; without its engine, at once.
+
+SIGTERM closes the door: nobody new enters, probes say so, and who is inside has a bounded time.
+Who is left then is aborted, and told; the engine ends with its chips; vLLM's server returns. SIGINT
+is the same without the time. A second of either stops waiting. The end is bounded where a signal
+is caught, before the loop hears of it, because a loop that is stuck ends nothing. An engine that is
+gone ends the server too, and its exit code says that nobody asked for it. Nothing of this waits for
+ever: in the end the process is left as it is, and the engine's process clears up after it.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from types import FrameType
+from typing import Any, Final, Protocol
+
+from serving.plugin.engine_shutdown import abort_requests, end_engine, fail_requests, leave_signals
+from serving.policy.admission.refusal import RefusalReason
+from serving.process.server_shutdown import server_end
+
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
+
+_TOLD_WALL_S: Final = 2.0
+"""Requests that were ended have so long to tell their clients (assumed: streams write at once)."""
+
+_CLOSE_WALL_S: Final = 3
+"""Connections whose clients do not read are cut after that (assumed), whole seconds as uvicorn
+takes them."""
+
+_ENGINE_WALL_S: Final = 8.0
+"""The engine has so long to stop its chips and Ray (assumed; a tray's are gone in half a second,
+and the rest is Python's)."""
+
+_SERVICES_WALL_S: Final = 27.0
+"""The other services' ends: a training job has 20 s to save and 5 s to go, and 2 s of rest."""
+
+_BOUND_WALL_S: Final = _TOLD_WALL_S + _CLOSE_WALL_S + _SERVICES_WALL_S + _ENGINE_WALL_S
+"""After the requests' own time. It is no wait: what ends sooner is not waited for."""
+
+_SECOND_WALL_S: Final = 3.0
+"""After a second signal."""
+
+_TWICE: Final = 2
+
+_LOOK_WALL_S: Final = 0.2
+"""How often the engine is looked at: an attribute, so it costs nothing."""
+
+
+class EndedDoor(Protocol):
+    """What is asked of the door."""
+
+    def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
+        """Refuse new work."""
+
+    async def empty(self, timeout_s: float) -> bool:
+        """Whether all that entered has left, within so many wall seconds."""
+
+
+class GracefulEnd:
+    """Started before all other services, so that it is stopped after them.
+
+    `engine` is vLLM's AsyncLLM, `server` the uvicorn server, `drain_wall_s_max` the time of
+    requests that run. The loop is the main thread's.
+    """
+
+    def __init__(
+        self, engine: Any, server: Any, door: EndedDoor, *, drain_wall_s_max: float
+    ) -> None:
+        self._engine = engine
+        self._server = server
+        self._door = door
+        self._drain_wall_s_max = drain_wall_s_max
+        self._process = server_end.get(None)
+        self._signals = 0
+        self._caught = 0
+        self._ending: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take the signals over from vLLM's server, and from the engine."""
+        loop = asyncio.get_running_loop()
+        await leave_signals(self._engine)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._hear, number)
+            # The loop is woken by the signal itself, and has its own handler do nothing; this one
+            # runs wherever the main thread is. The loop's end takes both back.
+            signal.signal(number, self._bound)
+        self._watch = loop.create_task(self._watch_engine())
+
+    async def stop(self) -> None:
+        """End the engine; the process's end stays bounded. Idempotent."""
+        if self._watch is None:
+            return
+        self._watch.cancel()
+        self._watch = None
+        if self._ending is None and self._engine.errored:  # vLLM's server was faster to see it
+            self._end_with(1)
+        self._end_within(_ENGINE_WALL_S + _SECOND_WALL_S)
+        await end_engine(self._engine, 0.0 if self._signals >= _TWICE else _ENGINE_WALL_S)
+
+    def _bound(self, number: int, frame: FrameType | None) -> None:
+        """Bound the end, in the midst of anything: no more than that, and no word to the log."""
+        del frame
+        self._caught += 1
+        if self._caught >= _TWICE:
+            self._end_with(128 + number)
+            self._end_within(_SECOND_WALL_S)
+        elif self._ending is None:
+            self._end_within(self._wait_wall_s(number) + _BOUND_WALL_S)
+
+    def _wait_wall_s(self, number: int) -> float:
+        return self._drain_wall_s_max if number == signal.SIGTERM else 0.0
+
+    def _hear(self, number: signal.Signals) -> None:
+        self._signals += 1
+        if self._signals >= _TWICE:
+            self._end_now(number)
+        elif self._ending is None:
+            wait_wall_s = self._wait_wall_s(number)
+            logger.info("%s: the server ends, its requests have %g s", number.name, wait_wall_s)
+            self._begin(wait_wall_s, "the server is ending")
+
+    def _begin(self, wait_wall_s: float, message: str) -> None:
+        """Close the door and end; bounded from now on."""
+        self._door.close(RefusalReason.DRAINING, message, retry_after_s=max(wait_wall_s, 1.0))
+        if self._caught < _TWICE:  # the second's bound is shorter, and may be there already
+            self._end_within(wait_wall_s + _BOUND_WALL_S)
+        self._ending = asyncio.get_running_loop().create_task(self._end(wait_wall_s))
+
+    async def _end(self, wait_wall_s: float) -> None:
+        try:
+            await self._empty(wait_wall_s)
+        finally:  # whatever happens to the requests, the server ends
+            self._leave(_CLOSE_WALL_S if self._signals < _TWICE else 0)
+
+    async def _empty(self, wait_wall_s: float) -> None:
+        """Wait until nobody is inside; who stays is ended, by us or with the engine."""
+        if await self._is_empty(wait_wall_s):
+            return
+        if self._engine.errored:
+            logger.warning("%d requests have failed", fail_requests(self._engine))
+        else:
+            logger.warning("%d requests are aborted", await abort_requests(self._engine))
+        await self._door.empty(_TOLD_WALL_S)
+
+    async def _is_empty(self, wait_wall_s: float) -> bool:
+        """Wait so long, and not for an engine that is gone."""
+        end_s = time.monotonic() + wait_wall_s
+        while not self._engine.errored:
+            left_s = end_s - time.monotonic()
+            if await self._door.empty(max(0.0, min(left_s, _LOOK_WALL_S))):
+                return True
+            if left_s <= 0:
+                return False
+        return False
+
+    def _end_now(self, number: signal.Signals) -> None:
+        """Stop waiting; whoever is inside is cut off."""
+        logger.warning("%s again: the server ends now", number.name)
+        self._end_with(128 + number)
+        self._end_within(_SECOND_WALL_S)
+        if self._ending is not None:
+            self._ending.cancel()
+        self._leave(0)
+
+    def _leave(self, close_wall_s: int) -> None:
+        """Have vLLM's HTTP server return, which closes its connections within so long."""
+        self._server.config.timeout_graceful_shutdown = close_wall_s
+        self._server.should_exit = True
+
+    async def _watch_engine(self) -> None:
+        """End the server when its engine is gone and nobody has asked for an end."""
+        while not self._engine.errored:
+            await asyncio.sleep(_LOOK_WALL_S)
+        if self._ending is not None:
+            return  # `_empty` sees it
+        logger.error("the engine is gone, and the server ends")
+        self._end_with(1)
+        self._begin(0.0, "the engine is gone")
+
+    def _end_within(self, wall_s: float) -> None:
+        if self._process is not None:
+            self._process.within(wall_s)
+
+    def _end_with(self, code: int) -> None:
+        if self._process is not None:
+            self._process.code = code

@@ -1,0 +1,85 @@
+"""The messages of one call, each read within a turn; see `message_turns`."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from serving.server.gateway.grpc.message_turns import HeldMessage, MessageLate
+from serving.server.gateway.grpc.rpc_errors import CallRefused
+from serving.server.gateway.grpc.unserved_call import message_in
+
+Turn = Callable[[], AbstractAsyncContextManager[HeldMessage]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadMessage:
+    """A message as it came: what it says, or why it cannot be read."""
+
+    size_bytes: int
+    content: Any = None
+    refusal: CallRefused | None = None
+
+    def said(self) -> Any:
+        """What it says; raises CallRefused."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.content
+
+
+class CallMessages:
+    """What a client sends in one call."""
+
+    def __init__(self, coming: AsyncIterator[ReadMessage], turn: Turn, empty: ReadMessage) -> None:
+        self._coming = coming
+        self._turn = turn
+        self._empty = empty
+
+    async def one(self) -> tuple[Any, HeldMessage]:
+        """The only one, with what is counted of it; raises CallRefused.
+
+        A call without any has one that says nothing.
+        """
+        async with self._turn() as held:
+            message = await anext(self._coming, self._empty)
+            held.has_come(message.size_bytes)
+        try:
+            return message.said(), held
+        except CallRefused:
+            held.let_go()
+            raise
+
+    async def all(self) -> AsyncIterator[Any]:
+        """One after the other; raises CallRefused. They end with the last that comes in time, as
+        if the client had ended them.
+        """
+        came_any = False
+        while True:
+            try:
+                async with self._turn() as held:
+                    message = await anext(self._coming, None)
+                    held.let_go()
+            except MessageLate:
+                if came_any:
+                    return
+                raise
+            if message is None:
+                return
+            came_any = True
+            yield message.said()
+
+
+def reader(
+    deserialize: Callable[[bytes], Any] | None, *, bytes_max: int
+) -> Callable[[bytes], ReadMessage]:
+    """Read a message, or say in its place why not: gRPC's own would tell it as INTERNAL."""
+
+    def read(raw: bytes) -> ReadMessage:
+        try:
+            content = message_in(raw, deserialize or bytes, bytes_max=bytes_max, subject="engine")
+        except CallRefused as refusal:
+            refusal.__traceback__ = None  # which has the message in it
+            return ReadMessage(size_bytes=len(raw), refusal=refusal)
+        return ReadMessage(size_bytes=len(raw), content=content)
+
+    return read

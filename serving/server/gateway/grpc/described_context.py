@@ -1,0 +1,123 @@
+"""A call's context whose errors carry google.rpc's details, for handlers that give a code alone.
+
+The published servicer ends a call with a code and a sentence. Here each becomes an `RpcFailure`:
+the field that is wrong, when to come back, and no word of the server's inside.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from emulator.errors import UltraServeError
+from serving.server.gateway.grpc.generate_request import (
+    INVALID_FIELD,
+    PROMPT_TOO_LONG,
+    SAMPLING_FIELDS,
+)
+from serving.server.gateway.grpc.rpc_errors import RpcFailure, abort_for, failure_of
+
+ENGINE_GONE: Final = "ENGINE_GONE"
+
+_ENGINE_RETRY_S: Final = 30.0
+"""Assumed: what a supervisor and a start take together; a small model's start takes 25 s of it."""
+
+_BUSY_RETRY_S: Final = 1.0
+"""Assumed: of what the engine itself turns away for the moment, and does not say until when."""
+
+_PROMPT_PARAMETERS: Final = ("input_tokens", "input_text")
+_PROMPT_LENGTH: Final = re.compile(r"longer than the maximum model length|maximum context length")
+
+_ERRORS: Final = {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMeaning:
+    """What is known of a call beside its handler's words.
+
+    Attributes:
+        subject: whose limits it counts against.
+        engine_gone: whether the engine has died.
+    """
+
+    subject: str
+    engine_gone: Callable[[], bool]
+
+    def failure(self, code: grpc.StatusCode, text: str, error: BaseException | None) -> RpcFailure:
+        """How the call fails whose handler said `code` and `text` when it met `error`."""
+        if isinstance(error, UltraServeError):
+            return failure_of(error, subject=self.subject)
+        if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+            return _engine_gone() if self.engine_gone() else failure_of(Exception())
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            return _invalid(text, getattr(error, "parameter", None))
+        busy = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        exhausted = code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        return RpcFailure(
+            code=code,
+            message=text or code.name.lower().replace("_", " "),
+            reason=code.name,
+            retry_after_s=_BUSY_RETRY_S if busy else None,
+            violations={"engine": text} if exhausted else {},
+        )
+
+
+class DescribedContext:
+    """Everything of the call's own context, but that what ends it is described."""
+
+    def __init__(self, context: Any, meaning: CallMeaning) -> None:
+        self._context = context
+        self._meaning = meaning
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
+    ) -> NoReturn:
+        """End the call as gRPC's own does; the exception that is being handled says more."""
+        failure = self._meaning.failure(code, details, sys.exception())
+        await abort_for(self._context, failure, trailers=tuple(trailing_metadata))
+
+    async def settle(self) -> None:
+        """End the call with the code that its handler has set and left; nothing when it is OK."""
+        code = self._context.code()
+        number = code.value[0] if isinstance(code, grpc.StatusCode) else code
+        if number in _ERRORS:
+            details = self._context.details() or ""
+            text = details.decode("utf-8", "replace") if isinstance(details, bytes) else details
+            failure = self._meaning.failure(_ERRORS[number], text, None)
+            await abort_for(self._context, failure)
+
+
+def _engine_gone() -> RpcFailure:
+    return RpcFailure(
+        code=grpc.StatusCode.UNAVAILABLE,
+        message="the engine has ended; the server ends with it",
+        reason=ENGINE_GONE,
+        retry_after_s=_ENGINE_RETRY_S,
+    )
+
+
+def _invalid(text: str, parameter: object) -> RpcFailure:
+    too_long = parameter in _PROMPT_PARAMETERS or _PROMPT_LENGTH.search(text) is not None
+    return RpcFailure(
+        code=grpc.StatusCode.INVALID_ARGUMENT,
+        message=text,
+        reason=PROMPT_TOO_LONG if too_long else INVALID_FIELD,
+        field="input" if too_long else _field(text, parameter),
+    )
+
+
+def _field(text: str, parameter: object) -> str:
+    """The request's field that vLLM's words are about; empty where they do not say."""
+    words = [str(parameter)] if parameter is not None else re.findall(r"\w+", text)
+    named = next((word for word in words if word in SAMPLING_FIELDS), None)
+    if named is not None:
+        return f"sampling_params.{named}"
+    if parameter is not None:
+        return str(parameter)
+    return "data_parallel_rank" if "data_parallel_rank" in words else ""

@@ -1,0 +1,184 @@
+"""What a GenerateRequest asks for, and whether it can be asked at all: pure, before an engine.
+
+vLLM validates what its own HTTP app lets through; a binary message can say more, such as a
+temperature that is no number, or media to read from this machine's shared memory. What no client of
+a text engine can mean is refused here by the field that says it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import grpc
+from google.protobuf.message import Message
+from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-untyped]
+
+from serving.policy.admission.work import Client, Work, WorkClass
+from serving.policy.admission.work_estimate import (
+    CHARACTERS_PER_TOKEN,
+    SEQUENCES_MAX,
+    UNSAID_NEW_TOKENS,
+)
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+
+CLASS_METADATA: Final = "x-ultraserve-class"
+
+PROMPT_TOO_LONG: Final = "PROMPT_TOO_LONG"
+INVALID_FIELD: Final = "INVALID_FIELD"
+
+_ID_LETTERS_MAX: Final = 256
+
+_IDS_OF_ABORT_MAX: Final = 1_024
+
+_FLOATS: Final = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+
+_NOT_HERE: Final[Mapping[str, str]] = {
+    "mm_inputs": "tokens or text: this engine reads no media",
+    "extra_mm_inputs": "tokens or text: this engine reads no media",
+    "media_refs": "tokens or text: this engine reads no media",
+    "kv_transfer_params": "nothing: KV does not move between engines here",
+    "kv_transfer_params_json": "nothing: KV does not move between engines here",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A GenerateRequest that may be asked: its message under the engine's name for it, its work."""
+
+    message: Any
+    engine_id: str
+    work: Work
+
+
+def asked_of(message: Any, client: Client, work_class: WorkClass, *, context_tokens: int) -> Asked:
+    """Check a GenerateRequest of `client`; raises CallRefused, INVALID_ARGUMENT.
+
+    `context_tokens` is the longest prompt and answer together that the engine takes. `message`
+    is taken over: its id becomes the engine's, under which no other client's request can be named.
+    """
+    refuse_id(message.request_id, field="request_id")
+    present = {descriptor.name for descriptor, _ in message.ListFields()}
+    for name, expected in _NOT_HERE.items():
+        if name in present:
+            raise wrong(name, f"{name}: expected {expected}")
+    _refuse_numbers(message.sampling_params)
+    prompt_tokens = _prompt_tokens(message, context_tokens)
+    sequences = max(1, message.sampling_params.n)
+    message.request_id = engine_id(client, message.request_id)
+    work = Work(
+        client=client,
+        work_class=work_class,
+        sequences=sequences,
+        prompt_tokens=prompt_tokens,
+        new_tokens_max=sequences * _new_tokens(message, prompt_tokens, context_tokens),
+    )
+    return Asked(message=message, engine_id=message.request_id, work=work)
+
+
+def engine_id(client: Client, request_id: str) -> str:
+    """The engine's name for a client's request: nobody else's, HTTP's neither."""
+    return f"grpc:{quote(client.name, safe='')}:{request_id}"
+
+
+def aborted_ids(message: Any, client: Client) -> list[str]:
+    """The engine's names of what an AbortRequest names: the client's own; raises CallRefused."""
+    if len(message.request_ids) > _IDS_OF_ABORT_MAX:
+        given = len(message.request_ids)
+        raise wrong(
+            "request_ids", f"request_ids: expected at most {_IDS_OF_ABORT_MAX}, not {given}"
+        )
+    return [engine_id(client, request_id) for request_id in message.request_ids]
+
+
+def work_class_of(said: str | None, client: Client) -> WorkClass:
+    """The class that a call's metadata says, else its client's; raises CallRefused."""
+    if said is None:
+        return client.work_class
+    try:
+        return client.class_of(WorkClass(said))
+    except ValueError:
+        names = ", ".join(WorkClass)
+        raise wrong(CLASS_METADATA, f"{CLASS_METADATA}: expected one of {names}") from None
+
+
+def refuse_id(request_id: str, *, field: str) -> None:
+    """Raise CallRefused for an id that is none, too long for logs, or would break their lines."""
+    if not request_id or len(request_id) > _ID_LETTERS_MAX or not request_id.isprintable():
+        raise wrong(field, f"{field}: expected 1 to {_ID_LETTERS_MAX} printable letters")
+
+
+def wrong(field: str, message: str, *, reason: str = INVALID_FIELD, **figures: int) -> CallRefused:
+    """What is told of a request with a wrong field."""
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.INVALID_ARGUMENT,
+            message=message,
+            reason=reason,
+            field=field,
+            metadata={name: str(value) for name, value in figures.items()},
+        )
+    )
+
+
+def too_long(field: str, *, prompt_tokens: int, context_tokens: int) -> CallRefused:
+    """What is told of a prompt that leaves no room for a token of an answer."""
+    return wrong(
+        field,
+        f"{field}: expected fewer than {context_tokens} tokens, the model's context, "
+        f"not {prompt_tokens}",
+        reason=PROMPT_TOO_LONG,
+        prompt_tokens=prompt_tokens,
+        context_tokens=context_tokens,
+    )
+
+
+def _prompt_tokens(message: Any, context_tokens: int) -> int:
+    kind = message.WhichOneof("input")
+    if kind == "tokenized":
+        tokens = len(message.tokenized.input_ids)
+        if not tokens:
+            raise wrong("tokenized.input_ids", "tokenized.input_ids: expected at least one token")
+        if tokens >= context_tokens:
+            raise too_long(
+                "tokenized.input_ids", prompt_tokens=tokens, context_tokens=context_tokens
+            )
+        return tokens
+    if kind == "text" and message.text:
+        return min(1 + len(message.text) // CHARACTERS_PER_TOKEN, context_tokens)
+    raise wrong("input", "input: expected tokenized or a text")
+
+
+def _new_tokens(message: Any, prompt_tokens: int, context_tokens: int) -> int:
+    """At most so many of one sequence, as HTTP's door takes it for one that does not say."""
+    params = message.sampling_params
+    said = params.max_tokens if params.HasField("max_tokens") else UNSAID_NEW_TOKENS
+    return max(1, min(said, context_tokens - prompt_tokens))
+
+
+def _refuse_numbers(params: Any) -> None:
+    if params.n > SEQUENCES_MAX:
+        raise wrong("sampling_params.n", f"sampling_params.n: expected at most {SEQUENCES_MAX}")
+    for field, value in _floats(params):
+        if not math.isfinite(value):
+            raise wrong(field, f"{field}: expected a finite number, not {value}")
+
+
+def _floats(params: Message) -> Iterator[tuple[str, float]]:
+    for name in _FLOATS:
+        yield f"sampling_params.{name}", getattr(params, name)
+    bias: Mapping[int, float] = params.logit_bias  # type: ignore[attr-defined]
+    for token, value in bias.items():
+        yield f"sampling_params.logit_bias[{token}]", value
+
+
+SAMPLING_FIELDS: Final = frozenset(pb.SamplingParams.DESCRIPTOR.fields_by_name)
+"""The names of what a request says of its sampling."""

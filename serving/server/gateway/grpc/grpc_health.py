@@ -1,0 +1,152 @@
+"""`grpc.health.v1`, by the same readiness as HTTP's probes: the server is live, the engine ready.
+
+The service of no name is liveness: a supervisor that sees it fail starts the server anew. The
+engine's own name is readiness: a load balancer that sees it fail sends work elsewhere. Who checks
+is told what holds now; who watches is told of a change within a moment.
+"""
+
+import asyncio
+import contextlib
+from typing import Any, Final, Protocol
+
+import grpc
+from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]
+
+from serving.policy.admission.refusal import Refused
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+
+LIVE: Final = ""
+READY: Final = "vllm.grpc.engine.VllmEngine"
+
+WATCHERS_MAX: Final = 128
+"""At a time; for one more the oldest watch ends. Whoever watches needs no key and keeps a
+connection, so these are few of those that the port takes."""
+
+WATCH_WALL_S: Final = 300.0
+"""A watch ends after so long; whoever means well watches again."""
+
+_LOOK_EVERY_S: Final = 0.2
+"""While somebody watches."""
+
+_WATCH_RETRY_S: Final = 1.0
+
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Reasons(Protocol):
+    """What is asked; see `serving.server.gateway.readiness`."""
+
+    def not_alive(self) -> str | None:
+        """Why the process should be started anew; None while it should not."""
+
+    async def not_ready(self) -> str | None:
+        """Why no request should be sent here now; None when one may be."""
+
+    async def refusal(self) -> Refused | None:
+        """Why a request that comes now would not be served; None: it may be."""
+
+    def failure(self) -> Refused | None:
+        """Why a request has failed that was let in, where that is known."""
+
+
+class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
+    """The health service that grpcio brings, kept up to date while it is asked."""
+
+    def __init__(self, readiness: Reasons) -> None:
+        super().__init__()
+        self._readiness = readiness
+        self._watches: dict[asyncio.Timeout, None] = {}  # the oldest first
+        self._looking: asyncio.Task[None] | None = None
+
+    async def Check(  # noqa: N802  the name that the contract gives
+        self, request: Any, context: Any
+    ) -> Any:
+        """Say what holds now; NOT_FOUND for a service that is none of ours."""
+        await self._look()
+        return await super().Check(request, context)
+
+    async def List(  # noqa: N802  the name that the contract gives
+        self, request: Any, context: Any
+    ) -> Any:
+        """Say what holds now of every service; grpcio's own has no answer."""
+        del request, context
+        await self._look()
+        statuses = {
+            name: health_pb2.HealthCheckResponse(status=status)
+            for name, status in self._server_status.items()
+        }
+        return health_pb2.HealthListResponse(statuses=statuses)
+
+    async def Watch(  # noqa: N802  the name that the contract gives
+        self, request: Any, context: Any
+    ) -> None:
+        """Say what holds now and whenever it changes, until the watch's time is over.
+
+        Raises CallRefused then, and where it makes room for another.
+        """
+        if len(self._watches) >= WATCHERS_MAX:
+            self._end_oldest()
+        until_s = asyncio.get_running_loop().time() + WATCH_WALL_S
+        try:
+            async with asyncio.timeout_at(until_s) as time:
+                self._watches[time] = None
+                await self._look()
+                if self._looking is None:
+                    self._looking = asyncio.create_task(self._keep_looking())
+                await super().Watch(request, context)
+        except TimeoutError:
+            if not time.expired():
+                raise
+            raise CallRefused(_OVER if time.when() == until_s else _CROWDED) from None
+        finally:
+            self._watches.pop(time, None)
+            if not self._watches:
+                await self._stop_looking()
+
+    def _end_oldest(self) -> None:
+        """It counts no more from now on, and ends in a moment."""
+        oldest = next(iter(self._watches))
+        del self._watches[oldest]
+        if not oldest.expired():
+            oldest.reschedule(0.0)
+
+    async def stop(self) -> None:
+        """Say from now on that nothing is served, to watchers too; idempotent."""
+        await self._stop_looking()
+        await self.enter_graceful_shutdown()
+
+    async def _stop_looking(self) -> None:
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        reasons = {LIVE: self._readiness.not_alive(), READY: await self._readiness.not_ready()}
+        for name, reason in reasons.items():
+            status = _SERVING if reason is None else _NOT_SERVING
+            if self._server_status.get(name) != status:
+                await self.set(name, status)
+
+
+_CROWDED: Final = RpcFailure(
+    code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+    message=f"{WATCHERS_MAX} later calls watch health",
+    reason="WATCHERS",
+    retry_after_s=_WATCH_RETRY_S,
+    violations={"engine": f"{WATCHERS_MAX} watchers at a time"},
+)
+
+_OVER: Final = RpcFailure(
+    code=grpc.StatusCode.UNAVAILABLE,
+    message=f"health was watched for {WATCH_WALL_S:g} s; watch it again",
+    reason="WATCH_TIME",
+    retry_after_s=_WATCH_RETRY_S,
+)

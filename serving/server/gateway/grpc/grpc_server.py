@@ -1,0 +1,160 @@
+"""The gRPC door: the published engine service, health and reflection, on one port.
+
+It runs in the API's process, in the loop of the engine's client, on the engine that HTTP has. The
+options are those of vLLM's own gRPC launcher, but that a message, the number of calls and the life
+of a connection have a limit. gRPC's server listens on a socket that only this user reaches; the
+port is ours, with a gate at which calls wait for their turn, and TLS ends there.
+"""
+
+import logging
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from smg_grpc_proto import vllm_engine_pb2_grpc  # type: ignore[import-untyped]
+
+from serving.access.key_ring import KeyRing
+from serving.server.connections.grpc_port import GrpcPort, PortAddress
+from serving.server.connections.named_connections import NamedConnections
+from serving.server.connections.shared_port import PortLimits
+from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.grpc.connection_options import HANDSHAKE_WALL_S, connection_options
+from serving.server.gateway.grpc.grpc_guard import CALLS_MAX, SLACK_BYTES, CallLimits, GrpcGuard
+from serving.server.gateway.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth, Reasons
+from serving.server.gateway.grpc.message_turns import STRANGER_CALLS_MAX
+from serving.server.gateway.ingress_account import IngressAccount
+from serving.settings import ClockSetting, Settings
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+HEALTH: Final = "grpc.health.v1.Health"
+
+STREAMS_MAX: Final = 1_024
+"""Calls of one connection at a time, which clients are told and keep to: a gateway that wants more
+makes another connection. What a call waits for at the gate is bounded apart from this."""
+
+PORT_LIMITS: Final = PortLimits(
+    connections=1_024, strangers=768, silent=256, head_wait_s=HANDSHAKE_WALL_S
+)
+"""Those with a key have at least a quarter to themselves."""
+
+_NAME: Final = "the gRPC port"
+
+_STOP_GRACE_S: Final = 0.5
+"""For the last words of calls that have ended; who watches health is cut off after it."""
+
+_FOLLOWED_DILATION: Final = 10_000.0
+"""Assumed, of `--clock auto`, whose pace is measured after the start and changes: a bound far above
+what is expected of a host. All it says is how long a connection may outlive its life while batch
+calls wait for their turn on it."""
+
+
+class EngineGrpcServer:
+    """The server on `settings.grpc_port`, from `start` to `stop`; both in the engine's loop.
+
+    `start` raises PortInUse when another program listens there, ConfigError for certificates that
+    cannot be used.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        settings: FrontDoorSettings,
+        *,
+        door: Door,
+        keys: KeyRing,
+        readiness: Reasons,
+        ingress: IngressAccount | None = None,
+    ) -> None:
+        assert settings.grpc_port is not None
+        limits = call_limits(engine, settings)
+        self._health = GrpcHealth(readiness)
+        inside = settings.limits.queue_requests + settings.limits.batch_queue_requests
+        names = NamedConnections()
+        guard = GrpcGuard(
+            engine,
+            door=door,
+            keys=keys,
+            limits=limits,
+            readiness=readiness,
+            ingress=ingress,
+            names=names,
+        )
+        self._server = grpc.aio.server(
+            interceptors=[guard],
+            options=server_options(limits, streams_max=STREAMS_MAX),
+            # Who is refused by the door is told why; this is for calls that never say anything.
+            maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX + STRANGER_CALLS_MAX,
+        )
+        self._address = PortAddress(
+            name=_NAME, host=settings.grpc_host, port=settings.grpc_port, field="grpc_port"
+        )
+        self._is_plain = settings.tls is None
+        self._port = GrpcPort(
+            self._server, self._address, names=names, tls=settings.tls, limits=PORT_LIMITS
+        )
+        # Its import reaches into vLLM's command line and logging: not where no such door is.
+        from serving.server.gateway.grpc.engine_servicer import EngineServicer
+
+        servicer = EngineServicer(
+            engine,
+            in_flight=lambda: door.in_flight,
+            is_paused=lambda: door.closed is not None,
+            not_ready=readiness.not_ready,
+        )
+        vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((READY, HEALTH, reflection.SERVICE_NAME), self._server)
+
+    async def start(self) -> None:
+        """Listen."""
+        await self._port.start()
+        host, port = self._address.host, self._address.port
+        shown = f"[{host}]" if ":" in host else host
+        kind = "plain text" if self._is_plain else "TLS"
+        logger.info("%s on %s:%d (%s)", READY, shown, port, kind)
+
+    async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """End: health says so at once, calls have `grace_s`; idempotent."""
+        await self._port.close()
+        await self._health.stop()
+        await self._port.stop(grace_s)
+
+
+def server_options(limits: CallLimits, *, streams_max: int) -> list[tuple[str, int]]:
+    """Options of gRPC's core: those of vLLM's launcher, and our limits.
+
+    `streams_max` is how many calls one connection may have at a time.
+    """
+    # A connection lives so long, and its calls as long as a request may be here: a call that never
+    # sends its message has no other end. Clients connect again by themselves.
+    return [
+        ("grpc.max_send_message_length", -1),
+        *connection_options(
+            message_bytes_max=limits.message_bytes_max + SLACK_BYTES,
+            streams_max=streams_max,
+            life_wall_s=limits.wall_s_max,
+            grace_wall_s=limits.queue_wall_s_max + limits.wall_s_max,
+        ),
+    ]
+
+
+def call_limits(engine: Any, settings: FrontDoorSettings) -> CallLimits:
+    """Of each call; batch work waits emulated time for its turn, by the engine's clock."""
+    return CallLimits(
+        message_bytes_max=settings.body_bytes_max,
+        wall_s_max=settings.request_wall_s_max,
+        queue_wall_s_max=settings.limits.batch_wait_s * _dilation_max(engine),
+        context_tokens=engine.model_config.max_model_len,
+    )
+
+
+def _dilation_max(engine: Any) -> float:
+    """Wall seconds in an emulated one, at most."""
+    settings = Settings.from_additional_config(engine.vllm_config.additional_config)
+    clock = ClockSetting.parse(settings.clock)
+    return _FOLLOWED_DILATION if clock.dilation is None else clock.dilation

@@ -1,0 +1,346 @@
+"""Whose message is read now: gRPC's core takes all of a message that a call waits for.
+
+It grants a call that waits for its message as many bytes as the message says it has, up to the
+port's limit, whoever calls; a call that does not wait yet gets the stream's first window and no
+more. So a call waits for its turn first, and with a turn it has a time. Calls without a key share
+few turns, one at a time per connection, and are short of time when others wait: a probe's message
+comes with its headers.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import grpc
+
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.http.request_body import LARGE_BYTES
+from serving.server.gateway.ingress_account import Holding, IngressAccount
+from serving.server.gateway.ingress_limits import Limit
+
+STRANGER_TURNS: Final = 2
+"""At a time, over all connections."""
+
+STRANGER_WAIT_S: Final = 1.0
+"""Wall seconds that the message of a call without a key has while nobody waits behind it."""
+
+STRANGER_HASTE_S: Final = 0.05
+"""The same while somebody does."""
+
+STRANGER_CALLS_MAX: Final = 1_024
+"""That wait for a turn or have one, over all connections; each may hold a stream's window. For one
+more the last call goes of the connection that has most."""
+
+CONNECTION_CALLS_MAX: Final = 128
+"""Of one connection's."""
+
+KEY_TURNS: Final = 8
+"""At a time, of one key. Each counts an eighth of what the key may have held until its message has
+come, and that as it is then; one that does not fit beside the others waits until one of them ends.
+"""
+
+KEY_CALLS_MAX: Final = 4_096
+"""Of one key, that wait for a turn or have one."""
+
+STREAM_TURNS: Final = 2
+"""At a time, of one key, for messages of calls that send several (reflection)."""
+
+STREAM_WAIT_S: Final = 5.0
+"""Wall seconds that such a call may be silent while nobody waits behind it."""
+
+STREAM_HASTE_S: Final = 0.5
+"""The same while somebody does: the way there and back of an answer and the next question."""
+
+_RETRY_S: Final = 1.0
+
+
+class HeldMessage:
+    """What is counted of a message, from its turn until `let_go`."""
+
+    def __init__(self, account: IngressAccount, holding: Holding) -> None:
+        self._account = account
+        self._holding = holding
+
+    def has_come(self, size_bytes: int) -> None:
+        """Count what it really is, or what was counted if that is less; a small one no more."""
+        if size_bytes < LARGE_BYTES:
+            self.let_go()
+        elif size_bytes < self._holding.held_bytes:
+            self._account.release(self._holding, self._holding.held_bytes - size_bytes)
+
+    def let_go(self) -> None:
+        """Count it no more; again it changes nothing."""
+        self._account.leave(self._holding)
+
+
+class MessageLate(CallRefused):
+    """The message did not come in the time of its turn."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Calls of one sort, how many turns there are, and a turn's wall seconds: while nobody waits,
+    and while somebody does.
+
+    The first that waits is next, or with `newest_first` the last: those who stall then wait for
+    each other. A turn begins when `may_begin` as well. `family` is whose waiting calls may begin
+    when a turn of this one ends; itself alone where it is empty.
+    """
+
+    turns: int
+    wait_s: float
+    haste_s: float
+    newest_first: bool = False
+    may_begin: Callable[[], bool] = lambda: True
+    family: tuple["_Queue", ...] = ()
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    reading: dict[asyncio.Timeout, float] = field(default_factory=dict)  # since when
+    taken: int = 0
+
+    @property
+    def calls(self) -> int:
+        return len(self.waiting) + self.taken
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether a call may begin now."""
+        return self.taken < self.turns and self.may_begin()
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyQueues:
+    """Those of one key, whose turns count against the same bytes."""
+
+    messages: _Queue
+    streams: _Queue
+
+    @property
+    def calls(self) -> int:
+        return self.messages.calls + self.streams.calls
+
+
+class MessageTurns:
+    """The turns of one server, whose messages have at most `message_bytes_max`."""
+
+    def __init__(self, account: IngressAccount, *, message_bytes_max: int) -> None:
+        limits = account.limits
+        self._account = account
+        self._key_bytes = min(message_bytes_max, limits.key_bytes_max // KEY_TURNS)
+        self._stranger_bytes = min(
+            message_bytes_max, limits.stranger_bytes_max // (STRANGER_TURNS + 1)
+        )
+        self._key_wait_s = limits.time_s(message_bytes_max)
+        self._key_haste_s = limits.body_wait_s
+        self._strangers = _Queue(
+            STRANGER_TURNS, STRANGER_WAIT_S, STRANGER_HASTE_S, newest_first=True
+        )
+        self._connections: dict[str, _Queue] = {}
+        self._keys: dict[str, _KeyQueues] = {}
+
+    @asynccontextmanager
+    async def of_stranger(self, connection: str) -> AsyncIterator[HeldMessage]:
+        """A turn for a call without a key; its message is to be read within the block.
+
+        Raises CallRefused: there are too many such calls, or the message did not come in time.
+        """
+        own = self._connections.setdefault(connection, _Queue(1, STRANGER_WAIT_S, STRANGER_WAIT_S))
+        try:
+            if own.calls >= CONNECTION_CALLS_MAX:
+                raise self._refused(Limit.CALLS)
+            if sum(each.calls for each in self._connections.values()) >= STRANGER_CALLS_MAX:
+                self._make_room()
+            async with (
+                self._turn(own),
+                self._turn(self._strangers),
+                self._time(self._strangers) as time,
+            ):
+                holding = self._account.arrive(_Reading(time))
+                if (limit := self._account.hold(holding, self._stranger_bytes)) is not None:
+                    raise self._refused(limit, is_counted=True)
+                held = HeldMessage(self._account, holding)
+                try:
+                    yield held
+                finally:
+                    held.let_go()
+        finally:
+            if not own.calls:
+                self._connections.pop(connection, None)
+
+    def _make_room(self) -> None:
+        """Refuse the last call of the connection that has most, which waits there; where each has
+        one, the call that came first.
+        """
+        most = max(self._connections.values(), key=lambda each: len(each.waiting))
+        if most.waiting:
+            turn = most.waiting.pop()
+        elif self._strangers.waiting:
+            turn = self._strangers.waiting.popleft()
+        else:
+            raise self._refused(Limit.CALLS)
+        if not turn.done():  # else it was cancelled, and is gone
+            turn.set_exception(self._refused(Limit.CALLS))
+
+    @asynccontextmanager
+    async def of_key(self, key: str) -> AsyncIterator[HeldMessage]:
+        """A turn for a call of the holder of `key`; a large message is counted beyond the block.
+
+        Raises CallRefused, as `of_stranger`.
+        """
+        async with self._of_key(key, lambda queues: queues.messages) as held:
+            yield held
+
+    @asynccontextmanager
+    async def of_stream(self, key: str) -> AsyncIterator[HeldMessage]:
+        """A turn for the next message of a call that sends several; raises as the others."""
+        async with self._of_key(key, lambda queues: queues.streams) as held:
+            yield held
+
+    @asynccontextmanager
+    async def _of_key(
+        self, key: str, queue_of: Callable[[_KeyQueues], _Queue]
+    ) -> AsyncIterator[HeldMessage]:
+        queues = self._keys.get(key)
+        if queues is None:
+            queues = self._keys[key] = self._queues_of(key)
+        own = queue_of(queues)
+        try:
+            if own.calls >= KEY_CALLS_MAX:
+                raise self._refused(Limit.CALLS)
+            async with self._turn(own), self._time(own):
+                holding = self._account.open(key)
+                if (limit := self._account.hold(holding, self._key_bytes)) is not None:
+                    raise self._refused(limit, is_counted=True)
+                held = HeldMessage(self._account, holding)
+                try:
+                    yield held
+                except BaseException:
+                    held.let_go()
+                    raise
+        finally:
+            if not queues.calls:
+                self._keys.pop(key, None)
+
+    def _queues_of(self, key: str) -> _KeyQueues:
+        may_begin = partial(self._may_begin, key)
+        messages = _Queue(KEY_TURNS, self._key_wait_s, self._key_haste_s, may_begin=may_begin)
+        streams = _Queue(STREAM_TURNS, STREAM_WAIT_S, STREAM_HASTE_S, may_begin=may_begin)
+        messages.family = streams.family = (streams, messages)
+        return _KeyQueues(messages, streams)
+
+    def _may_begin(self, key: str) -> bool:
+        """Whether one more turn of the key fits beside what it holds. While it has no turn it may
+        begin, and is told what is in its way: no turn's end would make room.
+        """
+        queues = self._keys[key]
+        if not (taken := queues.messages.taken + queues.streams.taken):
+            return True
+        reading = len(queues.messages.reading) + len(queues.streams.reading)
+        begun_bytes = (taken - reading) * self._key_bytes  # of turns that are given, not taken up
+        held_bytes = self._account.bytes_of(key) + begun_bytes
+        return held_bytes + self._key_bytes <= self._account.limits.key_bytes_max
+
+    @asynccontextmanager
+    async def _turn(self, queue: _Queue) -> AsyncIterator[None]:
+        if queue.waiting or not queue.has_turn:
+            await self._wait_in(queue)
+        else:
+            queue.taken += 1
+        try:
+            yield
+        finally:
+            queue.taken -= 1
+            _wake(queue)
+
+    async def _wait_in(self, queue: _Queue) -> None:
+        """Wait to be the next of those who have no turn; it has one then."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.waiting.append(turn)
+        try:
+            _hurry(queue)
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                # It was given, and is not taken up any more.
+                queue.taken -= 1
+                _wake(queue)
+            else:
+                with contextlib.suppress(ValueError):
+                    queue.waiting.remove(turn)
+            raise
+
+    @asynccontextmanager
+    async def _time(self, queue: _Queue) -> AsyncIterator[asyncio.Timeout]:
+        now_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(now_s + queue.wait_s) as time:
+                queue.reading[time] = now_s
+                if queue.waiting:
+                    _hurry(queue)
+                try:
+                    yield time
+                finally:
+                    del queue.reading[time]
+        except TimeoutError:
+            if not time.expired():
+                raise
+            raise MessageLate(self._refused(Limit.MESSAGE_TIME).failure) from None
+
+    def _refused(self, limit: Limit, *, is_counted: bool = False) -> CallRefused:
+        if not is_counted:
+            self._account.refuse(limit)
+        return CallRefused(
+            RpcFailure(
+                code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+                message=_WORDS[limit],
+                reason=limit.value.upper(),
+                retry_after_s=_RETRY_S,
+                violations={"engine": _WORDS[limit]},
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The owner of a stranger's holding."""
+
+    time: asyncio.Timeout
+
+    def cut_off(self, limit: Limit) -> None:
+        """Its time is over, if it is not already."""
+        del limit
+        if not self.time.expired():
+            self.time.reschedule(0.0)
+
+
+def _wake(queue: _Queue) -> None:
+    """Give the turns that are free to those who are next."""
+    for each in queue.family or (queue,):
+        while each.waiting and each.has_turn:
+            turn = each.waiting.pop() if each.newest_first else each.waiting.popleft()
+            if not turn.done():
+                each.taken += 1
+                turn.set_result(None)
+
+
+def _hurry(queue: _Queue) -> None:
+    """Somebody waits: who reads has little time from its beginning on."""
+    for time, since_s in queue.reading.items():
+        until_s = since_s + queue.haste_s
+        when_s = time.when()
+        # One whose time is over is about to end, and takes no other time any more.
+        if when_s is not None and when_s > until_s and not time.expired():
+            time.reschedule(until_s)
+
+
+_WORDS: Final = {
+    Limit.CALLS: "too many calls wait to be read",
+    Limit.MESSAGE_TIME: "the call's message did not arrive in time",
+    Limit.STRANGER_BYTES: "too much arrives at once from callers without a key",
+    Limit.KEY_BYTES: "too much arrives at once with this key",
+    Limit.TOTAL_BYTES: "too much arrives at once",
+}

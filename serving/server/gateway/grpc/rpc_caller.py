@@ -1,0 +1,102 @@
+"""Who calls, and what each method wants of a caller: a pure table.
+
+A key travels as `authorization: Bearer KEY`, as for HTTP, or as `x-api-key`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+import grpc
+
+from serving.access.key_ring import KeyRing
+from serving.access.request_credential import shown_key
+from serving.policy.admission.work import Client, WorkClass
+from serving.server.gateway.grpc.generate_request import CLASS_METADATA, work_class_of
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+
+ENGINE: Final = "/vllm.grpc.engine.VllmEngine/"
+GENERATE: Final = f"{ENGINE}Generate"
+ABORT: Final = f"{ENGINE}Abort"
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+class Wants(Enum):
+    """What a method wants of its caller."""
+
+    NOTHING = auto()  # probes have no key
+    CLIENT = auto()  # a key for inference, where keys are asked for
+    ANOTHER_ENGINE = auto()
+
+
+_WANTS: Final[Mapping[str, Wants]] = {
+    "/grpc.health.v1.Health/Check": Wants.NOTHING,
+    "/grpc.health.v1.Health/List": Wants.NOTHING,
+    "/grpc.health.v1.Health/Watch": Wants.NOTHING,
+    f"{ENGINE}HealthCheck": Wants.NOTHING,
+    f"{ENGINE}Embed": Wants.ANOTHER_ENGINE,
+}
+
+_CONTROL_CALLS: Final[Mapping[str, str]] = {
+    f"{ENGINE}FlushCache": "ResetPrefixCache",
+    f"{ENGINE}StartProfile": "RecordSteps",
+    f"{ENGINE}StopProfile": "GetRecording",
+}
+"""What of the published service is administration -> the call of the control service for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose call it is; `work_class` is what its metadata says of it, else its client's."""
+
+    client: Client
+    work_class: WorkClass
+
+
+def needs_no_key(method: str) -> bool:
+    """Whether anybody may call it."""
+    return _WANTS.get(method) is Wants.NOTHING
+
+
+def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
+    """Who calls `method`; raises CallRefused for one who may not."""
+    if (call := _CONTROL_CALLS.get(method)) is not None:
+        raise refused(
+            grpc.StatusCode.PERMISSION_DENIED,
+            "NOT_SERVED_HERE",
+            f"not served here: use {call} of the control service ultraserve.v1.ControlService, "
+            "on the control port",
+        )
+    wants = _WANTS.get(method, Wants.CLIENT)
+    if wants is Wants.ANOTHER_ENGINE:
+        raise refused(
+            grpc.StatusCode.UNIMPLEMENTED, "NOT_SERVED", "this engine generates text; nothing else"
+        )
+    if wants is Wants.NOTHING:
+        return Caller(client=Client(), work_class=Client().work_class)
+    metadata = tuple(metadata)
+    said = {key.lower(): value for key, value in metadata if isinstance(value, str)}
+    secret = shown_key(metadata)
+    client = keys.client_of(secret)
+    if client is None:
+        raise _turned_away(keys, secret)
+    return Caller(client=client, work_class=work_class_of(said.get(CLASS_METADATA), client))
+
+
+def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
+    """What is told of a call that may not be."""
+    return CallRefused(RpcFailure(code=code, message=message, reason=reason))
+
+
+def _turned_away(keys: KeyRing, secret: str | None) -> CallRefused:
+    """A caller who is somebody else lacks a permission; one who is nobody has to say who."""
+    wanted = "expected a key for inference"
+    if keys.holder_of(secret) is not None:
+        return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", wanted)
+    return refused(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "UNAUTHENTICATED",
+        f"{wanted}, in the metadata `authorization: Bearer ...`",
+    )

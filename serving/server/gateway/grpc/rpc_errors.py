@@ -1,0 +1,161 @@
+"""What a gRPC call that fails carries: a code, a sentence, and google.rpc's details for programs.
+
+Every error has an ErrorInfo, whose reason is a word in capitals that stays the same while sentences
+change; RetryInfo says when to come back, QuotaFailure whose limit it was, BadRequest which field.
+They travel as google.rpc.Status in the trailer `grpc-status-details-bin`, as Google's own services
+send them (https://google.aip.dev/193).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2 as details  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from emulator.errors import ConfigError, UltraServeError
+from serving.policy.admission.refusal import Refused
+
+DOMAIN: Final = "ultraserve"
+"""Of ErrorInfo: whose reasons these are."""
+
+STATUS_TRAILER: Final = "grpc-status-details-bin"
+
+PUSHBACK_TRAILER: Final = "grpc-retry-pushback-ms"
+"""What gRPC's own retries wait (https://github.com/grpc/proposal/blob/master/A6-client-retries.md)."""
+
+_TEXT_BYTES_MAX: Final = 480
+"""Of a sentence. It travels three times, percent-encoded and in base64, among trailers that a
+client takes 8 KiB of (gRPC's default soft limit of a call's metadata)."""
+
+_WORD_BYTES_MAX: Final = 120
+"""Of a name or a value beside the sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcFailure:
+    """How one call fails.
+
+    Attributes:
+        code, message: the call's status.
+        reason: ErrorInfo's, a word in capitals.
+        retry_after_s: wall seconds after which the same call may do; None: it never will.
+        violations: whose limit was reached (a key, the engine) -> which one and how.
+        field: the field of the request that is wrong; None: none.
+        metadata: ErrorInfo's: figures that a program may want.
+    """
+
+    code: grpc.StatusCode
+    message: str
+    reason: str
+    retry_after_s: float | None = None
+    violations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    field: str | None = None
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def to_status(self) -> Status:
+        """Make google.rpc's message; texts are cut to what trailers carry."""
+        message = _cut(self.message, _TEXT_BYTES_MAX)
+        parts: list[Message] = [
+            details.ErrorInfo(
+                reason=self.reason,
+                domain=DOMAIN,
+                metadata={_word(name): _word(value) for name, value in self.metadata.items()},
+            )
+        ]
+        if self.retry_after_s is not None:
+            delay = Duration()
+            delay.FromMilliseconds(max(0, round(self.retry_after_s * 1e3)))
+            parts.append(details.RetryInfo(retry_delay=delay))
+        if self.violations:
+            violations = [
+                details.QuotaFailure.Violation(
+                    subject=_word(subject), description=_cut(text, _TEXT_BYTES_MAX)
+                )
+                for subject, text in self.violations.items()
+            ]
+            parts.append(details.QuotaFailure(violations=violations))
+        if self.field is not None:
+            wrong = details.BadRequest.FieldViolation(field=_word(self.field), description=message)
+            parts.append(details.BadRequest(field_violations=[wrong]))
+        status = Status(code=self.code.value[0], message=message)
+        for part in parts:
+            packed = AnyMessage()
+            packed.Pack(part)
+            status.details.append(packed)
+        return status
+
+
+class CallRefused(UltraServeError):
+    """A call that is refused before anything of it runs; `failure` is what its client is told."""
+
+    def __init__(self, failure: RpcFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
+    """How a call fails that met `error`; `subject` is whose key a refusal may be about.
+
+    What is not known is INTERNAL, and its words stay in the server's log.
+    """
+    if isinstance(error, CallRefused):
+        return error.failure
+    if isinstance(error, Refused):
+        whose = subject if error.reason.is_of_key else "engine"
+        violations = {} if error.reason.is_of_server else {whose: str(error)}
+        overloaded = grpc.StatusCode.RESOURCE_EXHAUSTED
+        return RpcFailure(
+            code=grpc.StatusCode.UNAVAILABLE if error.reason.is_of_server else overloaded,
+            message=str(error),
+            reason=error.reason.value.upper(),
+            retry_after_s=error.retry_after_s,
+            violations=violations,
+        )
+    if isinstance(error, ConfigError):
+        return RpcFailure(
+            code=grpc.StatusCode.INVALID_ARGUMENT,
+            message=str(error),
+            reason="INVALID_FIELD",
+            field=error.field,
+        )
+    return RpcFailure(
+        code=grpc.StatusCode.INTERNAL,
+        message="the server failed at this call; its log says at what",
+        reason="INTERNAL",
+    )
+
+
+async def abort_for(
+    context: "grpc.aio.ServicerContext[Any, Any]",
+    failure: RpcFailure,
+    *,
+    trailers: tuple[tuple[str, str | bytes], ...] = (),
+) -> NoReturn:
+    """End the call with `failure`, and with `trailers` beside it; raises what ends a handler."""
+    status = failure.to_status()
+    described: list[tuple[str, str | bytes]] = [(STATUS_TRAILER, status.SerializeToString())]
+    if failure.retry_after_s is not None:
+        described.append((PUSHBACK_TRAILER, str(max(0, round(failure.retry_after_s * 1e3)))))
+    await context.abort(failure.code, status.message, (*trailers, *described))
+    raise AssertionError("abort raises")
+
+
+def _word(text: str) -> str:
+    return _cut(text, _WORD_BYTES_MAX)
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """One line of `text` that UTF-8 can carry in so many bytes."""
+    line = " ".join(text.split())
+    clean = "".join(letter if letter.isprintable() else "�" for letter in line)
+    raw = clean.encode("utf-8", "replace")
+    if len(raw) <= bytes_max:
+        return raw.decode()
+    return raw[: bytes_max - 3].decode("utf-8", "ignore") + "..."

@@ -1,0 +1,55 @@
+"""Calls that nobody handles: of no method, with a message that cannot be read, of somebody unknown.
+
+Both ports refuse them in the same words, with google.rpc's details; gRPC's own would have none.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
+
+M = TypeVar("M")
+
+
+def message_in(raw: bytes, deserialize: Callable[[bytes], M], *, bytes_max: int, subject: str) -> M:
+    """The message; raises CallRefused for one that is too long for `subject`, or is none."""
+    if len(raw) > bytes_max:
+        words = f"expected a message of at most {bytes_max} bytes, not {len(raw)}"
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        raise CallRefused(
+            RpcFailure(
+                code=code, message=words, reason="MESSAGE_BYTES", violations={subject: words}
+            )
+        )
+    try:
+        return deserialize(raw)
+    except DecodeError as error:
+        raise CallRefused(
+            RpcFailure(
+                code=grpc.StatusCode.INVALID_ARGUMENT,
+                message="the message is none of the method's request type",
+                reason="UNREADABLE_MESSAGE",
+            )
+        ) from error
+
+
+def not_served(method: str) -> RpcFailure:
+    """What a call of a method is told that there is not."""
+    code = grpc.StatusCode.UNIMPLEMENTED
+    return RpcFailure(code=code, message=f"{method}: no such method", reason="NOT_SERVED")
+
+
+def refusing(failure: RpcFailure) -> Any:
+    """A handler that ends the call at once and reads nothing of it, whatever kind of call it is."""
+
+    async def refuse(
+        messages: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> None:
+        del messages
+        await abort_for(context, failure)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)

@@ -1,0 +1,69 @@
+"""Refuses what of vLLM's HTTP app is for who runs the engine: that has a port and a key of its own.
+
+A path is answered 403, with the way to go where there is one, whether or not vLLM's app has it:
+most of them it has with VLLM_SERVER_DEV_MODE alone.
+"""
+
+from http import HTTPStatus
+from typing import Final
+
+from serving.server.gateway.http.http_errors import HttpError
+
+_CONTROL: Final = "of the control service ultraserve.v1.ControlService, on the control port"
+
+_WAYS: Final = {
+    # It would start and end engines of its own; here groups of chips leave and come back.
+    "/scale_elastic_ep": f"`ultraserve drain` and `resume`, or Drain and Resume {_CONTROL}",
+    "/sleep": f"`ultraserve engine sleep`, or Sleep {_CONTROL}",
+    "/wake_up": f"`ultraserve engine wake_up`, or WakeUp {_CONTROL}",
+    "/is_sleeping": f"`ultraserve engine state`, or GetRest {_CONTROL}",
+    "/release_kv_cache_memory": f"`ultraserve engine sleep`, or Sleep {_CONTROL}",
+    "/pause": f"`ultraserve engine pause`, or PauseGeneration {_CONTROL}",
+    "/resume": f"`ultraserve engine resume`, or ResumeGeneration {_CONTROL}",
+    "/is_paused": f"`ultraserve engine state`, or GetRest {_CONTROL}",
+    "/reset_prefix_cache": f"ResetPrefixCache {_CONTROL}",
+    "/start_profile": f"`ultraserve profile`, or RecordSteps {_CONTROL}",
+    "/stop_profile": f"`ultraserve profile`, or GetRecording {_CONTROL}",
+    "/server_info": f"`ultraserve describe`, or DescribeSystem {_CONTROL}",
+    "/get_world_size": f"`ultraserve state`, or GetState {_CONTROL}",
+    "/update_weights": f"`ultraserve publish`, or Publish {_CONTROL}",
+    "/weight_info": f"`ultraserve state`, or GetState {_CONTROL}",
+}
+"""What of vLLM's administration has a way of ours."""
+
+_NOT_OFFERED: Final = frozenset(
+    {
+        "/abort_requests",
+        "/collective_rpc",
+        "/fault_tolerance/apply",
+        "/fault_tolerance/status",
+        "/finish_weight_update",
+        "/inference/v1/abort_requests",
+        "/init_weight_transfer_engine",
+        "/is_scaling_elastic_ep",
+        "/reset_encoder_cache",
+        "/reset_mm_cache",
+        "/shutdown_weight_transfer_engine",
+        "/start_draft_weight_update",
+        "/start_weight_update",
+        "/update_weight_version",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/weight_checker",
+    }
+)
+"""What has none: it would reach into the engine's process or other people's requests, or is for
+what this engine does not do, such as LoRA and media."""
+
+REFUSED_PATHS: Final = frozenset({*_WAYS, *_NOT_OFFERED})
+
+
+def refusal_of(path: str) -> HttpError | None:
+    """The answer to a request for `path`; None when it is no path of administration."""
+    if path not in REFUSED_PATHS:
+        return None
+    way = _WAYS.get(path)
+    where = "not offered by this server" if way is None else f"not served here: use {way}"
+    return HttpError(
+        status=HTTPStatus.FORBIDDEN, code="not_served_here", message=f"{path} is {where}"
+    )

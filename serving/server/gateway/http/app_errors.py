@@ -1,0 +1,120 @@
+"""What vLLM's app answers when it fails, and what is answered in its place.
+
+Its framework has words of its own for a path that is not there; an engine that is gone, or has no
+rank up, is an "Internal server error" to it; and a stream that fails before its first token is a
+200 with an error in it. What a client can act on is a status, a reason, and when to come back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from serving.server.gateway.http.http_errors import HttpError
+
+_ERROR_EVENTS: Final = (b'data: {"error"', b"event: error")
+"""How a server-sent event that is an error begins, in OpenAI's API and in Anthropic's."""
+
+_PRELUDES: Final = (
+    b'"delta":{"role":"assistant","content":""}',
+    b'"type":"response.created"',
+    b'"type":"response.in_progress"',
+)
+"""What streams of chats and of responses begin with in vLLM, before it looks whether there is a
+first token."""
+
+_FRAMEWORK: Final = b'{"detail"'
+"""How FastAPI's own errors begin."""
+
+_RETRY_AFTER_S: Final = 1.0
+"""After a 503 that says nothing else, wall seconds. Assumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppAnswer:
+    """The beginning of a response of the app: its status, headers, and the first of its body."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    first: bytes
+    streams_events: bool
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the app has met an error that is not the client's, or may not be."""
+        return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.is_failed_stream
+
+    @property
+    def is_prelude(self) -> bool:
+        """Whether it is a stream that has said no more than that it begins."""
+        begins = any(prelude in self.first for prelude in _PRELUDES)
+        return self.streams_events and begins and self.status == HTTPStatus.OK
+
+    @property
+    def is_failed_stream(self) -> bool:
+        """Whether it is a stream of events that begins with an error."""
+        return self.streams_events and self.first.startswith(_ERROR_EVENTS)
+
+
+def routing_error(said: AppAnswer, *, method: str, path: str) -> HttpError | None:
+    """The answer where the app knows no such path, or not with this method; None elsewhere."""
+    if not said.first.startswith(_FRAMEWORK):
+        return None
+    if said.status == HTTPStatus.NOT_FOUND:
+        return HttpError(
+            status=HTTPStatus.NOT_FOUND,
+            code="not_found",
+            message=f"there is nothing at {path[:200]}",
+        )
+    if said.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = b", ".join(value for name, value in said.headers if name.lower() == b"allow")
+        takes = allowed.decode("latin-1")
+        return HttpError(
+            status=HTTPStatus.METHOD_NOT_ALLOWED,
+            code="method_not_allowed",
+            message=f"{path[:200]} does not take {method}" + (f", but {takes}" if takes else ""),
+            allows=takes or None,
+        )
+    return None
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str = "the server failed at this request"
+    param: str | None = None
+    code: msgspec.Raw = msgspec.Raw(b"500")
+
+
+class _ErrorEvent(msgspec.Struct):
+    error: _ErrorBody
+
+
+_EVENT: Final = msgspec.json.Decoder(_ErrorEvent)
+
+
+def error_of_stream(said: AppAnswer) -> HttpError | None:
+    """The error that a stream begins with, as the answer to its request; None where it is none."""
+    if not said.is_failed_stream:
+        return None
+    _, _, data = said.first.partition(b"data: ")
+    try:
+        error = _EVENT.decode(data.partition(b"\n")[0]).error
+    except msgspec.MsgspecError:
+        error = _ErrorBody()
+    code = bytes(error.code)
+    number = int(code) if code.isdigit() else HTTPStatus.INTERNAL_SERVER_ERROR
+    try:
+        status = HTTPStatus(number)
+    except ValueError:
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+    if status < HTTPStatus.BAD_REQUEST:
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+    name = status.phrase.lower().replace(" ", "_")
+    return HttpError(
+        status=status,
+        code=name,
+        message=error.message,
+        param=error.param,
+        retry_after_s=_RETRY_AFTER_S if status is HTTPStatus.SERVICE_UNAVAILABLE else None,
+    )

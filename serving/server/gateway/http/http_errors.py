@@ -1,0 +1,155 @@
+"""What HTTP clients are told when the door does not let a request pass, in the API's own shapes.
+
+OpenAI's clients read `{"error": {"message", "type", "param", "code"}}`; Anthropic's, on its paths,
+`{"type": "error", "error": {"type", "message"}}`. `code` is a word that stays the same while
+sentences change; for what admission refuses it is the reason's.
+
+Sources: https://platform.openai.com/docs/guides/error-codes,
+https://docs.anthropic.com/en/api/errors
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from serving.policy.admission.refusal import RateState, Refused
+from serving.server.gateway.http.asgi import Headers, Send
+from serving.server.gateway.http.rate_headers import rate_headers, retry_headers
+
+ANTHROPIC_PATHS: Final = "/v1/messages"
+
+_ANTHROPIC_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_exceeded",
+    500: "server_error",
+    503: "service_unavailable",
+    504: "timeout_error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpError:
+    """One answer that is an error.
+
+    Attributes:
+        status, code, message: as above.
+        retry_after_s: wall seconds after which the same request may do; None: nobody knows.
+        rate: what is left of the client's limits, where that is known.
+        closes: the connection; what of the request is still on its way is not kept.
+        allows: the methods that the path takes, where the request's is none of them.
+    """
+
+    status: HTTPStatus
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+    rate: RateState | None = None
+    closes: bool = False
+    allows: str | None = None
+
+    def headers(self) -> Headers:
+        """Beside those of the body."""
+        headers: Headers = []
+        if self.status is HTTPStatus.UNAUTHORIZED:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if self.retry_after_s is not None:
+            headers += retry_headers(self.retry_after_s)
+        if self.rate is not None:
+            headers += rate_headers(self.rate)
+        if self.allows is not None:
+            headers.append((b"allow", self.allows.encode("latin-1")))
+        if self.closes:
+            headers.append((b"connection", b"close"))
+        return headers
+
+    def body(self, path: str) -> bytes:
+        """The JSON text, in the shape of the API that `path` belongs to."""
+        if path.startswith(ANTHROPIC_PATHS):
+            kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
+            content: dict[str, object] = {
+                "type": "error",
+                "error": {"type": kind, "message": self.message},
+            }
+        else:
+            content = {
+                "error": {
+                    "message": self.message,
+                    "type": _TYPES.get(self.status, "invalid_request_error"),
+                    "param": self.param,
+                    "code": self.code,
+                }
+            }
+        return json.dumps(content).encode()
+
+    def event(self, path: str) -> bytes:
+        """The error as a server-sent event, for a stream that has begun."""
+        named = b"event: error\n" if path.startswith(ANTHROPIC_PATHS) else b""
+        return named + b"data: " + self.body(path) + b"\n\n"
+
+
+class HttpRefused(Exception):
+    """The request does not pass; `error` is the answer to it."""
+
+    def __init__(self, error: HttpError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def error_of(refused: Refused) -> HttpError:
+    """429 when it is the load, 503 when it is the server."""
+    of_server = refused.reason.is_of_server
+    return HttpError(
+        status=HTTPStatus.SERVICE_UNAVAILABLE if of_server else HTTPStatus.TOO_MANY_REQUESTS,
+        code=refused.reason.value,
+        message=str(refused),
+        retry_after_s=max(0.0, refused.retry_after_s),
+        rate=refused.rate,
+    )
+
+
+async def answer(
+    send: Send,
+    error: HttpError,
+    *,
+    path: str,
+    headers: Headers,
+    before_end: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Send the whole response; `headers` go with it.
+
+    `before_end` is awaited when the client has all of it and the connection is still there.
+    """
+    body = error.body(path)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": error.status.value,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *error.headers(),
+                *headers,
+            ],
+        }
+    )
+    if before_end is not None:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await before_end()
+        body = b""
+    await send({"type": "http.response.body", "body": body})

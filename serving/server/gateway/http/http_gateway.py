@@ -1,0 +1,307 @@
+"""The HTTP door before vLLM's app: who asks, within which limits, for how much work.
+
+Pure ASGI, so that streams pass as they are: a chunk costs one function call. In this order, the
+cheap before the dear:
+
+    probe ──► answered here                 path of administration ──► 403, and a way
+    key ──► 401, 403                        class of work ──► 400
+    a path that needs no key ──► vLLM's app, without its body
+    engine gone or resting, no rank up, door closed, full ──► 503, 429 before its body is read
+    body ──► 413, 408                       door.enter(work) ──► 429, 503
+    vLLM's app ──► its response, with what is left of the key's limits; 504 when it takes too long;
+                   what it cannot serve after all ──► 404, 405, 429, 503 before the response begins
+
+A ticket covers every POST but those that are known not to generate, so that nothing slips by.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Collection
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+from serving.access.key_ring import KeyRing
+from serving.policy.admission.entry import Outcome, Stage
+from serving.policy.admission.refusal import Refused
+from serving.policy.admission.work import Client, WorkClass
+from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admitted_generate import current_ticket
+from serving.server.gateway.http.admin_refusal import refusal_of
+from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
+from serving.server.gateway.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
+from serving.server.gateway.http.http_access import client_of, is_open, may_enter
+from serving.server.gateway.http.http_errors import HttpError, HttpRefused, answer, error_of
+from serving.server.gateway.http.http_exchange import (
+    BROKEN_STREAM,
+    TOOK_TOO_LONG,
+    HttpExchange,
+)
+from serving.server.gateway.http.json_body import check_json, refuse_values
+from serving.server.gateway.http.malformed_request import STUMBLES, stumbled
+from serving.server.gateway.http.missing_apis import missing_api
+from serving.server.gateway.http.model_card import ModelCards
+from serving.server.gateway.http.probes import Probes
+from serving.server.gateway.http.rate_headers import rate_headers
+from serving.server.gateway.http.request_body import BodyReader, ClientGone, let_go
+from serving.server.gateway.http.request_work import (
+    ContextSize,
+    asked_in,
+    refuse_background,
+    refuse_long_text,
+    said_class,
+    work_of,
+)
+from serving.server.gateway.permit import Ticket
+
+_NOT_GENERATING: Final = re.compile(
+    r"/tokenize|/detokenize|/ping|/v1/messages/count_tokens|/v1/responses/[^/]+/cancel"
+    r"|/v1/(chat/completions|completions|messages|responses)/(render|derender)"
+)
+"""POSTs that the engine computes nothing for."""
+
+_REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+"""What a client may call its request; in the place of anything else we think of a name."""
+
+
+def generates(method: str, path: str) -> bool:
+    """Whether a request of this kind may make the engine compute."""
+    return method == "POST" and not _NOT_GENERATING.fullmatch(path)
+
+
+class HttpDoor:
+    """An ASGI app around vLLM's, for requests; the app's lifespan is none of its business.
+
+    `missing` are paths of the app that the model cannot answer; `request_wall_s_max` the wall
+    seconds that a request may take, from when the engine may have it.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        keys: KeyRing,
+        door: Door,
+        probes: Probes,
+        bodies: BodyReader,
+        context: ContextSize,
+        request_wall_s_max: float,
+        missing: Collection[str] = (),
+    ) -> None:
+        self._app = ModelCards(app)
+        self._missing = missing
+        self._keys = keys
+        self._door = door
+        self._probes = probes
+        self._bodies = bodies
+        self._context = context
+        self._request_wall_s_max = request_wall_s_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or one websocket's beginning."""
+        path = path_of(scope)
+        if scope["type"] == "websocket":
+            await self._websocket(scope, path, receive, send)
+            return
+        scope, request_id = _named(scope)
+        headers: Headers = [(b"x-request-id", request_id)]
+        if await self._probes.answered(path, send, headers):
+            return
+        try:
+            client = client_of(self._keys, scope, path)
+            refusal = refusal_of(path) or missing_api(path, self._missing)
+            if refusal is not None:
+                raise HttpRefused(refusal)
+            await self._pass(scope, path, client, receive, send, headers)
+        except HttpRefused as refused:
+            linger = partial(let_go, receive) if refused.error.closes else None
+            await answer(send, refused.error, path=path, headers=headers, before_end=linger)
+        except Refused as refused:
+            await answer(send, error_of(refused), path=path, headers=headers)
+        except ClientGone:
+            return  # there is nobody to tell
+
+    async def _pass(
+        self,
+        scope: Scope,
+        path: str,
+        client: Client,
+        receive: Receive,
+        send: Send,
+        headers: Headers,
+    ) -> None:
+        """Let the request through to the app if it may enter.
+
+        Raises:
+            HttpRefused, Refused: it may not; nothing of a response was sent.
+            ClientGone: before its body was complete.
+        """
+        method: str = scope["method"]
+        if is_open(scope, path):  # whatever its body is, nobody reads it
+            exchange = HttpExchange(
+                receive,
+                send,
+                path=path,
+                body=b"",
+                headers=headers,
+                instead=lambda begun: self._instead(begun, None, method=method, path=path),
+            )
+            await self._run(scope, exchange)
+            return
+        asks_for_work = generates(method, path)
+        said = said_class(scope) if asks_for_work else None
+        if asks_for_work:
+            await self._refuse_unserved(client.class_of(said))
+            self._refuse_early(client, said)
+        with await self._bodies.read(scope, receive, key=client.name) as held:
+            make = partial(HttpExchange, receive, send, path=path, on_start=held.let_go)
+            await self._pass_body(scope, path, client, held.take(), make, headers, said)
+
+    async def _pass_body(
+        self,
+        scope: Scope,
+        path: str,
+        client: Client,
+        body: bytes,
+        exchange_of: Callable[..., HttpExchange],
+        headers: Headers,
+        said: WorkClass | None,
+    ) -> None:
+        """As `_pass`, once the body has come."""
+        await refuse_values(body)
+        asked = asked_in(body)
+        check_json(scope, body, is_read=asked is not None)
+        refuse_long_text(asked, self._context)
+        method: str = scope["method"]
+        if not generates(method, path):
+            exchange = exchange_of(
+                body=body,
+                headers=headers,
+                instead=lambda begun: self._instead(begun, None, method=method, path=path),
+            )
+            await self._run(scope, exchange)
+            return
+        refuse_background(path, asked)
+        work = work_of(path, asked, client=client, said=said, context=self._context)
+        ticket = self._door.enter(work)
+        exchange = exchange_of(
+            body=body,
+            headers=[*headers, *rate_headers(ticket.rate)],
+            instead=lambda begun: self._instead(begun, ticket, method=method, path=path),
+        )
+        del body, asked, work  # the app has the only copy; an answer may take an hour
+        await self._run_with(ticket, scope, exchange)
+
+    async def _refuse_unserved(self, work_class: WorkClass) -> None:
+        """Raise Refused where the engine would serve nobody."""
+        refused = await self._probes.readiness.refusal()
+        if refused is not None:
+            self._door.count_refusal(refused, work_class)
+            raise refused
+
+    def _instead(
+        self, begun: AppAnswer, ticket: Ticket | None, *, method: str, path: str
+    ) -> HttpError | None:
+        """What to answer where the app begins to answer `begun`; None: let it."""
+        if ticket is not None and ticket.refusal is not None:
+            return error_of(ticket.refusal)
+        if begun.is_failed and (failure := self._probes.readiness.failure()) is not None:
+            return error_of(failure)
+        return error_of_stream(begun) or routing_error(begun, method=method, path=path)
+
+    def _refuse_early(self, client: Client, said: WorkClass | None) -> None:
+        """Raise Refused before the body is read, where it cannot say another class any more."""
+        work_class = client.class_of(said)
+        full = self._door.would_refuse(client, work_class)
+        if full is None:
+            return
+        may_say_batch = said is None and work_class is WorkClass.INTERACTIVE
+        if may_say_batch and self._door.would_refuse(client, WorkClass.BATCH) is None:
+            return
+        self._door.count_refusal(full, work_class)
+        raise full
+
+    async def _run_with(self, ticket: Ticket, scope: Scope, exchange: HttpExchange) -> None:
+        outcome = Outcome.FAILED
+        token = current_ticket.set(ticket)
+        try:
+            # Before the app sees it, so that a refusal after a wait is one of a stream too.
+            queued = ticket.entry.stage is Stage.QUEUED
+            if queued and not await exchange.outlasts(ticket.turn()):
+                outcome = Outcome.ABORTED
+                return
+            await self._run(scope, exchange)
+            outcome = _outcome(exchange)
+        except Refused:
+            outcome = Outcome.REFUSED
+            raise
+        except asyncio.CancelledError:
+            outcome = Outcome.ABORTED
+            raise
+        finally:
+            current_ticket.reset(token)
+            ticket.leave(outcome)
+
+    async def _run(self, scope: Scope, exchange: HttpExchange) -> None:
+        """Run the app; the client is told when that takes too long."""
+        told: list[asyncio.Future[None]] = []
+        timer = asyncio.get_running_loop().call_later(
+            self._request_wall_s_max, lambda: told.append(exchange.end(TOOK_TOO_LONG))
+        )
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except Exception as error:
+            unread = not exchange.began and _is_unread(current_ticket.get())
+            if unread and isinstance(error, STUMBLES):
+                raise HttpRefused(stumbled(error, exchange.path)) from error
+            if not await self._break_off(exchange):
+                raise
+        finally:
+            timer.cancel()
+            if told:
+                await asyncio.gather(*told, return_exceptions=True)  # or nobody is there any more
+
+    async def _break_off(self, exchange: HttpExchange) -> bool:
+        """End a stream in which the app has failed, with the reason; whether one is known.
+
+        vLLM 0.32's stream of a response breaks where its request fails: the event that it makes of
+        the error is none of the response's.
+        """
+        ticket = current_ticket.get()
+        refused = ticket.refusal if ticket is not None else None
+        refused = refused or self._probes.readiness.failure()
+        error = BROKEN_STREAM if refused is None else error_of(refused)
+        return await exchange.break_off(error) and refused is not None
+
+    async def _websocket(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        """Websockets are for clients with a key too; vLLM's app has some for speech alone."""
+        if may_enter(self._keys, scope, path):
+            await self._app(scope, receive, send)
+            return
+        await receive()  # the handshake; closing before it is accepted answers 403
+        await send({"type": "websocket.close", "code": 1008})
+
+
+def _named(scope: Scope) -> tuple[Scope, bytes]:
+    """The request with a name that its responses and the engine's log have too."""
+    said = header(scope, b"x-request-id")
+    if said is not None and _REQUEST_ID.fullmatch(said):
+        return scope, said.encode()
+    request_id = uuid.uuid4().hex.encode()
+    others = [one for one in scope["headers"] if one[0] != b"x-request-id"]
+    return {**scope, "headers": [*others, (b"x-request-id", request_id)]}, request_id
+
+
+def _is_unread(ticket: Ticket | None) -> bool:
+    """Whether the engine has seen nothing of the request."""
+    return ticket is None or not ticket.entry.counted_tokens
+
+
+def _outcome(exchange: HttpExchange) -> Outcome:
+    """How a request that has been through the app has ended."""
+    if exchange.is_over or exchange.client_gone:
+        return Outcome.ABORTED  # whatever the app made of that
+    status = HTTPStatus.INTERNAL_SERVER_ERROR if exchange.status is None else exchange.status
+    is_answer = exchange.complete and status < HTTPStatus.BAD_REQUEST
+    return Outcome.FINISHED if is_answer else Outcome.FAILED

@@ -1,0 +1,143 @@
+"""vLLM's page of metrics with the hardware's families behind it.
+
+The engine is asked when somebody reads the page. One whose step takes longer than a page may, or
+whose answer is an error, is shown as it last was, and the page says how long ago that is.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from serving.plugin.stat_logger import EmulatedStatLogger
+from serving.server.engine_call import EngineFailed, EngineGone
+from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send, path_of
+from serving.server.gateway.snapshot_poller import HardwareLook, HardwareWatch
+from serving.telemetry.host_meter import HostMeter
+from serving.telemetry.page.hardware_page import look_page, report_page
+from serving.telemetry.page.neuron_page import Instance
+
+logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
+
+PATH: Final = "/metrics"
+
+_NEGOTIATES: Final = (b"accept", b"accept-encoding")
+"""What an app may answer with OpenMetrics, or compressed: nothing can stand behind either."""
+
+_MAX_AGE_S: Final = 0.25
+"""Wall seconds; several who scrape at a time are shown one look."""
+
+_WITHIN_S: Final = 0.12
+"""Wall seconds that a page waits for the engine: with the rest it takes less than 200 ms."""
+
+FIRST_WITHIN_S: Final = 2.0
+"""As long waits the first page: there is no look before. Who scrapes as deploy/prometheus says
+gives up after 4 s, and takes a server whose page is late for one that has ended."""
+
+
+class MetricsPage:
+    """`app` with the hardware's families on its page of metrics; `logger` keeps the engine's own.
+
+    Where the engine is gone, or has never answered, the page is the app's alone. The page is text
+    that is not compressed, whatever a request would take.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        watch: HardwareWatch,
+        instance: Instance,
+        host: HostMeter,
+        logger: EmulatedStatLogger | None,
+    ) -> None:
+        self._app = app
+        self._watch = watch
+        self._instance = instance
+        self._host = host
+        self._logger = logger
+        self._lock = asyncio.Lock()
+        self._failure: str | None = None
+        self._young = (0, "")  # a look's number, and its text
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on; of the page's, the answer is longer by what we have to say."""
+        if scope["type"] != "http" or path_of(scope) != PATH or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        headers = [pair for pair in scope["headers"] if pair[0].lower() not in _NEGOTIATES]
+        look, failure = await self._look()
+        async with self._lock:  # the app's figures and ours are of one look
+            more = await self._hardware(look, failure)
+            answer = _Longer(more.encode())
+            await self._app({**scope, "headers": headers}, receive, answer)
+        for message in answer.messages:  # a slow reader keeps nobody waiting
+            await send(message)
+
+    async def _hardware(self, look: HardwareLook | None, failure: str | None) -> str:
+        """The families of the newest look; what stands in their way is logged once."""
+        text = ""
+        if look is not None:
+            look = self._watch.last or look  # another page may have taken a newer one meanwhile
+        if look is not None:
+            try:
+                text = await self._shown(look)
+            except Exception as error:  # noqa: BLE001 the app's page is not taken away with it
+                failure = f"what the engine answers cannot be shown: {error!r}"
+        if failure is not None and failure != self._failure:
+            logger.error("no new figures of the hardware at %s: %s", PATH, failure)
+        self._failure = failure
+        return text
+
+    async def _look(self) -> tuple[HardwareLook | None, str | None]:
+        """A fresh look or the last one, if there is any; and how the engine failed."""
+        within_s = FIRST_WITHIN_S if self._watch.last is None else _WITHIN_S
+        try:
+            return await self._watch.fresh(_MAX_AGE_S, within_s), None
+        except EngineFailed as error:
+            return self._watch.last, str(error)
+        except TimeoutError:
+            return None, f"the engine has not answered within {within_s:g} s"
+        except EngineGone:
+            return None, None  # the server ends
+
+    async def _shown(self, look: HardwareLook) -> str:
+        if self._logger is not None:
+            self._logger.take_look(look.report, look.snapshot)
+        # Beside the loop, which other requests' tokens wait for.
+        return await asyncio.to_thread(self._rendered, look)
+
+    def _rendered(self, look: HardwareLook) -> str:
+        """The page of a look; who share a young look share its text, but for its age."""
+        number, text = self._young
+        age_s = look.age_s()
+        if number != look.number or age_s > _MAX_AGE_S:  # an old look's host is read anew
+            text = report_page(look.report, self._instance, self._host.read())
+            self._young = look.number, text
+        return look_page(age_s=age_s, took_s=look.took_s) + text
+
+
+class _Longer:
+    """Takes a whole answer, with `more` behind its body when it is a success."""
+
+    def __init__(self, more: bytes) -> None:
+        self.messages: list[Message] = []
+        self._more = more
+        self._start: Message | None = None
+        self._body: list[bytes] = []
+
+    async def __call__(self, message: Message) -> None:
+        """Take a message of the app's."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        assert self._start is not None, message
+        self._body.append(message.get("body", b""))
+        if message.get("more_body"):
+            return
+        success = self._start["status"] == 200
+        body = b"".join((*self._body, self._more if success else b""))
+        headers = [pair for pair in self._start["headers"] if pair[0] != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+        self.messages = [
+            {**self._start, "headers": headers},
+            {"type": "http.response.body", "body": body},
+        ]

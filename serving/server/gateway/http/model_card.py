@@ -1,0 +1,70 @@
+"""`GET /v1/models/NAME`, which OpenAI's clients call `models.retrieve`; vLLM has the list alone.
+
+The list is the app's own, so that an entry is the same in both.
+
+Source: https://platform.openai.com/docs/api-reference/models/retrieve
+"""
+
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send, path_of
+from serving.server.gateway.http.http_errors import HttpError, answer
+
+LIST_PATH: Final = "/v1/models"
+_PREFIX: Final = f"{LIST_PATH}/"
+
+
+class ModelCards:
+    """`app`, and a path for each model of its list."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer for one model; all other requests are the app's."""
+        path = path_of(scope) if scope["type"] == "http" else ""
+        if scope.get("method") not in ("GET", "HEAD") or not path.startswith(_PREFIX):
+            await self._app(scope, receive, send)
+            return
+        name = path.removeprefix(_PREFIX)
+        cards = {str(card["id"]): card for card in await self._cards(scope, receive)}
+        if name not in cards:
+            await answer(send, _no_such_model(name, list(cards)), path=path, headers=[])
+            return
+        body = msgspec.json.encode(cards[name])
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        start = {"type": "http.response.start", "status": HTTPStatus.OK.value, "headers": headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": body})
+
+    async def _cards(self, scope: Scope, receive: Receive) -> list[dict[str, Any]]:
+        """The entries of the app's list."""
+        parts: list[bytes] = []
+
+        async def keep(message: Message) -> None:
+            parts.append(bytes(message.get("body", b"")))
+
+        listing = {
+            **scope,
+            "method": "GET",
+            "path": f"{scope.get('root_path', '')}{LIST_PATH}",
+            "raw_path": LIST_PATH.encode(),
+        }
+        await self._app(listing, receive, keep)
+        cards: list[dict[str, Any]] = msgspec.json.decode(b"".join(parts))["data"]
+        return cards
+
+
+def _no_such_model(name: str, served: list[str]) -> HttpError:
+    return HttpError(
+        status=HTTPStatus.NOT_FOUND,
+        code="model_not_found",
+        message=f"the model {name[:200]!r} does not exist here; served: {', '.join(served)}",
+        param="model",
+    )

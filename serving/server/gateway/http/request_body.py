@@ -1,0 +1,176 @@
+"""Reads a request's body whole, within its limits: what HTTP's door knows before anything runs.
+
+vLLM's app reads it whole as well, so nothing is lost by that, and a slow or endless sender never
+reaches it.
+"""
+
+import asyncio
+import contextlib
+from http import HTTPStatus
+from typing import Any, Final, Self
+
+from serving.server.gateway.http.asgi import Receive, Scope, header
+from serving.server.gateway.http.http_errors import HttpError, HttpRefused
+from serving.server.gateway.ingress_account import Holding, IngressAccount
+from serving.server.gateway.ingress_limits import IngressLimits, Limit
+
+LINGER_S: Final = IngressLimits().linger_s
+
+LARGE_BYTES: Final = 2**20
+"""A body of this size is counted until its answer begins, a smaller one until it was read: the app
+keeps what it makes of a large one, and an honest client has few of those at a time. Assumed."""
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+async def let_go(receive: Receive, wait_s: float = LINGER_S) -> None:
+    """Throw away what of a body still comes, until its end or for `wait_s`.
+
+    A connection that is closed while its client still sends is reset, and many a client then never
+    reads the answer that it was sent before.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+
+
+class HeldBody:
+    """A body that has come, counted in the account until `let_go`, or the end of its block."""
+
+    __slots__ = ("_account", "_content", "_holding")
+
+    def __init__(self, content: bytes, account: IngressAccount, holding: Holding) -> None:
+        self._content = content
+        self._account = account
+        self._holding = holding
+        if len(content) < LARGE_BYTES:
+            self.let_go()
+
+    @property
+    def content(self) -> bytes:
+        """The bytes; empty once they were taken."""
+        return self._content
+
+    def take(self) -> bytes:
+        """Give the only copy away; it is still counted."""
+        content, self._content = self._content, b""
+        return content
+
+    def let_go(self) -> None:
+        """Count it no more; again it changes nothing."""
+        self._account.leave(self._holding)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.let_go()
+
+
+class BodyReader:
+    """Reads the bodies of all requests of a server that have a key; `account` counts them.
+
+    Without an account it has one of its own.
+    """
+
+    def __init__(self, *, bytes_max: int, account: IngressAccount | None = None) -> None:
+        self.bytes_max = bytes_max
+        self.account = account or IngressAccount()
+        self._limits = self.account.limits
+
+    async def read(self, scope: Scope, receive: Receive, *, key: str) -> HeldBody:
+        """The body that the holder of `key` sends.
+
+        Raises:
+            HttpRefused: 413, 408, 429 or 503; not read to its end.
+            ClientGone: before the end of the body.
+        """
+        self._refuse_said_length(scope)
+        holding = self.account.open(key)
+        try:
+            return HeldBody(await self._read(receive, holding), self.account, holding)
+        except BaseException:
+            self.account.leave(holding)
+            raise
+
+    async def _read(self, receive: Receive, holding: Holding) -> bytes:
+        began_s = asyncio.get_running_loop().time()
+        body = bytearray()  # one piece that grows: thousands of them would leave holes behind
+        try:
+            while True:
+                part, more = await self._next(receive, holding, began_s, len(body))
+                if not more and not body:
+                    return part
+                body += part
+                if not more:
+                    return bytes(body)
+        finally:
+            body.clear()  # an exception keeps this frame until its client was answered
+
+    async def _next(
+        self, receive: Receive, holding: Holding, began_s: float, before_bytes: int
+    ) -> tuple[bytes, bool]:
+        """What comes next, and whether that is not all."""
+        until_s = began_s + self._limits.time_s(before_bytes)
+        message = await self._within(until_s - asyncio.get_running_loop().time(), receive)
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = bytes(message.get("body", b""))
+        self._refuse_size(before_bytes + len(part))
+        limit = self.account.hold(holding, len(part))
+        if limit is not None:
+            raise HttpRefused(_NO_ROOM[limit])
+        return part, bool(message.get("more_body", False))
+
+    async def _within(self, wait_s: float, receive: Receive) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(max(0.0, wait_s)):
+                return dict(await receive())
+        except TimeoutError:
+            self.account.refuse(Limit.BODY_TIME)
+            raise HttpRefused(_TOO_SLOW) from None
+
+    def _refuse_said_length(self, scope: Scope) -> None:
+        said = header(scope, b"content-length")
+        if said is not None and said.isdecimal():
+            self._refuse_size(int(said[:20]))
+
+    def _refuse_size(self, size_bytes: int) -> None:
+        if size_bytes > self.bytes_max:
+            raise HttpRefused(
+                HttpError(
+                    status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    code="request_too_large",
+                    message=f"the request's body is larger than {self.bytes_max} bytes",
+                    closes=True,
+                )
+            )
+
+
+_TOO_SLOW: Final = HttpError(
+    status=HTTPStatus.REQUEST_TIMEOUT,
+    code="request_timeout",
+    message="the request's body did not arrive in time",
+    closes=True,
+)
+_NO_ROOM: Final = {
+    Limit.KEY_BYTES: HttpError(
+        status=HTTPStatus.TOO_MANY_REQUESTS,
+        code=Limit.KEY_BYTES.value,
+        message="too many large requests arrive at once with this key",
+        retry_after_s=1.0,
+        closes=True,
+    ),
+    Limit.TOTAL_BYTES: HttpError(
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        code=Limit.TOTAL_BYTES.value,
+        message="too many large requests arrive at once",
+        retry_after_s=1.0,
+        closes=True,
+    ),
+}

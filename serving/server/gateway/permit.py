@@ -1,0 +1,147 @@
+"""One request inside the door: what its handlers hold, and give back exactly once."""
+
+import asyncio
+from types import TracebackType
+from typing import Protocol, Self
+
+from serving.policy.admission.entry import Entry, Outcome, Stage
+from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.refusal import RateState, Refused
+from serving.policy.admission.work import Work
+
+
+class Keeper(Protocol):
+    """What a ticket tells of its request; the door."""
+
+    def declare(self, entry: Entry, counted: Counted) -> None:
+        """The engine is about to be asked for sequences, counted exactly; raises Refused."""
+
+    def begin(self, entry: Entry, counted: Counted) -> None:
+        """The engine has taken and counted sequences."""
+
+    def first_token(self, entry: Entry) -> None:
+        """A sequence has its first token."""
+
+    def made(self, entry: Entry, tokens: int) -> None:
+        """The engine has made tokens."""
+
+    def end(self, entry: Entry, *, made_tokens: int, by_itself: bool) -> None:
+        """A sequence is over."""
+
+    def leave(self, ticket: "Ticket", outcome: Outcome) -> None:
+        """The request is over."""
+
+
+class Ticket:
+    """One request that has entered. A context manager that leaves at its end, if nobody did before:
+    as finished, aborted when its task was cancelled, or failed with any other exception.
+
+    `rate` is what was left of its key's limits when it entered. `refusal` is why the engine was not
+    asked for what it turned out to want; None: it was. `prompt_logprobs` are those that its prompts
+    have asked for so far.
+    """
+
+    __slots__ = (
+        "_cut",
+        "_keeper",
+        "_refused",
+        "_turn",
+        "entry",
+        "prompt_logprobs",
+        "rate",
+        "refusal",
+    )
+
+    def __init__(self, entry: Entry, rate: RateState, keeper: Keeper) -> None:
+        self.entry = entry
+        self.rate = rate
+        self._keeper = keeper
+        self._turn = asyncio.Event() if entry.stage is Stage.QUEUED else None
+        self._refused: Refused | None = None
+        self._cut: Outcome | None = None
+        self.refusal: Refused | None = None
+        self.prompt_logprobs = 0
+
+    @property
+    def work(self) -> Work:
+        """As it was at the door."""
+        return self.entry.work
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it is over."""
+        return self.entry.stage is Stage.LEFT
+
+    async def turn(self) -> None:
+        """Wait until the engine may have it: at once, but for batch work.
+
+        Raises Refused when it has waited as long as it may, or the door closes for good.
+        """
+        if self._turn is not None and not self._turn.is_set():
+            await self._turn.wait()
+        if self._refused is not None:
+            raise self._refused.again(self._refused.rate)  # each of its prompts comes by here
+
+    def give_turn(self, refused: Refused | None = None) -> None:
+        """End the waiting, with a refusal or without; the door's to say."""
+        self._refused = refused
+        if self._turn is not None:
+            self._turn.set()
+
+    def declare(self, counted: Counted) -> None:
+        """The engine is about to be asked for `counted`, of which nothing is an estimate.
+
+        Raises Refused when its key's limits do not allow what the estimate left out; `refusal`
+        keeps the answer.
+        """
+        try:
+            self._keeper.declare(self.entry, counted)
+        except Refused as refused:
+            self.refusal = refused
+            raise
+
+    def begin(self, counted: Counted) -> None:
+        """The engine has taken and counted some of its sequences."""
+        self._keeper.begin(self.entry, counted)
+
+    def first_token(self) -> None:
+        """One of its sequences has its first token."""
+        self._keeper.first_token(self.entry)
+
+    def made(self, tokens: int) -> None:
+        """The engine has made so many more tokens of its answers."""
+        self._keeper.made(self.entry, tokens)
+
+    def end(self, *, made_tokens: int, by_itself: bool) -> None:
+        """One of its sequences is over, with so many tokens; `by_itself` unless it was cut."""
+        self._keeper.end(self.entry, made_tokens=made_tokens, by_itself=by_itself)
+
+    def cut(self, outcome: Outcome) -> None:
+        """The engine has aborted, or failed at, one of its sequences, whose handlers may take that
+        for an answer like any other.
+        """
+        self._cut = outcome
+
+    def leave(self, outcome: Outcome) -> None:
+        """It is over; again it changes nothing. What was cut has not finished."""
+        if self.refusal is not None and outcome is not Outcome.ABORTED:
+            outcome = Outcome.REFUSED
+        elif outcome is Outcome.FINISHED and self._cut is not None:
+            outcome = self._cut
+        self._keeper.leave(self, outcome)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.leave(Outcome.FINISHED)
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self.leave(Outcome.ABORTED)
+        else:
+            self.leave(Outcome.FAILED)

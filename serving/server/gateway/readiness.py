@@ -1,0 +1,193 @@
+"""Whether the server is there, and whether it takes requests: one answer for every protocol.
+
+Alive: the engine's process is there. Ready: alive, the door is open, the engine neither sleeps nor
+holds requests back, the machine does not stand still for long, a rank is up, and no source that was
+added says otherwise. The engine is asked at most once in LOOK_EVERY_S however many ask here; one
+that is busy with a step answers after it, until then its last answer stands.
+
+Requests are refused for the same reasons. They do not wait for the engine while nothing speaks
+against it: its newest snapshot says whether a rank is up, and its last answer is at most as old as
+the request before and LOOK_EVERY_S.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from serving.policy.admission.refusal import RateState, RefusalReason, Refused
+from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask, while_there
+from serving.wire.control_call import TelemetryReply, TelemetryRequest
+
+# Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+LOOK_EVERY_S: Final = 1.0
+"""Wall seconds; a probe's period is seconds (Kubernetes: 10 by default)."""
+
+ANSWER_WITHIN_S: Final = 0.8
+"""Wall seconds that a probe waits for the engine; Kubernetes' probes wait one second by default."""
+
+STALL_WALL_S_MIN: Final = 5.0
+"""Wall seconds. A machine that stands still for less is ready: a request does better to wait."""
+
+ENGINE_GONE: Final = "the engine is gone"
+SLEEPS: Final = "the engine sleeps"
+HOLDS_BACK: Final = "the engine holds requests back"
+NO_RANK_UP: Final = "no rank is up"
+
+ENGINE_RETRY_S: Final = 30.0
+"""Assumed: what a supervisor and a start take together; a small model's start takes 25 s of it."""
+
+REST_RETRY_S: Final = 5.0
+"""Wall seconds that clients are told to wait, when nobody says how many: a gateway looks for
+another server meanwhile."""
+
+Source = Callable[[], Refused | None]
+"""One more reason to serve nobody, None while there is none; cheap, for each request asks it."""
+
+_NOT_ASKED: Final = "the engine has not answered yet"
+_UNKNOWN: Final = "the engine's state could not be asked for"
+
+
+class RestingEngine(Engine, Protocol):
+    """What is asked of vLLM's AsyncLLM."""
+
+    async def is_sleeping(self) -> bool:
+        """Whether something of it is not in HBM."""
+
+    async def is_paused(self) -> bool:
+        """Whether it holds requests back."""
+
+
+class Readiness:
+    """Asked by probes of HTTP and by the health service of gRPC.
+
+    `closed` is the door's: why it lets nobody in, None while it is open. `seats` is how many
+    sequences the engine has room for, by its newest snapshot: 0 when no rank is up.
+    """
+
+    def __init__(
+        self,
+        engine: RestingEngine,
+        closed: Callable[[], Refused | None],
+        *,
+        seats: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._closed = closed
+        self._seats = seats
+        self._sources: list[Source] = []
+        self._engine_refuses: Refused | None = None
+        self._clock = clock
+        self._engine_says: str | None = _NOT_ASKED
+        self._looked_s = -float("inf")
+        self._look: asyncio.Task[None] | None = None
+
+    def add(self, source: Source) -> None:
+        """Let `source` speak too: what it says makes the server not ready, and is what requests are
+        told.
+        """
+        self._sources.append(source)
+
+    def not_alive(self) -> str | None:
+        """Why the process should be started anew, in one line; None while it should not."""
+        return ENGINE_GONE if self._engine.errored else None
+
+    async def not_ready(self) -> str | None:
+        """Why no request should be sent here now, in one line; None when one may be.
+
+        Takes at most ANSWER_WITHIN_S.
+        """
+        if self._engine.errored:
+            return ENGINE_GONE
+        closed = self._closed()
+        if closed is not None:
+            return str(closed)
+        said = self._said()
+        if said is not None:
+            return str(said)
+        await self._ask_now_and_then()
+        return ENGINE_GONE if self._engine.errored else self._engine_says
+
+    async def refusal(self) -> Refused | None:
+        """Why a request that comes now would not be served, an answer of its own; None: it may be.
+
+        What the door itself says is not repeated. The engine's answer is waited for when its last
+        one, or its newest snapshot, spoke against it: both may be of the past.
+        """
+        refused = self._said()
+        if refused is None:
+            self._begin_look()
+            if self._engine_refuses is not None or self._seats() == 0:
+                await self._ask_now_and_then()
+                refused = self._said() or self._engine_refuses
+        return None if refused is None else refused.again(RateState())
+
+    def failure(self) -> Refused | None:
+        """Why a request has failed that was let in, as far as that is known; None: for a reason of
+        its own.
+        """
+        refused = self._said()
+        if refused is None and self._seats() == 0:
+            refused = _no_rank_up()
+        return None if refused is None else refused.again(RateState())
+
+    def _said(self) -> Refused | None:
+        """What is known without asking the engine."""
+        if self._engine.errored:
+            return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
+        return next((said for source in self._sources if (said := source()) is not None), None)
+
+    async def _ask_now_and_then(self) -> None:
+        look = self._begin_look()
+        if not look.done():
+            # Whoever asks may go; the look goes on for the next one.
+            await asyncio.wait({look}, timeout=ANSWER_WITHIN_S)
+
+    def _begin_look(self) -> "asyncio.Task[None]":
+        look = self._look
+        stale = self._clock() - self._looked_s >= LOOK_EVERY_S
+        if look is None or (look.done() and stale):
+            self._looked_s = self._clock()
+            look = self._look = asyncio.ensure_future(self._ask())
+        return look
+
+    async def _ask(self) -> None:
+        refused = None
+        try:
+            refused = await self._why_engine_rests()
+            self._engine_says = None if refused is None else str(refused)
+        except (EngineGone, EngineFailed) as error:
+            self._engine_says = str(error)
+        except Exception:
+            # Whatever it was, nobody knows that the engine takes requests.
+            if self._engine_says != _UNKNOWN:
+                logger.exception(_UNKNOWN)
+            self._engine_says = _UNKNOWN
+        self._engine_refuses = refused
+
+    async def _why_engine_rests(self) -> Refused | None:
+        if await while_there(self._engine, self._engine.is_sleeping()):
+            return _refused(RefusalReason.RESTING, SLEEPS, REST_RETRY_S)
+        if await while_there(self._engine, self._engine.is_paused()):
+            return _refused(RefusalReason.RESTING, HOLDS_BACK, REST_RETRY_S)
+        reply = await ask(self._engine, TelemetryRequest())
+        assert isinstance(reply, TelemetryReply), reply
+        stall = reply.telemetry.stall
+        if stall is not None and stall.wall_left_s >= STALL_WALL_S_MIN:
+            left_s = math.ceil(stall.wall_left_s)
+            message = f"{stall.reason}; {left_s} s of wall time are left"
+            return _refused(RefusalReason.STALLED, message, left_s)
+        return None if reply.telemetry.ranks_up else _no_rank_up()
+
+
+def _no_rank_up() -> Refused:
+    return _refused(RefusalReason.NO_RANK_UP, NO_RANK_UP, REST_RETRY_S)
+
+
+def _refused(reason: RefusalReason, message: str, retry_after_s: float) -> Refused:
+    return Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())

@@ -1,0 +1,142 @@
+"""A training job's directory: its whole interface to whoever started it.
+
+job.json        what was asked for              status.json  after the last step
+curve.jsonl     every step                      log          what was said, line by line
+checkpoints/    see `checkpoint`                tokens/      the corpus as tokens
+initial/        fresh weights, where they were asked for instead of a checkpoint's
+"""
+
+import contextlib
+import fcntl
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+from emulator.data.bfloat16_checkpoint import safetensors_bytes
+from emulator.errors import ConfigError
+from serving.server.training.atomic_file import (
+    PARTIAL,
+    publish_directory,
+    remove_leftovers,
+    write_file,
+    write_synced,
+)
+from serving.server.training.checkpoint import COPIED, WEIGHTS, CheckpointDirectory
+from serving.server.training.fresh_weights import fresh_tensors
+from serving.server.training.job_spec import JobSpec, check_same_job, read_spec
+from serving.server.training.job_status import write_failure
+
+SPEC_FILE: Final = "job.json"
+LOG_FILE: Final = "log"
+_LOCK_FILE: Final = "lock"
+
+
+class JobDirectory:
+    """The directory of the job `spec`, held against other processes while it is entered.
+
+    What is raised while it is held is the job's failure: its status says so.
+
+    Raises:
+        ConfigError: another process trains in it, it holds another job, or cannot be made.
+    """
+
+    def __init__(self, path: Path, spec: JobSpec) -> None:
+        self.path = path
+        self._spec = spec
+        self._lock: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(self.path, error) from error
+        self._lock = _locked(self.path)
+        try:
+            self._take_over()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _take_over(self) -> None:
+        remove_leftovers(self.path)
+        kept = self.path / SPEC_FILE
+        if kept.exists():
+            check_same_job(read_spec(kept), self._spec)
+        write_file(kept, self._spec.to_json())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._lock is not None, "the directory is not entered"
+        with self._lock:  # closed at the end, and the lock with it
+            if error is not None:
+                # A disk that is full keeps the old status; what is raised says so.
+                with contextlib.suppress(OSError):
+                    write_failure(self.path, error)
+
+    def checkpoints(self) -> CheckpointDirectory:
+        """The job's checkpoints."""
+        return CheckpointDirectory(self.path / "checkpoints", keep=self._spec.keep_checkpoints)
+
+    def first_weights(self) -> Path:
+        """Where the weights lie that training begins from; fresh ones are drawn if need be.
+
+        Raises:
+            CheckpointError: config.json does not say how large they are.
+        """
+        given = Path(self._spec.weights)
+        if self._spec.fresh_seed is None:
+            return given
+        path = self.path / "initial"
+        if not path.exists():
+            partial = self.path / f"{PARTIAL}initial"
+            partial.mkdir()
+            for name in COPIED:
+                if (given / name).is_file():
+                    write_synced(partial / name, (given / name).read_bytes())
+            tensors = fresh_tensors(given, seed=self._spec.fresh_seed)
+            write_synced(partial / WEIGHTS, safetensors_bytes(tensors))
+            publish_directory(partial, path)
+        return path
+
+    def say(self, line: str) -> None:
+        """Add a line to the log."""
+        with (self.path / LOG_FILE).open("a", encoding="utf-8") as log:
+            log.write(f"{line}\n")
+
+
+def note_refused(path: Path, error: ConfigError) -> None:
+    """Let the status in `path` say that settings were refused before a job could be made of them,
+    unless there is no such directory, or another process trains in it.
+    """
+    if not path.is_dir():
+        return
+    try:
+        with _locked(path):
+            write_failure(path, error)
+    except ConfigError:
+        return
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The open lock file of a directory; raises ConfigError when somebody else has it."""
+    try:
+        lock = (path / _LOCK_FILE).open("ab")
+    except OSError as error:
+        raise _not_writable(path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        expected = "a directory in which no other process trains"
+        raise ConfigError(field="output", value=path, expected=expected) from error
+    return lock
+
+
+def _not_writable(path: Path, error: OSError) -> ConfigError:
+    expected = f"a directory that can be written to ({error.strerror})"
+    return ConfigError(field="output", value=path, expected=expected)

@@ -1,0 +1,206 @@
+"""What a training job is: read at the door, kept in its directory, the same when it resumes."""
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from emulator.errors import ConfigError
+from serving.server.training.learning_rate import Decay, LearningRate
+
+_WHOLE_NUMBERS: Final = {
+    "chips": 1,
+    "steps": 1,
+    "batch_tokens": 1,
+    "sequence_tokens": 2,
+    "micro_batch_tokens": 1,
+    "warmup_steps": 0,
+    "seed": 0,
+    "save_every_steps": 1,
+    "eval_every_steps": 0,
+    "eval_sequences": 1,
+    "keep_checkpoints": 1,
+    "first_chip": 0,
+    "restarts_max": 0,
+}
+"""The least that each may be."""
+
+_PRECISIONS: Final = ("bf16", "fp32")
+
+MAY_CHANGE: Final = frozenset(
+    {
+        "chips",
+        "first_chip",
+        "steps",
+        "micro_batch_tokens",
+        "save_every_steps",
+        "eval_every_steps",
+        "eval_sequences",
+        "keep_checkpoints",
+        "dilation",
+        "model",
+        "system",
+        "ray_address",
+        "learning_rate",
+        "warmup_steps",
+        "schedule",
+        "final_share",
+        "decay_share",
+        "restarts_max",
+    }
+)
+"""What another start on the same directory may set anew. The others make it another job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A training job.
+
+    Attributes:
+        weights: directory of the Hugging Face checkpoint to begin from.
+        fresh_seed: draws fresh weights of that architecture instead of reading them; None reads.
+        corpus: folder of text; empty for the running Python's standard library.
+        chips: chips that it trains on; `first_chip` is the first one's number in the system.
+        steps: optimizer steps until it is done.
+        batch_tokens: tokens of a step, all chips together; `micro_batch_tokens` those that a chip
+            takes at once.
+        precision: bf16 (products of BF16 operands, sums in FP32) or fp32.
+        balance_coefficient: what the load-balancing loss, summed over layers, counts for.
+        one_batch: learns the first step's batch again and again.
+        eval_every_steps: how often the held-out loss is taken beside checkpoints; 0 never.
+        eval_sequences: held-out windows that are taken, spread over the held-out text.
+        model: catalog name of the model that sets time, HBM and energy; None: the weights' own.
+        dilation: wall seconds per emulated second; None does not wait.
+        restarts_max: how often in a row chips that are lost are started again without a new
+            checkpoint in between.
+    """
+
+    weights: str
+    fresh_seed: int | None = None
+    corpus: str = ""
+    chips: int = 2
+    first_chip: int = 0
+    steps: int = 1000
+    batch_tokens: int = 4096
+    sequence_tokens: int = 256
+    micro_batch_tokens: int = 4096
+    learning_rate: float = 2e-3
+    warmup_steps: int = 50
+    schedule: str = Decay.COSINE.value
+    final_share: float = 0.1
+    decay_share: float = 0.2
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    balance_coefficient: float = 0.01
+    precision: str = "bf16"
+    seed: int = 0
+    one_batch: bool = False
+    save_every_steps: int = 200
+    eval_every_steps: int = 50
+    eval_sequences: int = 64
+    keep_checkpoints: int = 2
+    model: str | None = None
+    system: str = "trn3-nl72x2"
+    dilation: float | None = None
+    ray_address: str | None = None
+    restarts_max: int = 3
+
+    def __post_init__(self) -> None:
+        for name, least in _WHOLE_NUMBERS.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                expected = f"a whole number of at least {least}"
+                raise ConfigError(field=name, value=value, expected=expected)
+        for name in ("weight_decay", "balance_coefficient"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(field=name, value=value, expected="a number of at least 0")
+        if not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ConfigError(field="clip_norm", value=self.clip_norm, expected="a number above 0")
+        if self.fresh_seed is not None and self.fresh_seed < 0:
+            raise ConfigError(
+                field="fresh_seed", value=self.fresh_seed, expected="a whole number of at least 0"
+            )
+        if self.dilation is not None and not 0 < self.dilation < math.inf:
+            raise ConfigError(field="dilation", value=self.dilation, expected="a number above 0")
+        if self.precision not in _PRECISIONS:
+            expected = " or ".join(_PRECISIONS)
+            raise ConfigError(field="precision", value=self.precision, expected=expected)
+        if self.schedule not in tuple(Decay):
+            raise ConfigError(field="schedule", value=self.schedule, expected=" or ".join(Decay))
+        self._check_batch()
+        self.rate  # noqa: B018  refuses a wrong schedule
+
+    def _check_batch(self) -> None:
+        if self.batch_tokens % self.sequence_tokens:
+            raise ConfigError(
+                field="batch_tokens",
+                value=self.batch_tokens,
+                expected=f"whole sequences of {self.sequence_tokens} tokens",
+            )
+        if self.sequences < self.chips * self.micro_batches:
+            raise ConfigError(
+                field="batch_tokens",
+                value=self.batch_tokens,
+                expected=f"at least one sequence of {self.sequence_tokens} tokens for each of "
+                f"{self.chips} chips in each of {self.micro_batches} micro-batches",
+            )
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a step, all chips together."""
+        return self.batch_tokens // self.sequence_tokens
+
+    @property
+    def micro_batches(self) -> int:
+        """Rounds in which a step's sequences are taken."""
+        at_once = max(1, self.micro_batch_tokens // self.sequence_tokens) * self.chips
+        return -(-self.sequences // at_once)
+
+    @property
+    def rate(self) -> LearningRate:
+        """The learning rate as a function of the step."""
+        return LearningRate(
+            peak=self.learning_rate,
+            steps=self.steps,
+            warmup_steps=min(self.warmup_steps, self.steps),
+            decay=Decay(self.schedule),
+            final_share=self.final_share,
+            decay_share=self.decay_share,
+        )
+
+    def to_json(self) -> bytes:
+        """The spec as an indented JSON object."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+
+def read_spec(path: Path) -> JobSpec:
+    """Read a spec that was written by `to_json`.
+
+    Raises:
+        ConfigError: the file is no spec.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JobSpec)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(
+            field="output", value=path, expected=f"a training job ({error})"
+        ) from error
+
+
+def check_same_job(before: JobSpec, now: JobSpec) -> None:
+    """Refuse to go on with a job as another one.
+
+    Raises:
+        ConfigError: names the first setting that differs and may not.
+    """
+    for field in fields(JobSpec):
+        was, is_now = getattr(before, field.name), getattr(now, field.name)
+        if was != is_now and field.name not in MAY_CHANGE:
+            raise ConfigError(
+                field=field.name,
+                value=is_now,
+                expected=f"{was}, with which this directory's job began; or another --output",
+            )

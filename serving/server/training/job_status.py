@@ -1,0 +1,153 @@
+"""What a running job shows of itself: `status.json`, replaced after every step, and `curve.jsonl`.
+
+The curve has one line for every step, and nothing in it depends on the wall clock: a job that was
+killed and went on has the same lines as one that was not.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from emulator.errors import HbmExhausted
+from serving.server.training.atomic_file import PARTIAL, sync_file, write_file
+
+STATUS_FILE: Final = "status.json"
+CURVE_FILE: Final = "curve.jsonl"
+
+
+class JobPhase(StrEnum):
+    """What the job is doing."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    EVALUATING = "evaluating"
+    SAVING = "saving"
+    RECOVERING = "recovering"  # chips were lost, and start again from the newest checkpoint
+    STOPPED = "stopped"  # asked to, with a checkpoint
+    DONE = "done"  # all steps taken
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job between two steps.
+
+    `loss` is the last step's and the held-out losses are of the same windows, in nats a token:
+    before the first step, and as last taken, after `held_out_step`. `watts` are all its chips' in
+    the last step. `checkpoint` is the newest one's directory name, "" before the first;
+    `checkpoint_held_out_nats` is what its weights reach. `message` says what went wrong last.
+    """
+
+    phase: JobPhase
+    pid: int
+    chips: int
+    step: int
+    steps: int
+    tokens: int
+    loss: float | None = None
+    held_out_nats: float | None = None
+    held_out_step: int = 0
+    held_out_bits_per_byte: float | None = None
+    first_held_out_nats: float | None = None
+    emulated_ns: int = 0
+    joules: float = 0.0
+    watts: float = 0.0
+    lag_ns: int = 0
+    hbm_bytes_per_chip: int = 0
+    tokens_per_wall_s: float = 0.0
+    checkpoint: str = ""
+    checkpoint_step: int = 0
+    checkpoint_held_out_nats: float | None = None
+    restarts: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """One step: losses in nats a token; `balance` is the load-balancing part; `imbalance` is the
+    busiest expert's tokens over the mean.
+    """
+
+    step: int
+    tokens: int
+    loss: float
+    balance: float
+    gradient_norm: float
+    learning_rate: float
+    imbalance: float
+    emulated_ns: int
+    joules: float
+    held_out_nats: float | None = None
+
+
+def write_status(directory: Path, status: JobStatus) -> None:
+    """Replace the status: a reader sees the old one or the new one. It need not outlive a power
+    cut, so the disk is not waited for.
+    """
+    partial = directory / f"{PARTIAL}{STATUS_FILE}"
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=2))
+    partial.replace(directory / STATUS_FILE)
+
+
+def read_status(directory: Path) -> JobStatus | None:
+    """The status in a job's directory; None before there is one, or when it cannot be read."""
+    try:
+        return msgspec.json.decode((directory / STATUS_FILE).read_bytes(), type=JobStatus)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_failure(directory: Path, error: BaseException) -> None:
+    """Replace the status by one that says why the job ended; what it knew of its checkpoints stays.
+
+    To be called by whoever holds the directory.
+    """
+    none = JobStatus(phase=JobPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
+    before = read_status(directory) or none
+    said = _in_one_line(error)
+    write_status(directory, replace(before, phase=JobPhase.FAILED, pid=os.getpid(), message=said))
+
+
+def _in_one_line(error: BaseException) -> str:
+    first = next(iter(str(error).splitlines()), type(error).__name__)
+    hint = error.hint if isinstance(error, HbmExhausted) else ""
+    return f"{first}; {hint}" if hint else first
+
+
+class Curve:
+    """The curve in a job's directory; `rewind` makes it end where a checkpoint was."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / CURVE_FILE
+
+    def append(self, point: CurvePoint) -> None:
+        """Add a step."""
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(point) + b"\n")
+
+    def sync(self) -> None:
+        """Wait until the disk has it, so that no checkpoint outlives the steps before it."""
+        if self._path.exists():
+            sync_file(self._path)
+
+    def rewind(self, step: int) -> None:
+        """Forget the steps after `step`, which will be taken again, and a line broken off."""
+        points = [point for point in read_curve(self._path) if point.step <= step]
+        write_file(self._path, b"".join(msgspec.json.encode(point) + b"\n" for point in points))
+
+
+def read_curve(path: Path) -> list[CurvePoint]:
+    """The points of a curve file, up to the first line that is broken; none without a file."""
+    if not path.is_file():
+        return []
+    points = []
+    for line in path.read_bytes().splitlines():
+        try:
+            points.append(msgspec.json.decode(line, type=CurvePoint))
+        except msgspec.DecodeError:
+            break
+    return points

@@ -1,0 +1,105 @@
+"""What the job takes in emulated time, energy and memory: the cost model's word."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from emulator.data import weights_name
+from emulator.errors import CheckpointError
+from emulator.model import (
+    FITTED,
+    ModelSpec,
+    TrainingCost,
+    TrainingRecipe,
+    calibration_for,
+    checkpoint_write,
+    model_by_name,
+    system_by_name,
+)
+from emulator.units import NS_PER_S
+from serving.server.training.job_spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """A while in emulated time: `joules` are all chips', idle power included."""
+
+    duration_ns: int
+    joules: float
+
+    @property
+    def watts(self) -> float:
+        """What all chips draw meanwhile."""
+        return self.joules / self.duration_ns * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTiming:
+    """What the parts of a job cost, on its chips alone, without their share of the racks.
+
+    `step` is one of the optimizer, `forward` the forward passes of as many tokens, of which
+    `step_tokens` go into a step; `checkpoint` is written to the trays' drives while chips wait.
+    """
+
+    step: Spell
+    forward: Spell
+    step_tokens: int
+    checkpoint: Spell
+    hbm_bytes_per_chip: int
+
+    def evaluation(self, tokens: int) -> Spell:
+        """The loss of `tokens` tokens, on all chips: their share of the forward passes."""
+        share = tokens / self.step_tokens
+        return Spell(
+            duration_ns=round(self.forward.duration_ns * share), joules=self.forward.joules * share
+        )
+
+
+def job_timing(spec: JobSpec) -> JobTiming:
+    """Cost `spec` as the declared model's training, on the declared system.
+
+    A forward pass has half of the exchanges of tokens, since those of the backward pass are as
+    large; it is taken to draw what a whole step draws on average, and nothing to hold it back.
+
+    Raises:
+        ConfigError: no such model, system or chips.
+        HbmExhausted: the training state does not fit the chips; it says how many would do.
+    """
+    recipe = TrainingRecipe(
+        sequence_tokens=spec.sequence_tokens,
+        sequences_per_chip=math.ceil(spec.sequences / spec.chips / spec.micro_batches),
+        micro_batches=spec.micro_batches,
+    )
+    system = system_by_name(spec.system)
+    chips = np.arange(spec.first_chip, spec.first_chip + spec.chips)
+    fitted = calibration_for(system.chip.name, name=FITTED)
+    cost = TrainingCost(system, _timed_model(spec), chips, recipe, calibration=fitted)
+    step = Spell(duration_ns=cost.step.duration_ns, joules=cost.step.joules)
+    parts_ns = cost.step.parts_ns
+    share = (parts_ns["forward"] + parts_ns["dispatch_combine"] / 2) / cost.step.duration_ns
+    written = checkpoint_write(system, chips, cost.checkpoint_bytes)
+    return JobTiming(
+        step=step,
+        forward=Spell(duration_ns=round(step.duration_ns * share), joules=step.joules * share),
+        step_tokens=cost.step.tokens,
+        checkpoint=Spell(
+            duration_ns=written.duration_ns,
+            joules=written.joules + written.idle_joules(system, chips=spec.chips),
+        ),
+        hbm_bytes_per_chip=cost.hbm.chip_bytes,
+    )
+
+
+def _timed_model(spec: JobSpec) -> ModelSpec:
+    if spec.model is not None:
+        return model_by_name(spec.model)
+    directory = Path(spec.weights)
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{directory}: not a checkpoint directory ({error})") from error
+    return ModelSpec.from_hf_config(weights_name(directory), config, source=str(path))

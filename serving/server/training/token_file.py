@@ -1,0 +1,82 @@
+"""A corpus as tokens: encoded once with the served model's tokenizer, kept in the job's directory.
+
+Files follow each other in name order, each ended by the end-of-text token. What is kept names the
+corpus and the tokenizer by their hashes, and is made again when either differs.
+"""
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from emulator.errors import ConfigError
+from serving.server.training.atomic_file import write_file
+from serving.server.training.corpus import Corpus, CorpusFile
+
+END_OF_TEXT: Final = "<|endoftext|>"
+_ENCODED_TOGETHER: Final = 64
+"""Files that are given to the tokenizer at once: it uses all cores, and holds all their texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenisedCorpus:
+    """The `training` and `held_out` tokens, uint16 or uint32; `held_out_bytes` counts the UTF-8
+    bytes that the held-out tokens stand for; `digest` is the corpus's.
+    """
+
+    digest: str
+    training: NDArray[np.integer]  # [tokens]
+    held_out: NDArray[np.integer]  # [tokens]
+    held_out_bytes: int
+
+
+def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCorpus:
+    """Encode `corpus` with the tokenizer of `weights_dir`, or read it from `cache_dir`.
+
+    Raises:
+        ConfigError: no tokenizer.json there, or one without an end-of-text token.
+    """
+    path = weights_dir / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(field="weights", value=weights_dir, expected="a tokenizer.json in it")
+    name = hashlib.sha256(corpus.digest.encode() + path.read_bytes()).hexdigest()[:32]
+    kept = {part: cache_dir / f"{part}-{name}.npy" for part in ("training", "held_out")}
+    if not all(file.is_file() for file in kept.values()):
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.encode_special_tokens = True  # a file that spells one out does not end there
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        for part, file in kept.items():
+            _keep(file, _encode(tokenizer, getattr(corpus, part)))
+    return TokenisedCorpus(
+        digest=corpus.digest,
+        training=np.load(kept["training"], mmap_mode="r"),
+        held_out=np.load(kept["held_out"], mmap_mode="r"),
+        held_out_bytes=sum(len(file.content) for file in corpus.held_out),
+    )
+
+
+def _encode(tokenizer: Tokenizer, files: Sequence[CorpusFile]) -> NDArray[np.integer]:
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    if end is None:
+        raise ConfigError(
+            field="weights", value="tokenizer.json", expected=f"a token {END_OF_TEXT} in it"
+        )
+    dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
+    parts: list[NDArray[np.integer]] = []
+    for first in range(0, len(files), _ENCODED_TOGETHER):
+        texts = [file.content.decode() for file in files[first : first + _ENCODED_TOGETHER]]
+        for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
+            parts.append(np.array([*encoding.ids, end], dtype=dtype))
+    return np.concatenate(parts)
+
+
+def _keep(path: Path, tokens: NDArray[np.integer]) -> None:
+    content = io.BytesIO()
+    np.save(content, tokens)
+    write_file(path, content.getvalue())

@@ -1,0 +1,79 @@
+"""Who holds HBM, in the categories of neuron-monitor and neuron-top, by logical core.
+
+The tools say: constants are weights when a model infers; the model scratchpad is a region for the
+model's internal variables; the runtime's memory is what falls into no other category. So weights
+are constants, KV and a training job's state tensors, activations scratchpad, and what collectives
+hold is the runtime's. (The runtime's out-of-memory table has other columns: emulator.memory.)
+
+A core's memory is that of the HBM stacks that it sees. Where two cores see one stack (LNC=1), each
+is given half of it: the state does not say which of the two asked for it.
+
+Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst, memory_used; neuron-top-user-guide.rst.
+"""
+
+from collections import Counter
+from functools import lru_cache
+from typing import Final
+
+from emulator.model import CoreMap
+from emulator.specs.hbm_usage import HbmUse
+from serving.wire.machine_state import ChipState
+
+CATEGORIES: Final = (
+    "constants",
+    "model_code",
+    "model_shared_scratchpad",
+    "runtime_memory",
+    "tensors",
+)
+CATEGORY_OF_USE: Final = {
+    HbmUse.WEIGHTS: "constants",
+    HbmUse.KV: "tensors",
+    HbmUse.ACTIVATIONS: "model_shared_scratchpad",
+    HbmUse.COLLECTIVES: "runtime_memory",
+    HbmUse.MICROCODE: "model_code",
+    HbmUse.TRAINING: "tensors",
+}
+CategoryBytes = dict[str, int]
+
+
+def category_of(owner: str) -> str:
+    """The category of an owner of HBM, "weights/experts"; raises ValueError for no such use."""
+    return CATEGORY_OF_USE[HbmUse(owner.partition("/")[0])]
+
+
+def core_bytes(chip: ChipState, cores: CoreMap) -> tuple[CategoryBytes, ...]:
+    """Bytes in every category of each logical core of the chip; together they are all of its."""
+    shares = []
+    for core in cores.cores:
+        held = dict.fromkeys(CATEGORIES, 0)
+        sharers = sorted((core.core, *core.shares_with))
+        for stack in core.stacks:
+            for category, count in _of_stack(tuple(chip.stacks[stack].owner_bytes.items())):
+                share, rest = divmod(count, len(sharers))
+                held[category] += share + (sharers.index(core.core) < rest)
+        shares.append(held)
+    return tuple(shares)
+
+
+def chip_bytes(chip: ChipState) -> CategoryBytes:
+    """Bytes in every category of the whole chip."""
+    held = dict.fromkeys(CATEGORIES, 0)
+    for stack in chip.stacks:
+        for category, count in _of_stack(tuple(stack.owner_bytes.items())):
+            held[category] += count
+    return held
+
+
+@lru_cache(maxsize=4_096)  # most stacks hold the same, and a page has hundreds of them
+def _of_stack(owner_bytes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Bytes by category of what owners hold on a stack."""
+    held: Counter[str] = Counter()
+    for owner, count in owner_bytes:
+        held[category_of(owner)] += count
+    return tuple(held.items())
+
+
+def added(parts: tuple[CategoryBytes, ...]) -> CategoryBytes:
+    """The sums of several."""
+    return {name: sum(part[name] for part in parts) for name in CATEGORIES}

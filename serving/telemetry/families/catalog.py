@@ -1,0 +1,21 @@
+"""All families of ours in their groups, in the order in which the guide lists them."""
+
+from typing import Final
+
+from serving.telemetry.families.chips import CHIPS
+from serving.telemetry.families.engine import ENGINE
+from serving.telemetry.families.family import Family
+from serving.telemetry.families.gateway import DOOR
+from serving.telemetry.families.ingress import INGRESS
+from serving.telemetry.families.neuron import NEURON
+from serving.telemetry.families.partition import PARTITION
+
+GROUPS: Final[dict[str, tuple[Family, ...]]] = {
+    "The engine": ENGINE,
+    "The partition": PARTITION,
+    "Each chip": CHIPS,
+    "The door": DOOR,
+    "What clients make it hold": INGRESS,
+    "neuron-monitor's": NEURON,
+}
+FAMILIES: Final = tuple(family for families in GROUPS.values() for family in families)

@@ -1,0 +1,59 @@
+"""The front door's families. Labels are classes, outcomes and reasons: never keys."""
+
+from typing import Final
+
+from serving.telemetry.families.family import Family
+
+_CLASS: Final = ("class",)
+
+REQUESTS: Final = Family(
+    name="ultraserve_admission_requests",
+    kind="counter",
+    unit="1",
+    labels=("class", "outcome"),
+    help="Requests that came to the door, by class of work and what became of them: entered, then "
+    "finished, aborted, failed, or refused (also of those that had entered and waited).",
+)
+REFUSED: Final = Family(
+    name="ultraserve_admission_refused",
+    kind="counter",
+    unit="1",
+    labels=("class", "reason"),
+    help="Requests that were refused, by class of work and reason.",
+)
+WAIT: Final = Family(
+    name="ultraserve_admission_wait_seconds",
+    kind="histogram",
+    unit="s",
+    labels=_CLASS,
+    help="Emulated seconds from entering to the first token, by class of work.",
+)
+IN_FLIGHT: Final = Family(
+    name="ultraserve_admission_in_flight",
+    kind="gauge",
+    unit="1",
+    labels=_CLASS,
+    help="Requests that have entered and not left, by class of work.",
+)
+WAITING: Final = Family(
+    name="ultraserve_admission_waiting_requests",
+    kind="gauge",
+    unit="1",
+    labels=_CLASS,
+    help="Requests that wait for their turn or their first token, by class of work.",
+)
+WAITING_TOKENS: Final = Family(
+    name="ultraserve_admission_waiting_tokens",
+    kind="gauge",
+    unit="1",
+    labels=_CLASS,
+    help="Prompt tokens of the requests that wait, by class of work.",
+)
+LIMIT: Final = Family(
+    name="ultraserve_admission_limit",
+    kind="gauge",
+    unit="1",
+    labels=("limit",),
+    help="The bounds of the door by name, as it was started; absent where there is none.",
+)
+DOOR: Final = (REQUESTS, REFUSED, WAIT, IN_FLIGHT, WAITING, WAITING_TOKENS, LIMIT)

@@ -1,0 +1,50 @@
+"""The tables of families in deploy/guides/metrics.md.
+
+`python -m serving.telemetry.families.guide_table` writes them. The guide's words are written by
+hand; what stands between its two marks is made here from the families, and a test compares the two.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from serving.telemetry.families.catalog import GROUPS
+from serving.telemetry.families.family import Family
+from serving.telemetry.families.neuron import INSTANCE_LABELS
+
+GUIDE: Final = Path(__file__).parents[3] / "deploy" / "guides" / "metrics.md"
+BEGIN: Final = "<!-- families: begin -->"
+END: Final = "<!-- families: end -->"
+
+
+def tables() -> str:
+    """Every family, group by group, as Markdown."""
+    parts = []
+    for group, families in GROUPS.items():
+        rows = "\n".join(_row(family) for family in families)
+        head = "| name | type | unit | labels | what |\n|---|---|---|---|---|"
+        parts.append(f"### {group}\n\n{head}\n{rows}\n")
+    return "\n".join(parts)
+
+
+def with_tables(guide: str) -> str:
+    """The guide with tables as they are now; raises ValueError when a mark is missing."""
+    before, _, rest = guide.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"{GUIDE.name} has {BEGIN} and, after it, {END}")
+    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+
+
+def _row(family: Family) -> str:
+    own = [label for label in family.labels if label not in INSTANCE_LABELS]
+    labels = ", ".join(f"`{label}`" for label in own)
+    if len(own) < len(family.labels):
+        labels = ", ".join(filter(None, ("the instance's", labels)))
+    unit = "" if family.unit == "1" else family.unit
+    return f"| `{family.sample}` | {family.kind} | {unit} | {labels} | {family.help} |"
+
+
+if __name__ == "__main__":
+    GUIDE.write_text(with_tables(GUIDE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(GUIDE, file=sys.stderr)

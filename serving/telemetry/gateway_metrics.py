@@ -1,0 +1,68 @@
+"""Keeps the front door's families; see serving.telemetry.families.gateway."""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Final
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from serving.telemetry.families import gateway
+from serving.telemetry.instrument import counter, gauge, histogram
+
+_WAIT_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 600, 3_600)
+
+Reading = Callable[[], float]
+
+
+class DoorMetrics:
+    """Registers every family once in `registry`."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        registry = registry if registry is not None else REGISTRY
+        self._requests = counter(gateway.REQUESTS, registry)
+        self._refused = counter(gateway.REFUSED, registry)
+        self._wait = histogram(gateway.WAIT, registry, _WAIT_BUCKETS_S)
+        self._in_flight = gauge(gateway.IN_FLIGHT, registry)
+        self._waiting = gauge(gateway.WAITING, registry)
+        self._waiting_tokens = gauge(gateway.WAITING_TOKENS, registry)
+        # A child is looked up once: `labels` takes longer than counting.
+        self._requests_of = cache(self._requests.labels)
+        self._refused_of = cache(self._refused.labels)
+        self._wait_of = cache(self._wait.labels)
+        self._limit = gauge(gateway.LIMIT, registry)
+
+    def begin(self, work_class: str, *, outcomes: Iterable[str], reasons: Iterable[str]) -> None:
+        """Show what has not happened yet as 0: a rate does not see a first count come from none."""
+        for outcome in outcomes:
+            self._requests_of(work_class, outcome)
+        for reason in reasons:
+            self._refused_of(work_class, reason)
+        self._wait_of(work_class)
+
+    def limit(self, name: str, value: float) -> None:
+        """Show one bound."""
+        self._limit.labels(name).set(value)
+
+    def follow(
+        self, work_class: str, *, in_flight: Reading, waiting: Reading, waiting_tokens: Reading
+    ) -> None:
+        """Read the gauges of one class from these whenever they are asked for."""
+        self._in_flight.labels(work_class).set_function(in_flight)
+        self._waiting.labels(work_class).set_function(waiting)
+        self._waiting_tokens.labels(work_class).set_function(waiting_tokens)
+
+    def entered(self, work_class: str) -> None:
+        """Count one that entered."""
+        self._requests_of(work_class, "entered").inc()
+
+    def left(self, work_class: str, outcome: str) -> None:
+        """Count one that had entered and left."""
+        self._requests_of(work_class, outcome).inc()
+
+    def refused(self, work_class: str, reason: str) -> None:
+        """Count one refusal by its reason."""
+        self._refused_of(work_class, reason).inc()
+
+    def waited(self, work_class: str, emulated_s: float) -> None:
+        """Take the wait of one that has its first token."""
+        self._wait_of(work_class).observe(emulated_s)

@@ -1,0 +1,103 @@
+"""How long the newest requests took, in emulated seconds: what a page shows of the last minute."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+
+from serving.wire.machine_state import Count, Plain
+
+WINDOW_S: Final = 60.0
+"""Emulated."""
+
+KEPT_MAX: Final = 8_192
+"""Of each kind; at more than 136 requests a second the window is shorter, and says so."""
+
+
+class LatencyReport(Plain, frozen=True, kw_only=True):
+    """Of requests in the last `window_s`, as clients of this process saw them.
+
+    `requests` ended; a figure is None where nothing was measured. TPOT is a request's mean time per
+    output token after its first.
+    """
+
+    window_s: float
+    requests: Count
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p50_s: float | None
+    tpot_p99_s: float | None
+    e2e_p50_s: float | None
+    e2e_p99_s: float | None
+
+
+_Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+class _NewestTimes:
+    """The newest `KEPT_MAX` of one kind, in arrays: a report is made while clients wait."""
+
+    def __init__(self) -> None:
+        self._at_s: _Seconds = np.full(KEPT_MAX, -np.inf)  # emulated; nothing yet
+        self._took_s: _Seconds = np.zeros(KEPT_MAX)
+        self._next = 0
+
+    def add(self, at_s: float, took_s: Iterable[float]) -> None:
+        for each_s in took_s:
+            self._at_s[self._next], self._took_s[self._next] = at_s, each_s
+            self._next = (self._next + 1) % KEPT_MAX
+
+    def oldest_at_s(self) -> float:
+        """When the oldest was known that is kept; -inf while all are."""
+        return float(self._at_s[self._next])
+
+    def since(self, since_s: float) -> _Seconds:
+        """Those that were known from then on, in any order."""
+        return self._took_s[self._at_s >= since_s]
+
+
+class LatencyWindow:
+    """Times by the emulated time at which they were known."""
+
+    def __init__(self) -> None:
+        self._ttft, self._tpot, self._e2e = _NewestTimes(), _NewestTimes(), _NewestTimes()
+
+    def add(
+        self,
+        emulated_s: float,
+        *,
+        ttft_s: Iterable[float],
+        tpot_s: Iterable[float],
+        e2e_s: Iterable[float],
+    ) -> None:
+        """Take those of one step, which ended at `emulated_s`."""
+        for kept, new in ((self._ttft, ttft_s), (self._tpot, tpot_s), (self._e2e, e2e_s)):
+            kept.add(emulated_s, new)
+
+    def report(self, now_s: float) -> LatencyReport:
+        """The last `WINDOW_S` before `now_s`, or as much of them as is kept of every kind."""
+        since_s = max(now_s - WINDOW_S, 0.0)
+        for kept in (self._ttft, self._tpot, self._e2e):
+            since_s = max(since_s, kept.oldest_at_s())
+        ttft, tpot, e2e = (kept.since(since_s) for kept in (self._ttft, self._tpot, self._e2e))
+        return LatencyReport(
+            window_s=max(now_s - since_s, 0.0),
+            requests=len(e2e),
+            ttft_p50_s=_quantile(ttft, 0.5),
+            ttft_p99_s=_quantile(ttft, 0.99),
+            tpot_p50_s=_quantile(tpot, 0.5),
+            tpot_p99_s=_quantile(tpot, 0.99),
+            e2e_p50_s=_quantile(e2e, 0.5),
+            e2e_p99_s=_quantile(e2e, 0.99),
+        )
+
+
+Latencies = Callable[[float], LatencyReport | None]
+"""The report up to an emulated time, or to the last step if that is later; None before a step."""
+
+
+def _quantile(values: _Seconds, share: float) -> float | None:
+    """One of the values that occurred (nearest rank); None of none."""
+    if not len(values):
+        return None
+    return float(np.quantile(values, share, method="inverted_cdf"))

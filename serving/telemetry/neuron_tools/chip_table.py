@@ -1,0 +1,77 @@
+"""All chips as a table, a row each; it scrolls."""
+
+from typing import Final
+
+from rich.text import Text
+from textual.widgets import DataTable
+
+from serving.telemetry.neuron_tools.heat_grid import hbm_share
+from serving.telemetry.neuron_tools.shown_numbers import memory, percent
+from serving.telemetry.neuron_tools.top_figures import ChipFigures, TopFigures
+
+COLUMNS: Final = (
+    "ND",
+    "rack",
+    "tray",
+    "at",
+    "rank",
+    "doing",
+    "cores",
+    "util",
+    "TFLOPS",
+    "HBM",
+    "HBM %",
+    "W",
+    "links",
+)
+
+
+def chip_cells(chip: ChipFigures) -> tuple[str, ...]:
+    """A row's texts, in the order of the columns."""
+    ids = tuple(chip.cores)
+    return (
+        str(chip.chip),
+        str(chip.rack),
+        str(chip.tray),
+        str(chip.position),
+        "-" if chip.rank is None else str(chip.rank),
+        f"{chip.doing}, slow" if chip.slow else chip.doing,
+        f"{ids[0]}-{ids[-1]}",
+        percent(chip.utilization),
+        f"{chip.flops_per_s / 1e12:,.1f}",
+        memory(chip.hbm_used_bytes),
+        percent(hbm_share(chip)),
+        f"{chip.watts:,.0f}",
+        percent(chip.link_utilization),
+    )
+
+
+class ChipTable(DataTable[Text]):
+    """Rows stay where they are between looks; only what has changed is written."""
+
+    def __init__(self) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=True)
+        self._shown: dict[int, tuple[str, ...]] = {}
+
+    def on_mount(self) -> None:
+        """The columns."""
+        for name in COLUMNS:
+            self.add_column(name, key=name)
+
+    def show(self, figures: TopFigures) -> None:
+        """The chips of a look."""
+        if self._shown.keys() != {chip.chip for chip in figures.chips}:
+            self.clear()
+            self._shown = {}
+        for chip in figures.chips:
+            cells = chip_cells(chip)
+            before = self._shown.get(chip.chip)
+            if before is None:
+                texts = (Text(cell, justify="right") for cell in cells)
+                self.add_row(*texts, key=str(chip.chip))
+            else:
+                for name, then, now in zip(COLUMNS, before, cells, strict=True):
+                    if then != now:
+                        text = Text(now, justify="right")
+                        self.update_cell(str(chip.chip), name, text, update_width=True)
+            self._shown[chip.chip] = cells

@@ -1,0 +1,154 @@
+"""The devices of a machine, as neuron-ls lists them: of a running engine, or of the catalog.
+
+A device is numbered as everywhere here, in the partition, with its spares behind; without an engine
+in the system. One that is gone is not listed, and nobody is connected to it, as a driver would not
+find it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from emulator.errors import ConfigError
+from emulator.model import (
+    CoreMap,
+    SystemSpec,
+    chip_by_name,
+    connected_chips,
+    core_map,
+    system_by_name,
+)
+from serving.telemetry.neuron_tools.neuron_names import NOT_THERE
+from serving.wire.machine_state import ChipHealth, MachineState
+from serving.wire.system_description import SystemDescription
+
+_CLUSTER: Final = " x "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process that uses a device; `runtime` is False for one that only looks."""
+
+    pid: int
+    command: str
+    runtime: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeuronDevice:
+    """One chip.
+
+    Attributes:
+        connected_to: devices that its links or its tray's switch join it with; None for none.
+        core_ids: its logical cores, numbered over all devices.
+    """
+
+    device: int
+    connected_to: tuple[int, ...] | None
+    core_ids: tuple[int, ...]
+    memory_bytes: int
+    processes: tuple[DeviceProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInventory:
+    """All of them; `missing` are lost, with their health. `first_chip` is device 0's place."""
+
+    system: SystemSpec
+    lnc: int
+    first_chip: int
+    devices: tuple[NeuronDevice, ...]
+    missing: Mapping[int, str]
+
+    @property
+    def instance_type(self) -> str:
+        """The system's name in the catalog."""
+        return self.system.name
+
+    @property
+    def instance_id(self) -> str:
+        """Nobody has rented one."""
+        return NOT_THERE
+
+
+def catalog_inventory(name: str, *, lnc: int | None, chips: int | None) -> DeviceInventory:
+    """The first `chips` devices of a system, all for None; raises ConfigError, NeuronError."""
+    system = system_by_name(name)
+    count = system.chips.count if chips is None else chips
+    if not 1 <= count <= system.chips.count:
+        expected = f"1 to {system.chips.count} for {system.name}"
+        raise ConfigError(field="chips", value=count, expected=expected)
+    cores = core_map(system.chip, system.chip.default_lnc.count if lnc is None else lnc)
+    connections = _connections(system, first_chip=0, there=range(count))
+    devices = tuple(
+        _device(chip, connections[chip], cores, system.chip.hbm_bytes) for chip in range(count)
+    )
+    return DeviceInventory(system=system, lnc=cores.lnc, first_chip=0, devices=devices, missing={})
+
+
+def server_inventory(
+    state: MachineState,
+    description: SystemDescription,
+    processes: Mapping[int, tuple[DeviceProcess, ...]],
+) -> DeviceInventory:
+    """The devices of an engine; `processes` by device, for those that have any.
+
+    Raises ConfigError for a system or a chip that this program's catalog does not have.
+    """
+    system = system_of(state.system)
+    lnc, first = state.partition.lnc, state.partition.first_chip
+    cores = core_map(chip_by_name(description.chip.name), lnc)
+    there = [chip for chip in state.chips if chip.health is not ChipHealth.LOST]
+    connections = _connections(system, first_chip=first, there=[chip.chip for chip in there])
+    devices = tuple(
+        _device(
+            chip.chip,
+            connections[chip.chip],
+            cores,
+            sum(stack.capacity_bytes for stack in chip.stacks),
+            processes.get(chip.chip, ()),
+        )
+        for chip in there
+    )
+    missing = {
+        chip.chip: str(chip.health) for chip in state.chips if chip.health is ChipHealth.LOST
+    }
+    return DeviceInventory(
+        system=system, lnc=lnc, first_chip=first, devices=devices, missing=missing
+    )
+
+
+def system_of(name: str) -> SystemSpec:
+    """The system that an engine names, also one of several units; raises ConfigError."""
+    units, cluster, one = name.partition(_CLUSTER)
+    return system_by_name(one).cluster(int(units)) if cluster else system_by_name(name)
+
+
+def _connections(
+    system: SystemSpec, *, first_chip: int, there: Sequence[int]
+) -> dict[int, tuple[int, ...] | None]:
+    """Connected devices of those that are `there`, without the others; None for no connection."""
+    known = connected_chips(system)
+    present = set(there)
+    found: dict[int, tuple[int, ...] | None] = {}
+    for device in there:
+        others = (other - first_chip for other in known[first_chip + device])
+        found[device] = tuple(other for other in others if other in present) or None
+    return found
+
+
+def _device(
+    chip: int,
+    connected_to: tuple[int, ...] | None,
+    cores: CoreMap,
+    memory_bytes: int,
+    processes: tuple[DeviceProcess, ...] = (),
+) -> NeuronDevice:
+    ids = (cores.global_core(chip=chip, core=core.core) for core in cores.cores)
+    return NeuronDevice(
+        device=chip,
+        connected_to=connected_to,
+        core_ids=tuple(ids),
+        memory_bytes=memory_bytes,
+        processes=processes,
+    )

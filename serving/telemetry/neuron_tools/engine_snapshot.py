@@ -1,0 +1,100 @@
+"""One look at a running engine: its report, what it is, and what lies between two looks."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from emulator.model import CoreMap, chip_by_name, core_map
+from serving.wire.hardware import ChipMeters, HardwareReport
+from serving.wire.machine_state import ChipHealth, ChipState, LeaseState
+from serving.wire.system_description import SystemDescription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EngineLook:
+    """A report with the description of the engine that gave it."""
+
+    report: HardwareReport
+    description: SystemDescription
+
+    @property
+    def cores(self) -> CoreMap:
+        """The logical cores of each of its chips."""
+        return _cores(self.description.chip.name, self.description.partition.lnc)
+
+    def core_ids(self, chip: int) -> tuple[int, ...]:
+        """A chip's logical cores, numbered over all chips."""
+        cores = self.cores
+        return tuple(cores.global_core(chip=chip, core=core.core) for core in cores.cores)
+
+    def in_use(self) -> tuple[ChipState, ...]:
+        """The chips that the engine has a process for: seated in a rank, and not gone."""
+        gone = (ChipHealth.LOST, ChipHealth.HUNG)
+        chips = self.report.state.chips
+        lent = {chip for lease in self.training() for chip in lease.chips}
+        return tuple(
+            chip
+            for chip in chips
+            if chip.rank is not None and chip.health not in gone and chip.chip not in lent
+        )
+
+    def training(self) -> tuple[LeaseState, ...]:
+        """The leases whose chips a training job has."""
+        return tuple(lease for lease in self.report.state.leases if lease.phase == "training")
+
+    def begins_after(self, other: "EngineLook") -> bool:
+        """True when the engine has started again since the `other` look: totals went back."""
+        now, then = self.report, other.report
+        return now.emulated_s < then.emulated_s or now.state.steps < then.state.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Between:
+    """What an engine did from one look to the next; from its start when it started again."""
+
+    before: EngineLook | None
+    now: EngineLook
+
+    @classmethod
+    def of(cls, before: EngineLook | None, now: EngineLook) -> "Between":
+        """The two in their order."""
+        restarted = before is not None and now.begins_after(before)
+        return cls(before=None if restarted else before, now=now)
+
+    @property
+    def emulated_s(self) -> float:
+        """How long it is."""
+        return self.now.report.emulated_s - (self.before.report.emulated_s if self.before else 0.0)
+
+    @property
+    def steps(self) -> int:
+        """Steps that ended in it."""
+        return self.now.report.state.steps - (self.before.report.state.steps if self.before else 0)
+
+    def faults(self, kind: str) -> int:
+        """Faults of a kind that happened in it."""
+        then = self.before.report.faults_by_kind.get(kind, 0) if self.before else 0
+        return self.now.report.faults_by_kind.get(kind, 0) - then
+
+    def busy_share(self, chip: int) -> float:
+        """The share of it in which a chip was busy, at most 1; 0 when no time has passed.
+
+        A step that began before and ended in it counts here, so that the quotient can exceed 1.
+        """
+        seconds = self._meters(chip).busy_s - (then.busy_s if (then := self._then(chip)) else 0.0)
+        return min(max(seconds / self.emulated_s, 0.0), 1.0) if self.emulated_s > 0 else 0.0
+
+    def flops_per_s(self, chip: int) -> float:
+        """Floating point operations per emulated second; 0 when no time has passed."""
+        flops = self._meters(chip).flops - (then.flops if (then := self._then(chip)) else 0.0)
+        return max(flops, 0.0) / self.emulated_s if self.emulated_s > 0 else 0.0
+
+    def _meters(self, chip: int) -> ChipMeters:
+        return self.now.report.meters[chip]
+
+    def _then(self, chip: int) -> ChipMeters | None:
+        return self.before.report.meters[chip] if self.before else None
+
+
+@cache
+def _cores(chip: str, lnc: int) -> CoreMap:
+    return core_map(chip_by_name(chip), lnc)

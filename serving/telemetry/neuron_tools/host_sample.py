@@ -1,0 +1,95 @@
+"""What this machine's vCPUs and memory, and a server's processes, have done until now.
+
+These are real figures of the machine on which a command runs, in wall time; all others in this room
+are of the emulated one. A host's figures are cumulative: two samples make a usage (`host_usage`).
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+import psutil
+
+from serving.telemetry.neuron_tools.server_processes import ServerProcesses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTimes:
+    """Seconds that one vCPU has spent, by what; named as neuron-monitor names them."""
+
+    user: float
+    nice: float
+    system: float
+    idle: float
+    io_wait: float
+    irq: float
+    soft_irq: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSample:
+    """User and system seconds of each of a server's processes, by its number, and the memory of
+    all together, in which what several share counts once.
+    """
+
+    cpu_s: dict[int, tuple[float, float]]
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSample:
+    """One moment; `server` is None where its processes are not to be seen from here."""
+
+    wall_s: float
+    vcpus: tuple[CpuTimes, ...]
+    context_switches: int
+    memory_total_bytes: int
+    memory_used_bytes: int
+    swap_total_bytes: int
+    swap_used_bytes: int
+    server: ServerSample | None
+
+
+def host_sample(wall_s: float, processes: ServerProcesses | None) -> HostSample:
+    """This machine now; `wall_s` is the caller's monotonic clock."""
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    return HostSample(
+        wall_s=wall_s,
+        vcpus=tuple(
+            CpuTimes(
+                user=times.user,
+                nice=times.nice,
+                system=times.system,
+                idle=times.idle,
+                io_wait=getattr(times, "iowait", 0.0),
+                irq=getattr(times, "irq", 0.0),
+                soft_irq=getattr(times, "softirq", 0.0),
+            )
+            for times in psutil.cpu_times(percpu=True)
+        ),
+        context_switches=psutil.cpu_stats().ctx_switches,
+        memory_total_bytes=memory.total,
+        memory_used_bytes=memory.used,
+        swap_total_bytes=swap.total,
+        swap_used_bytes=swap.used,
+        server=None if processes is None else _server_sample(processes),
+    )
+
+
+def _server_sample(processes: ServerProcesses) -> ServerSample:
+    """Processes that end meanwhile are left out."""
+    cpu_s: dict[int, tuple[float, float]] = {}
+    memory_bytes = 0
+    for pid in processes.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            times = process.cpu_times()
+            memory_bytes += _memory_bytes(process)
+            cpu_s[pid] = (times.user, times.system)
+    return ServerSample(cpu_s=cpu_s, memory_bytes=memory_bytes)
+
+
+def _memory_bytes(process: psutil.Process) -> int:
+    """Its own pages and its part of those that it shares, where the kernel tells a user that."""
+    with contextlib.suppress(psutil.AccessDenied, AttributeError):  # PSS is Linux'
+        return int(process.memory_full_info().pss)
+    return int(process.memory_info().rss)

@@ -1,0 +1,237 @@
+"""neuron-monitor's report of a running engine: which groups are due, and the JSON of them all.
+
+Like neuron-monitor it waits until a group is due, reads what it needs, brings the groups that are
+due up to date and writes the whole report; a group that is not due stays as it was. An engine that
+does not answer is an `error` of its application, and what the host says goes on.
+
+Source of the fields: AWS Neuron SDK docs, neuron-monitor-user-guide.rst. What only a real instance
+has is "emulated"; pods are not looked at.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineLook
+from serving.telemetry.neuron_tools.host_sample import HostSample
+from serving.telemetry.neuron_tools.host_usage import memory_info, runtime_vcpu_usage, vcpu_usage
+from serving.telemetry.neuron_tools.monitor_config import MetricGroup, MonitorConfig
+from serving.telemetry.neuron_tools.neuron_names import NOT_THERE, neuron_names
+from serving.telemetry.neuron_tools.runtime_groups import (
+    execution_stats,
+    memory_used,
+    neuroncore_counters,
+    training_report,
+)
+
+_LEASE_TAG: Final = "lease-"
+_NO_PODS: Final = "the emulator does not look at Kubernetes"
+_NO_JOB: Final = "a training job's processes are not looked at"
+_EARLY_S: Final = 1e-3
+"""A group that is due within this is due now, so that two of one period stay together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reading:
+    """All that is read at once: `engine` is None when it did not answer, for the reason `error`.
+
+    `pid` and `tag` are of the server: 0 and "emulated" where its processes are not to be seen.
+    """
+
+    host: HostSample
+    engine: EngineLook | None
+    error: str = ""
+    pid: int = 0
+    tag: str = NOT_THERE
+
+
+class MonitorReport:
+    """One stream of reports, from the `first` reading on, which is the base of what comes."""
+
+    def __init__(self, config: MonitorConfig, first: Reading) -> None:
+        self._config = config
+        self._known = first.engine
+        self._base: dict[tuple[str, str], Reading] = {}
+        self._due_s: dict[tuple[str, str], float] = {}
+        self._groups: dict[tuple[str, str], dict[str, Any]] = {}
+        self._first = first
+        for key, group in self._wanted(first):
+            self._base[key] = first
+            self._due_s[key] = first.host.wall_s + group.period_s
+
+    @property
+    def next_wall_s(self) -> float | None:
+        """When the next group is due, on the readings' clock; None when nothing is asked for."""
+        return min(self._due_s.values(), default=None)
+
+    def update(self, reading: Reading) -> dict[str, Any]:
+        """The whole report, with the groups that are due by now brought up to date."""
+        wall_s = reading.host.wall_s
+        self._known = reading.engine or self._known
+        wanted = dict(self._wanted(reading))
+        for key in self._base.keys() - wanted.keys():  # a job that has ended
+            for kept in (self._base, self._due_s, self._groups):
+                kept.pop(key, None)
+        for key, group in wanted.items():
+            base = self._base.setdefault(key, reading)
+            if self._due_s.setdefault(key, wall_s) > wall_s + _EARLY_S and key in self._groups:
+                continue
+            made = self._group(key, base, reading)
+            if made is None:  # the engine did not answer: its groups count on from where they were
+                self._groups.pop(key, None)
+            else:
+                self._groups[key], self._base[key] = made, reading
+            if self._due_s[key] <= wall_s + _EARLY_S:
+                late = wall_s - self._due_s[key]
+                self._due_s[key] = wall_s + group.period_s - late % group.period_s
+        return self._json(reading)
+
+    def _wanted(self, reading: Reading) -> list[tuple[tuple[str, str], MetricGroup]]:
+        """Every group by (application, name); "" is the engine, "system" the host."""
+        found = [(("system", group.name), group) for group in self._config.system]
+        for application in self._applications(reading):
+            tag = application or reading.tag
+            groups = self._config.runtime_groups(tag) or ()
+            found += [((application, group.name), group) for group in groups]
+        return found
+
+    def _applications(self, reading: Reading) -> list[str]:
+        leases = reading.engine.training() if reading.engine else ()
+        return ["", *(f"{_LEASE_TAG}{lease.number}" for lease in leases)]
+
+    def _group(
+        self, key: tuple[str, str], base: Reading, reading: Reading
+    ) -> dict[str, Any] | None:
+        """One group between two readings; None when the engine has not answered."""
+        application, name = key
+        if name == "vcpu_usage":
+            return vcpu_usage(base.host, reading.host)
+        if name == "memory_info":
+            return memory_info(base.host, reading.host)
+        if name == "neuron_runtime_vcpu_usage" and not application:
+            return runtime_vcpu_usage(base.host, reading.host)
+        if reading.engine is None:
+            return None
+        between = Between.of(base.engine, reading.engine)
+        if name == "neuron_hw_counters":
+            return hardware_counters(between)
+        if application:
+            return self._training_group(between, application, name, base, reading)
+        if name == "neuroncore_counters":
+            return neuroncore_counters(between)
+        if name == "execution_stats":
+            return execution_stats(between)
+        return memory_used(between)
+
+    def _training_group(
+        self, between: Between, application: str, name: str, base: Reading, reading: Reading
+    ) -> dict[str, Any]:
+        number = int(application.removeprefix(_LEASE_TAG))
+        (lease,) = (each for each in between.now.training() if each.number == number)
+        host = {
+            "period": reading.host.wall_s - base.host.wall_s,
+            "vcpu_usage": {"user": 0.0, "system": 0.0},
+            "error": _NO_JOB,
+        }
+        group: dict[str, Any] = training_report(between, lease, [name], host)[name]
+        return group
+
+    def _json(self, reading: Reading) -> dict[str, Any]:
+        runtimes = []
+        for application in self._applications(reading):
+            groups = self._config.runtime_groups(application or reading.tag)
+            if groups is not None:
+                runtimes.append(self._runtime(application, reading, groups))
+        system = {
+            group.name: self._groups[key]
+            for group in self._config.system
+            if (key := ("system", group.name)) in self._groups
+        }
+        return {
+            "neuron_runtime_data": runtimes,
+            "system_data": system,
+            "instance_info": instance_info(self._known, reading.error),
+            "neuron_hardware_info": hardware_info(self._known),
+            "neuron_k8s_info": {
+                "period": reading.host.wall_s - self._first.host.wall_s,
+                "neuroncores_k8s_info": {},
+                "neurondevices_k8s_info": {},
+                "error": _NO_PODS,
+            },
+        }
+
+    def _runtime(
+        self, application: str, reading: Reading, groups: Sequence[MetricGroup]
+    ) -> dict[str, Any]:
+        report: Mapping[str, Any] = {
+            group.name: self._groups[key]
+            for group in groups
+            if (key := (application, group.name)) in self._groups
+        }
+        return {
+            "pid": 0 if application else reading.pid,
+            "address": "",
+            "neuron_runtime_tag": application or reading.tag,
+            "error": reading.error,
+            "report": report,
+        }
+
+
+def hardware_counters(between: Between) -> dict[str, Any]:
+    """The `neuron_hw_counters` group: totals, as the chips count them; SRAM has no faults here."""
+    return {
+        "period": between.emulated_s,
+        "neuron_devices": [
+            {
+                "neuron_device_index": meters.chip,
+                "mem_ecc_corrected": meters.ecc_corrected,
+                "mem_ecc_uncorrected": meters.ecc_uncorrected,
+                "sram_ecc_uncorrected": 0,
+                "sram_ecc_corrected": 0,
+            }
+            for meters in between.now.report.meters
+        ],
+        "error": "",
+    }
+
+
+def instance_info(look: EngineLook | None, error: str) -> dict[str, str]:
+    """The catalog's name as the type; no instance has the rest."""
+    return {
+        "instance_name": NOT_THERE,
+        "instance_id": NOT_THERE,
+        "instance_type": look.report.state.system if look else NOT_THERE,
+        "instance_availability_zone": NOT_THERE,
+        "instance_availability_zone_id": NOT_THERE,
+        "instance_region": NOT_THERE,
+        "ami_id": NOT_THERE,
+        "subnet_id": NOT_THERE,
+        "error": "" if look else error,
+    }
+
+
+def hardware_info(look: EngineLook | None) -> dict[str, Any]:
+    """The chips, as far as they are known; `neuroncore_per_device_count` counts logical cores."""
+    if look is None:
+        return {
+            "neuron_device_type": NOT_THERE,
+            "neuron_device_version": NOT_THERE,
+            "neuroncore_version": NOT_THERE,
+            "neuron_device_count": 0,
+            "neuron_device_memory_size": 0,
+            "neuroncore_per_device_count": 0,
+            "logical_neuroncore_config": 0,
+            "error": "the engine has not answered yet",
+        }
+    chip, cores = look.description.chip.name, look.cores
+    names = neuron_names(chip)
+    return {
+        "neuron_device_type": chip,
+        "neuron_device_version": names.device_version,
+        "neuroncore_version": names.logical_core_version(cores.lnc),
+        "neuron_device_count": len(look.report.state.chips),
+        "neuron_device_memory_size": cores.stacks * cores.stack_bytes,
+        "neuroncore_per_device_count": len(cores.cores),
+        "logical_neuroncore_config": cores.lnc,
+        "error": "",
+    }

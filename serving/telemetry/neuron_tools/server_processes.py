@@ -1,0 +1,97 @@
+"""The processes of a server that runs on this machine, found by the port on which it listens.
+
+A Neuron application is here what `ultraserve serve` started: the process that listens, and all that
+came of it, the chips among them. On another machine nothing is found.
+"""
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+import psutil
+
+from serving.telemetry.neuron_tools.device_inventory import DeviceProcess
+
+TAG_VARIABLE: Final = "NEURON_PROCESS_TAG"
+"""The variable by which neuron-monitor tells applications apart."""
+
+_ENGINE: Final = "VLLM::EngineCore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerProcesses:
+    """`root` listens; `tag` is what its environment calls it, else its number."""
+
+    root: DeviceProcess
+    tag: str
+
+    def pids(self) -> tuple[int, ...]:
+        """All that run now, the root first; none when it is gone."""
+        try:
+            children = psutil.Process(self.root.pid).children(recursive=True)
+        except psutil.Error:
+            return ()
+        return (self.root.pid, *(child.pid for child in children))
+
+    def using_devices(self) -> tuple[DeviceProcess, ...]:
+        """The root, and the engine's process, which looks after all devices for it."""
+        shown = [self.root]
+        for pid in self.pids()[1:]:
+            command = _command(pid)
+            if command.startswith(_ENGINE):
+                shown.append(DeviceProcess(pid=pid, command=command, runtime=False))
+        return tuple(shown)
+
+
+def server_processes(host: str, port: int) -> ServerProcesses | None:
+    """The server that listens on `port` of this machine; None when `host` is another one, when
+    nobody listens, or when the listener is another user's, or the system does not tell of any.
+    """
+    if not _is_this_machine(host):
+        return None
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.Error:  # macOS tells root alone
+        return None
+    for connection in connections:
+        listens = connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,)
+        if listens and connection.pid is not None:
+            pid = connection.pid
+            root = DeviceProcess(pid=pid, command=_command(pid))
+            return ServerProcesses(root=root, tag=_tag(pid))
+    return None
+
+
+def this_process() -> DeviceProcess:
+    """The command that looks."""
+    return DeviceProcess(pid=os.getpid(), command=_command(os.getpid()), runtime=False)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    own = {each.address for cards in psutil.net_if_addrs().values() for each in cards}
+    return any(ipaddress.ip_address(address).is_loopback or address in own for address in found)
+
+
+def _command(pid: int) -> str:
+    """What was typed: without the interpreter, and without the folder of the program."""
+    try:
+        words = [word for word in psutil.Process(pid).cmdline() if word]
+    except psutil.Error:
+        return ""
+    if len(words) > 1 and PurePath(words[0]).name.startswith("python") and words[1][0] != "-":
+        del words[0]
+    return " ".join((PurePath(words[0]).name, *words[1:])) if words else ""
+
+
+def _tag(pid: int) -> str:
+    try:
+        return psutil.Process(pid).environ().get(TAG_VARIABLE) or str(pid)
+    except psutil.Error:
+        return str(pid)

@@ -1,0 +1,250 @@
+"""What `ultraserve top` shows of one look, as figures: nothing here knows of a screen.
+
+Shares, rates and watts are the report's own, means of its window of emulated seconds. vCPUs and the
+processes' memory are this machine's, in wall time, and None where they are not to be seen.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from serving.telemetry.device_memory import CATEGORIES, added, chip_bytes, core_bytes
+from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+from serving.telemetry.neuron_tools.host_sample import HostSample
+from serving.telemetry.neuron_tools.host_usage import runtime_vcpu_usage, vcpu_usage
+from serving.telemetry.neuron_tools.neuron_names import neuron_names
+from serving.wire.hardware import ChipMeters
+from serving.wire.machine_state import ChipHealth, ChipState, LeaseState, RankState
+from serving.wire.power_report import TokensPerMegawatt
+
+SERVES: Final = "serving"
+SPARE: Final = "spare"
+OUT: Final = "out"
+"""A chip that works, and that no rank and no lease has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipFigures:
+    """One chip. `doing` is its health where it is not well, else its phase, "spare" or "out".
+
+    `cores` has each logical core's memory by category, by its number over all chips.
+    """
+
+    chip: int
+    rack: int
+    tray: int
+    position: int
+    rank: int | None
+    doing: str
+    slow: bool
+    utilization: float
+    flops_per_s: float
+    hbm_used_bytes: int
+    hbm_capacity_bytes: int
+    watts: float
+    link_utilization: float
+    cores: dict[int, dict[str, int]]
+
+    @property
+    def works(self) -> bool:
+        """It has meters that say something: it is there, and in nobody else's hands."""
+        return self.doing in (SERVES, "draining")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFigures:
+    """This machine: percent of its vCPUs, and bytes; the server's None where it is elsewhere."""
+
+    user_percent: float
+    system_percent: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+    server_user_percent: float | None
+    server_system_percent: float | None
+    server_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFigures:
+    """Of the last `window_s` emulated seconds, per emulated second; None before a step has ended.
+
+    The window is longer than that of the other figures.
+    """
+
+    input_per_s: float
+    output_per_s: float
+    per_megawatt: tuple[TokensPerMegawatt, ...]
+    window_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopFigures:
+    """Everything of one look; `device_bytes` is by category, of all chips."""
+
+    version: str
+    system: str
+    model: str
+    core_version: str
+    lnc: int
+    cores_per_chip: int
+    chips_per_tray: int
+    emulated_s: float
+    dilation: float
+    lag_s: float
+    window_s: float
+    steps: int
+    step_p50_s: float | None
+    step_p99_s: float | None
+    steps_by_phase: dict[str, int]
+    chips: tuple[ChipFigures, ...]
+    ranks: tuple[RankState, ...]
+    leases: tuple[LeaseState, ...]
+    faults_open: int
+    asleep: tuple[str, ...]
+    flops_ceiling_per_s: float
+    chip_watts_ceiling: float
+    tokens: TokenFigures | None
+    requests_running: int
+    requests_waiting: int
+    kv_share: float | None
+    chip_watts: float
+    it_watts: float
+    facility_watts: float
+    pue: float
+    device_bytes: dict[str, int]
+    host: HostFigures | None
+
+    @property
+    def utilization(self) -> float:
+        """Mean over the chips that work; 0 without any."""
+        working = [chip.utilization for chip in self.chips if chip.works]
+        return sum(working) / len(working) if working else 0.0
+
+    @property
+    def flops_per_s(self) -> float:
+        """All chips' together."""
+        return sum(chip.flops_per_s for chip in self.chips)
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """How many chips do what, in the order of the chips."""
+        counts: dict[str, int] = {}
+        for chip in self.chips:
+            counts[chip.doing] = counts.get(chip.doing, 0) + 1
+        return counts
+
+
+def top_figures(look: EngineLook, host: HostFigures | None) -> TopFigures:
+    """The figures of a look."""
+    report, description = look.report, look.description
+    telemetry, power, state = report.telemetry, report.power, report.state
+    chips = tuple(
+        _chip(look, chip, meters) for chip, meters in zip(state.chips, report.meters, strict=True)
+    )
+    names = neuron_names(description.chip.name)
+    return TopFigures(
+        version=description.ultraserve_version,
+        system=state.system,
+        model=state.model,
+        core_version=names.logical_core_version(look.cores.lnc),
+        lnc=look.cores.lnc,
+        cores_per_chip=len(look.cores.cores),
+        chips_per_tray=max((rack.chips_per_tray for rack in description.racks), default=1),
+        emulated_s=report.emulated_s,
+        dilation=telemetry.dilation,
+        lag_s=telemetry.lag_s,
+        window_s=report.window_s,
+        steps=state.steps,
+        step_p50_s=report.step_times.p50_s,
+        step_p99_s=report.step_times.p99_s,
+        steps_by_phase=dict(report.steps_by_phase),
+        chips=chips,
+        ranks=state.ranks,
+        leases=tuple(lease for lease in state.leases if lease.phase != SERVES),
+        faults_open=report.faults_open,
+        asleep=state.sleep.asleep,
+        flops_ceiling_per_s=report.ceilings.flops_per_s,
+        chip_watts_ceiling=power.chip_budget_watts,
+        tokens=_tokens(look),
+        requests_running=telemetry.requests_running,
+        requests_waiting=telemetry.requests_waiting,
+        kv_share=telemetry.kv_blocks_used / telemetry.kv_blocks if telemetry.kv_blocks else None,
+        chip_watts=power.chip_watts,
+        it_watts=power.it_watts,
+        facility_watts=power.facility_watts,
+        pue=power.pue,
+        device_bytes=added(tuple(chip_bytes(chip) for chip in state.chips)),
+        host=host,
+    )
+
+
+def _chip(look: EngineLook, chip: ChipState, meters: ChipMeters) -> ChipFigures:
+    held = core_bytes(chip, look.cores)
+    return ChipFigures(
+        chip=chip.chip,
+        rack=chip.rack,
+        tray=chip.tray,
+        position=chip.position,
+        rank=chip.rank,
+        doing=doing(chip),
+        slow=chip.health is ChipHealth.SLOW,
+        utilization=min(meters.utilization, 1.0),
+        flops_per_s=meters.flops_per_s,
+        hbm_used_bytes=chip.hbm_used_bytes,
+        hbm_capacity_bytes=chip.hbm_capacity_bytes,
+        watts=meters.watts,
+        link_utilization=meters.link_utilization,
+        cores=dict(zip(look.core_ids(chip.chip), held, strict=True)),
+    )
+
+
+def doing(chip: ChipState) -> str:
+    """What a chip does, in one word; a slow one does what it did."""
+    if chip.health in (ChipHealth.LOST, ChipHealth.HUNG):
+        return str(chip.health)
+    if chip.phase != SERVES:
+        return chip.phase
+    if chip.spare:
+        return SPARE
+    return SERVES if chip.rank is not None else OUT
+
+
+def _tokens(look: EngineLook) -> TokenFigures | None:
+    window = look.report.power.window
+    if window is None or window.emulated_s <= 0:
+        return None
+    return TokenFigures(
+        input_per_s=window.prompt_tokens / window.emulated_s,
+        output_per_s=window.output_tokens / window.emulated_s,
+        per_megawatt=window.tokens_per_megawatt,
+        window_s=window.emulated_s,
+    )
+
+
+def host_figures(before: HostSample, now: HostSample) -> HostFigures:
+    """This machine between two samples."""
+    average = vcpu_usage(before, now)["average_usage"]
+    server = runtime_vcpu_usage(before, now)
+    seen = now.server is not None and not server["error"]
+    usage = server["vcpu_usage"]
+    return HostFigures(
+        user_percent=average["user"] + average["nice"],
+        system_percent=average["system"] + average["irq"] + average["soft_irq"],
+        memory_used_bytes=now.memory_used_bytes,
+        memory_total_bytes=now.memory_total_bytes,
+        server_user_percent=usage["user"] if seen else None,
+        server_system_percent=usage["system"] if seen else None,
+        server_memory_bytes=now.server.memory_bytes if now.server else None,
+    )
+
+
+def categories_shown() -> tuple[tuple[str, str], ...]:
+    """The categories of device memory with neuron-top's words, in its order."""
+    words = {
+        "tensors": "Tensors",
+        "constants": "Constants",
+        "model_code": "Model Code",
+        "runtime_memory": "Runtime Memory",
+        "model_shared_scratchpad": "Model Scratchpad",
+    }
+    assert set(words) == set(CATEGORIES)
+    return tuple(words.items())

@@ -1,0 +1,240 @@
+"""The live screen of `ultraserve top`: tabs and keys after neuron-top's, drawn by Textual.
+
+It asks for looks in a thread of its own, one at a time, and draws what it was given last; a look
+that fails in passing is told in the status line and asked again. It decides nothing else.
+
+Source of the keys: AWS Neuron SDK docs, neuron-top-user-guide.rst: F toggles utilisation and
+TFLOPS, 1-9 select a tab, a and d the one before and after, x expands or collapses the whole tree.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Static, TabbedContent, TabPane
+
+from serving.telemetry.neuron_tools.chip_table import ChipTable
+from serving.telemetry.neuron_tools.cores_pane import CoresPane
+from serving.telemetry.neuron_tools.heat_grid import LEGEND, MEASURES
+from serving.telemetry.neuron_tools.memory_tree import MemoryTree
+from serving.telemetry.neuron_tools.rank_table import RankTable
+from serving.telemetry.neuron_tools.top_figures import TopFigures
+from serving.telemetry.neuron_tools.top_panels import pace, summary, title
+
+KEYS: Final = (
+    ("1-4", "tab: cores, memory, ranks, chips"),
+    ("a d", "tab before, after"),
+    ("F", "utilization or TFLOPS"),
+    ("m", "next measure: utilization, TFLOPS, HBM, power, links"),
+    ("x", "memory: expand or collapse all"),
+    ("arrows", "move, scroll"),
+    ("h", "this help"),
+    ("q", "quit"),
+)
+_TABS: Final = ("cores", "memory", "ranks", "chips")
+_HINT: Final = "1-4 a d tabs  F TFLOPS  m measure  x expand  h help  q quit"
+
+Look = Callable[[], TopFigures]
+"""Raises `Lost` for what may pass, and anything else for what does not."""
+
+
+class Lost(Exception):
+    """A look failed, for a reason that may pass; its words are for the user."""
+
+
+class Looked(Message):
+    """What came of a look: figures, or why it was lost, or a failure that does not pass."""
+
+    def __init__(
+        self,
+        *,
+        figures: TopFigures | None = None,
+        lost: str | None = None,
+        failure: Exception | None = None,
+    ) -> None:
+        super().__init__()
+        self.figures = figures
+        self.lost = lost
+        self.failure = failure
+
+
+class Help(ModalScreen[None]):
+    """The keys, until one is pressed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, "dismiss(None)") for key in ("escape", "h", "q", "enter", "space")
+    ]
+
+    def compose(self) -> ComposeResult:
+        """One text."""
+        keys = "\n".join(f"{key:<8}{what}" for key, what in KEYS)
+        text = (
+            f"{keys}\n\n{LEGEND}\n\nCores, memory, tokens and power are emulated; a chip's cores "
+            "share its work evenly. vCPUs and host memory are this machine's own."
+        )
+        yield Static(Text(text), id="help")
+
+
+class TopScreen(App[Exception | None]):
+    """Runs until `q`, or until a look fails for good: then `run` returns why."""
+
+    TITLE = "ultraserve top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layout: vertical; }
+    #title, #status, #legend { height: 1; }
+    #status.lost { text-style: bold reverse; }
+    TabbedContent { height: 1fr; }
+    Tabs { height: 1; }
+    Tabs #tabs-list-bar { height: 1; }
+    Underline { display: none; }
+    Tab.-active { text-style: bold reverse; }
+    TabPane { padding: 0; }
+    CoresPane { width: 1fr; height: 1fr; }
+    #right { width: 36; height: 1fr; padding-left: 1; }
+    #cores-pane { height: 1fr; }
+    Help { align: center middle; }
+    #help { width: 64; max-width: 100%; height: auto; padding: 1 2; border: round $primary; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(str(number), f"tab({number})") for number in range(1, len(_TABS) + 1)),
+        Binding("a", "step(-1)"),
+        Binding("d", "step(1)"),
+        Binding("f,F", "flops"),
+        Binding("m", "measure"),
+        Binding("x", "expand"),
+        Binding("h", "help"),
+        Binding("q", "quit"),
+    ]
+
+    def __init__(self, look: Look, *, first: TopFigures, address: str, interval_s: float) -> None:
+        super().__init__(ansi_color=False)
+        self._look = look
+        self._figures = first
+        self._address = address
+        self._interval_s = interval_s
+        self._measure = 0
+        self._lost: str | None = None
+        self._seen_s = time.monotonic()
+        self._ended = threading.Event()
+        self._drawn = threading.Event()
+
+    def compose(self) -> ComposeResult:
+        """Title, state, tabs, keys."""
+        yield Static(id="title")
+        yield Static(id="status")
+        with TabbedContent(id="tabs"):
+            with TabPane("1 cores", id="cores"), Horizontal(id="cores-pane"):
+                yield CoresPane()
+                with VerticalScroll(id="right"):
+                    yield Static(id="summary")
+            with TabPane("2 memory", id="memory"):
+                yield MemoryTree()
+            with TabPane("3 ranks", id="ranks"):
+                yield RankTable()
+            with TabPane("4 chips", id="chips"):
+                yield ChipTable()
+        yield Static(Text(_HINT, style="dim"), id="legend")
+
+    def on_mount(self) -> None:
+        """Draw what is there, and look again and again."""
+        self._draw()
+        threading.Thread(target=self._ask, daemon=True, name="looks").start()
+
+    def on_unmount(self) -> None:
+        """Nobody is told anything any more; a look that is under way is not waited for."""
+        self._ended.set()
+        self._drawn.set()
+
+    def on_tabbed_content_tab_activated(self) -> None:
+        """A tab is drawn when it is looked at."""
+        self._draw()
+
+    def _ask(self) -> None:
+        """Looks, one each interval, until the screen ends; in a thread that nobody waits for.
+
+        What comes of one is posted, and the next waits until it is drawn.
+        """
+        while not self._ended.is_set():
+            begun_s = time.monotonic()
+            try:
+                told = Looked(figures=self._look())
+            except Lost as lost:
+                told = Looked(lost=str(lost))
+            except Exception as error:  # noqa: BLE001 it ends the screen, which raises it
+                told = Looked(failure=error)
+            self._drawn.clear()
+            if self._ended.is_set() or not self.post_message(told):
+                return
+            self._drawn.wait()
+            self._ended.wait(max(begun_s + self._interval_s - time.monotonic(), 0.0))
+
+    def on_looked(self, told: Looked) -> None:
+        """Draw it, or end with what cannot pass."""
+        if told.failure is not None:
+            self.exit(told.failure)
+            return
+        self._lost = told.lost
+        if told.figures is not None:
+            self._figures, self._seen_s = told.figures, time.monotonic()
+        self._draw()
+        self._drawn.set()
+
+    def _draw(self) -> None:
+        base = self.screen_stack[0] if self.screen_stack else None  # below the help
+        if base is None or not base.query("#summary"):
+            return  # the screen is being taken down
+        figures = self._figures
+        base.query_one("#title", Static).update(title(figures, self._address))
+        status = base.query_one("#status", Static)
+        status.set_class(self._lost is not None, "lost")
+        status.update(pace(figures) if self._lost is None else self._lost_line())
+        match base.query_one("#tabs", TabbedContent).active:
+            case "memory":
+                base.query_one(MemoryTree).show(figures)
+            case "ranks":
+                base.query_one(RankTable).show(figures)
+            case "chips":
+                base.query_one(ChipTable).show(figures)
+            case _:
+                base.query_one(CoresPane).show(figures, MEASURES[self._measure])
+                lines = Text("\n").join(summary(figures))
+                base.query_one("#summary", Static).update(lines)
+
+    def _lost_line(self) -> Text:
+        ago_s = time.monotonic() - self._seen_s
+        return Text(f"connection lost, trying again; shown is {ago_s:.0f} s old: {self._lost}")
+
+    def action_tab(self, number: int) -> None:
+        """Select a tab by its number."""
+        self.screen_stack[0].query_one("#tabs", TabbedContent).active = _TABS[number - 1]
+
+    def action_step(self, by: int) -> None:
+        """The tab before or after, around the ends."""
+        tabs = self.screen_stack[0].query_one("#tabs", TabbedContent)
+        tabs.active = _TABS[(_TABS.index(tabs.active) + by) % len(_TABS)]
+
+    def action_flops(self) -> None:
+        """Utilisation, or TFLOPS when it is shown already."""
+        self._measure = 1 if self._measure == 0 else 0
+        self._draw()
+
+    def action_measure(self) -> None:
+        """The next of all measures."""
+        self._measure = (self._measure + 1) % len(MEASURES)
+        self._draw()
+
+    def action_expand(self) -> None:
+        """The memory tree, all of it, or none."""
+        self.screen_stack[0].query_one(MemoryTree).toggle_all()
+
+    def action_help(self) -> None:
+        """The keys."""
+        self.push_screen(Help())

@@ -1,0 +1,84 @@
+"""The partition's families from one look at the hardware."""
+
+import numpy as np
+
+from serving.telemetry.families import partition as families
+from serving.telemetry.page.text_page import TextPage
+from serving.wire.hardware import HardwareReport
+from serving.wire.machine_state import ChipHealth
+
+_CHANGING = ("draining", "restoring")
+
+
+def add_partition(page: TextPage, report: HardwareReport) -> None:
+    """Power, racks, tokens, steps, faults and hand-overs."""
+    _add_power(page, report)
+    _add_work(page, report)
+    _add_ranks(page, report)
+    state = report.state
+    faults = [((kind,), count) for kind, count in report.faults_by_kind.items()]
+    page.add(families.FAULTS_BY_KIND, faults)
+    page.one(families.FAULTS_OPEN, report.faults_open)
+    ages = [
+        ((str(lease.number), str(lease.phase)), report.emulated_s - lease.since_emulated_s)
+        for lease in state.leases
+        if lease.phase in _CHANGING
+    ]
+    page.add(families.HANDOVER_AGE, ages)
+    losses = [
+        ((str(lease.number),), lease.training.loss)
+        for lease in state.leases
+        if lease.phase == "training" and lease.training is not None
+        if lease.training.loss is not None
+    ]
+    page.add(families.TRAINING_LOSS, losses)
+
+
+def _add_power(page: TextPage, report: HardwareReport) -> None:
+    power = report.power
+    window = power.window.tokens_per_megawatt if power.window is not None else ()
+    page.add(
+        families.TOKENS_PER_MEGAWATT,
+        [
+            ((kind, each.basis), getattr(each, kind))
+            for each in window
+            for kind in ("output", "input", "total")
+        ],
+    )
+    page.one(families.PUE, power.pue)
+    page.one(families.IT_POWER, power.it_watts)
+    parts = [((p.removesuffix("_watts"),), watts) for p, watts in power.parts_watts.items()]
+    page.add(families.FACILITY_PART, parts)
+    page.add(families.RACK_POWER, [((str(rack.rack),), rack.it_watts) for rack in power.racks])
+    budgets = [((str(rack.rack),), rack.provisioned_watts) for rack in power.racks]
+    page.add(families.RACK_BUDGET, budgets)
+    page.one(families.CHIP_BUDGET, power.chip_budget_watts)
+    racks = report.state.racks
+    page.add(families.SWITCH_TRAYS_UP, [((str(r.rack),), r.switch_trays_up) for r in racks])
+    page.add(families.SWITCH_TRAYS, [((str(r.rack),), r.switch_trays) for r in racks])
+
+
+def _add_work(page: TextPage, report: HardwareReport) -> None:
+    telemetry = report.telemetry
+    tokens = [(("prompt",), telemetry.prompt_tokens), (("output",), telemetry.output_tokens)]
+    page.add(families.TOKENS, tokens)
+    page.add(families.STEP_PART, [((part,), each) for part, each in report.parts_s.items()])
+    by_phase = [((phase,), count) for phase, count in report.steps_by_phase.items()]
+    page.add(families.STEPS_BY_PHASE, by_phase)
+    serving = [
+        meters.engine_utilization
+        for chip, meters in zip(report.state.chips, report.meters, strict=True)
+        if chip.rank is not None and chip.health in (ChipHealth.UP, ChipHealth.SLOW)
+    ]
+    engines = serving[0] if serving else {}
+    shares = [((name,), float(np.mean([each[name] for each in serving]))) for name in engines]
+    page.add(families.ENGINE_UTILIZATION, shares)
+
+
+def _add_ranks(page: TextPage, report: HardwareReport) -> None:
+    ranks = [((str(rank.rank),), rank) for rank in report.state.ranks]
+    page.add(families.RANK_RUNNING, [(key, rank.requests_running) for key, rank in ranks])
+    page.add(families.RANK_WAITING, [(key, rank.requests_waiting) for key, rank in ranks])
+    used = [(key, rank.kv_blocks_used / rank.kv_blocks) for key, rank in ranks if rank.kv_blocks]
+    page.add(families.RANK_KV, used)
+    page.add(families.RANK_UP, [(key, int(rank.up)) for key, rank in ranks])

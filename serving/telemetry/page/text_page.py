@@ -1,0 +1,98 @@
+"""Prometheus's text format, written with label sets that are rendered once.
+
+prometheus_client renders the labels of each sample anew; for the thousands of samples of 144 chips
+that takes ten times as long as the numbers. The format: https://prometheus.io/docs/instrumenting/
+exposition_formats/, text-based.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from serving.telemetry.families.family import Family
+
+Rows = Iterable[tuple[tuple[str, ...], float]]
+"""Values of the family's labels, and the number."""
+
+_RENDERED_MAX: Final = 1 << 17
+"""Label sets that are remembered: ten pages of 144 chips."""
+
+_SETS_MAX: Final = 8
+"""Chips and cores of a machine, and those that are metered; others for each that a test makes."""
+
+
+class TextPage:
+    """Families one after another; each is added once, and left out when it has no rows."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names: set[str] = set()
+
+    def add(self, family: Family, rows: Rows) -> None:
+        """One family with its samples."""
+        assert family.kind != "histogram", family
+        assert family.name not in self._names, family
+        sample, labels = family.sample, family.labels
+        self._take(
+            family, [f"{_prefix(sample, labels, values)} {value!r}" for values, value in rows]
+        )
+
+    def add_each(self, family: Family, sets: "LabelSets", values: Iterable[float]) -> None:
+        """One family with a sample for each of the label sets, in their order."""
+        assert family.kind != "histogram", family
+        assert family.name not in self._names, family
+        prefixes = sets.prefixes(family)
+        self._take(family, [f"{p} {value!r}" for p, value in zip(prefixes, values, strict=True)])
+
+    def _take(self, family: Family, lines: list[str]) -> None:
+        if lines:
+            self._names.add(family.name)
+            self._lines += (_header(family), *lines)
+
+    def one(self, family: Family, value: float) -> None:
+        """One family without labels."""
+        self.add(family, [((), value)])
+
+    def text(self) -> str:
+        """The page."""
+        return "\n".join((*self._lines, ""))
+
+
+class LabelSets:
+    """Values of labels that several families share, rendered once for each of them."""
+
+    def __init__(self, values: tuple[tuple[str, ...], ...]) -> None:
+        self._values = values
+        self._rendered: dict[str, list[str]] = {}
+
+    def prefixes(self, family: Family) -> list[str]:
+        """What stands before each number."""
+        known = self._rendered.get(family.sample)
+        if known is None:
+            known = [_prefix(family.sample, family.labels, values) for values in self._values]
+            self._rendered[family.sample] = known
+        return known
+
+
+@lru_cache(maxsize=_SETS_MAX)
+def label_sets(values: tuple[tuple[str, ...], ...]) -> LabelSets:
+    """The same sets as the last time, if they were the same then."""
+    return LabelSets(values)
+
+
+@lru_cache(maxsize=1_024)
+def _header(family: Family) -> str:
+    words = family.help.replace("\\", "\\\\")
+    return f"# HELP {family.sample} {words}\n# TYPE {family.sample} {family.kind}"
+
+
+@lru_cache(maxsize=_RENDERED_MAX)
+def _prefix(sample: str, labels: tuple[str, ...], values: tuple[str, ...]) -> str:
+    if not labels:
+        return sample
+    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(labels, values, strict=True))
+    return f"{sample}{{{','.join(pairs)}}}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,0 +1,1 @@
+"""The types of control calls between the two processes of a server: frozen, plain, JSON."""

@@ -1,0 +1,184 @@
+"""One step of a run as a profile shows it: plain, frozen, the same live and in virtual time.
+
+Arrays go by position in the partition, or by rank; `chips` says which chip sat in each position.
+Fields are named as in `protos/ultraserve/v1/control.proto`.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Final, Protocol
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from emulator.model import StepBatch, StepCost
+from serving.wire.machine_state import Count, Plain
+
+Int64s = NDArray[np.int64]
+
+Seat = Annotated[int, Meta(ge=-1)]
+"""A chip by its number, or -1 where none sits."""
+
+PREFILL_SHARE: Final = 0.9
+"""Of a step's tokens: from this share of prompt tokens on, a step is told among the prefills. A
+convention of the report; nothing is computed by it."""
+
+
+class StepPhase(StrEnum):
+    """What a step does: nearly only prompts, some of both, or no prompt at all."""
+
+    PREFILL = "prefill"
+    MIXED = "mixed"
+    DECODE = "decode"
+
+
+class Queues(Protocol):
+    """What a rank's scheduler says of itself when it has decided."""
+
+    @property
+    def running(self) -> int:
+        """Requests that run."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+
+    @property
+    def kv_blocks_used(self) -> int:
+        """KV blocks that requests hold."""
+
+
+class EngineBusy(Plain, frozen=True, kw_only=True):
+    """How long one engine of each position is busy in the step."""
+
+    engine: str
+    busy_ns: tuple[Count, ...]
+
+
+class StepRecord(Plain, frozen=True, kw_only=True):
+    """One step, in emulated time.
+
+    Attributes:
+        step: counts from 0 in its recording.
+        begin_ns: when its work begins, after `pause_ns` in which the machine was held up by
+            recovering or by moving experts.
+        prefill_tokens: by rank; `decode_tokens` are those of requests with one new token over a
+            context, the last token of a prompt that was computed up to it among them.
+        requests_running: by rank, as `requests_waiting` and `kv_blocks_used`; empty when unknown.
+        chips: by position; the engines, watts, flops and bytes have the same order.
+        parts_ns: the duration by named part, on the chips that everyone waits for.
+        bound: the engine that a part waits for, where it waits for one.
+        hbm_bytes: read and written by each chip; `link_bytes` sent by each.
+    """
+
+    step: Count
+    begin_ns: Count
+    pause_ns: Count
+    duration_ns: Count
+    prefill_tokens: tuple[Count, ...]
+    decode_tokens: tuple[Count, ...]
+    requests_running: tuple[Count, ...]
+    requests_waiting: tuple[Count, ...]
+    kv_blocks_used: tuple[Count, ...]
+    chips: tuple[Seat, ...]
+    engines: tuple[EngineBusy, ...]
+    watts: tuple[float, ...]
+    flops: tuple[float, ...]
+    hbm_bytes: tuple[float, ...]
+    link_bytes: tuple[float, ...]
+    parts_ns: dict[str, float]
+    bound: dict[str, str]
+
+    @property
+    def end_ns(self) -> int:
+        """When its work ends."""
+        return self.begin_ns + self.duration_ns
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were computed."""
+        return sum(self.prefill_tokens) + sum(self.decode_tokens)
+
+    @property
+    def phase(self) -> StepPhase:
+        """Which steps it is told among."""
+        return phase_of(sum(self.prefill_tokens), self.tokens)
+
+
+class StepRelief(Plain, frozen=True, kw_only=True):
+    """One sampled step, as long as it was and as long as it would be with something faster.
+
+    Attributes:
+        duration_ns: as it was costed with the batch that was kept.
+        relieved_ns: by what is `factor` times as fast, or spread evenly; see
+            `emulator.model.relieved_ns`.
+        samples: how many steps there are to ask about.
+    """
+
+    step: Count
+    phase: StepPhase
+    duration_ns: Count
+    factor: float
+    relieved_ns: dict[str, Count]
+    samples: Count
+
+
+class StepPage(Plain, frozen=True, kw_only=True):
+    """Some of the records, in order; `next_step` is where the next page begins."""
+
+    steps: tuple[StepRecord, ...]
+    next_step: Count
+
+
+def phase_of(prefill_tokens: int, tokens: int) -> StepPhase:
+    """The phase of a step with so many prompt tokens among its tokens."""
+    if not prefill_tokens:
+        return StepPhase.DECODE
+    return StepPhase.PREFILL if prefill_tokens >= PREFILL_SHARE * tokens else StepPhase.MIXED
+
+
+def prefill_and_decode_tokens(batch: StepBatch) -> tuple[Int64s, Int64s]:
+    """New tokens of prompts, and of requests that decode: both [ranks]."""
+    decodes = (batch.new_tokens == 1) & (batch.context_tokens > 0)
+    decode_tokens = np.bincount(batch.rank[decodes], minlength=batch.ranks).astype(np.int64)
+    return batch.tokens_by_rank() - decode_tokens, decode_tokens
+
+
+def step_record(
+    cost: StepCost,
+    *,
+    step: int,
+    begin_ns: int,
+    pause_ns: int,
+    tokens: tuple[Int64s, Int64s],
+    chips: Int64s,
+    queues: Sequence[Queues],
+) -> StepRecord:
+    """The record of a step that cost `cost`.
+
+    `tokens` are of prompts and of decodes, each [ranks]; `chips` sit in the positions, [positions].
+    """
+    prefill_tokens, decode_tokens = tokens
+    return StepRecord(
+        step=step,
+        begin_ns=begin_ns,
+        pause_ns=pause_ns,
+        duration_ns=cost.duration_ns,
+        prefill_tokens=tuple(prefill_tokens.tolist()),
+        decode_tokens=tuple(decode_tokens.tolist()),
+        requests_running=tuple(queue.running for queue in queues),
+        requests_waiting=tuple(queue.waiting for queue in queues),
+        kv_blocks_used=tuple(queue.kv_blocks_used for queue in queues),
+        chips=tuple(chips.tolist()),
+        engines=tuple(
+            EngineBusy(engine=name, busy_ns=tuple(busy_ns.tolist()))
+            for name, busy_ns in cost.engine_ns.items()
+        ),
+        watts=tuple(cost.chip_watts.tolist()),
+        flops=tuple(cost.flops.tolist()),
+        hbm_bytes=tuple(cost.hbm_bytes.tolist()),
+        link_bytes=tuple(cost.link_bytes.tolist()),
+        parts_ns={name: float(part_ns) for name, part_ns in cost.parts_ns.items()},
+        bound=dict(cost.bound),
+    )

@@ -1,0 +1,64 @@
+"""What is emulated, as the control API shows it: it does not change while the server runs."""
+
+from serving.wire.machine_state import Count, PartitionState, Plain
+
+
+class SpecFigure(Plain, frozen=True, kw_only=True):
+    """One number of the catalog in base units; `assumed`: nobody has published it."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+    assumed: bool
+
+
+class SpecSheet(Plain, frozen=True, kw_only=True):
+    """One entry of the catalog."""
+
+    name: str
+    figures: tuple[SpecFigure, ...]
+
+
+class RackDescription(Plain, frozen=True, kw_only=True):
+    """One rack of the system; `chips` are the partition's, and its spares, that stand in it."""
+
+    rack: Count
+    trays: Count
+    chips_per_tray: Count
+    switch_trays: Count
+    chips: tuple[Count, ...]
+
+
+class SystemDescription(Plain, frozen=True, kw_only=True):
+    """Everything that is fixed from the start.
+
+    Attributes:
+        model: what sets time, HBM and energy; `weights` make the tokens.
+        routing: where expert choices come from.
+        topology: how the chips of a rack are joined; `switch_generation` by what, empty where
+            nothing does.
+        clock: real, auto, virtual or dilated:K; `dilation` is wall seconds per emulated second, 0
+            when time is virtual.
+        calibration: what is added to the roofline; `overlap` what runs beside what.
+        kv_blocks: of each rank.
+        ultraserver: which machine of its kind it is; see `serving.settings`.
+    """
+
+    ultraserve_version: str
+    vllm_version: str
+    system: SpecSheet
+    chip: SpecSheet
+    model: SpecSheet
+    weights: str
+    routing: str
+    topology: str
+    switch_generation: str
+    partition: PartitionState
+    racks: tuple[RackDescription, ...]
+    clock: str
+    dilation: float
+    calibration: str
+    overlap: str
+    kv_blocks: Count
+    ultraserver: str

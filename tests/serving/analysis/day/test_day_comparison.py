@@ -1,0 +1,83 @@
+"""Policies beside each other: the oracle is not beaten, and a failed policy gets no ratio."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
+from serving.analysis.day.day_tables import account_lines, handover_lines, headline_lines
+from serving.analysis.day.day_trace import DayTrace
+from serving.analysis.day.day_trace_file import sample_week
+from serving.analysis.day.day_walk import WalkTerms
+from tests.serving.analysis.day.days import HANDOVER, MONDAY, machine
+
+
+def compared(trace: DayTrace, *policies: str, peak: float = 0.7, **changes: Any) -> LoadComparison:
+    fields: dict[str, Any] = {
+        "trace": trace,
+        "begin_s": 86_400.0,
+        "length_s": 86_400.0,
+        "policies": policies,
+        "peak_shares": (peak,),
+        "terms": WalkTerms(),
+    }
+    (load,) = compare(DayQuestion(**(fields | changes)), machine(12), HANDOVER)
+    return load
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    hours=st.lists(st.integers(1, 100), min_size=12, max_size=12),
+    peak=st.sampled_from([0.5, 0.7, 0.9]),
+)
+def test_no_policy_that_looks_only_back_trains_more_than_the_oracle(
+    hours: list[int], peak: float
+) -> None:
+    # Two days alike, in steps of two hours between 1 and 100 % of the highest.
+    rates = np.repeat(np.array(hours * 2, dtype=np.float64), 2) * 1e5
+    trace = DayTrace.hourly(rates, source="drawn", begins=MONDAY)
+    load = compared(trace, "demand:headroom=0", "demand", "schedule:22:00-06:00", peak=peak)
+
+    oracle = load.oracle
+    assert oracle.keeps_target
+    for result in load.results:
+        if result.keeps_target:
+            assert result.training_tokens <= oracle.training_tokens
+    assert oracle.freed_chip_hours > 0
+
+
+def test_on_a_day_with_a_night_the_order_is_never_fixed_demand_oracle() -> None:
+    load = compared(sample_week(), "demand")
+    ordered = (load.never, load.fixed, load.result("demand"), load.oracle)
+    assert all(each.keeps_target for each in ordered)
+    tokens = [each.training_tokens for each in ordered]
+    assert tokens == sorted(tokens)
+    assert tokens[0] == 0
+    assert [each.flops_per_mwh for each in ordered] == sorted(
+        each.flops_per_mwh for each in ordered
+    )
+
+
+def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() -> None:
+    load = compared(sample_week(), "fixed:2", "demand")
+    header, failed, kept, *_ = headline_lines(load)
+
+    assert load.result("fixed:2").slo_attainment < 0.99
+    assert failed.split()[0] == "fixed:2"
+    assert failed.split()[-4:] == ["-", "-", "-", "FAILED"]
+    assert kept.split()[0] == "demand"
+    demand = load.result("demand")
+    against = [demand.flops_per_mwh / each.flops_per_mwh for each in (load.never, load.fixed)]
+    assert [float(cell) for cell in kept.split()[-3:-1]] == pytest.approx(against, abs=0.006)
+    assert f"x {load.fixed.policy}" in header
+    for lines in (account_lines(load), handover_lines(load)):
+        assert len(list(lines)) == 1 + len(load.everything)
+
+
+def test_a_split_that_is_asked_for_and_the_best_one_is_shown_once() -> None:
+    best = compared(sample_week(), "demand").fixed.policy
+    load = compared(sample_week(), best)
+    assert [each.policy for each in load.everything].count(best) == 1

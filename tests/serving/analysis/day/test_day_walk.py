@@ -1,0 +1,170 @@
+"""A policy walked over a day, interval by interval."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.errors import ConfigError
+from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace_file import sample_week
+from serving.analysis.day.day_walk import DayDemand, DayWalk, WalkTerms, day_demand, walk
+from serving.policy.day_night.fixed import Fixed, Never
+from serving.policy.day_night.observation import Observation
+from serving.policy.day_night.policy import Decision
+from tests.serving.analysis.day.days import CURVE, HANDOVER, demand, machine, trained
+
+TERMS = WalkTerms(interval_s=60.0, look_s=60.0)
+
+
+def never(wanted: DayDemand, groups: int = 4) -> DayWalk:
+    return walk(wanted, CURVE, trained(groups), HANDOVER, Never(), TERMS)
+
+
+def test_a_load_below_capacity_is_served_at_once_by_all_groups() -> None:
+    walked = never(demand(120, 240))
+
+    assert walked.served.tolist() == [120, 240]
+    assert walked.group_rates.tolist() == [0.5, 1.0]
+    assert not walked.backlog.any()
+    assert not walked.late.any()
+
+
+def test_an_overload_waits_its_turn_and_whoever_finds_a_queue_is_late() -> None:
+    # Four groups serve 4 requests/s each at most: 960 in a minute.
+    walked = never(demand(1_200, 480, 480))
+
+    assert walked.served.tolist() == [960, 720, 480]
+    assert walked.backlog.tolist() == [240, 0, 0]
+    # The queue of 240 is gone when 240 more than the arrivals are served: in half a minute.
+    assert walked.late.tolist() == [1_200, 240, 0]
+
+
+def test_a_night_hands_groups_over_and_counts_every_token_and_joule() -> None:
+    result = DayResult(
+        machine=machine(), walk=_fixed(demand(60, 60, 60), 2), describes="a fixed split"
+    )
+
+    # Two groups leave at once: 30 s on the way, 20 s to start, then 130 s at 20 tokens/s.
+    assert result.training_tokens == pytest.approx(130 * 20)
+    assert result.training_chip_hours == pytest.approx(2 * 130 / 3_600)
+    assert result.freed_chip_hours == pytest.approx(2 * 150 / 3_600)
+    # Two serve from the first moment on: that is the peak.
+    assert result.freed_share_of_peak == 0
+    assert result.freed_share == pytest.approx(2 * 150 / (4 * 180))
+    assert result.served_output_tokens == pytest.approx(180 * 20)
+    assert result.slo_attainment == 1.0
+    # By hand: of 144 chips four are in groups. Those that serve or leave draw 100 W and 50 for each
+    # request/s of a group, which has 0.5.
+    at_work_s = 2 * 180 + 2 * 30
+    joules = (144 - 4) * 200.0 * 180 + at_work_s * 125.0 + 2 * 2_000 + 2 * 130 * 300.0
+    assert float(result.chip_watts.sum()) * 60 == pytest.approx(joules)
+
+
+def _fixed(wanted: DayDemand, serving: int) -> DayWalk:
+    return walk(wanted, CURVE, trained(4), HANDOVER, Fixed(serving_groups=serving), TERMS)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    arrivals=st.lists(st.integers(0, 2_000), min_size=1, max_size=20),
+    serving=st.integers(1, 4),
+)
+def test_requests_are_conserved_and_no_more_are_late_than_came(
+    arrivals: list[int], serving: int
+) -> None:
+    walked = _fixed(demand(*arrivals), serving)
+
+    assert walked.served.sum() + walked.backlog[-1] == pytest.approx(sum(arrivals))
+    assert (walked.late <= np.array(arrivals) + 1e-9).all()
+    assert (walked.backlog >= 0).all()
+    assert (walked.group_rates <= CURVE.saturated_per_s + 1e-9).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(arrivals=st.lists(st.integers(0, 900), min_size=1, max_size=15))
+def test_more_serving_groups_never_serve_fewer_requests_in_time(arrivals: list[int]) -> None:
+    kept = [
+        DayResult(
+            machine=machine(), walk=_fixed(demand(*arrivals), serving), describes=""
+        ).slo_attainment
+        for serving in (1, 2, 3, 4)
+    ]
+    assert kept == sorted(kept)
+
+
+def test_the_same_seed_counts_the_same_requests_and_another_one_others() -> None:
+    trace = sample_week()
+
+    def counted(seed: int) -> list[int]:
+        terms = WalkTerms(seed=seed)
+        found = day_demand(trace, begin_s=86_400.0, length_s=3_600.0, terms=terms)
+        return [int(n) for n in found.arrivals]
+
+    assert counted(1) == counted(1)
+    assert counted(1) != counted(2)
+
+
+def test_counts_follow_the_rate_and_the_past_is_that_of_the_trace() -> None:
+    trace = sample_week()
+    found = day_demand(trace, begin_s=86_400.0, length_s=86_400.0, terms=WalkTerms())
+
+    middles = 86_400.0 + np.arange(30.0, 86_400.0, 60.0)
+    mean = trace.rates_at(middles).sum() * 60
+    assert found.arrivals.sum() == pytest.approx(mean, abs=5 * np.sqrt(mean))
+    assert len(found.past) == 288
+    past_mean = trace.rates_at(np.arange(150.0, 86_400.0, 300.0)).mean()
+    assert found.past.requests_per_s.mean() == pytest.approx(past_mean, rel=0.01)
+
+
+def test_before_its_first_day_a_trace_is_taken_to_have_its_last_one_but_not_when_cold() -> None:
+    trace = sample_week()
+    terms = WalkTerms()
+    cold = day_demand(trace, begin_s=0.0, length_s=7_200.0, terms=terms, cold=True)
+    assert len(cold.past) == 0
+    assert not cold.past_is_assumed
+
+    warm = day_demand(trace, begin_s=0.0, length_s=7_200.0, terms=terms)
+    assert warm.past_is_assumed
+    assert len(warm.past) == 288
+    last_day = trace.rates_at(6 * 86_400.0 + np.arange(150.0, 86_400.0, 300.0))
+    chance = 5 * np.sqrt(last_day.mean() / 86_400.0)
+    assert warm.past.requests_per_s.mean() == pytest.approx(last_day.mean(), abs=chance)
+    assert not day_demand(trace, begin_s=86_400.0, length_s=7_200.0, terms=terms).past_is_assumed
+
+
+class _Remembers:
+    """A policy that writes down how much history it was shown."""
+
+    name = "remembers"
+
+    def __init__(self) -> None:
+        self.buckets: list[int] = []
+
+    def decide(self, observed: Observation) -> Decision:
+        self.buckets.append(len(observed.history))
+        return Decision(serving_groups=observed.groups, reason="looks on")
+
+    def describe(self) -> str:
+        return self.name
+
+
+def test_an_assumed_past_is_forgotten_after_a_day_and_a_true_one_is_kept() -> None:
+    trace = sample_week()
+    terms = WalkTerms(interval_s=600.0, look_s=600.0)
+
+    def shown(begin_s: float) -> list[int]:
+        policy = _Remembers()
+        wanted = day_demand(trace, begin_s=begin_s, length_s=2 * 86_400.0, terms=terms)
+        walk(wanted, CURVE, trained(4), HANDOVER, policy, terms)
+        return policy.buckets
+
+    assumed, true = shown(0.0), shown(86_400.0)
+    assert assumed[:144] == list(range(144, 288))
+    assert assumed[144:] == list(range(144, 288))
+    assert true == list(range(144, 432))
+
+
+def test_a_part_that_the_trace_has_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="168 hours"):
+        day_demand(sample_week(), begin_s=0.0, length_s=8 * 86_400.0, terms=WalkTerms())

@@ -1,0 +1,145 @@
+"""The walk beside the exact run of vLLM's schedulers, on a replica that is quick to simulate."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from emulator.errors import ConfigError
+from emulator.model import calibration_for
+from serving.analysis.day.curve_search import CurveTerms, find_curve
+from serving.analysis.day.day_result import DayMachine, DayResult
+from serving.analysis.day.day_walk import WalkTerms, walk
+from serving.analysis.day.exact_hour import HourCheck, exact_hour
+from serving.analysis.day.replica_choice import choose_replica
+from serving.analysis.day.replica_curve import ReplicaCurve
+from serving.analysis.day.replica_run import RateTask, ReplicaUnderTest, run_at_rate
+from serving.analysis.steady_state.partitions import PartitionFilter
+from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.simulation_workers import SimulationWorkers
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.analysis.steady_state.sweep import Sweep
+from serving.policy.day_night.fixed import Never
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.lengths import ObservedLengths
+from serving.traffic.slo import Slo
+from tests.serving.analysis.day.days import HANDOVER, demand, machine, trained
+from tests.serving.analysis.plan.planned import MODEL, SYSTEM
+
+SLO = Slo.parse("ttft=300ms,tpot=30ms@p90")
+RNG = np.random.default_rng(5)
+LENGTHS = ObservedLengths(
+    prompt_tokens=RNG.integers(300, 500, size=200), output_tokens=RNG.integers(6, 14, size=200)
+)
+SWEEP = Sweep(
+    system=SYSTEM,
+    model=MODEL,
+    shape=RequestShape(prompt_tokens=400, output_tokens=10),
+    asked=PartitionFilter(chips=(1,), lnc=(2,)),
+    precisions=("stored",),
+    assumptions=StepAssumptions(calibration=calibration_for("trainium3", name="fitted")),
+)
+
+
+def replica() -> ReplicaUnderTest:
+    choice = choose_replica(SWEEP, SLO, longest_tokens=600, seats=64)
+    return ReplicaUnderTest(
+        system=SYSTEM,
+        model=MODEL,
+        candidate=choice.candidate,
+        assumptions=SWEEP.assumptions,
+        routing="uniform",
+        limits=EngineLimits(
+            max_num_batched_tokens=2_048, max_num_seqs=64, kv_blocks_per_rank=4_000, block_tokens=32
+        ),
+        lengths=LENGTHS,
+        slo=SLO,
+    )
+
+
+@pytest.fixture(scope="module")
+def curve() -> ReplicaCurve:
+    choice = choose_replica(SWEEP, SLO, longest_tokens=600, seats=64)
+    terms = CurveTerms(required_share=0.9, judged=150, judged_least=30, steps_max=500)
+    with SimulationWorkers(1) as workers:
+        return find_curve(replica(), choice.guess, terms, workers)
+
+
+@pytest.mark.slow
+def test_the_search_brackets_the_capacity_between_runs_that_keep_and_miss_the_target(
+    curve: ReplicaCurve,
+) -> None:
+    kept = [each.rate_per_s for each in curve.points if each.both_share >= 0.9]
+    assert len(curve.points) >= 5
+    assert max(kept) <= curve.saturated_per_s
+    assert min(kept) < curve.capacity_per_s <= curve.points[-1].rate_per_s
+    assert curve.capacity_per_s < curve.saturated_per_s
+    idle = SYSTEM.chip.idle_watts.value
+    assert curve.idle_watts == idle
+    assert all(point.chip_watts > idle for point in curve.points)
+
+
+def test_a_run_at_a_rate_depends_on_its_seed_alone() -> None:
+    task = RateTask(replica=replica(), rate_per_s=20.0, judged=30, lead_s=0.2, seed=3)
+    assert run_at_rate(task) == run_at_rate(task)
+    assert run_at_rate(replace(task, seed=4)) != run_at_rate(task)
+
+
+@pytest.mark.slow
+def test_the_walk_is_near_the_exact_run_of_a_stretch(curve: ReplicaCurve) -> None:
+    groups = 4
+    small = machine(groups)
+    held = DayMachine(
+        system=small.system,
+        machines=1,
+        group_chips=1,
+        curve=curve,
+        trained=trained(groups),
+        mean_prompt_tokens=float(LENGTHS.prompt_tokens.mean()),
+        mean_output_tokens=float(LENGTHS.output_tokens.mean()),
+        flops_per_request=1.0,
+    )
+    busy = round(0.6 * groups * curve.capacity_per_s * 2.0)
+    wanted = demand(busy, busy // 2, busy, interval_s=2.0)
+    terms = WalkTerms(interval_s=2.0, look_s=2.0)
+    result = DayResult(
+        machine=held,
+        walk=walk(wanted, curve, held.trained, HANDOVER, Never(), terms),
+        describes="",
+    )
+    check = HourCheck(begin_s=2.0, length_s=4.0, warmup_s=2.0, part_s=2.0)
+    with SimulationWorkers(1) as workers:
+        found = exact_hour(result, replica(), check, workers)
+        whole = exact_hour(result, replica(), replace(check, part_s=4.0), workers)
+        with pytest.raises(ConfigError, match="check-hour"):
+            exact_hour(result, replica(), replace(check, begin_s=9.0), workers)
+
+    chance = 4 * found.output_tokens_sigma  # four standard deviations of the count of requests
+    assert abs(found.output_tokens.relative) < chance
+    assert abs(found.joules.relative) < 0.05
+    assert abs(found.both.difference) < 0.05
+    assert abs(found.tpot_mean_s.relative) < 0.1
+    # Cut in two or not, every request is judged once.
+    assert (found.parts, whole.parts) == (2, 1)
+    assert found.requests == whole.requests
+    assert found.output_tokens.exact == whole.output_tokens.exact
+    assert found.joules.exact == pytest.approx(whole.joules.exact, rel=0.02)
+
+
+def test_the_replica_is_the_one_of_which_a_machine_takes_the_most() -> None:
+    sweep = replace(SWEEP, asked=PartitionFilter(chips=(1, 2), tp=(1,), lnc=(2,)))
+    choice = choose_replica(sweep, SLO, longest_tokens=600, seats=64)
+
+    best = {}
+    for precision, candidate in sweep.tasks():
+        runs = sweep.replica(precision, candidate)
+        points = runs.operating_points(sorted({min(64, each) for each in runs.batches()}))
+        within = [each.requests_per_s for each in points if each.tpot_ns <= 30e6]
+        best[candidate.partition.chips] = max(
+            best.get(candidate.partition.chips, 0.0), max(within, default=0.0)
+        )
+    assert choice.guess.rate_per_s * choice.candidate.replicas == pytest.approx(max(best.values()))
+    assert choice.chips == max(best, key=lambda chips: best[chips])
+    tight = Slo.parse("ttft=1us,tpot=1us")
+    with pytest.raises(ConfigError, match="slo"):
+        choose_replica(sweep, tight, longest_tokens=600, seats=64)

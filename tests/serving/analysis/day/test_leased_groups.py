@@ -1,0 +1,119 @@
+"""Groups on their way between serving and training, second by second."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.errors import ConfigError
+from serving.analysis.day.leased_groups import LentGroups
+from tests.serving.analysis.day.days import HANDOVER, trained
+
+
+def groups(count: int = 4) -> LentGroups:
+    return LentGroups(trained=trained(count), handover=HANDOVER, group_idle_watts=100.0)
+
+
+def test_a_night_by_hand() -> None:
+    lent = groups()
+    assert lent.want(1) == (3, 0)
+    night = lent.advance(100.0)
+    # 30 s to drain three groups, nothing to save, 20 s to start, 50 s of training at 30 tokens/s.
+    assert night.serving_s == 100
+    assert night.leaving_s == 3 * 30
+    assert night.paused_s == 3 * 20
+    assert night.training_s == 3 * 50
+    assert night.tokens == 30 * 50
+    assert night.joules == pytest.approx(3 * 2_000 + 3 * 300 * 50)
+
+    assert lent.want(2) == (0, 1)
+    morning = lent.advance(200.0)
+    # 10 s to save, then one group is away for 60 s and the others start again in 20.
+    assert morning.paused_s == 3 * 10 + 2 * 20
+    assert morning.restoring_s == 60
+    assert morning.training_s == 2 * 70
+    assert morning.tokens == 20 * 70
+    assert morning.serving_s == 100 + 30
+    assert morning.joules == pytest.approx(3_000 + 600 + 2 * 2_000 + 2 * 300 * 70)
+    assert lent.totals.left == 3
+    assert lent.totals.came_back == 1
+    assert lent.totals.job_starts == 2
+    assert lent.totals.tokens_lost == 30 * 20 + 30 * 10 + 20 * 20
+
+
+def test_too_few_groups_for_the_state_are_lent_and_idle() -> None:
+    lent = groups()
+    lent.want(3)
+    times = lent.advance(100.0)
+
+    assert times.idle_s == 70
+    assert times.tokens == 0
+    assert times.joules == pytest.approx(70 * 100.0)
+    assert lent.totals.job_starts == 0
+
+
+def test_groups_called_back_while_the_job_starts_need_not_save() -> None:
+    lent = groups()
+    lent.want(2)
+    lent.advance(40.0)  # 10 s into the start
+    lent.want(4)
+    times = lent.advance(101.0)
+
+    assert times.paused_s == 0
+    assert times.restoring_s == 2 * 60
+    assert lent.serving == 4
+
+
+def test_those_that_come_back_count_as_serving_at_once() -> None:
+    lent = groups()
+    lent.want(0)
+    lent.advance(100.0)
+    lent.want(3)
+
+    assert lent.serving == 0
+    assert lent.serving_or_coming == 3
+    assert lent.want(3) == (0, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    wishes=st.lists(st.tuples(st.integers(0, 6), st.floats(1.0, 90.0)), min_size=1, max_size=12),
+    cuts=st.integers(1, 4),
+)
+def test_group_seconds_are_conserved_and_do_not_depend_on_the_intervals(
+    wishes: list[tuple[int, float]], cuts: int
+) -> None:
+    whole, pieces = groups(6), groups(6)
+    now_s = 0.0
+    for wish, seconds in wishes:
+        whole.want(wish)
+        pieces.want(wish)
+        once = whole.advance(now_s + seconds)
+        parts = [pieces.advance(now_s + seconds * (cut + 1) / cuts) for cut in range(cuts)]
+        now_s += seconds
+        assert once.total_s() == pytest.approx(6 * seconds)
+        for name in ("serving_s", "training_s", "paused_s", "tokens", "joules"):
+            added = sum(getattr(part, name) for part in parts)
+            assert added == pytest.approx(getattr(once, name), abs=1e-6)
+    whole.want(6)
+    whole.advance(now_s + 30 + 10 + 20)
+    whole.want(6)
+    whole.advance(now_s + 1_000)
+    assert whole.serving == 6
+
+
+def test_a_wish_for_more_groups_than_there_are_is_refused() -> None:
+    with pytest.raises(ConfigError, match="0 to 4 groups"):
+        groups().want(5)
+
+
+def test_machines_are_filled_in_turn_and_each_has_a_job_of_its_own() -> None:
+    one = trained(3)
+    three = one.of_machines(3)
+
+    for lent in range(10):  # by a slow count
+        fills = [min(3, max(0, lent - 3 * number)) for number in range(3)]
+        assert three.tokens_per_s[lent] == sum(one.tokens_per_s[fill] for fill in fills)
+        assert three.watts[lent] == sum(one.watts[fill] for fill in fills)
+        assert three.save_s[lent] == max(one.save_s[fill] for fill in fills)
+    assert np.array_equal(one.of_machines(1).start_s, one.start_s)

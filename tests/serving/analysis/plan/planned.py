@@ -1,0 +1,52 @@
+"""Questions of a plan that are simulated within a second or two."""
+
+from dataclasses import replace
+from typing import Any
+
+from emulator.model import HbmTerms, model_by_name, system_by_name
+from serving.analysis.plan.night import deepseek_day
+from serving.analysis.plan.plan import PlanQuestion
+from serving.analysis.plan.plan_check import CheckTerms
+from serving.analysis.plan.plan_choice import SearchTerms
+from serving.analysis.plan.plan_demand import RateDemand
+from serving.analysis.steady_state.partitions import PartitionFilter
+from serving.analysis.steady_state.request_shape import RequestShape
+from serving.analysis.steady_state.sweep import Sweep
+from serving.traffic.lengths import IndependentLengths, LognormalLength
+from serving.traffic.slo import Slo
+
+SYSTEM = system_by_name("trn3-nl72x2")
+MODEL = model_by_name("qwen3-30b-a3b")
+SWEEP = Sweep(
+    system=SYSTEM,
+    model=MODEL,
+    shape=RequestShape(prompt_tokens=400, output_tokens=16),
+    asked=PartitionFilter(chips=(1, 2), lnc=(2,)),
+    precisions=("stored",),
+    terms=HbmTerms(utilization=0.92),
+)
+DEMAND = RateDemand(
+    rate_per_s=250.0,
+    lengths=IndependentLengths(
+        prompt=LognormalLength(median_tokens=380, sigma=0.3),
+        output=LognormalLength(median_tokens=15, sigma=0.3),
+    ),
+    context_tokens=MODEL.max_context_tokens,
+    lengths_in_words="short ones",
+)
+CHECK = CheckTerms(
+    max_num_seqs=64, max_num_batched_tokens=2_048, block_tokens=32, judged=120, seed=1
+)
+QUESTION = PlanQuestion(
+    sweep=SWEEP,
+    demand=DEMAND,
+    slo=Slo.parse("ttft=300ms,tpot=20ms@p95"),
+    day=deepseek_day(),
+    check=CHECK,
+    search=SearchTerms(tries=2),
+)
+
+
+def question(**changes: Any) -> PlanQuestion:
+    """The question with some things changed."""
+    return replace(QUESTION, **changes)

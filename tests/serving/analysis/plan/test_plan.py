@@ -1,0 +1,228 @@
+"""A whole plan: found, checked again, priced, and told."""
+
+from dataclasses import replace
+
+import pytest
+
+from emulator.errors import ConfigError
+from emulator.model import Prices, model_by_name
+from emulator.units import NS_PER_S
+from serving.analysis.plan.plan import Plan, plan
+from serving.analysis.plan.plan_check import SizeTask, check_size
+from serving.analysis.plan.plan_choice import SearchTerms, below_one_replica
+from serving.analysis.plan.plan_options import Options, strongest
+from serving.analysis.plan.plan_report import plan_data, plan_lines
+from serving.analysis.steady_state.partitions import PartitionFilter
+from serving.traffic.slo import Slo
+from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP, question
+from tests.serving.analysis.steady_state.small_machines import trays
+
+FEW = replace(CHECK, judged=60)
+ONE_CHIP = replace(SWEEP, asked=PartitionFilter(chips=(1,), lnc=(2,)))
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    return plan(question(check=FEW, prices=Prices(system_hour_dollars=500.0, kwh_dollars=0.08)))
+
+
+def again(of: Plan, replicas: int) -> bool:
+    """The same partition with so many replicas, simulated anew and to its end."""
+    option = of.choice.option
+    task = SizeTask(
+        sweep=of.question.sweep,
+        precision=option.point.precision,
+        candidate=option.candidate,
+        demand=of.question.demand,
+        slo=of.question.slo,
+        terms=replace(of.question.check, early_end=False),
+        replicas=replicas,
+        lead_s=0.5,
+        most_requests_per_s=option.most_requests_per_s,
+    )
+    return check_size(task).meets
+
+
+def test_the_plan_meets_the_target_and_the_next_smaller_one_does_not(found: Plan) -> None:
+    assert found.fleet.replicas > 1
+    assert again(found, found.fleet.replicas)
+    assert not again(found, found.fleet.replicas - 1)
+
+    assert found.choice.check.meets
+    assert found.choice.smaller is not None
+    assert not found.choice.smaller.meets
+    assert found.choice.smaller.replicas == found.fleet.replicas - 1
+    assert all(term.reached_s is not None for term in found.choice.smaller.terms)
+
+
+def test_no_size_that_was_tried_meets_the_target_with_fewer_chips(found: Plan) -> None:
+    chips = found.choice.check.chips
+
+    assert len({check.candidate for check in found.choice.tried}) == 2
+    assert min(check.chips for check in found.choice.tried if check.meets) == chips
+
+
+@pytest.mark.slow  # each process reads all of vLLM
+def test_the_same_question_has_the_same_answer_with_more_processes(found: Plan) -> None:
+    with_two = plan(found.question, processes=2)
+
+    assert with_two.choice.check == found.choice.check
+    assert with_two.choice.smaller == found.choice.smaller
+    assert with_two.bill == found.bill
+
+
+def test_machines_are_as_few_as_hold_the_replicas() -> None:
+    two_chips = trays(1, chips_per_tray=2)
+    found = plan(
+        question(
+            sweep=replace(ONE_CHIP, system=two_chips),
+            slo=Slo.parse("ttft=400ms@p90"),
+            demand=replace(DEMAND, rate_per_s=100.0),
+            check=replace(CHECK, judged=40),
+            search=SearchTerms(tries=1),
+        )
+    )
+
+    assert found.replicas_per_machine == 2
+    assert found.fleet.replicas == 2
+    assert found.machines == 1
+    assert not found.spare_replica_fits
+    assert found.machines_with_spare_replica == 2
+
+
+def test_one_machine_more_for_the_loss_of_one(found: Plan) -> None:
+    assert found.machines == 1
+    assert found.machines_with_spare == 2
+    assert found.spare_replica_fits
+    assert found.machines_with_spare_replica == 1
+
+    full = replace(found, fleet=replace(found.fleet, replicas=found.replicas_per_machine))
+    assert not full.spare_replica_fits
+    assert full.machines_with_spare_replica == 2
+
+
+def test_below_one_replica_is_the_strongest_partition_of_fewer_chips() -> None:
+    # Alone on it, a request decodes faster on two chips than on one: the target lies between both.
+    by_chips: dict[int, list[float]] = {1: [], 2: []}
+    for precision, candidate in SWEEP.tasks():
+        alone = SWEEP.replica(precision, candidate).decode(1)
+        by_chips[candidate.partition.chips].append(alone.duration_ns)
+    between = Slo(tpot_s=(min(by_chips[2]) + by_chips[1][0]) / 2 / NS_PER_S, tpot_percentile=50.0)
+    few = replace(DEMAND, rate_per_s=1.0)
+    found = plan(question(slo=between, demand=few, check=replace(CHECK, judged=10)))
+
+    assert (found.fleet.replicas, found.fleet.replica_chips) == (1, 2)
+    assert found.choice.smaller is not None
+    assert found.choice.smaller.chips == 1
+    assert not found.choice.smaller.meets
+    assert found.choice.smaller_words == "of all with fewer chips the one that takes the most"
+
+
+def test_below_a_replica_is_what_takes_the_most_and_what_answers_soonest() -> None:
+    sweep = replace(SWEEP, asked=PartitionFilter(chips=(1, 2, 3, 4), tp=(1,), lnc=(2,)))
+    options = Options(sweep, DEMAND, QUESTION.slo, seats=64)
+    rivals = below_one_replica(options, 4)
+    most = strongest(options.below(4), below_chips=4)
+
+    assert most in rivals
+    assert 3 in {rival.replica_chips for rival in rivals}
+    assert max(rival.replica_chips for rival in rivals) == 3
+    assert below_one_replica(options, 1) == {}
+
+
+def test_below_one_chip_there_is_nothing() -> None:
+    few = replace(DEMAND, rate_per_s=1.0)
+    found = plan(question(sweep=ONE_CHIP, demand=few, check=replace(CHECK, judged=10)))
+
+    assert found.choice.check.chips == 1
+    assert found.choice.smaller is None
+    assert "the plan is one chip" in found.choice.smaller_words
+
+
+def test_where_fewer_chips_cannot_hold_the_model_the_plan_says_so() -> None:
+    deepseek = replace(
+        SWEEP,
+        model=model_by_name("deepseek-v3"),
+        asked=PartitionFilter(chips=(6,), tp=(2,), ep=(6,), lnc=(1,)),
+    )
+    few = replace(DEMAND, rate_per_s=0.5)
+    loose = Slo.parse("ttft=5s,tpot=1s@p50")
+    found = plan(question(sweep=deepseek, demand=few, slo=loose, check=replace(CHECK, judged=5)))
+
+    assert found.choice.check.chips == 6
+    assert found.choice.smaller is None
+    assert "cannot hold the model: nothing of up to 5 chips" in found.choice.smaller_words
+    assert "626.9 of the" in found.choice.smaller_words
+
+
+def test_a_stricter_target_never_needs_fewer_chips() -> None:
+    chips = [
+        plan(
+            question(
+                sweep=ONE_CHIP,
+                slo=Slo.parse(f"ttft={limit}ms@p90"),
+                check=replace(CHECK, judged=40),
+                search=SearchTerms(tries=1),
+            )
+        ).choice.check.chips
+        for limit in (400, 200, 120)
+    ]
+
+    assert chips == sorted(chips)
+    assert chips[0] < chips[-1]
+
+
+def test_a_target_out_of_reach_names_what_is_in_reach() -> None:
+    with pytest.raises(ConfigError, match="at best TPOT") as refusal:
+        plan(question(slo=Slo.parse("tpot=1us")))
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_pools_are_told_apart_from_what_was_simulated(found: Plan) -> None:
+    asked = question(
+        check=replace(CHECK, judged=20),
+        demand=replace(DEMAND, rate_per_s=1.0),
+        search=SearchTerms(tries=1),
+        disaggregated=True,
+    )
+    with_pools = plan(asked)
+
+    assert found.pools is None
+    assert with_pools.pools is not None
+    point = with_pools.pools.point
+    assert point.prefill is not None
+    assert point.tpot_ns <= 20e6
+    assert with_pools.pools.machines == 1
+    assert "NOT checked by simulation" in "\n".join(plan_lines(with_pools))
+    assert plan_data(with_pools)["disaggregated"]["checked_by_simulation"] is False
+
+
+def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None:
+    read = replace(found, question=replace(found.question, readings=("power=rack",)))
+    text = "\n".join(plan_lines(read))
+
+    assert "  read as power=rack" in text
+    assert f"plan:  1 UltraServer (trn3-nl72x2), {found.fleet.replicas} replicas" in text
+    assert "DOES NOT MEET the target" in text
+    assert "N+1:   2 UltraServers (trn3-nl72x2) (0.3267 MW provisioned)" in text
+    assert "night: " in text
+    assert "MW drawn at the peak" in text
+    assert found.bill.day_cost is not None
+    assert f"${found.bill.day_cost.dollars_per_hour:,.2f} an hour" in text
+    assert "assumed:" in text
+    assert "calibration ceiling, the roofline alone" in text
+    assert "chips keep to their own power budget" in text
+    assert "line; chips that are not in" in text
+
+
+def test_the_data_has_both_checks_and_the_day(found: Plan) -> None:
+    data = plan_data(found)
+
+    assert data["checks"]["plan"]["meets"] is True
+    assert data["checks"]["next_smaller"]["meets"] is False
+    assert len(data["night"]["hours"]) == 24
+    assert data["plan"]["chips_in_service"] == found.choice.check.chips
+    assert data["question"]["slo"][0] == {"name": "ttft", "limit_s": 0.3, "percentile": 95.0}
+    assert len(data["assumptions"]) >= 7
+    assert QUESTION.sweep.model.name == data["question"]["model"]

@@ -1,0 +1,219 @@
+"""A size held against a target, by simulation."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from emulator.errors import ConfigError
+from emulator.model import StepCostModel
+from serving.analysis.plan.plan_check import Check, SizeTask, check_size
+from serving.analysis.plan.plan_demand import Share, TraceDemand
+from serving.plugin.virtual_serving import simulate
+from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.serving_run import Ending
+from serving.traffic.slo import Slo
+from serving.traffic.traffic import Traffic
+from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP
+
+(ONE_CHIP,) = [candidate for _, candidate in SWEEP.tasks() if candidate.partition.chips == 1]
+CHECK_FEW = replace(CHECK, judged=40)
+
+
+def task(**changes: object) -> SizeTask:
+    plain = SizeTask(
+        sweep=SWEEP,
+        precision="stored",
+        candidate=ONE_CHIP,
+        demand=DEMAND,
+        slo=QUESTION.slo,
+        terms=CHECK_FEW,
+        replicas=20,
+        lead_s=0.2,
+        most_requests_per_s=1e9,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def twenty() -> Check:
+    return check_size(task())
+
+
+def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
+    (share,) = DEMAND.shares(20, judged=40, lead_s=0.2, seed=CHECK_FEW.seed)
+    costs = StepCostModel(
+        SWEEP.system, SWEEP.model, replace(ONE_CHIP.partition, first_chip=ONE_CHIP.first_chip)
+    )
+    limits = EngineLimits(
+        max_num_batched_tokens=CHECK.max_num_batched_tokens,
+        max_num_seqs=CHECK.max_num_seqs,
+        kv_blocks_per_rank=ONE_CHIP.kv_room_tokens // 32,
+        block_tokens=32,
+    )
+    run = simulate(share.traffic, costs, limits)
+
+    assert twenty.ending is Ending.JUDGED
+    assert twenty.requests == 40
+    assert twenty.simulated_requests == len(share.traffic)
+    assert [term.reached_s for term in twenty.terms] == [
+        run.ttft_percentile_s(95.0, share.judged),
+        run.tpot_percentile_s(95.0, share.judged),
+    ]
+    for term, level in zip(twenty.terms, QUESTION.slo.levels(), strict=True):
+        assert term.share == run.attainment(level, share.judged)
+    last = run.last_token_s[share.judged].max()
+    assert twenty.steps == int((run.step_end_s <= last).sum()) < run.steps
+
+
+def test_the_watts_lie_between_idle_and_what_the_whole_run_draws_at_work(twenty: Check) -> None:
+    idle_watts = SWEEP.system.chip.idle_watts.value
+
+    assert idle_watts < twenty.replica_chip_watts < SWEEP.system.chip.budget_watts.value
+    assert 0 < twenty.busy_share <= 1
+    rare = check_size(task(replicas=2_000, terms=replace(CHECK_FEW, judged=5)))
+    assert rare.busy_share < twenty.busy_share
+    assert idle_watts < rare.replica_chip_watts < twenty.replica_chip_watts
+
+
+def test_what_power_holds_back_is_told() -> None:
+    chip = SWEEP.system.chip
+    starved = replace(
+        chip, budget_watts=replace(chip.budget_watts, value=chip.idle_watts.value + 40)
+    )
+    few = replace(CHECK_FEW, judged=5)
+    held_back = check_size(
+        task(sweep=replace(SWEEP, system=replace(SWEEP.system, chip=starved)), terms=few)
+    )
+
+    assert held_back.throttled_share > 0.1
+    assert check_size(task(terms=few)).throttled_share < held_back.throttled_share
+
+
+def test_a_target_just_above_what_was_reached_is_met_and_one_below_is_not(twenty: Check) -> None:
+    reached = twenty.terms[1].reached_s
+    assert reached is not None
+
+    def meets(tpot_s: float) -> bool:
+        return check_size(task(slo=Slo(tpot_s=tpot_s, tpot_percentile=95.0))).meets
+
+    assert meets(reached)
+    assert not meets(np.nextafter(reached, 0.0))
+
+
+def test_a_run_that_ends_early_leaves_percentiles_open_and_the_share_a_bound() -> None:
+    crowded = task(replicas=1, slo=Slo.parse("ttft=20ms@p90"))
+    early = check_size(crowded)
+    late = check_size(replace(crowded, terms=replace(CHECK_FEW, early_end=False)))
+
+    assert early.ending is Ending.HOPELESS
+    assert early.terms[0].reached_s is None
+    assert late.terms[0].reached_s is not None
+    assert late.terms[0].share <= early.terms[0].share < 0.9
+    assert not early.meets
+    assert not late.meets
+
+
+def test_a_size_that_gets_more_than_it_can_take_fails_however_short_the_run(twenty: Check) -> None:
+    overloaded = check_size(task(most_requests_per_s=12.0))  # a twentieth of 250/s is 12.5
+
+    assert twenty.meets
+    assert overloaded.load_share == pytest.approx(12.5 / 12)
+    assert overloaded.terms == twenty.terms
+    assert not overloaded.meets
+
+
+def test_few_requests_of_a_replica_are_made_up_for_by_more_replicas() -> None:
+    tokens = np.full(60, 50, dtype=np.int64)
+    whole = Traffic(
+        arrival_s=np.arange(60) / 10.0, prompt_tokens=tokens, output_tokens=tokens // 10
+    )
+    demand = TraceDemand(traffic=whole, window_s=6.0, source="even")
+    check = check_size(task(demand=demand, replicas=6, terms=replace(CHECK_FEW, judged=30)))
+
+    assert check.simulated_replicas == 3
+    assert check.requests == pytest.approx(30, abs=12)
+    assert check.ending in (Ending.JUDGED, Ending.SERVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GivenShares:
+    """A demand whose shares are laid down."""
+
+    given: tuple[Share, ...]
+    peak_rate_per_s: float = 1.0
+
+    @property
+    def peak(self) -> Traffic:
+        return self.given[0].traffic
+
+    def in_words(self) -> str:
+        return "by hand"
+
+    def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
+        del replicas, judged, lead_s, seed
+        return self.given
+
+
+def share_of(arrivals: list[float], *, judged_from_s: float) -> Share:
+    arrival_s = np.array(arrivals)
+    return Share(
+        traffic=Traffic(
+            arrival_s=arrival_s,
+            prompt_tokens=np.full(len(arrivals), 400),
+            output_tokens=np.full(len(arrivals), 5),
+        ),
+        judged=arrival_s >= judged_from_s,
+        begin_s=judged_from_s,
+        end_s=arrivals[-1] + 0.1,
+        warmup_s=judged_from_s,
+    )
+
+
+def test_requests_of_the_warm_up_are_not_judged() -> None:
+    crowd, calm = [0.0] * 40, [10.0 + each for each in range(8)]
+    share = share_of([*crowd, *calm], judged_from_s=5.0)
+    check = check_size(
+        task(demand=GivenShares(given=(share,)), slo=Slo.parse("ttft=200ms@p90"), lead_s=1.0)
+    )
+
+    assert check.requests == 8
+    assert check.ending is Ending.SERVED
+    assert check.meets
+
+
+def test_one_replica_that_misses_does_not_end_what_all_together_keep() -> None:
+    crowded = share_of([*[0.0] * 30, *[5.0] * 3], judged_from_s=0.0)
+    calm = share_of([0.2 * each for each in range(350)], judged_from_s=0.0)
+    slo = Slo.parse("ttft=120ms@p90")
+    alone = check_size(task(demand=GivenShares(given=(crowded,)), slo=slo))
+    both = check_size(task(demand=GivenShares(given=(crowded, calm)), slo=slo))
+
+    assert not alone.meets
+    assert both.meets
+    assert both.terms[0].share < 1
+    assert both.terms[0].reached_s is not None
+    assert both.simulated_replicas == 2
+
+
+def test_what_is_not_finished_when_the_time_is_up_has_missed_everything() -> None:
+    check = check_size(
+        task(
+            replicas=1,
+            slo=Slo.parse("ttft=10ms,tpot=20ms@p90"),
+            lead_s=0.05,
+            terms=replace(CHECK, judged=200, early_end=False),
+        )
+    )
+    ttft, tpot = check.terms
+
+    assert check.ending is Ending.TIME_UP
+    assert tpot.share < 0.7
+    assert tpot.reached_s is None
+    assert ttft.reached_s is None
+    assert not check.meets
+
+
+def test_a_request_that_no_rank_holds_is_refused() -> None:
+    with pytest.raises(ConfigError, match="kv_blocks_per_rank"):
+        check_size(task(candidate=replace(ONE_CHIP, kv_room_tokens=200)))

@@ -1,0 +1,109 @@
+"""A fit finds the factors that made its data."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.errors import ConfigError
+from emulator.model import FrameworkFactors, MachineFactors, StackFactors
+from serving.analysis.validate.calibration_fit import (
+    AGEING_USUAL,
+    SHARED,
+    FactorVector,
+    Observed,
+    fit_factors,
+)
+from serving.analysis.validate.counted_rows import Load
+from serving.analysis.validate.measured_row import read_rows
+from serving.analysis.validate.row_prediction import RowPredictor
+from serving.analysis.validate.usable_rows import usable_rows
+from tests.serving.analysis.validate.made_up_measurements import write_rows
+
+TRUE = StackFactors(
+    name="true",
+    source="a test",
+    memory_share=0.6,
+    tensor_share=0.38,
+    link_share=0.45,
+    layer_ns=90_000.0,
+    collective_ns=4_000.0,
+    fp4_overhead=1.0,
+    prefill_step_ns=80e6,
+    acceptance=0.7,
+    machines={"h200": MachineFactors(memory=1.0, compute=1.0)},
+    frameworks={"sglang": FrameworkFactors(overhead=1.0, ageing=AGEING_USUAL)},
+)
+ROWS = [
+    {"conc": str(conc), "isl": isl, "osl": osl, "decode_ep": ep, "prefill_ep": ep}
+    for conc in (1, 4, 16, 64)
+    for isl, osl, ep in (("1024", "1024", "1"), ("8192", "1024", "1"), ("1024", "4096", "8"))
+]
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> list[Load]:
+    path: Path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    speculative = [{**row, "spec_method": "mtp"} for row in ROWS[::3]]
+    rows, excluded = usable_rows(read_rows(write_rows(path, [*ROWS, *speculative])))
+    assert not excluded
+    return [row.load for row in rows]
+
+
+def observed(loads: list[Load]) -> Observed:
+    made = RowPredictor(loads).predict(TRUE)
+    return Observed(
+        tpot_s=made.tpot_s,
+        ttft_s=made.ttft_s,
+        tokens_per_s_per_chip=made.tokens_per_s_per_chip,
+    )
+
+
+def test_a_fit_recovers_the_factors_that_made_its_data(loads: list[Load]) -> None:
+    found = fit_factors(loads, observed(loads), name="found", source="a test")
+
+    on = found.machines["h200"]
+    assert found.memory_share * on.memory == pytest.approx(0.6, rel=0.08)
+    assert found.prefill_step_ns == pytest.approx(80e6, rel=0.15)
+    assert found.acceptance == pytest.approx(0.7, abs=0.021)
+    again = RowPredictor(loads).predict(found)
+    assert np.abs(again.tpot_s / observed(loads).tpot_s - 1).max() < 0.02
+
+
+def test_rows_with_speculation_change_the_acceptance_alone(loads: list[Load]) -> None:
+    truth = observed(loads)
+    drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])
+    slower = replace(truth, tpot_s=np.where(drafts, 1.2 * truth.tpot_s, truth.tpot_s))
+
+    first, second = (fit_factors(loads, each, name="x", source="x") for each in (truth, slower))
+
+    assert second.acceptance < first.acceptance
+    assert replace(second, acceptance=first.acceptance) == first
+
+
+def test_a_result_that_is_missing_does_not_count(loads: list[Load]) -> None:
+    truth = observed(loads)
+    holes = replace(truth, ttft_s=np.full(len(loads), np.nan))
+
+    found = fit_factors(loads, holes, name="found", source="a test")
+
+    again = RowPredictor(loads).predict(found)
+    assert np.abs(again.tpot_s / truth.tpot_s - 1).max() < 0.02
+
+
+def test_the_start_of_a_fit_is_what_priors_hold_usual() -> None:
+    order = FactorVector(["h200"], ["trt"])
+    made = order.factors(order.start, acceptance=0.5, name="prior", source="a test")
+
+    for prior in SHARED:
+        assert getattr(made, prior.name) == pytest.approx(prior.usual)
+    assert made.machines["h200"] == MachineFactors()
+    assert made.frameworks["trt"] == FrameworkFactors(overhead=1.0, ageing=AGEING_USUAL)
+
+
+def test_speculation_alone_cannot_be_fitted(loads: list[Load]) -> None:
+    drafts = [load for load in loads if load.deployment.draft_tokens]
+
+    with pytest.raises(ConfigError, match="some without speculation"):
+        fit_factors(drafts, observed(drafts), name="x", source="x")

@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+
+from emulator.specs.published_trainings import PUBLISHED_TRAININGS
+from serving.analysis.validate.expert_parallel_rates import EPLB_RATIO, deepep_us, node_rates
+from serving.analysis.validate.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
+from serving.analysis.validate.reference_points import reference_data, reference_table, references
+from serving.analysis.validate.trainium_points import TRAINIUM_POINTS, trainium_ns
+from tests.serving.analysis.validate.made_up_measurements import public_measurements
+
+PUBLIC = public_measurements()
+MEASURED_RATES = {  # tokens/s per GPU
+    "ds-prof-prefill": 7_839,
+    "ds-prof-decode": 2_324,
+    "sgl96-p1k": 57_674 / 8,
+    "sgl96-p2k": 54_543 / 8,
+    "sgl96-p4k": 50_302 / 8,
+    "sgl96-d2k": 22_282 / 8,
+}
+
+
+def test_deepep_in_a_box_by_hand() -> None:
+    # 7/8 of 128 x 8 rows of 7,168 x (1 + 4/128) bytes at 200 bytes a ns, and 43.9 us
+    assert deepep_us(8, "dispatch") == pytest.approx(33.1 + 43.9, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dispatch_us", "combine_us"),
+    [(8, 77, 114), (16, 118, 195), (32, 155, 273), (64, 173, 314)],
+)
+def test_the_exchange_is_within_15_percent_of_deepep(
+    ranks: int, dispatch_us: float, combine_us: float
+) -> None:
+    assert deepep_us(ranks, "dispatch") == pytest.approx(dispatch_us, rel=0.15)
+    assert deepep_us(ranks, "combine") == pytest.approx(combine_us, rel=0.15)
+
+
+def test_node_rates_are_within_15_percent_of_what_was_published() -> None:
+    assert node_rates() == {
+        key: pytest.approx(measured, rel=0.15) for key, measured in MEASURED_RATES.items()
+    }
+
+
+def test_eplbs_excess_is_sglangs_own_ratio() -> None:
+    assert pytest.approx(1.18, abs=0.001) == EPLB_RATIO
+
+
+def test_a_user_at_a_speed_gets_more_tokens_a_megawatt_on_the_newer_machine() -> None:
+    hopper, blackwell = (tokens_per_mw(point) for point in TOKENS_PER_MW_POINTS)
+
+    assert blackwell > hopper > 0
+
+
+@pytest.mark.parametrize("point", TRAINIUM_POINTS, ids=lambda point: point.name)
+def test_trainium_points_are_predicted_within_their_order(point: object) -> None:
+    assert isinstance(point, type(TRAINIUM_POINTS[0]))
+
+    assert 1 / 4 < trainium_ns(point) / 1e6 / point.measured_ms < 4
+
+
+def test_trainiums_points_and_training_runs_stand_without_any_file(tmp_path: Path) -> None:
+    found = references(tmp_path)
+
+    published = (*TRAINIUM_POINTS, *PUBLISHED_TRAININGS)
+    assert [each.name for each in found] == [each.name for each in published]
+    assert all(each.source and each.conditions for each in found)
+
+
+@pytest.mark.skipif(PUBLIC is None, reason="the public measurements are not on this host")
+def test_every_point_of_the_public_files_is_predicted() -> None:
+    assert PUBLIC is not None
+    lines = (PUBLIC / "reference_points.csv").read_text().strip().splitlines()
+
+    found = reference_data(PUBLIC)
+
+    assert len(found) == (len(lines) - 1) + 8 + len((*TRAINIUM_POINTS, *PUBLISHED_TRAININGS))
+    assert len(reference_table(found)) == len(found) + 1

@@ -1,0 +1,97 @@
+"""Admissions before a `VirtualEngine`: the product's, and bounds that a search can set."""
+
+import math
+from dataclasses import dataclass, field
+
+from serving.policy.admission.admission import Admission
+from serving.policy.admission.entry import Entry, Outcome
+from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.refusal import Refused
+from serving.policy.admission.work import Client, Work
+from tests.serving.policy.admission.virtual_engine import Call, Refusal
+
+
+@dataclass(slots=True)
+class AdmissionGate:
+    """The product's policy; the engine counts what is estimated exactly."""
+
+    admission: Admission
+    _entries: dict[int, Entry] = field(default_factory=dict)
+
+    def enter(self, call: Call) -> Refusal | None:
+        """Interactive work enters or is refused."""
+        work = Work(
+            client=Client(),
+            work_class=call.work_class,
+            sequences=1,
+            prompt_tokens=call.prompt_tokens,
+            new_tokens_max=call.asked_tokens,
+        )
+        try:
+            entry = self.admission.enter(work, call.at_s)
+        except Refused as refused:
+            return Refusal(message=str(refused), retry_after_s=refused.retry_after_s)
+        counted = Counted(
+            sequences=1, prompt_tokens=call.prompt_tokens, new_tokens_max=call.asked_tokens
+        )
+        self.admission.begin(entry, counted, call.at_s)
+        self._entries[id(call)] = entry
+        return None
+
+    def first_token(self, call: Call, now_s: float) -> None:
+        """See `Gate`."""
+        self.admission.first_token(self._entries[id(call)], now_s)
+
+    def made(self, call: Call) -> None:
+        """See `Gate`."""
+        self.admission.made(self._entries[id(call)], 1)
+
+    def end(self, call: Call, now_s: float) -> None:
+        """See `Gate`."""
+        entry = self._entries.pop(id(call))
+        by_itself = call.answer_tokens < call.asked_tokens
+        self.admission.end(entry, made_tokens=call.answer_tokens, by_itself=by_itself, now_s=now_s)
+        self.admission.leave(entry, Outcome.FINISHED, now_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class BoundGate:
+    """Lets in while prompts without a first token, its own included, and sequences stay within
+    bounds: with `inf` everybody. Who finds no prompt waiting is within the first bound.
+    """
+
+    waiting_tokens_max: float = math.inf
+    sequences_max: float = math.inf
+    retry_after_s: float = 0.1
+    _waiting_tokens: int = 0
+    _sequences: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its bounds."""
+        sequences = "" if math.isinf(self.sequences_max) else f", {self.sequences_max:,.0f} inside"
+        return f"{self.waiting_tokens_max:,.0f} tokens wait{sequences}"
+
+    def enter(self, call: Call) -> Refusal | None:
+        """Whether it is within both bounds."""
+        waiting_tokens = self._waiting_tokens + call.prompt_tokens
+        if self._waiting_tokens and waiting_tokens > self.waiting_tokens_max:
+            return Refusal(message="prompts", retry_after_s=self.retry_after_s)
+        if self._sequences + 1 > self.sequences_max:
+            return Refusal(message="sequences", retry_after_s=self.retry_after_s)
+        self._waiting_tokens = waiting_tokens
+        self._sequences += 1
+        return None
+
+    def first_token(self, call: Call, now_s: float) -> None:
+        """See `Gate`."""
+        del now_s
+        self._waiting_tokens -= call.prompt_tokens
+
+    def made(self, call: Call) -> None:
+        """See `Gate`."""
+
+    def end(self, call: Call, now_s: float) -> None:
+        """See `Gate`."""
+        del call, now_s
+        self._sequences -= 1

@@ -1,0 +1,195 @@
+"""The door of the requests by the control service, and as commands: a real door before nothing."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from serving.main import main
+from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.entry import Outcome
+from serving.policy.admission.refusal import RefusalReason, Refused
+from serving.policy.admission.work import Client, Work, WorkClass
+from serving.server.control import engine_watch
+from serving.server.control.control_address import ControlAddress
+from serving.server.control.control_client import ControlClient, RefusedByServer
+from serving.server.gateway.admission_controller import Door
+from serving.wire.telemetry import EventKind
+from tests.serving.server.control.small_engine import SmallEngine, connected, control_server
+
+WORK = Work(
+    client=Client(),
+    work_class=WorkClass.INTERACTIVE,
+    sequences=1,
+    prompt_tokens=100,
+    new_tokens_max=10,
+)
+
+
+class ForgetfulEngine(SmallEngine):
+    """It also forgets prefixes, unless requests hold them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds = False
+        self.forgot: list[bool] = []
+
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        assert not reset_connector
+        self.forgot.append(reset_running_requests)
+        return not self.holds or reset_running_requests
+
+
+@pytest.fixture
+def engine() -> ForgetfulEngine:
+    return ForgetfulEngine()
+
+
+@pytest.fixture
+def door() -> Door:
+    capacity = Capacity(seats=8, kv_tokens=100_000, prefill_tokens_per_step=8_192)
+    return Door(DoorLimits(queue_requests=1), lambda: capacity)
+
+
+@pytest.fixture
+def address(
+    engine: ForgetfulEngine, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ControlAddress]:
+    monkeypatch.setattr(engine_watch, "_IDLE_S", 0.05)
+    with control_server(engine, door=door) as listening:
+        yield listening
+
+
+def run(*arguments: str, address: ControlAddress) -> int:
+    return main(["engine", *arguments, "--address", str(address)])
+
+
+def test_the_door_s_counts_are_the_door_s(client: ControlClient, door: Door) -> None:
+    ticket = door.enter(WORK)
+    with pytest.raises(Refused):
+        door.enter(WORK)
+    report = client.admission()
+    interactive, batch = report.classes
+
+    assert (report.is_open, report.closed, report.in_flight) == (True, "", 1)
+    assert (interactive.work_class, batch.work_class) == (WorkClass.INTERACTIVE, WorkClass.BATCH)
+    assert (interactive.entered, interactive.waiting, interactive.waiting_tokens) == (1, 1, 100)
+    assert interactive.refused == {"queue_requests": 1}
+    ticket.leave(Outcome.FINISHED)
+    interactive = client.admission().classes[0]
+    assert (interactive.in_flight, interactive.finished) == (0, 1)
+
+
+def test_a_drained_engine_lets_nobody_in_until_it_is_undrained(
+    client: ControlClient, door: Door
+) -> None:
+    inside = door.enter(WORK)
+    report = client.drain_engine(reason="the rack is\nserviced", retry_after_s=30.0)
+
+    assert (report.is_open, report.closed) == (False, "the rack is serviced")
+    assert report.in_flight == 1
+    with pytest.raises(Refused, match="the rack is serviced") as refused:
+        door.enter(WORK)
+    assert refused.value.reason is RefusalReason.DRAINING
+    assert refused.value.retry_after_s == 30.0
+    inside.leave(Outcome.FINISHED)
+    assert client.undrain_engine().is_open
+    door.enter(WORK).leave(Outcome.FINISHED)
+
+
+def test_a_door_that_closes_and_opens_is_an_event(client: ControlClient) -> None:
+    events = client.events(after=0)
+    client.drain_engine()
+    closed, _ = next(events)
+    client.undrain_engine()
+    opened, _ = next(events)
+
+    assert [closed.kind, opened.kind] == [EventKind.DOOR] * 2
+    assert closed.words == "closed: the server is drained: no new requests"
+    assert opened.words == "open"
+
+
+def test_a_door_that_closes_and_opens_between_two_looks_is_two_events(
+    engine: ForgetfulEngine, client: ControlClient
+) -> None:
+    engine.silent = True  # no look ends meanwhile
+    for reason in ("first", "second"):
+        client.drain_engine(reason=reason)
+        client.undrain_engine()
+
+    words = [event.words for event, _ in islice(client.events(after=0), 4)]
+    assert words == ["closed: first", "open", "closed: second", "open"]
+
+
+def test_no_call_opens_a_door_that_the_server_has_closed_itself(
+    client: ControlClient, door: Door
+) -> None:
+    client.drain_engine()
+    door.close(RefusalReason.DRAINING, "the server ends", 1.0)
+
+    with pytest.raises(RefusedByServer, match="the server has closed its door: the server ends"):
+        client.undrain_engine()
+    with pytest.raises(RefusedByServer, match="the server has closed its door: the server ends"):
+        client.drain_engine(reason="mine")
+    assert client.admission().closed == "the server ends"
+
+
+@pytest.mark.parametrize(
+    ("reason", "retry_after_s", "words"),
+    [
+        ("w" * 201, 0.0, "reason=w"),
+        ("", -1.0, "retry_after_s=-1.0: expected 0 to 86,400 seconds"),
+        ("", float("nan"), "retry_after_s=nan: expected 0 to 86,400 seconds"),
+    ],
+)
+def test_a_drain_that_cannot_be_meant_is_refused(
+    reason: str, retry_after_s: float, words: str, client: ControlClient, door: Door
+) -> None:
+    with pytest.raises(RefusedByServer, match=words):
+        client.drain_engine(reason=reason, retry_after_s=retry_after_s)
+    assert door.closed is None
+
+
+def test_prefixes_are_forgotten_unless_requests_hold_them(
+    engine: ForgetfulEngine, client: ControlClient
+) -> None:
+    client.reset_prefix_cache()
+    engine.holds = True
+    with pytest.raises(RefusedByServer, match="running requests hold blocks"):
+        client.reset_prefix_cache()
+    client.reset_prefix_cache(reset_running_requests=True)
+
+    assert engine.forgot == [False, False, True]
+
+
+def test_a_server_without_a_door_says_so(engine: ForgetfulEngine) -> None:
+    with (
+        control_server(engine) as address,
+        connected(address) as client,
+        pytest.raises(RefusedByServer, match="pass no door"),
+    ):
+        client.admission()
+
+
+def test_the_door_by_command(
+    address: ControlAddress, door: Door, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("drain", "--reason", "tonight", address=address) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "the door is closed: tonight; 0 requests inside"
+    assert [line.split()[0] for line in lines[1:]] == ["class", "interactive", "batch"]
+    assert run("undrain", "--json", address=address) == 0
+    assert json.loads(capsys.readouterr().out)["is_open"] is True
+    ticket = door.enter(WORK)
+    assert run("drain", "--wait", "0.3", address=address) == 1
+    assert capsys.readouterr().out.splitlines()[0].endswith("; 1 requests inside")
+    ticket.leave(Outcome.FINISHED)
+    assert run("drain", "--wait", "5", address=address) == 0
+    assert run("admission", address=address) == 0
+    assert run("drain", "--wait", "nan", address=address) == 2
+    assert run("reset_prefix_cache", address=address) == 0
+    assert capsys.readouterr().out.endswith("no prefix is remembered\n")

@@ -1,0 +1,57 @@
+"""The gRPC door's port: which flag is named when it cannot listen there, what its gate is told."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from emulator.errors import ConfigError
+from serving.errors import PortInUse
+from serving.server.connections.named_connections import NamedConnections
+from tests.serving.server.gateway.grpc import grpc_doors
+from tests.serving.server.gateway.grpc.grpc_doors import grpc_door
+
+
+async def opened(**settings: str) -> None:
+    async with grpc_door(**settings):
+        pass
+
+
+def test_an_address_that_is_not_this_machine_s_is_no_port_in_use() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^host=203\.0\.113\.1, port \d+: expected an address to"
+    ):
+        asyncio.run(opened(grpc_host="203.0.113.1"))
+
+
+def test_a_port_that_is_taken_is_named_by_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        monkeypatch.setattr(grpc_doors, "free_port", lambda: port)
+        with pytest.raises(PortInUse, match=rf"^grpc_port={port}: expected a free port on 127\.0"):
+            asyncio.run(opened())
+
+
+def test_the_gate_is_told_of_a_call_without_a_key_when_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its message may never come."""
+
+    async def run() -> None:
+        taken: asyncio.Queue[str] = asyncio.Queue()
+        monkeypatch.setattr(NamedConnections, "took", lambda _, peer: taken.put_nowait(peer))
+
+        async def nothing() -> AsyncIterator[bytes]:
+            await asyncio.Event().wait()
+            yield b""
+
+        async with grpc_door() as door:
+            call = door.channel.stream_unary("/grpc.health.v1.Health/Check")(nothing())
+            assert (await asyncio.wait_for(taken.get(), 5.0)).startswith("unix-abstract:")
+            assert taken.empty()
+            call.cancel()
+
+    asyncio.run(run())

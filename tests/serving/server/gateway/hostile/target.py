@@ -1,0 +1,47 @@
+"""A server in a process of its own, seen from outside: its ports and its memory."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+KEY = "sk-hostile-target-0123456789abcdef"
+OTHER_KEY = "sk-hostile-target-of-an-honest-client"
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The process, until the block of `target` ends."""
+
+    http_port: int
+    grpc_port: int
+    control_port: int
+    process: psutil.Process
+
+    def rss_mib(self) -> float:
+        return float(self.process.memory_info().rss) / MIB
+
+
+@contextlib.contextmanager
+def target() -> Iterator[Target]:
+    """Start it, and stop it at the end of the block."""
+    command = [sys.executable, "-m", "tests.serving.server.gateway.hostile.hostile_target"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        try:
+            line = next(each for each in child.stdout if each.startswith("{"))
+            yield Target(process=psutil.Process(child.pid), **json.loads(line))
+        finally:
+            child.stdin.close()
+            try:
+                child.wait(10.0)
+            except subprocess.TimeoutExpired:
+                child.kill()

@@ -1,0 +1,171 @@
+"""HTTP's door before vLLM's own app and the small AsyncLLM, served by uvicorn on a free port."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import httpx
+import openai
+import uvicorn
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.app import build_app
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from emulator.data import SMALL_MOE_DIR
+from serving.access.key_ring import KeyRing
+from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.capacity import Capacity
+from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admitted_generate import admit_generation
+from serving.server.gateway.http.asgi import App
+from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_connections
+from serving.server.gateway.http.http_access import key_of
+from serving.server.gateway.http.http_gateway import HttpDoor
+from serving.server.gateway.http.missing_apis import missing_paths
+from serving.server.gateway.http.open_api import describe_app
+from serving.server.gateway.http.probes import Probes
+from serving.server.gateway.http.request_body import BodyReader
+from serving.server.gateway.http.request_work import ContextSize
+from serving.server.gateway.ingress_account import IngressAccount
+from serving.server.gateway.ingress_limits import IngressLimits
+from serving.server.gateway.readiness import Readiness
+from tests.serving.server.gateway.small_async_llm import (
+    SEATS,
+    SmallCore,
+    small_async_llm,
+)
+
+CAPACITY = Capacity(seats=SEATS, kv_tokens=60 * 16, prefill_tokens_per_step=64)
+MODEL = "small-moe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpServer:
+    """One server and everything behind it, and clients of it."""
+
+    url: str
+    engine: Any
+    core: SmallCore
+    door: Door
+    http: httpx.AsyncClient
+    bodies: BodyReader
+    readiness: Readiness
+
+    def client(self, key: str = "none", **settings: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, **settings)
+
+    async def is_empty(self) -> None:
+        """Nothing of any request is left, in the door, the engine or its KV pools."""
+        await asyncio.wait_for(self.core.quiet(), 5.0)
+        assert await self.door.empty(5.0)
+        assert self.door.state().in_flight == 0
+        assert not self.engine.output_processor.request_states
+        assert self.bodies.account.keyed_bytes == 0
+
+
+class Before:
+    """A middleware as ours, where vLLM puts one: inside of what answers what nobody has caught."""
+
+    made: ClassVar[list["Before"]] = []
+    door: App
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.made.append(self)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.door(scope, receive, send)
+
+
+async def vllm_app(engine: Any) -> Any:
+    """vLLM's app as its server makes it."""
+    parser = make_arg_parser(FlexibleArgumentParser())
+    args = parser.parse_args(
+        [
+            "--model",
+            str(SMALL_MOE_DIR),
+            "--served-model-name",
+            MODEL,
+            "--middleware",
+            f"{Before.__module__}.{Before.__qualname__}",
+        ]
+    )
+    app = build_app(args, ("generate",), engine.model_config)
+    app.state.server = SimpleNamespace(should_exit=False)
+    await init_app_state(engine, app.state, args, ("generate",))
+    return app
+
+
+@asynccontextmanager
+async def served(app: App, ingress: HttpIngress | None = None) -> AsyncIterator[str]:
+    """The address of `app` on a free port, until the block ends."""
+    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error")
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    config.load()
+    if ingress is not None:
+        bound_connections(config, ingress)
+    task = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
+
+
+@asynccontextmanager
+async def http_server(
+    *,
+    step_s: float = 0.0,
+    keys: KeyRing | None = None,
+    limits: DoorLimits | None = None,
+    body_bytes_max: int = 64 * 2**10,
+    ingress_limits: IngressLimits | None = None,
+    account: IngressAccount | None = None,
+    request_wall_s_max: float = 60.0,
+) -> AsyncIterator[HttpServer]:
+    """Serve until the block ends."""
+    async with AsyncExitStack() as held:
+        engine, core = await held.enter_async_context(small_async_llm(step_s=step_s))
+        door = Door(limits or DoorLimits(), lambda: CAPACITY)
+        app = await vllm_app(engine)
+        before = Before.made.pop()
+        admit_generation(engine, door)
+        account = account or IngressAccount(ingress_limits)
+        bodies = BodyReader(bytes_max=body_bytes_max, account=account)
+        ring = keys or KeyRing()
+        describe_app(app, version="1", needs_key=not ring.is_open)
+        readiness = Readiness(
+            engine, lambda: door.closed, seats=lambda: SEATS * int(core.scheduler.ranks_up.sum())
+        )
+        before.door = HttpDoor(
+            before.app,
+            keys=ring,
+            door=door,
+            probes=Probes(readiness),
+            bodies=bodies,
+            context=ContextSize.of(engine),
+            request_wall_s_max=request_wall_s_max,
+            missing=missing_paths(app.state),
+        )
+        url = await held.enter_async_context(
+            served(app, HttpIngress(account, partial(key_of, ring)))
+        )
+        http = await held.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20.0))
+        yield HttpServer(
+            url=url,
+            engine=engine,
+            core=core,
+            door=door,
+            http=http,
+            bodies=bodies,
+            readiness=readiness,
+        )

@@ -1,0 +1,55 @@
+"""One exchange whose client is not there to be told."""
+
+import asyncio
+import gc
+from typing import Any
+
+from serving.access.key_ring import KeyRing
+from serving.policy.admission.admission_limits import DoorLimits
+from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.http.http_gateway import HttpDoor
+from serving.server.gateway.http.probes import Probes
+from serving.server.gateway.http.request_body import BodyReader
+from serving.server.gateway.http.request_work import ContextSize
+from tests.serving.server.gateway.grpc.grpc_doors import CAPACITY, Ready
+
+SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+
+
+def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() -> None:
+    untold: list[dict[str, Any]] = []
+    bodies = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def receive() -> dict[str, Any]:
+        if bodies:
+            return bodies.pop()
+        await asyncio.sleep(60.0)
+        raise AssertionError("the request's time is over before")
+
+    async def send(message: Any) -> None:
+        raise OSError("the connection is gone")
+
+    async def live() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(context))
+        door = Door(DoorLimits(), lambda: CAPACITY)
+        handle = HttpDoor(
+            app,
+            keys=KeyRing(),
+            door=door,
+            probes=Probes(Ready()),  # type: ignore[arg-type]
+            bodies=BodyReader(bytes_max=100),
+            context=ContextSize(100),
+            request_wall_s_max=0.02,
+        )
+        await handle(dict(SCOPE), receive, send)
+        assert await door.empty(1.0)
+        gc.collect()
+        await asyncio.sleep(0)
+
+    gc.collect()  # what tests before have left is not of this loop
+    asyncio.run(live())
+    assert untold == []

@@ -1,0 +1,322 @@
+import asyncio
+import contextlib
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind
+
+from serving.plugin.refused_request import RefusedRequest
+from serving.policy.admission.admission import Admission
+from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.entry import Outcome
+from serving.policy.admission.refusal import RefusalReason, Refused
+from serving.policy.admission.work import WorkClass
+from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admitted_generate import admit_generation, current_ticket
+from tests.serving.policy.admission.works import client, work
+from tests.serving.server.gateway.generating_engine import GeneratingEngine, params, prompt
+
+CAPACITY = Capacity(seats=4, kv_tokens=100_000, prefill_tokens_per_step=10_000)
+KINDS = list(RequestOutputKind)
+
+
+def made(limits: DoorLimits | None = None, **of: Any) -> tuple[GeneratingEngine, Door]:
+    engine = GeneratingEngine(**of)
+    door = Door(limits if limits is not None else DoorLimits(), lambda: CAPACITY)
+    admit_generation(engine, door)
+    return engine, door
+
+
+async def read(engine: GeneratingEngine, name: str = "a", *, tokens: int = 10, **asked: Any) -> int:
+    """Tokens of one call of generate, all sequences together."""
+    kind = asked.get("kind", RequestOutputKind.DELTA)
+    count: dict[int, int] = {}
+    async for output in engine.generate(prompt(tokens), params(**asked), name):
+        for one in output.outputs:
+            before = count.get(one.index, 0) if kind is RequestOutputKind.DELTA else 0
+            count[one.index] = before + len(one.token_ids)
+    return sum(count.values())
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_without_a_ticket_enters_and_is_counted_exactly(kind: RequestOutputKind) -> None:
+    async def runs() -> None:
+        engine, door = made()
+        task = asyncio.create_task(read(engine, tokens=123, n=2, kind=kind))
+        await settle()
+        state = door.state().classes[WorkClass.INTERACTIVE]
+        assert (state.in_flight, state.waiting, state.waiting_tokens) == (1, 1, 123)
+
+        engine.step()
+        assert door.state().classes[WorkClass.INTERACTIVE].waiting == 0  # streamed or not
+        engine.step()
+        engine.step()
+
+        assert await task == 6
+        assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.FINISHED] == 1
+        assert door.state().sequences == 0
+
+    asyncio.run(runs())
+
+
+def test_prompts_of_one_request_share_its_ticket_whatever_task_reads_them() -> None:
+    async def runs() -> None:
+        engine, door = made()
+        with door.enter(work(sequences=2, prompt_tokens=50)) as ticket:
+            token = current_ticket.set(ticket)
+            calls = [asyncio.create_task(read(engine, name, tokens=30)) for name in "ab"]
+            current_ticket.reset(token)
+            await settle()
+            assert door.state().classes[WorkClass.INTERACTIVE].waiting_tokens == 60
+            for _ in range(3):
+                engine.step()
+            assert await asyncio.gather(*calls) == [3, 3]
+            assert door.state().in_flight == 1
+            assert (ticket.entry.counted_tokens, ticket.entry.made_tokens) == (60, 6)
+        assert door.state().in_flight == 0
+
+    asyncio.run(runs())
+
+
+def test_batch_work_reaches_the_engine_at_its_turn_and_behind_the_other() -> None:
+    async def runs() -> None:
+        engine, door = made(DoorLimits(reserve=0.5))
+        first = [asyncio.create_task(read(engine, f"i{each}", max_tokens=2)) for each in range(3)]
+        await settle()
+        with door.enter(work(batch=True)) as ticket:
+            token = current_ticket.set(ticket)
+            batch = asyncio.create_task(read(engine, "b"))
+            current_ticket.reset(token)
+            await settle()
+            assert len(engine.waiting) == 3
+
+            engine.step()
+            engine.step()
+            await asyncio.gather(*first)
+            await settle()
+
+            assert engine.priorities == [0, 0, 0, 1]
+            for _ in range(3):
+                engine.step()
+            assert await batch == 3
+
+    asyncio.run(runs())
+
+
+def test_an_engine_with_another_policy_keeps_its_own_priorities() -> None:
+    async def runs() -> None:
+        engine, door = made(policy="fcfs")
+        with door.enter(work(batch=True)) as ticket:
+            current_ticket.set(ticket)
+            task = asyncio.create_task(read(engine))
+            await settle()
+            for _ in range(3):
+                engine.step()
+            await task
+        assert engine.priorities == [0]
+
+    asyncio.run(runs())
+
+
+def test_nothing_slips_by_a_closed_door() -> None:
+    async def runs() -> None:
+        engine, door = made()
+        door.close(RefusalReason.DRAINING, "the server ends", 3.0)
+
+        with pytest.raises(RefusedRequest) as refused:
+            await read(engine)
+        with pytest.raises(RefusedRequest):
+            engine.check_admission(1)
+
+        assert refused.value.http_status == 503
+        assert refused.value.retry_after_s == 3.0
+        assert not engine.waiting
+
+    asyncio.run(runs())
+
+
+def test_load_is_429_and_work_with_a_ticket_is_not_asked_again() -> None:
+    async def runs() -> None:
+        engine, door = made(DoorLimits(queue_requests=1))
+        with door.enter(work()) as ticket:
+            with pytest.raises(RefusedRequest) as refused:
+                engine.check_admission(1)
+            assert refused.value.http_status == 429
+
+            current_ticket.set(ticket)
+            engine.check_admission(1)
+
+    asyncio.run(runs())
+
+
+def test_what_the_engine_refuses_leaves_as_failed() -> None:
+    async def runs() -> None:
+        engine, door = made()
+        with pytest.raises(VLLMValidationError):
+            await read(engine, tokens=5_000)
+        assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.FAILED] == 1
+        assert door.state().sequences == 0
+
+    asyncio.run(runs())
+
+
+def test_each_of_two_sequences_frees_its_seat_at_its_own_end() -> None:
+    async def runs() -> None:
+        engine, door = made()
+        task = asyncio.create_task(read(engine, n=2))
+        await settle()
+        engine.step()
+        engine.stop_next = True
+        engine.step()
+
+        assert door.state().sequences == 1
+        lengths = door._admission._inside.expected.lengths
+        assert np.count_nonzero(lengths._ended) == 1  # by itself: with its second token
+        engine.step()
+        assert await task == 2 + 3
+        assert np.count_nonzero(lengths._ended) == 1  # the other one had all its tokens
+
+    asyncio.run(runs())
+
+
+@pytest.mark.parametrize("is_on_its_way", [False, True])
+def test_what_is_aborted_in_the_engine_has_not_finished_and_did_not_end_by_itself(
+    is_on_its_way: bool,
+) -> None:
+    async def runs() -> None:
+        engine, door = made()
+        task = asyncio.create_task(read(engine, "a"))
+        await settle()
+        engine.step()
+
+        engine.output_processor.abort_requests(["a"], internal=False)  # as vLLM's `abort` does
+        if is_on_its_way:
+            engine.step()  # which the engine had begun
+
+        assert await task == 1  # an answer like any other, for who reads it
+        left = door.state().classes[WorkClass.INTERACTIVE].left
+        assert (left[Outcome.ABORTED], left[Outcome.FINISHED]) == (1, 0)
+        assert not door._admission._inside.expected.lengths._ended.any()
+
+    asyncio.run(runs())
+
+
+def test_accounts_that_fail_are_logged_and_fail_no_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def runs() -> None:
+        engine, door = made()
+        first = asyncio.create_task(read(engine, "a"))
+        await settle()
+        broken = mock.patch.object(Admission, "made", side_effect=AssertionError("sums differ"))
+        with broken, caplog.at_level("ERROR"):
+            engine.step()
+        second = asyncio.create_task(read(engine, "b"))
+        await settle()
+        for _ in range(3):
+            engine.step()
+
+        assert await asyncio.gather(first, second) == [3, 3]
+        assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.FINISHED] == 2
+        assert door.state().sequences == 0
+
+    asyncio.run(runs())
+    assert "is not accounted for any more" in caplog.text
+    assert "sums differ" in caplog.text
+
+
+def test_a_second_door_before_one_engine_changes_nothing() -> None:
+    engine, door = made()
+    generate = engine.generate
+    admit_generation(engine, door)
+    assert engine.generate is generate
+
+
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("call"), st.booleans(), st.integers(1, 3), st.integers(1, 4), st.integers(1, 2)
+        ),
+        st.tuples(st.just("step"), st.integers(1, 4)),
+        st.tuples(st.just("cancel"), st.integers(0, 9)),
+        st.tuples(st.just("stop"), st.integers(0, 9)),
+    ),
+    max_size=30,
+)
+
+
+class Clients:
+    """Requests before one door; each may be cancelled, or stop to read and go."""
+
+    def __init__(self) -> None:
+        limits = DoorLimits(queue_requests=6, batch_queue_requests=3, reserve=0.5)
+        self.engine, self.door = made(limits)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.stopped: set[int] = set()
+
+    async def call(self, batch: bool, n: int, tokens: int, prompts: int) -> None:
+        handled = self._handle(len(self.tasks), batch, n, tokens, prompts)
+        self.tasks.append(asyncio.create_task(handled))
+
+    async def step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.engine.step()
+
+    async def cancel(self, number: int) -> None:
+        if number < len(self.tasks):
+            self.tasks[number].cancel()
+
+    async def stop(self, number: int) -> None:
+        self.stopped.add(number)
+
+    async def _handle(self, number: int, batch: bool, n: int, tokens: int, prompts: int) -> None:
+        who = client(f"k{number % 2}", concurrent=4)
+        with self.door.enter(work(who, batch=batch, sequences=n * prompts)) as ticket:
+            current_ticket.set(ticket)
+            for each in range(prompts):
+                outputs = self.engine.generate(prompt(), params(tokens, n=n), f"{number}.{each}")
+                async with contextlib.aclosing(outputs):
+                    async for _ in outputs:
+                        if number in self.stopped:
+                            return
+
+    async def end(self) -> list[BaseException | None]:
+        while not all(task.done() for task in self.tasks):
+            self.engine.step()
+            await settle()
+        return await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+@given(MOVES)
+@settings(max_examples=50, deadline=None)
+def test_in_any_order_of_events_nothing_is_left_inside(moves: list[tuple[Any, ...]]) -> None:
+    async def runs() -> None:
+        clients = Clients()
+        for name, *given_to in moves:
+            await getattr(clients, name)(*given_to)
+            await settle()
+            clients.door._admission.check()
+        for ended in await clients.end():
+            assert ended is None or isinstance(ended, Refused | asyncio.CancelledError)
+        state, engine = clients.door.state(), clients.engine
+        assert state.in_flight == state.sequences == 0
+        assert await clients.door.empty(0)
+        assert not engine.running
+        assert not engine.waiting
+        assert not engine.output_processor.request_states
+        cancelled_before_entering = sum(task.cancelled() for task in clients.tasks)
+        seen = sum(each.entered + sum(each.refused.values()) for each in state.classes.values())
+        assert len(clients.tasks) - cancelled_before_entering <= seen <= len(clients.tasks)
+
+    asyncio.run(runs())

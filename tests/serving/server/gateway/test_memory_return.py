@@ -1,0 +1,63 @@
+"""Memory that was freed in pieces goes back to the system, and only when there is some."""
+
+import asyncio
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from serving.server.gateway.memory_return import GROWN_BYTES, MemoryReturn, resident_bytes
+
+PIECES = 4_000
+PIECE_BYTES = 30_000
+
+
+def freed_and_after() -> tuple[int, int]:
+    """Resident bytes when pieces were freed between others, and half a second later."""
+    memory = MemoryReturn(look_every_s=0.05)
+
+    async def live() -> tuple[int, int]:
+        await memory.start()
+        pieces, between = [], []
+        for _ in range(PIECES):
+            pieces.append(bytearray(PIECE_BYTES))
+            between.append(bytearray(600))  # malloc's too, and so in the way of a heap's end
+        pieces.clear()
+        freed_bytes = resident_bytes()
+        await asyncio.sleep(0.5)
+        await memory.stop()
+        await memory.stop()
+        assert len(between) == PIECES
+        return freed_bytes, resident_bytes()
+
+    return asyncio.run(live())
+
+
+def test_what_was_freed_between_other_things_is_given_back() -> None:
+    # A process of its own: one that ran other tests has room of theirs for the pieces.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        freed_bytes, after_bytes = process.submit(freed_and_after).result()
+    assert after_bytes < freed_bytes - PIECES * PIECE_BYTES / 2
+
+
+def test_a_process_that_needs_what_it_has_is_asked_once_each_time_that_it_grows() -> None:
+    resident, trims = [100 * GROWN_BYTES], [0]
+
+    def trim() -> None:
+        trims[0] += 1
+
+    memory = MemoryReturn(look_every_s=60.0, resident=lambda: resident[0], trim=trim)
+
+    async def live() -> None:
+        await memory.start()
+        for grown_bytes, expected in (
+            (GROWN_BYTES - 1, 0),
+            (1, 1),
+            (0, 1),
+            (-2 * GROWN_BYTES, 1),
+            (GROWN_BYTES, 2),
+        ):
+            resident[0] += grown_bytes
+            memory.look()
+            assert trims[0] == expected
+        await memory.stop()
+
+    asyncio.run(live())

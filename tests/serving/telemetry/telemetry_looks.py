@@ -1,0 +1,46 @@
+"""Looks at an engine for tests."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from serving.wire.control_call import TelemetryReply
+from serving.wire.machine_state import SleepState
+from serving.wire.telemetry import Telemetry
+
+
+def a_telemetry(**given: Any) -> Telemetry:
+    """Two chips and a spare that serve three requests."""
+    telemetry = Telemetry(
+        emulated_s=12.5,
+        dilation=4.0,
+        steps=1234,
+        busy_s=11.0,
+        lag_s=0.25,
+        prompt_tokens=50_000,
+        output_tokens=7_000,
+        requests_arrived=40,
+        requests_running=3,
+        requests_waiting=1,
+        kv_blocks_used=20,
+        kv_blocks=8192,
+        chips=2,
+        chips_up=3,
+        chips_lent=0,
+        ranks=2,
+        ranks_up=2,
+        chip_watts=1801.0,
+        facility_watts=3000.0,
+        chip_joules=20_000.0,
+        facility_joules=33_000.0,
+        faults=0,
+        expert_imbalance=1.25,
+    )
+    return replace(telemetry, **given)
+
+
+def a_look(**given: Any) -> TelemetryReply:
+    """The same with nothing that has happened, but what is `given`."""
+    look = TelemetryReply(telemetry=a_telemetry(), leases=(), versions=(), sleep=SleepState())
+    events = given.get("fault_events", ())
+    return replace(look, **{"fault_event_number": events[-1].number if events else 0, **given})
