@@ -6,13 +6,13 @@ from emulator.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorLimits:
-    """The bounds of one server's door.
+class AdmissionLimits:
+    """The bounds of one server's gateway.
 
     Attributes:
         queue_requests, queue_tokens: interactive requests that have entered and wait for their
             first token, and the tokens of their prompts.
-        batch_queue_requests, batch_queue_tokens: the same for batch work that waits at the door.
+        batch_queue_requests, batch_queue_tokens: the same for batch work that waits at the gateway.
         batch_wait_s: emulated seconds that batch work waits at most.
         ttft_target_s: emulated; interactive work that would wait longer is refused at once. None:
             no target.

@@ -10,8 +10,8 @@ the reserve and no other batch work waits for a seat.
 from itertools import islice
 from typing import Final
 
+from serving.policy.admission.admission_state import AdmissionState
 from serving.policy.admission.entry import Entry
-from serving.policy.admission.inside import Inside
 from serving.policy.admission.work import WorkClass
 
 HEADS_MAX: Final = 16
@@ -22,7 +22,7 @@ PASSED_OVER_MAX: Final = 256
 that it does not wait for ever."""
 
 
-def next_turn(inside: Inside) -> Entry | None:
+def next_turn(inside: AdmissionState) -> Entry | None:
     """Whose turn it is now; None: nobody's. Those that were passed over for it are counted."""
     passed: list[Entry] = []
     for entry in islice(inside.queue.heads(), HEADS_MAX):
@@ -36,7 +36,7 @@ def next_turn(inside: Inside) -> Entry | None:
     return None
 
 
-def _has_room(inside: Inside, entry: Entry) -> bool:
+def _has_room(inside: AdmissionState, entry: Entry) -> bool:
     waiting_tokens = sum(load.waiting_tokens for load in inside.loads.values())
     step_tokens = inside.capacity.prefill_tokens_per_step
     if waiting_tokens and waiting_tokens + entry.prompt_tokens > step_tokens:
@@ -55,20 +55,20 @@ def _has_room(inside: Inside, entry: Entry) -> bool:
     )
 
 
-def _fits_without_batch(inside: Inside, entry: Entry) -> bool:
+def _fits_without_batch(inside: AdmissionState, entry: Entry) -> bool:
     """Whether it would have seats and KV, were no other batch work inside."""
     (own, own_kv), (others, others_kv) = _own(inside, entry), _interactive(inside)
     return _is_within(inside, 1.0 - inside.limits.reserve, own + others, own_kv + others_kv)
 
 
-def _own(inside: Inside, entry: Entry) -> tuple[int, float]:
+def _own(inside: AdmissionState, entry: Entry) -> tuple[int, float]:
     kv_tokens = inside.expected.held_kv_tokens(
         entry.prompt_tokens, entry.new_tokens_max, sequences=entry.sequences
     )
     return entry.sequences, kv_tokens
 
 
-def _interactive(inside: Inside) -> tuple[int, float]:
+def _interactive(inside: AdmissionState) -> tuple[int, float]:
     load = inside.loads[WorkClass.INTERACTIVE]
     kv_tokens = inside.expected.held_kv_tokens(
         load.prompt_tokens, load.new_tokens_max, sequences=load.sequences
@@ -76,6 +76,6 @@ def _interactive(inside: Inside) -> tuple[int, float]:
     return load.sequences, kv_tokens
 
 
-def _is_within(inside: Inside, share: float, sequences: int, kv_tokens: float) -> bool:
+def _is_within(inside: AdmissionState, share: float, sequences: int, kv_tokens: float) -> bool:
     capacity = inside.capacity
     return sequences <= share * capacity.seats and kv_tokens <= share * capacity.kv_tokens

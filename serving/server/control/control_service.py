@@ -31,7 +31,7 @@ from serving.server.control.request_counts import counts
 from serving.server.control.sleep_calls import RestCalls
 from serving.server.control.watch_calls import WatchCalls
 from serving.server.day_night.controller import DayNight
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire.control_call import (
     DescribeReply,
     DescribeRequest,
@@ -76,7 +76,7 @@ class ControlService(
         *,
         door: EngineDoor | None = None,
         watch: EngineWatch,
-        hardware: HardwareWatch,
+        hardware: SnapshotPoller,
         replies: LastReplies,
     ) -> None:
         self._engine = engine

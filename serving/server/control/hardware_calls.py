@@ -8,7 +8,7 @@ from protos.ultraserve.v1 import control_pb2 as pb
 from serving.server.control.action_ledger import ANSWER_WALL_S_MAX
 from serving.server.control.control_messages import respond
 from serving.server.control.last_replies import LastReplies
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire.control_call import ExpertLoadReply, ExpertLoadRequest
 
 _MAX_AGE_S: Final = 0.0
@@ -19,7 +19,7 @@ class HardwareCalls:
     """A part of the control service."""
 
     _replies: LastReplies
-    _hardware: HardwareWatch
+    _hardware: SnapshotPoller
 
     async def GetHardware(  # noqa: N802  the name that the contract gives
         self, request: pb.GetHardwareRequest, context: "Context"

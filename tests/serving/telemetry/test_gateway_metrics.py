@@ -1,11 +1,11 @@
 from prometheus_client import CollectorRegistry
 
-from serving.telemetry.gateway_metrics import DoorMetrics
+from serving.telemetry.gateway_metrics import GatewayMetrics
 
 
 def test_gauges_are_read_when_they_are_asked_for_and_counters_when_it_happens() -> None:
     registry = CollectorRegistry()
-    metrics = DoorMetrics(registry)
+    metrics = GatewayMetrics(registry)
     inside = [3.0]
     metrics.follow(
         "batch",

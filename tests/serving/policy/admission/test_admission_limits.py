@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import ConfigError
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from serving.policy.admission.admission_limits import DoorLimits
 )
 def test_a_bound_that_lets_nothing_in_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=field):
-        DoorLimits(**{field: value})
+        AdmissionLimits(**{field: value})

@@ -15,7 +15,7 @@ from protos.ultraserve.v1 import fault_pb2
 from serving.server.control import hardware_calls
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.hardware_calls import HardwareCalls
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire.hardware import HardwareReport
 from serving.wire.machine_state import FaultStage
 from tests.serving.plugin.seen_engine import Seen
@@ -54,7 +54,7 @@ class CountingEngine:
 
 
 class Calls(HardwareCalls):
-    def __init__(self, engine: Any, hardware: HardwareWatch) -> None:
+    def __init__(self, engine: Any, hardware: SnapshotPoller) -> None:
         self._engine = engine
         self._hardware = hardware
 
@@ -62,7 +62,7 @@ class Calls(HardwareCalls):
 def test_calls_and_pages_that_look_at_a_time_are_shown_one_look() -> None:
     async def look() -> None:
         engine = CountingEngine()
-        watch = HardwareWatch(engine)
+        watch = SnapshotPoller(engine)
         calls = Calls(engine, watch)
         context: Any = None
         request = pb.GetHardwareRequest()
