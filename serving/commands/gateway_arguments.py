@@ -32,10 +32,6 @@ from serving.server.gateway.gateway_settings import GatewaySettings
 API_KEY_FLAG: Final = "--api-key"
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 
-KEY_VARIABLES: Final = (API_KEY_VARIABLE, CONTROL_KEY_VARIABLE)
-"""Variables with keys. The control service's is for commands; a server that has inherited it hands
-it on to nobody."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
@@ -165,9 +161,9 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         "refused at once (default: no target, and the queues alone bound the wait)",
     )
     group.add_argument(
-        "--reserve",
+        "--interactive-headroom",
         type=float,
-        default=limits.reserve,
+        default=limits.interactive_headroom,
         metavar="SHARE",
         help="of seats and KV cache that batch requests leave to interactive ones "
         "(default: %(default)g)",

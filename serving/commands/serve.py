@@ -19,7 +19,6 @@ from serving.access.process_listing import hide_in_process_list
 from serving.commands.day_night_arguments import day_night_settings, with_cost_model
 from serving.commands.gateway_arguments import (
     API_KEY_FLAG,
-    KEY_VARIABLES,
     GatewayOptions,
     gateway_options,
 )
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong setting, a checkpoint that cannot be computed, a port in use.
     """
-    hide_in_process_list(flags=(API_KEY_FLAG,), variables=KEY_VARIABLES)
+    hide_in_process_list(flags=(API_KEY_FLAG,))
     settings, weights_dir = resolve_arguments(args)
     refuse_second_config(args.unknown)
     refuse_spans_without_stats(args.unknown)

@@ -11,8 +11,8 @@
 
 Interactive work enters while what waits stays within the queue's bounds, and within the target for
 the first token where there is one (`serving.policy.admission.refusing`). Batch work has its turn
-when seats and KV are free beyond the reserve, and when prompts that wait, its own included, fit one
-step of the engine: then interactive work waits for one step more at most
+when seats and KV are free beyond the interactive headroom, and when prompts that wait, its own
+included, fit one step of the engine: then interactive work waits for one step more at most
 (`serving.policy.admission.batch_turn`).
 
 All times are emulated seconds and never run back; a `Refused` tells wall seconds. Pure: no clock,

@@ -1,10 +1,10 @@
 """Which batch work has its turn next: the first, key after key, that the engine has room for.
 
-Room is what interactive work leaves: seats and KV beyond the reserve, and prompts that wait, its
-own included, within one step. What has no room holds back its own key alone, but not for ever:
-after `PASSED_OVER_MAX` others went before it, it is waited for. What could not go beside anything,
-because it is larger than all that the reserve leaves, goes once interactive work needs no more than
-the reserve and no other batch work waits for a seat.
+Room is what interactive work leaves: seats and KV beyond the interactive headroom, and prompts that
+wait, its own included, within one step. What has no room holds back its own key alone, but not for
+ever: after `PASSED_OVER_MAX` others went before it, it is waited for. What could not go beside
+anything, because it is larger than all that the interactive headroom leaves, goes once interactive
+work needs no more than the interactive headroom and no other batch work waits for a seat.
 """
 
 from itertools import islice
@@ -43,7 +43,7 @@ def _has_room(inside: AdmissionState, entry: Entry) -> bool:
         return False
     demand = inside.demand(entry.work)
     kv_tokens = inside.expected.kv_tokens(demand)
-    share = 1.0 - inside.limits.reserve
+    share = 1.0 - inside.limits.interactive_headroom
     if _is_within(inside, share, demand.sequences, kv_tokens):
         return True
     if demand.sequences == entry.sequences:
@@ -51,14 +51,16 @@ def _has_room(inside: AdmissionState, entry: Entry) -> bool:
     return (
         not _is_within(inside, share, *_own(inside, entry))
         and not inside.loads[WorkClass.BATCH].waiting_sequences
-        and _is_within(inside, inside.limits.reserve, *_interactive(inside))
+        and _is_within(inside, inside.limits.interactive_headroom, *_interactive(inside))
     )
 
 
 def _fits_without_batch(inside: AdmissionState, entry: Entry) -> bool:
     """Whether it would have seats and KV, were no other batch work inside."""
     (own, own_kv), (others, others_kv) = _own(inside, entry), _interactive(inside)
-    return _is_within(inside, 1.0 - inside.limits.reserve, own + others, own_kv + others_kv)
+    return _is_within(
+        inside, 1.0 - inside.limits.interactive_headroom, own + others, own_kv + others_kv
+    )
 
 
 def _own(inside: AdmissionState, entry: Entry) -> tuple[int, float]:

@@ -56,7 +56,7 @@ def test_each_flag_sets_what_it_names(tmp_path: Path, monkeypatch: pytest.Monkey
     words = (
         "--host ::1 --grpc-port 7 --api-keys keys.toml --control-key-file control "
         "--queue-requests 1 --queue-tokens 2 --batch-queue-requests 3 --batch-queue-tokens 4 "
-        "--batch-wait 5 --ttft-target 0.5 --reserve 0.125 --max-body-bytes 6 "
+        "--batch-wait 5 --ttft-target 0.5 --interactive-headroom 0.125 --max-body-bytes 6 "
         "--request-timeout 8 --drain-timeout 0"
     )
 
@@ -68,7 +68,7 @@ def test_each_flag_sets_what_it_names(tmp_path: Path, monkeypatch: pytest.Monkey
             batch_queue_tokens=4,
             batch_wait_s=5.0,
             ttft_target_s=0.5,
-            reserve=0.125,
+            interactive_headroom=0.125,
         ),
         grpc_host="::1",
         grpc_port=7,
@@ -97,8 +97,8 @@ def test_the_settings_reach_another_process_as_they_are(pem: TlsFiles, tmp_path:
         ("--batch-queue-tokens 0", "batch_queue_tokens=0: expected "),
         ("--batch-wait 0", "batch_wait"),
         ("--ttft-target -1", "ttft_target"),
-        ("--reserve 1", "reserve=1.0: expected "),
-        ("--reserve nan", "reserve=nan: expected "),
+        ("--interactive-headroom 1", "interactive_headroom=1.0: expected "),
+        ("--interactive-headroom nan", "interactive_headroom=nan: expected "),
         ("--max-body-bytes 0", "max_body_bytes=0: expected at least 1"),
         ("--request-timeout 0", "request_timeout=0.0: expected seconds above 0"),
         ("--request-timeout inf", "request_timeout=inf: expected seconds above 0"),

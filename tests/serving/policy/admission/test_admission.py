@@ -48,7 +48,7 @@ def test_a_prompt_above_the_bound_enters_an_empty_queue() -> None:
 
 def test_batch_work_leaves_the_reserve_to_interactive_work() -> None:
     """Of 8 seats batch work may have 6; the others enter at once."""
-    admission = Admission(AdmissionLimits(reserve=0.25), CAPACITY)
+    admission = Admission(AdmissionLimits(interactive_headroom=0.25), CAPACITY)
     batch = [admission.enter(work(batch=True), 0.0) for _ in range(8)]
     given: list[Entry] = []
     for _ in batch:
@@ -66,7 +66,7 @@ def test_batch_work_leaves_the_reserve_to_interactive_work() -> None:
 
 
 def test_batch_work_leaves_kv_too() -> None:
-    admission = Admission(AdmissionLimits(reserve=0.5), CAPACITY)
+    admission = Admission(AdmissionLimits(interactive_headroom=0.5), CAPACITY)
     first = admission.enter(work(batch=True, prompt_tokens=2_000, new_tokens_max=900), 0.0)
     admission.enter(work(batch=True, prompt_tokens=2_000, new_tokens_max=900), 0.0)
 
@@ -88,7 +88,7 @@ def test_batch_prompts_wait_while_interactive_ones_fill_a_step() -> None:
 
 def test_batch_work_that_never_fits_goes_when_interactive_work_needs_the_reserve_alone() -> None:
     """Twenty sequences on eight seats, of which two are kept free."""
-    admission = Admission(AdmissionLimits(reserve=0.25), CAPACITY)
+    admission = Admission(AdmissionLimits(interactive_headroom=0.25), CAPACITY)
     inside = [admission.enter(work(), 0.0) for _ in range(3)]
     large = admission.enter(work(client("a"), batch=True, sequences=20), 0.0)
     for entry in inside:
@@ -104,7 +104,7 @@ def test_batch_work_that_never_fits_goes_when_interactive_work_needs_the_reserve
 
 
 def test_what_has_no_room_holds_back_its_own_key_alone() -> None:
-    admission = Admission(AdmissionLimits(reserve=0.25), CAPACITY)
+    admission = Admission(AdmissionLimits(interactive_headroom=0.25), CAPACITY)
     chats = [admission.enter(work(), 0.0) for _ in range(3)]
     for chat in chats:
         runs(admission, chat, 0.1)
@@ -117,7 +117,9 @@ def test_what_has_no_room_holds_back_its_own_key_alone() -> None:
 
 def test_large_work_is_not_passed_over_for_ever() -> None:
     """It needs all six seats that batch work may have; small work of another key always waits."""
-    admission = Admission(AdmissionLimits(reserve=0.25, batch_queue_requests=10**4), CAPACITY)
+    admission = Admission(
+        AdmissionLimits(interactive_headroom=0.25, batch_queue_requests=10**4), CAPACITY
+    )
     small = client("small")
     admission.enter(work(small, batch=True), 0.0)
     running = deque(admission.turns(0.0))

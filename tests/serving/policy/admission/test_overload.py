@@ -123,7 +123,7 @@ def test_batch_work_fills_what_interactive_work_leaves_and_does_not_hold_it_up()
     per_s = capacity_per_s(name)
     interactive = arrivals(name, 0.4 * per_s, seed=3)
     batch = arrivals(name, 5 * per_s, seed=4, work_class=WorkClass.BATCH)
-    limits = AdmissionLimits(ttft_target_s=2.0, reserve=0.25)
+    limits = AdmissionLimits(ttft_target_s=2.0, interactive_headroom=0.25)
 
     alone = served([interactive], limits)
     beside = served([interactive, batch], limits)

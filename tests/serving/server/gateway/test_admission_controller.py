@@ -63,7 +63,7 @@ def test_a_second_on_the_wall_is_what_the_dilation_makes_of_it() -> None:
 
 def test_batch_work_gets_its_turn_when_somebody_leaves() -> None:
     async def waits() -> None:
-        admission = AdmissionController(AdmissionLimits(reserve=0.0), lambda: CAPACITY)
+        admission = AdmissionController(AdmissionLimits(interactive_headroom=0.0), lambda: CAPACITY)
         full = admission.enter(work(sequences=8))
         batch = admission.enter(work(batch=True))
         turn = asyncio.create_task(batch.turn())
@@ -174,7 +174,7 @@ def test_a_drain_tells_each_that_waits_of_its_own_key_and_each_of_its_prompts_an
 
 def test_many_ends_of_one_step_are_one_look() -> None:
     async def ends() -> None:
-        admission = AdmissionController(AdmissionLimits(reserve=0.0), lambda: CAPACITY)
+        admission = AdmissionController(AdmissionLimits(interactive_headroom=0.0), lambda: CAPACITY)
         full = admission.enter(work(sequences=8))
         full.begin(Counted(sequences=8, prompt_tokens=100, new_tokens_max=50))
         batch = [admission.enter(work(batch=True)) for _ in range(3)]

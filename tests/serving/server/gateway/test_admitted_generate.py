@@ -95,7 +95,7 @@ def test_prompts_of_one_request_share_its_ticket_whatever_task_reads_them() -> N
 
 def test_batch_work_reaches_the_engine_at_its_turn_and_behind_the_other() -> None:
     async def runs() -> None:
-        engine, admission = made(AdmissionLimits(reserve=0.5))
+        engine, admission = made(AdmissionLimits(interactive_headroom=0.5))
         first = [asyncio.create_task(read(engine, f"i{each}", max_tokens=2)) for each in range(3)]
         await settle()
         with admission.enter(work(batch=True)) as permit:
@@ -264,7 +264,7 @@ class Clients:
     """Requests before one gateway; each may be cancelled, or stop to read and go."""
 
     def __init__(self) -> None:
-        limits = AdmissionLimits(queue_requests=6, batch_queue_requests=3, reserve=0.5)
+        limits = AdmissionLimits(queue_requests=6, batch_queue_requests=3, interactive_headroom=0.5)
         self.engine, self.admission = made(limits)
         self.tasks: list[asyncio.Task[None]] = []
         self.stopped: set[int] = set()
