@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serving.access.secret import draw_secret, hash_of
-from serving.commands.gateway_arguments import Gateway, gateway_options
+from serving.commands.gateway_arguments import GatewayOptions, gateway_options
 from serving.commands.serve_arguments import resolve_arguments
 from serving.server.gateway.graceful_shutdown import _BOUND_WALL_S
 from serving.settings import Settings
@@ -34,7 +34,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return settings
 
 
-def doors_of(args: argparse.Namespace, keys: Path, environment: dict[str, str]) -> Gateway:
+def doors_of(args: argparse.Namespace, keys: Path, environment: dict[str, str]) -> GatewayOptions:
     """What the flags mean for the doors, with the file `keys` where the command names one."""
     if args.api_keys is not None:
         hashed = hash_of(draw_secret())
