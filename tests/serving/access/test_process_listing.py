@@ -38,6 +38,7 @@ def shown(*arguments: str) -> tuple[list[str], list[str], str]:
     return command, environment, knows
 
 
+@pytest.mark.process
 def test_keys_are_shown_as_stars_and_everything_else_as_it_is() -> None:
     arguments = ["serve", "--api-key", "first", "second", "--port", "1", "--api_key=third", "m"]
     command, environment, knows = shown(*arguments)
@@ -52,6 +53,7 @@ def test_keys_are_shown_as_stars_and_everything_else_as_it_is() -> None:
     assert knows == f"{arguments} of the environment here\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments", [[], ["--api-key"], ["--api-key", ""], ["--api-keys", "f"], ["", "-", "é"]]
 )
