@@ -1,7 +1,7 @@
 """`python -m tests.mutations`: plant each drawn fault, run the fast tests, say what they caught.
 
-The tests nearest to the fault come first; a fault that these do not see meets all of
-`make test-fast`. It ends with 1 when fewer than `--at-least` are caught.
+The tests of the module come first, then those of its package; a fault that these do not see meets
+all of `make test-fast`. It ends with 1 when fewer than `--at-least` are caught.
 """
 
 import argparse
@@ -78,9 +78,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _judged(fault: Fault, *, near: bool) -> Verdict:
     began_s = time.monotonic()
-    by = _failing_test(fault, [str(path) for path in nearest_tests(fault.module)])
-    if by is None and not near:
-        by = _failing_test(fault, [])
+    paths = [[str(path)] for path in nearest_tests(fault.module)]
+    stages = paths if near else [*paths, []]
+    by = next(filter(None, (_failing_test(fault, stage) for stage in stages)), None)
     verdict = Verdict(fault=fault, caught=bool(by), by=by or "", seconds=time.monotonic() - began_s)
     print(_line(verdict), flush=True)
     return verdict
