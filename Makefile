@@ -11,31 +11,49 @@ PYTHON ?= $(shell for name in python3.11 python3; do \
 FIND_PYTHON = python="$(PYTHON)"; test -n "$$python" \
 	|| { echo "error: UltraServe needs Python 3.11, and none was found on PATH" >&2; exit 1; }
 
-# More arguments for the command behind demo, test, test-slow, attack and benchmarks: make test ARGS="-k hbm"
+# More arguments for the command behind demo, the tests, mutations, attack and benchmarks: make test ARGS="-k hbm"
 ARGS ?=
+
+# Tests that start processes wait for them: three workers keep two cores busy.
+WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system-deps demo test test-slow conformance attack check protos protos-check dashboards rules console format benchmarks clean always
+.PHONY: help install system-deps gateway-deps demo test-fast test test-slow mutations conformance attack check protos protos-check dashboards rules console format benchmarks clean always
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 install: .venv/.installed ## build .venv, as every target that needs it does
 
 system-deps: ## install what tests need from Debian (Prometheus, Chromium), unless it is there
 	@$(FIND_PYTHON); "$$python" .ci/system_deps.py
 
+gateway-deps: .venv/.installed ## install smg, the gateway of deploy/gateway, for the tests that need it
+	$(BIN)/python -m tests.conformance.pinned_environment smg
+
 demo: .venv/.installed ## serve on one emulated compute tray, load it, report to demo-report.json
 	$(BIN)/ultraserve demo --report demo-report.json $(ARGS)
 
-test: .venv/.installed ## run the everyday tests: those without chips on all cores, then the others
-	$(BIN)/pytest -m "not slow and not engine and not fleet" -n logical --dist loadfile $(ARGS)
-	$(BIN)/pytest -m "not slow and (engine or fleet)" $(ARGS)
+# A test module's rewritten assertions are half of what it costs to collect it: they are kept, also
+# where the environment says that Python keeps no bytecode.
+test-fast test test-slow mutations: export PYTHONDONTWRITEBYTECODE =
 
-test-slow: .venv/.installed ## run the tests that take minutes
+test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
+	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
+
+test: .venv/.installed ## run the everyday tests: those without chips on all cores, then the others (10 min)
+	$(BIN)/pytest -m "not slow and not engine and not fleet" -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "not slow and (engine or fleet)" $(ARGS) || test $$? -eq 5 # 5: ARGS chose none
+
+test-slow: .venv/.installed gateway-deps ## run the tests that take minutes, and every property on many examples
 	$(BIN)/pytest -m slow $(ARGS)
+	$(BIN)/pytest -m "hypothesis and not slow and not process" --hypothesis-profile thorough \
+		-n logical --dist loadfile $(ARGS) || test $$? -eq 5 # 5: ARGS chose none of these
+
+mutations: .venv/.installed ## plant 40 small faults, one at a time; test-fast catches 36 at least
+	$(BIN)/python -m tests.mutations $(ARGS)
 
 conformance: .venv/.installed ## other people's clients against a server, each in its own environment (25 min)
 	$(BIN)/python -m tests.conformance $(ARGS)

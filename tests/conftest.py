@@ -1,13 +1,14 @@
-"""What rooms share: checkpoints, property tests without a stopwatch."""
+"""What packages share: checkpoints, the profiles of property tests, and which tests are fast."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
+from tests.process_guard import ProcessGuard, lives_among_processes, starts_processes
 
 # As in a chip's process, and before numpy is imported: one thread, and no waiting for a second
 # one that another program keeps from running.
@@ -17,8 +18,50 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # How long an example takes says more about the machine than about the code. An example that
 # failed is printed with what it takes to repeat it. Where CI is set Hypothesis draws the same ones
 # every time, so that a change is judged by itself; elsewhere it draws new ones.
-settings.register_profile("house", deadline=None, print_blob=True)
-settings.load_profile("house")
+settings.register_profile("everyday", deadline=None, print_blob=True)
+settings.register_profile("fast", settings.get_profile("everyday"), max_examples=15)
+settings.register_profile("thorough", settings.get_profile("everyday"), max_examples=500)
+settings.load_profile("everyday")
+
+NOT_FAST = ("slow", "process", "long")
+GUARD = pytest.StashKey[ProcessGuard]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help=f"leave out what is {', '.join(NOT_FAST)}; fewer examples of each property",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[GUARD] = ProcessGuard()
+    if config.getoption("--fast"):
+        settings.load_profile("fast")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--fast` do not even import what would be left out."""
+    return True if config.getoption("--fast") and lives_among_processes(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if starts_processes(item):
+            item.add_marker("process")
+    if config.getoption("--fast"):
+        slower = [item for item in items if any(map(item.get_closest_marker, NOT_FAST))]
+        config.hook.pytest_deselected(items=slower)
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, NOT_FAST))]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if item.get_closest_marker("process"):
+        return (yield)
+    with item.config.stash[GUARD].holding(item.nodeid):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

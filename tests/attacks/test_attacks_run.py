@@ -68,6 +68,7 @@ async def _attack_a_sink(
     return answers, connections, seen_bytes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attack",
     [each for each in ATTACKS.values() if not each.needs_key],  # theirs take long to be made

@@ -11,7 +11,7 @@ from tests.attacks.catalog import ATTACKS
 from tests.attacks.server_memory import ServerMemory
 from tests.attacks.trial import attack_until_decided, failures_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 
 WALL_S_MAX = 1.25
 

@@ -1,3 +1,5 @@
+import pytest
+
 from tests.attacks.other_load import CpuUse, others_share
 
 
@@ -10,6 +12,7 @@ def test_others_have_what_is_neither_idle_nor_ours() -> None:
     assert others_share(before, CpuUse(machine_s=110.0, ours_s=30.0, idle_s=52.0)) == 0.0
 
 
+@pytest.mark.process
 def test_a_process_that_works_is_ours() -> None:
     before = CpuUse.now(())
     end_s = before.ours_s + 0.1

@@ -3,6 +3,8 @@
 A client's folder says what it needs: `requirements.txt` for Python, `package.json` with
 `package-lock.json` for node. Its environment lies in `.conformance/` at the checkout's root, named
 by the content of those files, so a changed pin is a new environment and a finished one is found.
+
+`python -m tests.conformance.pinned_environment CLIENT ...` builds those of Python ahead of time.
 """
 
 import hashlib
@@ -79,3 +81,8 @@ def _built(client: str, pins: tuple[str, ...], build: Callable[[Path], None]) ->
     build(folder)
     (folder / _FINISHED).touch()
     return folder
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:]:
+        print(os.path.relpath(python_of(wanted).parent))

@@ -57,11 +57,13 @@ def test_a_client_that_ran_nothing_or_ended_badly_is_not_content(
     assert found.passed == cases.count('"a"/>')
 
 
+@pytest.mark.process
 def test_the_exit_code_of_a_client_is_told(tmp_path: Path) -> None:
     assert run_client(("sh", "-c", "exit 7"), {}, tmp_path).exit_code == 7
     assert run_client(("true",), {}, tmp_path).exit_code == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "exit_code"),
     [("test_text.py::test_no_such", 4), ("test_text.py::test_several_answers_can_be_streamed", 0)],
@@ -92,6 +94,7 @@ def test_a_client_that_crashes_is_told_and_the_next_one_s_turn(
     assert attempted("other") == [content]
 
 
+@pytest.mark.process
 def test_a_server_that_does_not_start_fails_every_client_that_needs_it() -> None:
     told = with_server("no-such-weights", ["openai_python", "aiperf"])
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib.metadata import distribution, distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -72,14 +73,17 @@ def test_no_package_is_pinned_twice() -> None:
     assert len(pins()) == len(pin_lines())
 
 
+@pytest.mark.long
 def test_everything_that_the_project_needs_is_pinned() -> None:
     assert needed(asked_for()) - set(pins()) == set()
 
 
+@pytest.mark.long
 def test_nothing_is_pinned_that_the_project_does_not_need() -> None:
     assert set(pins()) - needed(asked_for()) - INSTALLERS == set()
 
 
+@pytest.mark.long
 def test_every_pinned_package_is_installed_in_its_pinned_version() -> None:
     found: dict[str, str] = {
         canonicalize_name(one.metadata["Name"]): one.version for one in distributions(path=SITE)

@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {"serving", "emulator", "loadgen", "deploy", "protos", "tests"}
 PRODUCT = ("emulator", "serving", "loadgen", "protos")

@@ -111,6 +111,7 @@ def test_readme_and_deploy_lead_to_every_guide() -> None:
         assert guides - linked == set(), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("page", "program", "words"), shown("ultraserve"))
 def test_a_command_of_ultraserve_is_one_that_it_takes(
     page: str, program: str, words: list[str]

@@ -28,6 +28,7 @@ def ways_to_code(tree: ast.Module) -> Iterator[str]:
                     yield "allow_pickle"
 
 
+@pytest.mark.long
 def test_our_own_code_unpickles_nothing_and_runs_no_text() -> None:
     found = {
         str(path.relative_to(ROOT)): ways

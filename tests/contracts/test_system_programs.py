@@ -123,6 +123,7 @@ class TestSystemDeps:
     def test_it_installs_every_program_that_tests_may_ask_for(self, deps: ModuleType) -> None:
         assert sorted(deps.PACKAGES) == sorted(SYSTEM_DEPS)
 
+    @pytest.mark.process
     def test_what_is_there_is_left_alone_and_nobody_is_asked(
         self, deps: ModuleType, machine: Machine, capfd: pytest.CaptureFixture[str]
     ) -> None:
@@ -135,6 +136,7 @@ class TestSystemDeps:
         assert calls.read_text() == before
         assert capfd.readouterr() == ("", "")
 
+    @pytest.mark.process
     def test_packages_are_installed_without_a_server_that_starts(
         self, deps: ModuleType, machine: Machine
     ) -> None:
@@ -148,6 +150,7 @@ class TestSystemDeps:
         assert switched == "update-rc.d prometheus disable"
         assert not deps.POLICY.exists()
 
+    @pytest.mark.process
     def test_a_policy_of_the_machine_s_own_stays_as_it_is(
         self, deps: ModuleType, machine: Machine
     ) -> None:
@@ -157,6 +160,7 @@ class TestSystemDeps:
 
         assert deps.POLICY.read_text() == "#!/bin/sh\nexit 104\n"
 
+    @pytest.mark.process
     def test_stale_lists_are_renewed_and_the_install_tried_again(
         self, deps: ModuleType, machine: Machine, tmp_path: Path
     ) -> None:
@@ -169,6 +173,7 @@ class TestSystemDeps:
         asked = [line.split()[-1] for line in calls.read_text().splitlines() if "apt-get" in line]
         assert [word == "update" for word in asked] == [False, True, False]
 
+    @pytest.mark.process
     def test_a_mirror_that_stays_away_is_given_up_after_three_tries(
         self, deps: ModuleType, machine: Machine
     ) -> None:

@@ -54,6 +54,7 @@ def test_the_environment_of_a_service_is_made_as_the_image_s() -> None:
     assert f"VIRTUAL_ENV={PREFIX}" in python[0]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("folder", re.findall(r"--kustomize deploy/(\S+)", README))
 def test_secrets_are_made_with_the_names_that_the_manifests_ask_for(folder: str) -> None:
     wanted = set(re.findall(r"'secretName': '([\w-]+)'", str(built(folder))))

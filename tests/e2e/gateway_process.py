@@ -1,7 +1,7 @@
 """The public gateway `smg` in front of engines, started as deploy/gateway/README.md says.
 
 It is somebody else's program in an environment of its own: ULTRASERVE_SMG names it, or the path has
-it, or `make conformance` has built it.
+it, or `make gateway-deps` has installed it.
 """
 
 import contextlib

@@ -17,7 +17,7 @@ from loadgen.workloads.workload_spec import WorkloadSpec
 from tests.e2e.server_answers import control, metrics
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 MODEL = "qwen3-30b-a3b"
 

@@ -28,7 +28,7 @@ from serving.wire.day_night_state import DayNightState
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ROOT, ULTRASERVE, ServerProcess, started
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 MODEL = "small-moe"
 WAIT_S = 240.0
@@ -190,7 +190,6 @@ def load(url: str, report: Path, *, wall_s: float) -> Iterator[subprocess.Popen[
             process.kill()
 
 
-@pytest.mark.slow
 def test_three_days_and_nights_under_load(
     server: ServerProcess, control: ControlClient, training: Path, tmp_path: Path
 ) -> None:
@@ -230,7 +229,6 @@ def part_of(job: psutil.Process, name: str) -> psutil.Process:
     raise AssertionError(f"no {name} below the job")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "victim", ["job", "ray::ChipActor", "gcs_server", "raylet/raylet", "worker_nursery.py"]
 )

@@ -1,7 +1,7 @@
 """Two engines behind the public gateway `smg`, over gRPC: deploy/gateway says how, this that it is.
 
 Two partitions of one UltraServer, and two UltraServers. Each starts two engines and a gateway, so
-the file is slow, and it needs a gateway: see tests/e2e/gateway_process.py.
+the file is slow, and it needs a gateway: `make gateway-deps` installs it.
 """
 
 import signal
@@ -25,7 +25,6 @@ from serving.wire.power_report import PowerReport
 from tests.e2e.gateway_load import ROUTED, asking
 from tests.e2e.gateway_process import (
     KEY,
-    VARIABLE,
     GatewayProcess,
     find_gateway,
     gateway,
@@ -37,7 +36,7 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(find_gateway() is None, reason=f"no smg: {VARIABLE} names the program"),
+    pytest.mark.skipif(find_gateway() is None, reason="needs smg (make gateway-deps)"),
 ]
 
 SERVED = "small-moe"

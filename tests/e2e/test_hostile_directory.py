@@ -12,7 +12,7 @@ from tests.e2e.hostile_directory import fill_with_modules, imported_in
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ULTRASERVE_SCRIPT, started
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LOADGEN_SCRIPT = str(Path(sys.executable).with_name("ultraserve-loadgen"))
 
@@ -62,7 +62,6 @@ def test_a_server_its_training_job_and_its_load_import_nothing_of_theirs(
     assert json.loads(report.read_text())["completed_requests"] == 6
 
 
-@pytest.mark.slow
 def test_the_demo_imports_nothing_of_them(hostile: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     demo = ("demo", "--chips", "1", "--requests", "4", "--clock", "dilated:5")

@@ -44,6 +44,7 @@ def end_of(server: ServerProcess, number: signal.Signals, *, group: bool) -> int
     return code
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_ray_starts_ends_everything() -> None:
     with started(ULTRASERVE, *TRAY) as server:
         server.wait_until(lambda: MOMENTS["Ray starts"](server), "Ray")

@@ -438,6 +438,7 @@ def test_one_chip_without_prefix_caching_and_with_chunks_of_16_tokens_writes_the
 # --- four chips, KV pools too small -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_four_chips_that_must_preempt_write_the_same_text(
     checkpoint: Path, prompts: list[list[int]], expected: list[list[int]], reference: Reference
 ) -> None:

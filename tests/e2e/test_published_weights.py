@@ -55,6 +55,7 @@ def test_several_prompts_of_one_call_are_named_too(client: OpenAI) -> None:
     assert weights_of(answer.system_fingerprint).startswith("v1-")
 
 
+@pytest.mark.slow
 def test_who_straddles_a_publication_keeps_the_old_weights_and_rollback_brings_them_back(
     client: OpenAI,
     control: ControlClient,

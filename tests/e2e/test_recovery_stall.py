@@ -51,6 +51,7 @@ def readiness(tray: ServerProcess) -> httpx.Response:
     return httpx.get(f"{tray.url}/readyz", timeout=5.0)
 
 
+@pytest.mark.slow
 def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
     complete: Callable[..., Any], tray: ServerProcess, control: ControlClient
 ) -> None:

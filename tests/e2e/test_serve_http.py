@@ -431,6 +431,7 @@ class TestMetrics:
 class TestFaults:
     """`ultraserve fault` and `ultraserve state` while requests run."""
 
+    @pytest.mark.slow
     def test_a_chip_is_lost_under_load_and_comes_back_and_no_text_changes(
         self, complete: Callable[..., Any], tray: ServerProcess
     ) -> None:

@@ -25,7 +25,7 @@ from serving.server.control.control_client import ControlClient
 from tests.e2e.closed_doors import asking
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = "gpt-oss-20b"
 PROMPT = [151, 9, 34, 27, 500, 3]

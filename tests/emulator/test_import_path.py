@@ -11,6 +11,8 @@ import pytest
 
 from emulator.import_path import CODE_ROOT
 
+pytestmark = pytest.mark.process
+
 REPORT = """
 import json, os, subprocess, sys
 {seal}

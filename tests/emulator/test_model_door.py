@@ -1,7 +1,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.process
 def test_the_door_to_specs_and_cost_starts_neither_ray_nor_vllm() -> None:
     script = (
         "import sys, emulator.model;"

@@ -45,6 +45,7 @@ def wrong_figures(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.process
 def test_measured_percentiles_are_the_server_s_known_delays_within_2_percent_or_1_ms(
     tmp_path: Path,
 ) -> None:

@@ -37,6 +37,7 @@ def plans(seed: int) -> list[tuple[int, int]]:
     return [delays.plan(4, 0)[1:] for _ in range(50)]
 
 
+@pytest.mark.long
 def test_one_seed_plans_the_same_delays_and_another_others_all_within_their_bounds() -> None:
     ttft_ns, itl_ns = np.array(plans(1)).T
 
@@ -47,6 +48,7 @@ def test_one_seed_plans_the_same_delays_and_another_others_all_within_their_boun
     assert 7e6 < itl_ns.max() <= 8e6
 
 
+@pytest.mark.process
 def test_a_request_came_when_the_kernel_had_it_however_late_the_server_reads_it() -> None:
     body = b'{"prompt":[1],"max_tokens":2}'
     head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -68,6 +70,7 @@ def test_a_request_came_when_the_kernel_had_it_however_late_the_server_reads_it(
     assert request.written_ns[0] - sent_ns > 200_000_000
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "options", [("--ttft", "30ms", "--itl", "5ms"), (), ("--chunks-per-write", "3")]
 )

@@ -34,10 +34,12 @@ def change(contract: Path, name: str, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
+@pytest.mark.process
 def test_the_contract_passes_buf_s_standard_lint(buf: Path) -> None:
     assert check.lint(buf) == []
 
 
+@pytest.mark.process
 def test_the_contract_breaks_nothing_of_the_last_commit_s(buf: Path, tmp_path: Path) -> None:
     try:
         commit = check.reference()
@@ -50,6 +52,7 @@ def test_the_contract_breaks_nothing_of_the_last_commit_s(buf: Path, tmp_path: P
     assert check.breaking(buf, tmp_path) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "old", "new", "rule"),
     [
@@ -66,6 +69,7 @@ def test_a_contract_in_another_style_is_found(
     assert any(word in line for line in check.lint(buf, contract) for word in rule.split("|"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "old", "new", "breaks"),
     [
@@ -84,6 +88,7 @@ def test_a_change_that_breaks_clients_is_found_and_an_addition_is_none(
     assert bool(check.breaking(buf, SOURCES, contract)) is breaks
 
 
+@pytest.mark.process
 def test_buf_is_installed_once(buf: Path) -> None:
     found = check.find_buf()
 
@@ -123,6 +128,7 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "-q", "-m", "a")
 
 
+@pytest.mark.process
 def test_the_contract_is_compared_with_the_commit_before_it(contract: Path) -> None:
     assert check.reference(contract) is None  # no repository
     git(contract, "init", "-q")
@@ -142,6 +148,7 @@ def test_the_contract_is_compared_with_the_commit_before_it(contract: Path) -> N
     assert check.reference(contract) == before
 
 
+@pytest.mark.process
 def test_a_break_is_found_however_many_commits_ago_it_was_made(
     buf: Path, contract: Path, tmp_path: Path
 ) -> None:
@@ -159,6 +166,7 @@ def test_a_break_is_found_however_many_commits_ago_it_was_made(
     assert check.breaking(buf, tmp_path / "was", contract) != []
 
 
+@pytest.mark.process
 def test_a_clone_without_that_commit_says_so(contract: Path, tmp_path: Path) -> None:
     git(contract, "init", "-q")
     commit(contract)
@@ -173,6 +181,7 @@ def test_a_clone_without_that_commit_says_so(contract: Path, tmp_path: Path) -> 
     assert check.reference(shallow) == "HEAD"  # which is there
 
 
+@pytest.mark.process
 def test_the_contract_of_a_commit_is_taken_out_as_it_was(contract: Path, tmp_path: Path) -> None:
     git(contract, "init", "-q")
     commit(contract)
@@ -183,5 +192,6 @@ def test_the_contract_of_a_commit_is_taken_out_as_it_was(contract: Path, tmp_pat
     assert (tmp_path / "was/ultraserve/v1/rest.proto").read_text() == before
 
 
+@pytest.mark.process
 def test_the_generated_code_is_up_to_date() -> None:
     assert check.stale_code() == []

@@ -8,6 +8,8 @@ import pytest
 from protos import generate
 from protos.ultraserve.v1 import control_pb2 as pb
 
+pytestmark = pytest.mark.process
+
 
 def test_the_checked_in_code_is_what_the_generator_makes(tmp_path: Path) -> None:
     made = {path.relative_to(tmp_path): path.read_text() for path in generate.generate(tmp_path)}

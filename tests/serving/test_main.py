@@ -72,6 +72,7 @@ def test_our_own_mistakes_are_not_hidden_as_refusals(monkeypatch: pytest.MonkeyP
         main(["describe"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [["describe"], ["serve", "--chips", "0"], ["demo", "--help"]])
 def test_what_needs_no_engine_imports_neither_vllm_nor_ray(arguments: list[str]) -> None:
     program = (
@@ -135,6 +136,7 @@ sys.argv = ["ultraserve", "describe", {name!r}]
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "code"), [("trainium3", 0), ("no-such-thing", 2)])
 def test_a_process_ends_without_what_libraries_say_of_their_teardown(name: str, code: int) -> None:
     def ran(end: str) -> subprocess.CompletedProcess[str]:

@@ -42,6 +42,7 @@ def test_a_role_that_was_not_there_and_one_that_is_gone_are_told() -> None:
     assert changes(EARLY, [], 0.05) != []
 
 
+@pytest.mark.process
 def test_processes_are_read_with_all_that_they_started() -> None:
     script = "sh -c 'sleep 60; true' ChipActor; true"
     with ServerProcess("sh", "-c", script, port=free_port()) as server:

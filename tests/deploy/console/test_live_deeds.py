@@ -17,6 +17,7 @@ from tests.e2e.server_process import HOST, ServerProcess
 # The browser comes first: where there is none, no engine is started for a test that is skipped.
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.usefixtures("browser"),
 ]

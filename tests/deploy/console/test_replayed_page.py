@@ -12,7 +12,7 @@ from serving.server.engine_call import ENGINE_GONE
 from tests.deploy.console.opened_page import DESKTOP, PHONE, READY_WALL_MS, OpenedPage, opened
 from tests.deploy.console.replayed_machine import CUT, KEY, LOST, SLOW, ReplayedServer
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 GRAVE = {"serious", "critical"}
 GONE_LOOKED_AT_WALL_MS = 3_000  # a page that hurried would have asked several times

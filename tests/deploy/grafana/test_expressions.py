@@ -25,6 +25,8 @@ from deploy.grafana.dashboards.panels import PHASES, phases
 from tests.deploy.grafana.template import filled
 from tests.system_programs import program
 
+pytestmark = pytest.mark.process
+
 CLOCK_SERIES = {'ultraserve_emulated_seconds_total{instance="a"}': "0+0.5x120"}  # 0.1 s each second
 CHOSEN = {"__rate_interval": "1m", "instance": ".*", "rack": ".*", "chip": ".*"}
 

@@ -37,7 +37,7 @@ from tests.e2e.server_process import ServerProcess
 from tests.prometheus_server import PrometheusServer
 from tests.seen_server import CHIPS, MODEL, Load
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LENT_GROUP = 1
 LONG_TOKENS = 200  # four seconds of the wall at least: a millisecond each, dilated by twenty

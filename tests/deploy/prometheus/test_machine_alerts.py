@@ -18,6 +18,8 @@ from tests.deploy.prometheus.rule_files import RULE_FILES
 from tests.deploy.prometheus.test_rules import promtool_done
 from tests.serving.plugin.seen_engine import Seen
 
+pytestmark = pytest.mark.process
+
 INTERVALS = 24
 """Of 5 s each; longer than any of these alerts waits."""
 

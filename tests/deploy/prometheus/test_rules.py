@@ -50,6 +50,7 @@ def test_there_is_a_configuration_with_a_key_and_one_without() -> None:
     assert [path.name for path in CONFIGURATIONS] == ["prometheus-tls.yml", "prometheus.yml"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=name_of)
 def test_promtool_takes_the_configuration_and_finds_its_rules(path: Path, tmp_path: Path) -> None:
     shutil.copytree(DEPLOYED, tmp_path / "prometheus")
@@ -62,16 +63,19 @@ def test_promtool_takes_the_configuration_and_finds_its_rules(path: Path, tmp_pa
     assert f"{len(RULE_FILES)} rule files found" in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", RULE_FILES, ids=name_of)
 def test_promtool_takes_the_rules_and_finds_none_twice(path: Path) -> None:
     assert "SUCCESS" in promtool("check", "rules", "--lint=all", "--lint-fatal", path)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=name_of)
 def test_the_rules_do_in_promtool_s_own_tests_what_was_worked_by_hand(path: Path) -> None:
     assert "SUCCESS" in promtool("test", "rules", path)
 
 
+@pytest.mark.process
 def test_promtool_s_tests_notice_a_rule_that_was_changed(tmp_path: Path) -> None:
     for folder in ("rules", "tests"):
         (tmp_path / folder).mkdir()
@@ -155,6 +159,7 @@ def test_the_guide_s_tables_hold_every_rule_and_no_other() -> None:
     assert told == {rule.name for rule in written_rules()}
 
 
+@pytest.mark.process
 def test_the_compose_file_s_prometheus_scrapes_alike_but_for_its_one_target() -> None:
     composed = DEPLOYED.parent / "compose" / "prometheus.yml"
     assert "SUCCESS" in promtool("check", "config", "--syntax-only", composed)

@@ -70,6 +70,7 @@ def test_a_page_whose_engine_is_silent_comes_long_before_prometheus_gives_up() -
     assert timeout_s >= 2 * FIRST_WITHIN_S
 
 
+@pytest.mark.process
 def test_a_page_is_scraped_without_series_beginnings_and_its_end_is_an_alert(
     tmp_path: Path,
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_page_is_scraped_without_series_beginnings_and_its_end_is_an_alert(
         prometheus.wait_until(lambda: "UltraServeDown" in prometheus.firing(), "alert")
 
 
+@pytest.mark.process
 def test_a_server_that_wants_a_key_and_speaks_tls_is_scraped_by_its_given_name(
     tmp_path: Path,
 ) -> None:

@@ -94,6 +94,7 @@ def combine(value: float, rows: int = 2) -> Combine:
     return Combine(layer=5, expert_rows=np.full((1, rows, 3), value, dtype=np.float32))
 
 
+@pytest.mark.process
 def test_each_chip_gets_its_own_command_and_its_answer_carries_its_number(chips: Chips) -> None:
     chips.start(echo, echo, echo)
 
@@ -109,6 +110,7 @@ def test_each_chip_gets_its_own_command_and_its_answer_carries_its_number(chips:
             assert (answer.rows == 2 * (chip + 10 * round_)).all()
 
 
+@pytest.mark.process
 def test_only_those_that_were_asked_are_waited_for(chips: Chips) -> None:
     chips.start(echo, silent, echo)
 
@@ -119,6 +121,7 @@ def test_only_those_that_were_asked_are_waited_for(chips: Chips) -> None:
     assert isinstance(answer, ExpertRows)
 
 
+@pytest.mark.process
 def test_an_answer_that_comes_before_it_is_waited_for_is_kept(chips: Chips) -> None:
     chips.start(echo, echo)
     chips.hub.send_all({0: combine(1.0), 1: combine(2.0)})
@@ -131,6 +134,7 @@ def test_an_answer_that_comes_before_it_is_waited_for_is_kept(chips: Chips) -> N
     assert later == [4.0, 6.0]
 
 
+@pytest.mark.process
 def test_messages_far_larger_than_a_sockets_buffer_pass_both_ways(chips: Chips) -> None:
     chips.start(echo, echo)
 
@@ -145,6 +149,7 @@ def test_messages_far_larger_than_a_sockets_buffer_pass_both_ways(chips: Chips) 
 # --- chips that say nothing, or are gone --------------------------------------------------------
 
 
+@pytest.mark.process
 def test_silent_chips_are_named(chips: Chips) -> None:
     chips.start(echo, silent, silent)
     chips.hub.send_all(dict.fromkeys(range(3), combine(1.0)))
@@ -156,6 +161,7 @@ def test_silent_chips_are_named(chips: Chips) -> None:
     assert chips.hub.connected == {0, 1, 2}
 
 
+@pytest.mark.process
 def test_the_time_limit_is_for_silence_and_begins_again_with_each_answer(chips: Chips) -> None:
     def slow(spoke: Spoke) -> None:
         wait = threading.Event()
@@ -177,6 +183,7 @@ def test_the_time_limit_is_for_silence_and_begins_again_with_each_answer(chips: 
     assert [chip for chip, _ in chips.hub.receive(range(3), 0.7)] == [0, 1, 2]
 
 
+@pytest.mark.process
 def test_chatter_of_others_does_not_prolong_the_wait_for_a_silent_chip(chips: Chips) -> None:
     chips.start(echo, silent)
     for _ in range(5):
@@ -190,6 +197,7 @@ def test_chatter_of_others_does_not_prolong_the_wait_for_a_silent_chip(chips: Ch
     assert 0.3 <= time.monotonic() - began_s < 5
 
 
+@pytest.mark.process
 def test_a_chip_that_closes_its_end_is_lost_and_named(chips: Chips) -> None:
     chips.start(echo, gone)
     chips.hub.send_all({1: combine(1.0)})
@@ -206,6 +214,7 @@ def test_a_chip_that_closes_its_end_is_lost_and_named(chips: Chips) -> None:
             ask()
 
 
+@pytest.mark.process
 def test_what_the_others_answer_after_a_loss_is_collected(chips: Chips) -> None:
     chips.start(echo, gone, silent, echo, gone)
     chips.hub.send_all({chip: combine(chip) for chip in range(5)})
@@ -221,6 +230,7 @@ def test_what_the_others_answer_after_a_loss_is_collected(chips: Chips) -> None:
     assert [rows_of(answer) for _, answer in chips.hub.receive([0], WAIT_S)] == [10.0]
 
 
+@pytest.mark.process
 def test_one_lost_chip_does_not_keep_the_others_from_their_messages(chips: Chips) -> None:
     chips.start(echo, echo, echo)
     chips.hub.forget(0)
@@ -234,6 +244,7 @@ def test_one_lost_chip_does_not_keep_the_others_from_their_messages(chips: Chips
     assert answers == {1: 2.0, 2: 4.0}
 
 
+@pytest.mark.process
 def test_another_takes_a_forgotten_chips_place_while_the_rest_stay_connected(chips: Chips) -> None:
     chips.start(echo, silent, echo)
     chips.hub.send_all(dict.fromkeys(range(3), combine(1.0)))
@@ -248,6 +259,7 @@ def test_another_takes_a_forgotten_chips_place_while_the_rest_stay_connected(chi
     assert answers == {0: 0.0, 1: 2.0, 2: 4.0}
 
 
+@pytest.mark.process
 def test_a_chip_that_does_not_empty_its_socket_is_lost_not_waited_for(
     chips: Chips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +301,7 @@ def knock(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)))
 
 
+@pytest.mark.process
 def test_chips_that_do_not_connect_are_named(chips: Chips) -> None:
     chips.connect(1, silent)
 
@@ -297,6 +310,7 @@ def test_chips_that_do_not_connect_are_named(chips: Chips) -> None:
     assert chips.hub.connected == {1}
 
 
+@pytest.mark.process
 def test_strangers_are_refused_and_hold_up_nobody(
     chips: Chips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +340,7 @@ def test_strangers_are_refused_and_hold_up_nobody(
         assert chips.hub.connected == {0, 1}
 
 
+@pytest.mark.process
 def test_a_chip_that_nobody_waits_for_is_refused_though_it_knows_the_key(chips: Chips) -> None:
     chips.start(echo)
     chips.connect(0, echo)
@@ -339,6 +354,7 @@ def test_a_chip_that_nobody_waits_for_is_refused_though_it_knows_the_key(chips: 
     assert [rows_of(answer) for _, answer in chips.hub.receive([0], WAIT_S)] == [8.0]
 
 
+@pytest.mark.process
 def test_of_too_many_at_the_door_the_oldest_must_go(
     chips: Chips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +402,7 @@ class Bomb:
         return Bomb.explode, ()
 
 
+@pytest.mark.process
 def test_what_a_chip_sends_is_never_unpickled(chips: Chips) -> None:
     def pickles(spoke: Spoke) -> None:
         packet = pickle.dumps(Bomb())
@@ -399,6 +416,7 @@ def test_what_a_chip_sends_is_never_unpickled(chips: Chips) -> None:
     assert not Bomb.exploded
 
 
+@pytest.mark.process
 def test_the_hub_lies_where_only_its_user_can_go_and_nothing_is_left_of_it() -> None:
     hub = Hub()
     directory = Path(hub.address).parent
@@ -411,6 +429,7 @@ def test_the_hub_lies_where_only_its_user_can_go_and_nothing_is_left_of_it() -> 
     assert not directory.exists()
 
 
+@pytest.mark.process
 def test_every_hub_has_an_address_and_a_key_of_its_own() -> None:
     one, two = Hub(), Hub()
     try:
@@ -422,6 +441,7 @@ def test_every_hub_has_an_address_and_a_key_of_its_own() -> None:
         two.close()
 
 
+@pytest.mark.process
 def test_a_chip_that_waits_learns_that_the_hub_is_gone() -> None:
     learnt: list[type[Exception]] = []
 

@@ -20,7 +20,10 @@ from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, NO_BITMASK
 
 # The loop handles what ends it; nothing may end it unseen.
-pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 
 WAIT_S = 30.0
 HIDDEN = 64

@@ -62,6 +62,7 @@ REST = "import time; time.sleep(60)"
 COMPUTE = "while True: pass"
 
 
+@pytest.mark.process
 def test_of_chips_that_are_late_the_one_that_does_nothing_is_silent(processes: Any) -> None:
     at_work, stopped = processes(COMPUTE), processes(COMPUTE)
     time.sleep(0.2)
@@ -76,6 +77,7 @@ def test_of_chips_that_are_late_the_one_that_does_nothing_is_silent(processes: A
     assert TIMEOUT_S <= time.monotonic() - began_s < LONGEST_S / 2
 
 
+@pytest.mark.process
 def test_a_chip_that_computes_for_longer_than_the_timeout_is_waited_for(processes: Any) -> None:
     watch = watch_of(processes(COMPUTE))
     answers_s = time.monotonic() + 3 * TIMEOUT_S
@@ -84,6 +86,7 @@ def test_a_chip_that_computes_for_longer_than_the_timeout_is_waited_for(processe
     assert list(watch.receive(hub, (0,), LONGEST_S)) == [(0, "of 0")]  # type: ignore[arg-type]
 
 
+@pytest.mark.process
 def test_a_chip_that_reads_weights_may_wait_for_them_and_is_silent_only_when_it_is_stopped(
     processes: Any,
 ) -> None:
@@ -125,6 +128,7 @@ def test_where_no_process_can_be_seen_the_longest_wait_counts() -> None:
     assert watch.look() == ((), ())
 
 
+@pytest.mark.process
 def test_chips_that_are_asked_nothing_are_found_when_they_stop_or_end(processes: Any) -> None:
     resting, stopped, ended = (processes(REST) for _ in range(3))
     watch = watch_of(resting, stopped, ended)

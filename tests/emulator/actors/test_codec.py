@@ -253,6 +253,7 @@ def test_no_kind_of_message_is_forgotten_here() -> None:
     assert set(MESSAGES) == set(get_args(Message))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MESSAGES)
 @given(data=st.data())
 def test_every_message_comes_back_bit_for_bit(kind: type, data: st.DataObject) -> None:

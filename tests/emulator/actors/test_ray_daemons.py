@@ -13,6 +13,8 @@ import pytest
 
 from emulator.actors.ray_daemons import DaemonWatch, without_sigterm
 
+pytestmark = pytest.mark.process
+
 WAIT_S = 20.0
 
 Start = Callable[[], "subprocess.Popen[bytes]"]

@@ -14,6 +14,8 @@ import pytest
 from emulator.actors import scratch_directory
 from emulator.actors.scratch_directory import ScratchDirectory
 
+pytestmark = pytest.mark.process
+
 WAIT_S = 30.0
 
 

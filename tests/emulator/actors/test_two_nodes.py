@@ -95,6 +95,7 @@ def bits(outputs: list[dict[int, RankOutput]]) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_chips_on_two_nodes_compute_the_same_bits_and_leave_the_cluster_as_it_was(
     cluster: TwoRayNodes, token: None
 ) -> None:

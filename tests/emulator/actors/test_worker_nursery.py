@@ -13,6 +13,8 @@ import pytest
 
 from emulator.actors.worker_nursery import WORKER_SCRIPT, WorkerNursery
 
+pytestmark = pytest.mark.process
+
 WAIT_S = 60.0
 
 # Stands for Ray's script: it says what it sees.

@@ -53,6 +53,7 @@ class TestEachWay:
     def expected(self, directory: Path) -> Alone:
         return alone(directory, np.random.default_rng(2).integers(0, 200, 300).tolist())
 
+    @pytest.mark.long
     @pytest.mark.parametrize("chunk_tokens", [1, 3, 16, 64, 65, 100, 299])
     def test_a_prefill_in_chunks(self, directory: Path, expected: Alone, chunk_tokens: int) -> None:
         prompt = expected.prompt[:70] if chunk_tokens == 1 else expected.prompt
@@ -65,6 +66,7 @@ class TestEachWay:
             assert texts["one"] == expected.text
             assert (machine.rows("one") == expected.logits).all()
 
+    @pytest.mark.long
     @pytest.mark.parametrize("chips", [2, 4])
     @pytest.mark.parametrize("chunk_tokens", [100_000, 37])
     def test_on_any_number_of_chips_among_others(
@@ -82,6 +84,7 @@ class TestEachWay:
         assert texts["one"] == expected.text
         assert (machine.rows("one") == expected.logits).all()
 
+    @pytest.mark.long
     @pytest.mark.parametrize("block_tokens", [8, 32, 128])
     def test_in_shuffled_blocks_of_any_size(
         self, directory: Path, expected: Alone, block_tokens: int
@@ -98,6 +101,7 @@ class TestEachWay:
         assert texts["one"] == expected.text
         assert (machine.rows("one") == expected.logits).all()
 
+    @pytest.mark.long
     def test_a_position_far_along_when_its_context_is_decoded(
         self, directory: Path, expected: Alone
     ) -> None:
@@ -292,6 +296,7 @@ def stock(
     ]
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     chips=st.sampled_from([1, 2, 4]),

@@ -44,6 +44,7 @@ def attended(machine: InProcessChips) -> list[Attended]:
     return effects
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tp", [2, 4])
 def test_each_attends_its_own_head_groups_to_the_bits_that_fewer_chips_give(
     tp: int, directory: Path

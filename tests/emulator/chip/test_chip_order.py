@@ -139,6 +139,7 @@ def layer_of(effect: Effect) -> int | None:
     return getattr(effect, "layer", None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("tp", "path", "command", "outcome"), CASES)
 def test_a_command_is_answered_in_its_turn_and_refused_out_of_it(
     tp: int,

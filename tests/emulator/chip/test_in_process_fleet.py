@@ -60,6 +60,7 @@ def test_it_computes_what_chips_without_a_fleet_compute() -> None:
     assert result.expert_pairs.sum(axis=(1, 2)).tolist() == [4 * 10 * 8] * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["killed", "hung", "doomed"])
 def test_a_chip_that_is_gone_breaks_the_step_off_and_the_others_finish_it(way: str) -> None:
     fleet = in_process_fleet()

@@ -53,6 +53,7 @@ def text_of_one_chip() -> Texts:
     return texts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tp", [1, 2, 4])
 @pytest.mark.parametrize("chips", [1, 2, 4, 16])
 def test_on_any_number_of_chips_and_of_chips_a_rank(
@@ -62,6 +63,7 @@ def test_on_any_number_of_chips_and_of_chips_a_rank(
         assert texts_on(chips, tp) == text_of_one_chip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("chips", "tp", "ep"), [(1, 1, 1), (2, 1, 2), (4, 2, 4), (4, 2, 2), (4, 4, 1), (16, 4, 8)]
 )

@@ -128,6 +128,7 @@ def test_all_gradients_of_chips_together_are_those_that_autograd_finds(
         assert error < 1e-4, (name, error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", list(Precision))
 def test_the_same_steps_have_the_same_bits(checkpoint: Path, precision: Precision) -> None:
     first, second = (
@@ -175,6 +176,7 @@ def test_an_evaluation_may_leave_chips_without_sequences(checkpoint: Path) -> No
     )
 
 
+@pytest.mark.long
 def test_the_loss_of_one_batch_falls_below_a_twentieth_of_a_nat(checkpoint: Path) -> None:
     fleet = started(checkpoint, chips=2, precision=Precision.BF16)
     micros = [dealt(sequences(2), 2)]

@@ -41,6 +41,7 @@ def texts_of(reference_of: ReferenceOf) -> Callable[[str], list[list[int]]]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chips", [1, 4])
 @pytest.mark.parametrize("name", SHAPES)
 def test_logits_are_transformers_within_a_ten_thousandth_of_the_largest(
@@ -66,6 +67,7 @@ def test_logits_are_transformers_within_a_ten_thousandth_of_the_largest(
     assert largest <= LARGEST_DIFFERENCE
 
 
+@pytest.mark.long
 def test_logits_hold_at_the_end_of_a_long_prompt(
     small_checkpoints: Mapping[str, Path], reference_of: ReferenceOf
 ) -> None:
@@ -81,6 +83,7 @@ def test_logits_hold_at_the_end_of_a_long_prompt(
     assert largest <= LARGEST_DIFFERENCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chips", [1, 4])
 @pytest.mark.parametrize("name", SHAPES)
 def test_greedy_texts_of_twenty_prompts_are_transformers(
@@ -102,6 +105,7 @@ def test_greedy_texts_of_twenty_prompts_are_transformers(
     assert {len(text) for text in found} == {NEW_TOKENS}
 
 
+@pytest.mark.long
 def test_the_texts_that_are_compared_are_varied(
     texts_of: Callable[[str], list[list[int]]],
 ) -> None:

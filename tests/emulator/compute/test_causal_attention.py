@@ -102,6 +102,7 @@ def test_scores_far_beyond_what_exp_holds_are_attended_where_no_bound_is_claimed
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
+@pytest.mark.long
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3000))
 @settings(max_examples=30)
 def test_how_the_work_is_cut_changes_no_value(block: int, sequences: int, scores: int) -> None:

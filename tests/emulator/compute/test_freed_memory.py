@@ -46,6 +46,7 @@ def pages_fetched(*, keep: bool, thread: bool) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the allocator of glibc")
 @pytest.mark.parametrize("thread", [False, True])
 def test_a_step_like_the_last_one_fetches_no_page(thread: bool) -> None:

@@ -50,6 +50,7 @@ def experts_of(shard: ModelShard, layer: int, routed: Routed) -> np.ndarray:
     return rows.reshape(-1, k, out.shape[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_layer_gives_transformers_hidden_states_and_choice_of_experts(
     name: str, small_checkpoints: Mapping[str, Path]

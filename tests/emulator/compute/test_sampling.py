@@ -202,6 +202,7 @@ def test_a_draw_depends_on_seed_and_position_alone() -> None:
     assert uniform(-1, 3) == uniform(2**64 - 1, 3)
 
 
+@pytest.mark.long
 def test_uniform_numbers_of_neighbouring_seeds_and_positions_are_uncorrelated() -> None:
     grid = np.array([[uniform(seed, at) for at in range(150)] for seed in range(150)]) - 0.5
 
@@ -253,6 +254,7 @@ SPECS = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(SPECS, TOKENS, TOKENS), min_size=1, max_size=9), st.integers(0, 2**32 - 1)
@@ -306,6 +308,7 @@ def test_prompt_logprobs_do_not_depend_on_how_the_prompt_is_cut(
         np.testing.assert_array_equal(getattr(whole, name), joined)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=30).map(

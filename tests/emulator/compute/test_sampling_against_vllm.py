@@ -187,6 +187,7 @@ def logit_rows(draw: st.DrawFn, rows: int) -> np.ndarray:
 # --- claims ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @EVERY_EXAMPLE
 @given(st.data())
 def test_constrained_logits_have_the_bits_of_vllm(data: st.DataObject) -> None:
@@ -200,6 +201,7 @@ def test_constrained_logits_have_the_bits_of_vllm(data: st.DataObject) -> None:
     np.testing.assert_array_equal(logits, expected)
 
 
+@pytest.mark.long
 @EVERY_EXAMPLE
 @given(st.data())
 def test_min_p_top_k_and_top_p_keep_the_tokens_that_vllm_keeps(data: st.DataObject) -> None:
@@ -248,6 +250,7 @@ COMBINATIONS = [
 ]
 
 
+@pytest.mark.long
 def test_greedy_choices_equal_vllm_for_every_combination_of_features() -> None:
     batch = [
         SamplingSpec(temperature=0.0, **{k: v for name in names for k, v in FEATURES[name].items()})
@@ -304,6 +307,7 @@ RANDOM_SPECS = {
 DRAWS = 20_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RANDOM_SPECS)
 @pytest.mark.parametrize("varied", ["seed", "position"])
 def test_draws_have_the_frequencies_of_the_distribution_that_vllm_draws_from(
@@ -351,6 +355,7 @@ def assert_same_logprobs(ours: RowLogprobs, expected: LogprobsTensors, raw: np.n
     assert (np.abs(ours.ranks - expected.selected_token_ranks.numpy()) <= doubtful).all()
 
 
+@pytest.mark.long
 @EVERY_EXAMPLE
 @given(st.data())
 def test_logprobs_and_ranks_equal_vllm(data: st.DataObject) -> None:
@@ -371,6 +376,7 @@ def test_logprobs_and_ranks_equal_vllm(data: st.DataObject) -> None:
     assert_same_logprobs(ours.logprobs, expected.logprobs_tensors, raw)
 
 
+@pytest.mark.long
 @EVERY_EXAMPLE
 @given(st.data())
 def test_logprobs_of_named_tokens_equal_vllm(data: st.DataObject) -> None:
@@ -390,6 +396,7 @@ def test_logprobs_of_named_tokens_equal_vllm(data: st.DataObject) -> None:
     assert_same_logprobs(ours, tensors, raw)
 
 
+@pytest.mark.long
 @EVERY_EXAMPLE
 @given(st.data())
 def test_prompt_logprobs_equal_vllm(data: st.DataObject) -> None:

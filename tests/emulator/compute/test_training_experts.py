@@ -71,6 +71,7 @@ def test_one_row_through_one_expert_by_hand() -> None:
     assert grad_rows[0, 0] == pytest.approx(20 * slope * math.log(3) + 15 * math.log(3))
 
 
+@pytest.mark.long
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any), st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
 def test_any_routing_gives_the_serving_experts_answers_and_autograds_gradients(

@@ -357,6 +357,7 @@ def test_an_embedding_row_gets_the_sum_over_its_tokens() -> None:
     assert (embed(model.dense, tokens, Precision.FP32) == model.dense["embedding"][tokens]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", Precision)
 def test_a_batch_is_learned_by_heart(precision: Precision) -> None:
     arch = small_architecture()

@@ -69,9 +69,11 @@ def reads_back(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
 
 
 class TestWeights:
+    @pytest.mark.long
     def test_the_script_makes_the_committed_file_bit_for_bit(self) -> None:
         assert make_weights(SMALL_MOE_DIR) == (SMALL_MOE_DIR / "model.safetensors").read_bytes()
 
+    @pytest.mark.long
     def test_the_command_writes_them_where_it_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -211,6 +213,7 @@ class TestTransformers:
 
 
 class TestGeneratedText:
+    @pytest.mark.long
     def test_random_spoken_tokens_read_back_as_themselves(
         self, tokenizer: Tokenizer, spoken: list[int]
     ) -> None:
@@ -220,9 +223,11 @@ class TestGeneratedText:
         assert sum(map(len, drawn)) >= 10_000
         assert [reads_back(tokenizer, token_ids) for token_ids in drawn] == drawn
 
+    @pytest.mark.long
     def test_enough_tokens_are_spoken_for_varied_text(self, spoken: list[int]) -> None:
         assert len(spoken) >= 300
 
+    @pytest.mark.long
     @pytest.mark.parametrize("do_sample", [False, True])
     def test_the_models_own_text_reads_back_as_its_tokens(
         self,
@@ -248,6 +253,7 @@ class TestGeneratedText:
         assert [reads_back(tokenizer, row) for row in generated] == generated
         assert all(len(set(row[-50:])) >= 25 for row in generated), "not one phrase again and again"
 
+    @pytest.mark.long
     def test_a_stream_of_tokens_decodes_to_the_text_of_all_of_them(
         self, tokenizer: Tokenizer, spoken: list[int]
     ) -> None:
@@ -261,6 +267,7 @@ class TestGeneratedText:
         assert text == tokenizer.decode(token_ids)
         assert "\ufffd" not in text
 
+    @pytest.mark.long
     def test_silent_tokens_are_far_below_the_others_and_logits_are_spread(
         self, hf_model: Qwen3MoeForCausalLM, spoken: list[int]
     ) -> None:
@@ -275,6 +282,7 @@ class TestGeneratedText:
         assert logits.softmax(dim=-1)[..., silent].sum(dim=-1).max() < 1e-6
         assert 2.0 < logits[..., spoken].std(dim=-1).mean() < 3.0
 
+    @pytest.mark.long
     def test_every_expert_of_every_layer_is_used(
         self, hf_model: Qwen3MoeForCausalLM, spoken: list[int]
     ) -> None:

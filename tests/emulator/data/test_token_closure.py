@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
@@ -59,6 +60,7 @@ def tokenizers(draw: st.DrawFn) -> Tokenizer:
     return bpe(*merges)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(tokenizers())
 def test_any_sequence_of_closed_tokens_reads_back_as_itself(tokenizer: Tokenizer) -> None:

@@ -155,6 +155,7 @@ def test_what_fits_into_sbuf_leaves_hbm_alone_on_trainium3() -> None:
     assert time_ns(pair, GATHER, fits + 1) > 1.1 * time_ns(pair, GATHER, fits)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("operation", Operation)
 @given(size=st.floats(1, 1e10), more=st.floats(1, 100))

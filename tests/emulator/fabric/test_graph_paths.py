@@ -32,6 +32,7 @@ def both_ways(
     return GraphPaths(system, chips, links), TierPaths(system, chips, len(chips), links)
 
 
+@pytest.mark.long
 @given(
     seed=st.integers(0, 2**16),
     chips=st.sets(st.integers(0, 71), min_size=2, max_size=10),
@@ -64,6 +65,7 @@ def test_boxes_and_their_cluster_take_as_long_in_the_graph(name: str, seed: int)
     assert graph.latency_ns == pytest.approx(tiers.latency_ns)
 
 
+@pytest.mark.long
 def test_an_even_exchange_of_both_racks_takes_as_long_in_the_graph() -> None:
     numbers = np.arange(144)
     graph, tiers = both_ways(TRN3_NL72X2, numbers)

@@ -160,12 +160,14 @@ def check_links(small: Machine, recovery: Recovery, faults: tuple[Fault, ...]) -
     assert fabric.reachable()[np.ix_(up, seated)][together].all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_single_fault_is_survived_just_when_trying_everything_finds_a_way(name: str) -> None:
     for fault in faults_of(MACHINES[name]):
         check(MACHINES[name], (fault,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_double_fault_is_survived_just_when_trying_everything_finds_a_way(name: str) -> None:
     small, impossible = MACHINES[name], 0

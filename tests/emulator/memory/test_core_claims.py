@@ -60,6 +60,7 @@ def claim(
     )
 
 
+@pytest.mark.process
 def test_chips_of_another_process_are_refused_and_its_id_is_named(tmp_path: Path) -> None:
     with held(tmp_path, first_chip=2, chips=2) as holder, pytest.raises(NeuronError) as caught:
         claim(tmp_path, first_chip=0, chips=4)
@@ -70,6 +71,7 @@ def test_chips_of_another_process_are_refused_and_its_id_is_named(tmp_path: Path
     )
 
 
+@pytest.mark.process
 def test_a_refused_claim_leaves_nothing_behind(tmp_path: Path) -> None:
     with held(tmp_path, first_chip=2, chips=1):
         with pytest.raises(NeuronError):
@@ -78,6 +80,7 @@ def test_a_refused_claim_leaves_nothing_behind(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.process
 def test_chips_beside_and_chips_of_another_ultraserver_are_free(tmp_path: Path) -> None:
     with held(tmp_path, first_chip=2, chips=2):
         claim(tmp_path, first_chip=0, chips=2).release()
@@ -86,12 +89,14 @@ def test_chips_beside_and_chips_of_another_ultraserver_are_free(tmp_path: Path) 
         claim(tmp_path, first_chip=2, chips=2, ultraserver="b").release()
 
 
+@pytest.mark.process
 def test_a_claim_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
     with held(tmp_path, first_chip=0, chips=4):
         pass  # the block kills it
     claim(tmp_path, first_chip=0, chips=4).release()
 
 
+@pytest.mark.process
 def test_a_released_claim_is_free_while_its_process_lives(tmp_path: Path) -> None:
     with held(tmp_path, first_chip=0, chips=4) as holder:
         assert holder.stdin is not None
@@ -113,6 +118,7 @@ def test_a_claims_file_is_the_users_own(tmp_path: Path) -> None:
     own.release()
 
 
+@pytest.mark.process
 def test_who_lets_go_last_leaves_no_file(tmp_path: Path) -> None:
     own = claim(tmp_path, first_chip=0, chips=1)
     with held(tmp_path, first_chip=2, chips=2):
@@ -124,6 +130,7 @@ def test_who_lets_go_last_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_of_two_that_let_go_together_one_removes_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +160,7 @@ print("released", flush=True)
 """
 
 
+@pytest.mark.process
 def test_chips_beside_one_that_lets_go_in_that_moment_are_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

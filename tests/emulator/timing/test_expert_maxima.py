@@ -28,6 +28,7 @@ def test_no_tokens_hit_nothing() -> None:
     assert expert_maxima(blocks=8, experts=64, experts_per_token=4).of(0) == (0.0, 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokens", [16, 200, 2_000])
 def test_maxima_are_those_of_slow_draws(tokens: int) -> None:
     rng = np.random.default_rng(7)
@@ -44,6 +45,7 @@ def test_maxima_are_those_of_slow_draws(tokens: int) -> None:
     assert pairs == pytest.approx(np.mean(loads), rel=0.03)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(
     blocks=st.sampled_from([1, 2, 8, 24, 72]),

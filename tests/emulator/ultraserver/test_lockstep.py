@@ -49,6 +49,7 @@ def assert_same_bits(machine: InProcessChips, alone: InProcessChips) -> None:
         assert (machine.rows(name) == alone.rows(name)).all(), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("chips", "tp"), [(2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 2), (8, 4), (16, 1), (16, 4)]
 )
@@ -63,6 +64,7 @@ def test_logits_have_the_same_bits_on_any_number_of_chips_and_ranks(
     assert all(len(text) == NEW_TOKENS for text in texts.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("chips", "ep", "slots"), [(4, 4, 5), (4, 2, 9), (6, 3, 8), (3, 1, 17)])
 def test_logits_have_the_same_bits_wherever_experts_lie(
     chips: int, ep: int, slots: int, directory: Path, alone: InProcessChips
@@ -93,6 +95,7 @@ def first_step(machine: InProcessChips, sampling: SamplingSpec) -> list[RankStep
     ]
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(tp=st.sampled_from([1, 2]), rounds=st.lists(st.integers(1, 12), max_size=3))
 def test_a_step_that_was_broken_off_is_repeated_to_the_same_outcome(
@@ -117,6 +120,7 @@ def test_a_step_that_was_broken_off_is_repeated_to_the_same_outcome(
         assert (found[rank].logprobs.logprobs == output.logprobs.logprobs).all()
 
 
+@pytest.mark.long
 def test_experts_that_moved_between_steps_give_the_same_bits(
     directory: Path, alone: InProcessChips
 ) -> None:

@@ -321,6 +321,7 @@ class TestRoom:
         assert machine.hbm.usage() == before
         assert expert_bytes_held(machine, 0) == 35 * LAYERS * 3 * 2_048 * 768 * 2
 
+    @pytest.mark.long
     @settings(max_examples=25)
     @given(st.integers(0, 2**32))
     def test_so_it_is_for_any_placement_that_fits(self, seed: int) -> None:
@@ -443,6 +444,7 @@ def fault_of(kind: str, chip: int) -> Fault:
             return PULL
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(
     shape=st.sampled_from([(8, 1, 8), (8, 2, 8), (8, 2, 4), (8, 4, 2)]),

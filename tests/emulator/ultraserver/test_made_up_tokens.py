@@ -74,6 +74,7 @@ class TestTexts:
         assert all(tokenizer.decode([token]).strip() for token in text)
         assert all(tokenizer.decode([token]).isprintable() for token in text)
 
+    @pytest.mark.long
     @given(prompts, prompts)
     def test_it_depends_on_the_prompt_alone(self, prompt: list[int], other: list[int]) -> None:
         assert text_of(prompt) == text_of(prompt)

@@ -186,6 +186,7 @@ def test_a_slow_chip_is_worth_what_the_step_takes_without_it(overlap: Overlap) -
     assert FULL_SPEED not in relieved_ns(whole, work, factor=2.0)
 
 
+@pytest.mark.long
 @given(
     new=st.lists(st.integers(1, 500), min_size=1, max_size=6),
     factor=st.floats(1.01, 100.0),

@@ -31,6 +31,7 @@ def same(one: StepCost, other: StepCost) -> None:
         np.testing.assert_equal(getattr(one, field.name), getattr(other, field.name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("overlap", Overlap)
 @pytest.mark.parametrize(("model", "system"), PARTITIONS)
 @settings(max_examples=8, deadline=None)

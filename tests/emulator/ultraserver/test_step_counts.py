@@ -40,6 +40,7 @@ def loads_of(pairs: list[int], distinct: list[int]) -> ExpertLoads | None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", MODELS)
 def test_flops_and_bytes_of_every_model_equal_a_slow_count(name: str, batch: str) -> None:

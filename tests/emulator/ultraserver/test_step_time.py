@@ -181,6 +181,7 @@ def with_overlap(overlap: Overlap, *, chips: int = 4, tp: int = 1) -> StepCostMo
 OVERLAPS = {overlap: with_overlap(overlap) for overlap in Overlap}
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(rows=rows_strategy)
 def test_parts_sum_to_the_duration_under_every_overlap(rows: list[Row]) -> None:
@@ -192,6 +193,7 @@ def test_parts_sum_to_the_duration_under_every_overlap(rows: list[Row]) -> None:
         assert cost.duration_ns >= cost.rank_ns.max() - 1
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(rows=rows_strategy)
 def test_full_overlap_is_a_bound_that_no_policy_beats(rows: list[Row]) -> None:

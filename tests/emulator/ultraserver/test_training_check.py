@@ -8,11 +8,13 @@ def checks() -> dict[str, TrainingCheck]:
     return {check.published.name: check for check in training_checks()}
 
 
+@pytest.mark.long
 def test_no_published_run_is_faster_than_the_ceiling(checks: dict[str, TrainingCheck]) -> None:
     for check in checks.values():
         assert check.published.measured.value < check.ceiling
 
 
+@pytest.mark.long
 def test_runs_measured_in_steps_are_predicted_within_a_quarter(
     checks: dict[str, TrainingCheck],
 ) -> None:

@@ -94,6 +94,7 @@ names = st.sampled_from(sorted(MODELS))
 systems = st.sampled_from(sorted(SYSTEMS))
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(
     name=names,
@@ -143,6 +144,7 @@ def test_parts_sum_to_the_step_and_chips_draw_between_idle_and_budget(
     assert cost.owned_parameters.sum() == pytest.approx(cost.model.parameters)
 
 
+@pytest.mark.long
 @settings(max_examples=5, deadline=None)
 @given(chips=st.integers(1, 144), sequences=st.integers(1, 3), micro=st.integers(1, 4))
 def test_more_tokens_take_longer_and_share_one_update(
@@ -164,6 +166,7 @@ def test_more_tokens_take_longer_and_share_one_update(
     assert more_batches.parts_ns["optimizer"] == few.parts_ns["optimizer"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("calibration", [CEILING, FITTED], ids=["ceiling", "fitted"])
 def test_inside_a_rack_more_chips_train_more_tokens_but_for_experts_that_do_not_divide(
     calibration: object,

@@ -28,6 +28,7 @@ def test_gamma_gaps_are_the_gamma_distribution_of_scipy(burstiness: float) -> No
     assert abs(gaps.mean() - 1) < 4 / np.sqrt(burstiness * gaps.size)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gaps", "burstiness"), [("poisson", 1.0), ("gamma", 0.25), ("gamma", 4.0)]
 )

@@ -57,6 +57,7 @@ class TestAnAlarm:
         (rang,) = ring(kind, loop, twice)
         assert rang > 15 * MS
 
+    @pytest.mark.long
     def test_does_not_ring_once_closed(self, kind, loop) -> None:
         assert ring(kind, loop, lambda alarm: alarm.set(time.monotonic_ns() + 70 * MS)) == []
 

@@ -370,6 +370,7 @@ shapes_of_sessions = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=80)
 @given(
     sessions=shapes_of_sessions,

@@ -40,6 +40,7 @@ def test_lags_by_hand() -> None:
     assert meter.lately_ms() == 25.0
 
 
+@pytest.mark.long
 def test_a_loop_that_is_left_alone_is_late_by_little_and_takes_little_of_the_processor() -> None:
     async def idle() -> LoopLagMeter:
         with LoopLagMeter() as meter:

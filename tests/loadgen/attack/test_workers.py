@@ -81,6 +81,7 @@ def attack(
     return asyncio.run(main()), origins
 
 
+@pytest.mark.process
 def test_two_workers_send_the_whole_of_both_classes_once_from_one_start() -> None:
     watcher = Watcher()
     with KnownServer(ttft_s=(0.01, 0.02)).serving() as server:
@@ -109,6 +110,7 @@ def test_two_workers_send_the_whole_of_both_classes_once_from_one_start() -> Non
     )
 
 
+@pytest.mark.process
 def test_a_worker_that_is_killed_ends_the_run_in_a_line_and_what_came_is_kept() -> None:
     killed: list[int] = []
 
@@ -128,6 +130,7 @@ def test_a_worker_that_is_killed_ends_the_run_in_a_line_and_what_came_is_kept() 
     assert watcher.results
 
 
+@pytest.mark.process
 def test_stopping_stops_every_worker_and_what_was_under_way_is_aborted() -> None:
     watcher = Watcher()
     with KnownServer(itl_s=(0.2, 0.2)).serving() as server:
@@ -141,6 +144,7 @@ def test_stopping_stops_every_worker_and_what_was_under_way_is_aborted() -> None
     assert {each.error for each in watcher.results} == {None, ABORTED}
 
 
+@pytest.mark.process
 def test_a_fault_of_the_sink_is_raised_and_no_process_is_left() -> None:
     ids: list[int] = []
 
@@ -159,6 +163,7 @@ def test_a_fault_of_the_sink_is_raised_and_no_process_is_left() -> None:
             os.kill(process_id, 0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("after_s", [None, 0.0, 0.05, 0.6])
 def test_stopping_before_the_start_sends_nothing(after_s: float | None) -> None:
     watcher = Watcher()
@@ -185,6 +190,7 @@ async def long_before_it_begins() -> int:
     return time.monotonic_ns() + HEAD_START_NS
 
 
+@pytest.mark.process
 def test_ctrl_c_while_the_workers_start_ends_none_of_them() -> None:
     """The worst moment: from the birth of each process on, until all are ready."""
     pressed: Counter[int] = Counter()
@@ -215,6 +221,7 @@ def test_ctrl_c_while_the_workers_start_ends_none_of_them() -> None:
     assert (end.problem, len(watcher.results)) == ("", 6)
 
 
+@pytest.mark.process
 def test_a_job_larger_than_a_pipe_arrives_whole_in_the_event_loop_that_runs_use() -> None:
     watcher = Watcher()
     with KnownServer().serving() as server:
@@ -229,6 +236,7 @@ def test_a_job_larger_than_a_pipe_arrives_whole_in_the_event_loop_that_runs_use(
     assert (end.problem, len(watcher.results)) == ("", 4)
 
 
+@pytest.mark.process
 def test_ctrl_c_in_a_terminal_is_the_parent_s_matter() -> None:
     pressed: list[int] = []
 
@@ -247,6 +255,7 @@ def test_ctrl_c_in_a_terminal_is_the_parent_s_matter() -> None:
     assert (end.problem, len(watcher.results)) == ("", 30)
 
 
+@pytest.mark.process
 def test_a_worker_s_own_failure_is_said_in_a_line(tmp_path: Path) -> None:
     some = traffic(even(4), sessions=[ONE] * 4)
     url = "https://127.0.0.1:9"

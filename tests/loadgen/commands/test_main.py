@@ -27,6 +27,7 @@ def recorded(folder: Path, name: str, *words: str) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_the_report_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None:
     with KnownServer(**QUICK).serving() as server:
         done = subprocess.run(
@@ -49,6 +50,7 @@ def test_the_report_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "r.json").read_text())["completed_requests"] == 5
 
 
+@pytest.mark.long
 def test_quiet_says_nothing_but_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     with KnownServer(**QUICK).serving() as server:
         words = ["run", "--url", server.url, "--requests", "3", "--concurrency", "3", *SHORT]
@@ -59,6 +61,7 @@ def test_quiet_says_nothing_but_the_report(capsys: pytest.CaptureFixture[str]) -
     assert "UltraServe load report" in shown.out
 
 
+@pytest.mark.long
 def test_every_form_is_written_of_a_run(tmp_path: Path) -> None:
     forms = ("json", "csv", "markdown", "html", "csv-requests")
     words = [word for form in forms for word in (f"--{form}", str(tmp_path / form))]
@@ -71,6 +74,7 @@ def test_every_form_is_written_of_a_run(tmp_path: Path) -> None:
         assert (tmp_path / form).stat().st_size > 200
 
 
+@pytest.mark.long
 def test_a_report_made_later_is_the_one_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +86,7 @@ def test_a_report_made_later_is_the_one_of_the_run(
     assert (tmp_path / "later.json").read_text() == (tmp_path / "then.json").read_text()
 
 
+@pytest.mark.long
 def test_several_reports_are_printed_but_a_file_is_of_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +99,7 @@ def test_several_reports_are_printed_but_a_file_is_of_one(
     assert "a file can be written of one run, not of 2" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_run_differs_from_itself_in_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +111,7 @@ def test_a_run_differs_from_itself_in_nothing(
     assert main(["compare", f"{path},{path}", path]) == 0
 
 
+@pytest.mark.long
 def test_a_request_that_failed_makes_the_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with KnownServer(fail_status=503).serving() as server:
         words = ["run", "--url", server.url, "--requests", "4", "--concurrency", "2", *SHORT]
@@ -113,12 +120,14 @@ def test_a_request_that_failed_makes_the_exit_code_1(capsys: pytest.CaptureFixtu
     assert "status 503" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_that_measured_nothing_is_no_success() -> None:
     with KnownServer(**QUICK).serving() as server:
         words = ["run", "--url", server.url, "--requests", "4", "--concurrency", "2", *SHORT]
         assert main([*words, "--skip", "1h", "--duration", "2s"]) == 1
 
 
+@pytest.mark.process
 def test_ctrl_c_aborts_what_is_under_way_and_still_reports(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     with KnownServer(dilation=2.0, endless=True).serving() as server:
@@ -223,6 +232,7 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(
     assert err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_the_key_goes_with_every_request_and_into_no_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,6 +247,7 @@ def test_the_key_goes_with_every_request_and_into_no_report(
     assert "a-key-of-one-s-own" not in f"{path.read_text()}{shown.out}{shown.err}"
 
 
+@pytest.mark.long
 def test_a_results_file_that_holds_a_run_is_not_written_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,6 +300,7 @@ def test_a_file_is_of_one_use(
     assert (tmp_path / "t.csv").read_text() == "kept"
 
 
+@pytest.mark.long
 def test_a_header_of_the_environment_goes_out_and_into_no_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

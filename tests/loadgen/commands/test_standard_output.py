@@ -10,6 +10,8 @@ import pytest
 
 from tests.loadgen.known_server import KnownServer
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -18,6 +18,7 @@ def swept(folder: Path, *words: str, **server: object) -> int:
         return main([*command, *words])
 
 
+@pytest.mark.long
 def test_a_sweep_leaves_its_runs_its_record_and_its_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_sweep_leaves_its_runs_its_record_and_its_report(
     assert re.search(r"repeat: .* run .*--seed 0 --requests 30 --concurrency 1\n", shown)
 
 
+@pytest.mark.long
 def test_one_class_is_varied_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
     words = ("--rates", "50,100", "--vary", "chat", "--requests", "12")
     classes = ("--class", "chat", "--class", "batch", "--concurrency", "2", "--requests", "6")

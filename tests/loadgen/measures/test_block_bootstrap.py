@@ -52,6 +52,7 @@ def test_the_standard_error_of_a_mean_is_as_known_from_theory() -> None:
     assert np.sqrt(np.mean(errors)) == pytest.approx(1 / np.sqrt(2_000), rel=0.1)
 
 
+@pytest.mark.long
 def test_the_standard_error_of_a_percentile_is_as_known_from_theory() -> None:
     # sqrt(p (1 - p) / n) / density at the percentile, which is 1 - p for the exponential.
     chance = np.random.default_rng(2)

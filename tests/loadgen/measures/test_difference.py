@@ -45,6 +45,7 @@ def test_three_runs_a_side_by_hand() -> None:
     assert "Welch" in found.method
 
 
+@pytest.mark.long
 def test_a_run_against_itself_differs_nowhere() -> None:
     run = served(0)
     found = compare([run], [run])
@@ -53,6 +54,7 @@ def test_a_run_against_itself_differs_nowhere() -> None:
     assert {each.relative for each in found.differences} <= {0.0, None}
 
 
+@pytest.mark.long
 def test_equal_servers_differ_in_about_5_of_100_comparisons_at_most() -> None:
     # 40 comparisons of independent runs, some 40 figures each: with a chance of 5 % for any
     # difference, more than 6 of 40 are seen once in 220 times.
@@ -64,6 +66,7 @@ def test_equal_servers_differ_in_about_5_of_100_comparisons_at_most() -> None:
     assert flagged <= 6
 
 
+@pytest.mark.long
 def test_a_server_that_is_a_third_slower_is_seen_and_the_interval_holds_it() -> None:
     held = 0
     for seed in range(10):
@@ -78,6 +81,7 @@ def test_a_server_that_is_a_third_slower_is_seen_and_the_interval_holds_it() -> 
     assert held >= 8
 
 
+@pytest.mark.long
 def test_the_same_requests_are_compared_pairwise_and_less_is_seen() -> None:
     # 3 % more on every reply, of which the replies themselves vary by far more.
     pairs = [(served(seed), served(seed, slower=1.03)) for seed in range(5)]
@@ -148,6 +152,7 @@ def test_what_can_and_what_cannot_be_judged_is_told_apart() -> None:
     assert set(found.beyond_noise) <= set(found.judged)
 
 
+@pytest.mark.long
 def test_short_single_runs_are_said_to_be_noisier_than_they_show() -> None:
     def notes(requests: int, runs: int) -> str:
         sides = [[served(seed + at, requests=requests) for seed in range(runs)] for at in (0, 10)]

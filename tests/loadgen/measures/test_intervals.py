@@ -53,6 +53,7 @@ def hits(estimate: Estimate, truth: float) -> bool:
     return low <= truth <= high
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_hold_the_truth_in_about_95_of_100_runs(kind: str) -> None:
     draw, truth = KINDS[kind]

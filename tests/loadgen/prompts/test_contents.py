@@ -89,6 +89,7 @@ def test_prompts_of_token_ids_have_exactly_the_lengths_asked_for() -> None:
         assert request.output_tokens == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("api", ["completions", "chat"])
 def test_texts_have_exactly_the_lengths_asked_for_by_another_tokenizer(api: str) -> None:
     wanted = [tokens for tokens in LENGTHS if tokens > 16]  # the template takes 12
@@ -100,6 +101,7 @@ def test_texts_have_exactly_the_lengths_asked_for_by_another_tokenizer(api: str)
     assert workload.words.startswith("text, of exact length by the tokenizer of ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "family", ["byte-level BPE", "SentencePiece BPE", "WordPiece", "Unigram", "bytes"]
 )
@@ -151,6 +153,7 @@ def test_pieces_of_one_key_are_one_prefix_of_a_text_s_tokens() -> None:
     assert len({tuple(each[512 : 512 + BLOCK_TOKENS]) for each in ids}) == 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["token-ids", "text"])
 def test_no_two_prompts_and_no_warmup_begin_with_the_same_block(kind: str) -> None:
     workload = made(singles(*[20] * 3_000), kind=kind)
@@ -164,6 +167,7 @@ def test_no_two_prompts_and_no_warmup_begin_with_the_same_block(kind: str) -> No
     assert {(each.input_tokens, each.output_tokens) for each in warmups} == {(16, 2)}
 
 
+@pytest.mark.long
 def test_one_seed_makes_one_workload_and_another_seed_or_class_another() -> None:
     def prompts(**changed: Any) -> list[object]:
         return [request.prompt for request in requests(made(singles(*[30] * 9), **changed))]
@@ -234,6 +238,7 @@ def test_a_tokenizer_whose_ids_say_nothing_gives_exact_lengths_and_a_note() -> N
     assert workload.notes[0].startswith("1 of 2 pieces of prompts may begin like another")
 
 
+@pytest.mark.long
 def test_replies_are_kept_where_they_are_wanted() -> None:
     sessions = plan(CONVERSATION, CONVERSATION)
 
@@ -245,6 +250,7 @@ def test_replies_are_kept_where_they_are_wanted() -> None:
     assert kept(served_history=True) == [True, False, True, False]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["token-ids", "text"])
 def test_a_reply_that_the_server_s_own_will_replace_is_a_message_of_its_own(kind: str) -> None:
     planned = requests(made(plan(CONVERSATION), kind=kind))[1]
@@ -255,6 +261,7 @@ def test_a_reply_that_the_server_s_own_will_replace_is_a_message_of_its_own(kind
     assert served.prompt == planned.prompt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["token-ids", "text"])
 def test_recorded_texts_are_sent_as_they_are_or_their_first_tokens(kind: str) -> None:
     text = "do not get me a key, or an error in the path"
@@ -270,6 +277,7 @@ def test_recorded_texts_are_sent_as_they_are_or_their_first_tokens(kind: str) ->
         assert tuple(REFERENCE(cut.prompt)["input_ids"]) == ids[:5]
 
 
+@pytest.mark.long
 def test_sessions_know_their_requests() -> None:
     workload = made(plan((call(piece(0, 9)),), CONVERSATION, (call(piece(5, 9)),)))
 

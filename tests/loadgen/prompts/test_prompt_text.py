@@ -1,5 +1,7 @@
 from itertools import islice
 
+import pytest
+
 from loadgen.prompts.prompt_text import paragraphs
 
 
@@ -12,6 +14,7 @@ def test_one_seed_gives_one_text_and_another_seed_another() -> None:
     assert text(1) != text(2)
 
 
+@pytest.mark.long
 def test_every_blank_of_a_template_is_filled() -> None:
     # What is left in braces is code's own, never a mark like {n}.
     assert not any(f"{{{mark}}}" in text(3, 2_000) for mark in "nmNvadpy")

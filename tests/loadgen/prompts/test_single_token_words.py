@@ -43,6 +43,7 @@ def test_every_pair_of_any_number_of_words_stands_together_once(count: int) -> N
     assert sorted(pairwise(run)) == sorted(product(words, repeat=2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "family", ["byte-level BPE", "SentencePiece BPE", "WordPiece", "Unigram", "bytes"]
 )
@@ -70,6 +71,7 @@ def test_words_that_become_one_token_side_by_side_are_not_both_kept() -> None:
     assert {"of", "the"} & set(found.words)
 
 
+@pytest.mark.long
 def test_a_tokenizer_that_joins_all_words_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(
         LoadError, match=r"no text of an exact length .* --prompts token-ids"

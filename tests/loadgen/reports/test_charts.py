@@ -43,6 +43,7 @@ def drawn(chart: TitledChart) -> list[dict[str, Any]]:
     return [row for rows in chart.chart.to_dict()["datasets"].values() for row in rows]
 
 
+@pytest.mark.long
 def test_each_class_has_its_latencies_and_all_have_what_was_in_flight(
     charts: dict[str, TitledChart],
 ) -> None:
@@ -60,6 +61,7 @@ def test_each_class_has_its_latencies_and_all_have_what_was_in_flight(
     ]
 
 
+@pytest.mark.long
 def test_coordinated_omission_shows_as_two_lines_that_part(charts: dict[str, TitledChart]) -> None:
     rows = [row for row in drawn(charts["Time to first token of chat over time"]) if "line" in row]
     middle = [row for row in rows if 8.2 < row["at_s"] < 8.8 and row["line"] == "p50"]
@@ -76,6 +78,7 @@ def test_coordinated_omission_shows_as_two_lines_that_part(charts: dict[str, Tit
     assert {len(values) for values in by_time.values()} == {1}
 
 
+@pytest.mark.long
 def test_where_both_latencies_are_the_same_both_lines_are_seen(
     charts: dict[str, TitledChart],
 ) -> None:
@@ -97,6 +100,7 @@ def test_the_stall_shows_in_what_was_due_and_not_sent(charts: dict[str, TitledCh
     assert max(value for at, value in waiting.items() if not 7.8 < at < 9.8) == 0
 
 
+@pytest.mark.long
 def test_the_charts_count_every_token_and_every_request(
     stalled: RunRecord, charts: dict[str, TitledChart]
 ) -> None:
@@ -128,6 +132,7 @@ def test_the_limits_of_the_slo_are_drawn_among_the_curves(charts: dict[str, Titl
     assert words["mark"]["y"] < 0  # and its words where no curve runs
 
 
+@pytest.mark.long
 def test_every_chart_can_be_drawn_and_names_its_time(charts: dict[str, TitledChart]) -> None:
     for chart in charts.values():
         svg = vl_convert.vegalite_to_svg(json.dumps(styled(chart.chart).to_dict()))
@@ -135,6 +140,7 @@ def test_every_chart_can_be_drawn_and_names_its_time(charts: dict[str, TitledCha
         assert "<path" in svg
 
 
+@pytest.mark.long
 def test_a_hundred_times_the_requests_are_not_a_hundred_times_the_page() -> None:
     def size(requests: int) -> int:
         charts = charts_of(report(made_run(requests=requests)))
@@ -177,6 +183,7 @@ class Page(HTMLParser):
             self.words.append(data)
 
 
+@pytest.mark.long
 def test_the_page_needs_no_network_and_holds_every_chart(stalled: RunRecord) -> None:
     evil = "</script><script>alert(1)</script>"
     header = replace(stalled.header, label=evil)
@@ -197,6 +204,7 @@ def test_the_page_needs_no_network_and_holds_every_chart(stalled: RunRecord) -> 
     assert stalled.header.command in words
 
 
+@pytest.mark.long
 def test_the_picture_is_a_png_of_all_charts_in_a_column() -> None:
     sweep = SweepReport(sweep=made_sweep())
     png = to_png(sweep)
@@ -223,6 +231,7 @@ def test_a_run_without_a_reply_has_no_latencies_to_draw_and_one_without_requests
         to_png(report(empty))
 
 
+@pytest.mark.long
 def test_one_request_alone_can_be_drawn() -> None:
     made = made_run(requests=1, failing=0.0)
     only = replace(made.results[0], chunk_ns=np.array([made.results[0].sent_ns + MS]))

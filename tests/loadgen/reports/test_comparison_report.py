@@ -3,6 +3,7 @@ import io
 import json
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from loadgen.measures.comparison import Comparison, Difference, Side
@@ -151,6 +152,7 @@ def test_json_and_csv_have_both_values_the_interval_and_the_verdict() -> None:
     assert rows[2]["a"] == rows[2]["value"] == ""
 
 
+@pytest.mark.long
 def test_the_chart_has_what_can_be_compared_and_the_page_shows_all() -> None:
     (chart,) = charts_of(ALL)
     drawn = json.dumps(chart.chart.to_dict())

@@ -238,6 +238,7 @@ def test_the_plan_is_told_only_where_it_is_what_ends_the_class() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_line_under_the_title_says_what_the_run_comes_to() -> None:
     made = made_run(slo="ttft=50ms@p90,tpot=500ms@p90")
     lines = printed(report(made)).splitlines()

@@ -127,6 +127,7 @@ def test_csv_and_json_have_every_figure_of_every_point() -> None:
     assert points[4]["figures"]["ttft_p99_ms"]["value"] == float(row["value"])
 
 
+@pytest.mark.long
 def test_the_charts_show_the_knee_and_the_points_that_no_other_beats() -> None:
     drawn_charts = charts_of(SweepReport(sweep=made_sweep()))
     charts = {each.title: each.chart.to_dict() for each in drawn_charts}

@@ -45,6 +45,7 @@ def test_a_rate_and_a_time_make_as_many_sessions_as_come_in_it() -> None:
     assert plan.header(emulated=True, context_tokens=None).arrivals.time == "emulated"
 
 
+@pytest.mark.long
 def test_a_header_says_what_the_workload_itself_shares_and_whether_replies_may_end_early() -> None:
     alone = planned(synthetic(10), rate="50").header(emulated=False, context_tokens=None)
     shared = planned(synthetic(10, shared_prefix_tokens=32), rate="50")
@@ -74,6 +75,7 @@ def test_a_time_ends_a_number_of_sessions_that_would_last_longer() -> None:
     assert plan.header(emulated=False, context_tokens=None).requests == 10
 
 
+@pytest.mark.long
 def test_recorded_times_are_those_of_the_trace_and_may_be_cut_by_a_time() -> None:
     whole = planned(WorkloadSpec(trace=BUNDLED_TRACE, sessions=50))
     fast = planned(WorkloadSpec(trace=BUNDLED_TRACE), speedup=10.0, duration_s=1.0)
@@ -89,6 +91,7 @@ def test_recorded_times_cannot_be_had_for_more_sessions_than_there_are() -> None
         planned(WorkloadSpec(trace=BUNDLED_TRACE, sessions=3_000))
 
 
+@pytest.mark.long
 def test_a_closed_loop_with_a_time_gets_sessions_enough_for_it() -> None:
     plan = planned(synthetic(), concurrency="8", duration_s=1_000.0)
 
@@ -112,6 +115,7 @@ def test_what_has_no_end_is_refused(arrivals: dict[str, str]) -> None:
         planned(synthetic(), **arrivals)
 
 
+@pytest.mark.long
 def test_the_same_seed_makes_the_same_sessions_and_another_makes_others() -> None:
     first, again = planned(synthetic(20), rate="5"), planned(synthetic(20), rate="5")
     other = planned(synthetic(20), rate="5", seed=2)
@@ -137,6 +141,7 @@ def test_times_are_stretched_by_the_dilation_unless_they_are_wall_times() -> Non
     assert (wall.wall_per_pace, wall.start_ns) == (1.0, 2_000_000_000)
 
 
+@pytest.mark.long
 def test_a_closed_loop_is_never_held_back_by_the_usual_bound() -> None:
     many = planned(synthetic(2_000), concurrency="900")
     wide = planned(synthetic(2_000, fan_out=(4, 1)), concurrency="300")

@@ -37,6 +37,7 @@ def recorded(server: FollowingServer, results: Path, *, workers: int = 1) -> Run
     return asyncio.run(run(options, command="the command"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [1, 2])
 def test_latencies_and_rates_are_in_the_time_of_each_epoch(tmp_path: Path, workers: int) -> None:
     file = tmp_path / "run.jsonl"
@@ -88,6 +89,7 @@ def test_latencies_and_rates_are_in_the_time_of_each_epoch(tmp_path: Path, worke
         assert ours.chunk_ns.tolist() == theirs.chunk_ns.tolist()
 
 
+@pytest.mark.long
 def test_a_clock_that_never_changes_leaves_stamps_as_they_are(tmp_path: Path) -> None:
     with FollowingServer(cached_tokens=0).serving() as server:
         record = recorded(server, tmp_path / "run.jsonl")

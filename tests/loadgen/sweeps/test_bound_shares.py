@@ -128,6 +128,7 @@ def test_the_samples_needed_are_the_fewest_that_can_be_kept(percentile: float, t
     assert needed == 1 or verdict(needed - 1) == "undecided"
 
 
+@pytest.mark.long
 def test_in_a_queue_the_interval_holds_the_true_share_about_as_often_as_it_says() -> None:
     """M/M/1 at 70 % load: P(T > t) = exp(-(mu - lambda) t), and neighbours wait together.
 

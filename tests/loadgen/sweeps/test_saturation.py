@@ -27,6 +27,7 @@ def queue_run(queue: QueueRun, *, rate: float, requests: int, seed: int = 0) -> 
     return asyncio.run(queue(replace(options, classes=(loaded,)), ""))
 
 
+@pytest.mark.long
 def test_by_hand() -> None:
     # 100 a second come and 50 a second go: half of what comes late in the run is left over.
     found = saturation(

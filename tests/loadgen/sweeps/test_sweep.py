@@ -45,6 +45,7 @@ def sweep(
     return asyncio.run(run_sweep(options, run_at, command="", say=lambda _: None))
 
 
+@pytest.mark.long
 def test_the_highest_load_is_below_the_true_limit_and_near_it() -> None:
     limit = 100 - math.log(10) / 0.1  # p90 of at most 100 ms: 77 a second
     found = [sweep(MM1, slo="ttft=100ms@p90", seed=1_000 * each).best for each in range(6)]
@@ -56,6 +57,7 @@ def test_the_highest_load_is_below_the_true_limit_and_near_it() -> None:
     assert min(loads) > 0.75 * limit
 
 
+@pytest.mark.long
 def test_more_requests_come_nearer_to_the_limit() -> None:
     limit = 100 - math.log(10) / 0.1
     best = sweep(MM1, slo="ttft=100ms@p90", requests=4_000).best
@@ -67,6 +69,7 @@ def test_more_requests_come_nearer_to_the_limit() -> None:
     assert best.load < best.above <= best.load * 1.15
 
 
+@pytest.mark.long
 def test_where_service_is_never_the_same_twice_the_knee_is_half_of_the_capacity() -> None:
     knee = sweep(MM1, loads=tuple(range(10, 100, 10)), requests=8_000).knee
 
@@ -105,6 +108,7 @@ def test_the_widest_closed_loop_that_keeps_a_limit_is_found_exactly_without_chan
     assert best.above == best.load + 1
 
 
+@pytest.mark.long
 def test_every_run_has_a_seed_and_a_file_of_its_own_and_repeats_are_longer() -> None:
     swept = sweep(MM1, slo="ttft=100ms@p90", requests=300)
     first = {point.load: point.requests for point in reversed(swept.points)}
@@ -130,6 +134,7 @@ def test_where_every_load_keeps_it_nothing_is_said_of_more() -> None:
     assert "more may do so too" in best.words
 
 
+@pytest.mark.long
 def test_a_load_that_saturates_has_missed_however_short_the_run() -> None:
     # 600 requests at 200 a second wait 3 s at most; a longer run would wait longer.
     swept = sweep(QueueRun(service=fixed(0.01)), loads=(50, 200), slo="ttft=9s@p90")
@@ -151,6 +156,7 @@ def test_where_none_keeps_it_lower_loads_are_tried_and_given_up() -> None:
     assert min(point.load for point in swept.points) == 0.125
 
 
+@pytest.mark.long
 def test_too_few_requests_for_any_verdict_are_warned_of() -> None:
     swept = sweep(MM1, loads=(10,), slo="ttft=900ms@p99", requests=20, looks=2)
 

@@ -76,6 +76,7 @@ with held_control_key(int(sys.argv[1]), os.environ):
 """
 
 
+@pytest.mark.process
 def test_a_second_server_on_the_port_leaves_the_first_one_s_key_alone(
     runtime: dict[str, str],
 ) -> None:

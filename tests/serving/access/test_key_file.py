@@ -195,6 +195,7 @@ def refused_or_read(data: bytes) -> None:
     assert "\n" not in message
 
 
+@pytest.mark.long
 @given(st.binary(max_size=200))
 @example(b"\xff")
 @example(b"a = " + b"[" * 5_000)

@@ -138,6 +138,7 @@ for i in range(10):
 """
 
 
+@pytest.mark.process
 def test_two_that_add_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     adding = [

@@ -12,6 +12,8 @@ import pytest
 from serving.access.key_file_edit import revoke_key
 from tests.serving.access.key_files import written
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import asyncio, signal, sys
 from pathlib import Path

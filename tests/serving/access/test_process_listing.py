@@ -31,6 +31,7 @@ def shown(*arguments: str) -> tuple[bytes, str]:
     return command, knows
 
 
+@pytest.mark.process
 def test_keys_are_shown_as_stars_and_everything_else_as_it_is() -> None:
     arguments = ["serve", "--api-key", "first", "second", "--port", "1", "--api_key=third", "m"]
     command, knows = shown(*arguments)
@@ -43,6 +44,7 @@ def test_keys_are_shown_as_stars_and_everything_else_as_it_is() -> None:
     assert knows == f"{arguments}\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments", [[], ["--api-key"], ["--api-key", ""], ["--api-keys", "f"], ["", "-", "é"]]
 )

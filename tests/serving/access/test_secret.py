@@ -2,12 +2,14 @@
 
 import subprocess
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.access.secret import digest_in, digest_of, draw_secret, hash_of, is_hash
 
 
+@pytest.mark.process
 def test_the_hash_is_what_sha256sum_prints() -> None:
     # The digest of "abc" is FIPS 180-2's own example.
     wanted = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

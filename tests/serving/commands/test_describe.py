@@ -199,6 +199,7 @@ def test_a_gpu_has_no_logical_cores_to_map(capsys: pytest.CaptureFixture[str]) -
     assert "logical_cores" not in chip
 
 
+@pytest.mark.process
 def test_it_starts_without_an_engine() -> None:
     script = (
         "import sys; from serving.main import main; code = main(['describe']); "

@@ -14,6 +14,7 @@ from tests.serving.server.control.small_engine import control_server, free_port
 from tests.serving.telemetry.neuron_tools.monitor_schema import read_line
 
 
+@pytest.mark.long
 def test_each_line_is_neuron_monitor_s_and_counts_what_came_since_the_one_before(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_configuration_says_what_is_printed(
     assert list(line["system_data"]) == ["memory_info"]
 
 
+@pytest.mark.long
 def test_a_server_that_goes_away_is_an_error_in_the_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -38,6 +38,7 @@ def test_json_on_standard_output_is_json_alone(capsys) -> None:
         assert {point["precision"] for point in machine["points"]} == {"fp8"}
 
 
+@pytest.mark.long
 def test_it_writes_json_and_a_page(capsys, tmp_path: Path) -> None:
     asked(capsys, "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html"))
 
@@ -101,6 +102,7 @@ def test_prices_add_dollars(capsys) -> None:
     assert "$/M out" not in asked(capsys)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "says"),
     [

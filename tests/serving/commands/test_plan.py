@@ -47,6 +47,7 @@ def trace(path: Path, seconds: int, rate_per_s: int = 2) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_rate_is_planned_for_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     args = parsed(*RATE, "--price-hour", "500", "--price-kwh", "0.1", "--json")
     assert args.run(args) == 0
@@ -60,6 +61,7 @@ def test_a_rate_is_planned_for_in_words_and_in_json(capsys: pytest.CaptureFixtur
     assert "simulating" in captured.err
 
 
+@pytest.mark.long
 def test_the_fit_is_the_default_and_says_what_it_was_fitted_to(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -186,6 +188,7 @@ def is_there(group: int) -> bool:
     return True
 
 
+@pytest.mark.process
 def test_an_interrupt_ends_it_and_its_workers_in_one_line() -> None:
     long_run = [*RATE, "--requests", "200000", "--effort", "1000000000", "--processes", "2"]
     process = subprocess.Popen(

@@ -149,6 +149,7 @@ def test_an_engine_that_stands_still_is_not_waited_for(
     assert not out.exists()
 
 
+@pytest.mark.long
 def test_steps_that_did_not_fit_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +166,7 @@ def test_steps_that_did_not_fit_are_told(
     assert json.loads(gzip.decompress(out.read_bytes()))["otherData"]["steps_dropped"] > 0
 
 
+@pytest.mark.long
 def test_a_simulation_serves_all_tokens_and_says_the_same_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_simulation_serves_all_tokens_and_says_the_same_again(
     assert faults_of(json.loads((tmp_path / "a.json").read_text())) == []
 
 
+@pytest.mark.long
 def test_an_overlap_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     step_s = {}
     for overlap in ("none", "full"):

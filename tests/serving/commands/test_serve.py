@@ -170,6 +170,7 @@ def test_spans_without_the_stats_they_are_made_of_are_refused(handed_over: Hande
     assert len(handed_over.calls) == 1
 
 
+@pytest.mark.process
 def test_wrong_flags_are_told_before_vllm_is_imported() -> None:
     program = (
         "import sys; from serving.main import main\n"
@@ -197,6 +198,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.process
 def test_other_users_do_not_see_the_keys_of_a_server_that_has_begun() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WAITING, "serve", "--api-key", "first", "--port", "1"],
@@ -244,6 +246,7 @@ def other_server(handed_over: HandedOver, tmp_path: Path) -> Iterator[subprocess
     process.communicate("\n")
 
 
+@pytest.mark.process
 def test_cores_that_were_asked_for_by_number_belong_to_one_server(
     handed_over: HandedOver,
     other_server: subprocess.Popen[str],
@@ -265,6 +268,7 @@ def test_cores_that_were_asked_for_by_number_belong_to_one_server(
     assert run("--control-port", "0") == 7  # nobody asked for cores by number
 
 
+@pytest.mark.process
 def test_a_claim_ends_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     claiming = resolve_deployment(Settings(exclusive_cores=True), SMALL_MOE_DIR)
@@ -297,6 +301,7 @@ with held_control_key(int(sys.argv[1]), os.environ):
 """
 
 
+@pytest.mark.process
 def test_two_servers_that_start_with_one_control_port_are_told_before_vllm(
     handed_over: HandedOver,
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_key_that_the_server_does_not_know_is_one_line(
     assert (shown.err.count("\n"), shown.out) == (1, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("interval", ["0", "0.1", "nan", "3601"])
 def test_an_interval_that_cannot_be_meant_is_one_line(
     interval: str, capsys: pytest.CaptureFixture[str]

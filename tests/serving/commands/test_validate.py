@@ -7,6 +7,7 @@ from serving.main import main
 from tests.serving.analysis.validate.made_up_measurements import VARIED, write_rows
 
 
+@pytest.mark.long
 def test_tables_are_printed_with_every_row_and_what_was_assumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -22,6 +23,7 @@ def test_tables_are_printed_with_every_row_and_what_was_assumed(
     assert "No result column enters a prediction" in text
 
 
+@pytest.mark.long
 def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_rows(tmp_path / "rows.csv")
 
@@ -32,6 +34,7 @@ def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert {"rows", "excluded", "tpot", "ttft", "tokens_per_s", "references"} <= set(data)
 
 
+@pytest.mark.long
 def test_a_picture_is_written_beside_the_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,7 +164,7 @@ def test_totals_never_fall_and_every_joule_is_some_chip_s(each: list[Step], afte
 
     looked_ns = now_ns + after_ns
     window_s, window = counters.window(looked_ns)
-    assert (window.busy_ns <= window_s * NS_PER_S).all()
+    assert (window.busy_ns <= round(window_s * NS_PER_S)).all()
     # It holds every step that ended in the last seconds, and a step that began before it at most
     # where that one had not ended.
     least_ns = sum(end - begin for begin, end in log if looked_ns - begin <= WINDOW_S * NS_PER_S)

@@ -53,6 +53,7 @@ def check_machine(running: Running) -> None:
         }
 
 
+@pytest.mark.long
 def test_a_rank_leaves_and_comes_back_by_hand(expected: dict[str, list[int]]) -> None:
     running = Running()
     home = running.parts.machine.placement.expert_of_slot.copy()
@@ -185,6 +186,7 @@ def test_a_staying_chip_dies_while_others_are_lent_out(expected: dict[str, list[
     check_machine(running)
 
 
+@pytest.mark.long
 def test_lent_chips_are_called_back_when_nobody_else_is_left(
     expected: dict[str, list[int]],
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_lent_chip_that_is_lost_does_not_come_back(expected: dict[str, list[in
     check_machine(running)
 
 
+@pytest.mark.long
 def test_a_chip_that_is_lost_while_its_group_reads_weights_puts_the_return_off() -> None:
     running = Running(model="gpt-oss-20b", chips=8, computes=False)
     Served(running).turn()
@@ -424,6 +427,7 @@ def test_notes_for_chips_that_no_job_has_are_refused() -> None:
     assert reply.message == "lease 1 is serving: no job has its chips"
 
 
+@pytest.mark.long
 def test_restoring_takes_emulated_time_in_which_the_others_serve() -> None:
     running = Running(computes=False, model="gpt-oss-20b", chips=8)
     served = Served(running)

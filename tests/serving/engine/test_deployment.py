@@ -65,6 +65,7 @@ def test_the_bundled_model_s_four_head_groups_divide_over_1_2_or_4_chips(tp: int
     assert (partition.ranks, partition.tp, partition.ep) == (dp, tp, tp * dp)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chips", range(1, 145))
 def test_every_number_of_chips_of_an_ultraserver_serves_the_bundled_model(chips: int) -> None:
     placement = resolved(chips=chips).placement_of(resolved().weights)
@@ -221,6 +222,7 @@ def test_copies_are_as_many_as_asked_for() -> None:
     assert placement.copies().sum(axis=2).tolist() == [[160] * 4]
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     chips=st.integers(1, 144),

@@ -215,6 +215,7 @@ def test_what_else_the_machine_is_held_up_for_stays_when_a_silence_that_a_step_m
     assert held.wall_s - before_s > (READING_S - 1.0) * K, "what is read is not free"
 
 
+@pytest.mark.long
 def test_a_step_s_own_pause_stays_when_a_silence_that_came_after_it_is_over() -> None:
     held = Held()
     held.busy()

@@ -103,6 +103,7 @@ def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
     assert Requests(parts).step().pause_ns == 0
 
 
+@pytest.mark.long
 def test_a_skewed_load_is_evener_after_the_move() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1.2")
     moves.after_step(NOTHING, batch_of(parts, 10_000))
@@ -122,6 +123,7 @@ def test_a_skewed_load_is_evener_after_the_move() -> None:
     assert imbalance(distribution.probability, parts.machine.placement).mean() < 1.1
 
 
+@pytest.mark.long
 def test_tokens_are_drawn_for_each_group_of_chips_as_stated() -> None:
     parts = live_parts(model=QWEN, routing="zipf:1", chips=8, tp=2, ep=4)
     moves = ExpertMoves(parts.deployment, parts.live)
@@ -154,6 +156,7 @@ def test_the_model_s_time_follows_the_new_placement() -> None:
     assert parts.machine.cost_model.placement is parts.machine.placement
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use_async", [False, True])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_texts_are_the_same_while_experts_move_after_every_step(
@@ -190,6 +193,7 @@ def test_routers_that_compute_are_counted_as_they_decide() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_stand_in_s_experts_move_by_their_own_load_and_cost_no_emulated_time(
     expected: dict[str, list[int]],
 ) -> None:
@@ -205,6 +209,7 @@ def test_a_stand_in_s_experts_move_by_their_own_load_and_cost_no_emulated_time(
     assert moves.balance.imbalance is None  # a dense model has nothing to balance
 
 
+@pytest.mark.long
 def test_where_tokens_are_made_up_the_timed_model_s_experts_move_alone() -> None:
     parts, moves = moving(model=QWEN, routing="zipf:1", computes=False)
     requests = serve(parts, moves)
@@ -228,6 +233,7 @@ def test_without_balancing_experts_stay_and_imbalance_is_measured() -> None:
     assert (moves.balance.imbalance_before, moves.balance.imbalance_after) == (None, None)
 
 
+@pytest.mark.long
 def test_chips_that_come_or_go_make_plans_void_and_new_ones_due() -> None:
     parts, moves = moving(
         model=QWEN, routing="zipf:1.2", eplb={"use_async": True, "step_interval": 60}
@@ -254,6 +260,7 @@ def test_experts_that_are_balanced_are_not_brought_home() -> None:
     assert parts.machine.placement is balanced
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [SendExperts, TakeExperts])
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("model", [None, "llama-3.1-8b"])

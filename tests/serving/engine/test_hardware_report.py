@@ -71,6 +71,7 @@ def test_a_step_and_a_rest_by_the_engine_s_own_figures() -> None:
     assert report.power.window.output_tokens == 4
 
 
+@pytest.mark.long
 def test_looking_changes_nothing() -> None:
     one, other = Seen(), Seen()
     for seen in (one, other):
@@ -114,6 +115,7 @@ def test_a_lost_chip_s_seat_and_its_spare_s_work_are_told_apart() -> None:
     assert report.meters[1].link_utilization == 0
 
 
+@pytest.mark.long
 def test_cut_lanes_and_failed_stacks_are_in_capacity_and_events() -> None:
     seen = Seen()
     whole = seen.look().report
@@ -164,6 +166,7 @@ deeds = st.lists(
 )
 
 
+@pytest.mark.long
 @given(deeds)
 @settings(max_examples=15)
 def test_whatever_happens_joules_add_up_and_no_total_falls(each: list[tuple[str, object]]) -> None:
@@ -209,6 +212,7 @@ def test_the_experts_that_routers_choose_are_told_by_layer() -> None:
     assert load.imbalance == running.state().expert_balance.imbalance
 
 
+@pytest.mark.long
 def test_a_minute_after_a_long_rest_is_as_good_as_one_without() -> None:
     def rates_after(rest_s: float, spent_joules: float) -> tuple[float, list[float]]:
         seen = Seen(model="qwen3-30b-a3b")

@@ -53,6 +53,7 @@ def test_a_step_reports_its_energy_and_the_chips_of_the_ranks_that_computed() ->
     assert running.engine.report().energy is None  # nothing is computed between steps
 
 
+@pytest.mark.long
 def test_the_energy_of_a_step_is_without_the_pause_that_held_it_up() -> None:
     running = Running()
     whole = running.step(0, 1, 2, 3)
@@ -182,6 +183,7 @@ def test_a_request_that_ends_for_want_of_a_rank_is_in_the_account_of_the_last_fa
     assert record.recovery.failed == ("from a lent rank",)
 
 
+@pytest.mark.long
 def test_a_repair_brings_experts_home_and_the_links_are_charged_for_it() -> None:
     running = Running()
     home = running.parts.machine.placement

@@ -60,6 +60,7 @@ def check_agreement(parts: LiveParts) -> None:
     machine.hbm.check()
 
 
+@pytest.mark.long
 def test_the_loss_of_a_chip_by_hand(expected: dict[str, list[int]]) -> None:
     parts = live_parts()
     requests = Requests(parts)
@@ -90,6 +91,7 @@ def test_the_loss_of_a_chip_by_hand(expected: dict[str, list[int]]) -> None:
 TAKEN = [FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", TAKEN)
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("tp", [1, 2])
@@ -112,6 +114,7 @@ def test_whatever_takes_a_chip_changes_no_text(
     check_agreement(parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spares", [0, 1])
 def test_a_stand_in_with_fewer_head_groups_than_a_rank_has_chips_writes_the_same_text(
     spares: int, expected: dict[str, list[int]]
@@ -153,6 +156,7 @@ def test_a_chip_that_stops_by_itself_in_a_step_is_a_fault_too(
     check_agreement(parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("during", [LoadExperts, RepeatStep, RunExperts])
 @pytest.mark.parametrize("spares", [0, 1, 2])
 def test_a_second_chip_is_lost_while_the_first_is_recovered_from(
@@ -288,6 +292,7 @@ def test_a_lost_spare_takes_nothing_but_itself(expected: dict[str, list[int]]) -
     assert not parts.live.inject(lose(0))[1].ranks_up[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("met", [True, False])
 @pytest.mark.parametrize("kind", TAKEN)
 def test_a_repaired_chip_takes_its_seat_again(
@@ -310,6 +315,7 @@ def test_a_repaired_chip_takes_its_seat_again(
     assert requests.serve() == expected
 
 
+@pytest.mark.long
 def test_a_chip_that_is_lost_while_a_repaired_one_comes_back_is_met_too(
     expected: dict[str, list[int]],
 ) -> None:
@@ -394,6 +400,7 @@ FAULTS = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(
     happenings=st.lists(st.tuples(st.integers(0, 6), FAULTS | st.integers(0, 5)), max_size=5),

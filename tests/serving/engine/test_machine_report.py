@@ -1,5 +1,7 @@
 """The machine's state as the control service shows it: every field, whole and with faults."""
 
+import pytest
+
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.engine.scheduler_state import RankQueues
 from serving.wire.machine_state import ChipHealth, CutLink, FaultStage
@@ -69,6 +71,7 @@ def test_the_ranks_queues_are_those_of_the_last_step() -> None:
     assert (second.requests_running, second.requests_waiting, second.kv_blocks_used) == (0, 0, 0)
 
 
+@pytest.mark.long
 def test_each_fault_shows_where_it_is() -> None:
     running = Running(chips=8, ep=4, spares=1)
     for fault in (

@@ -60,6 +60,7 @@ class Rolling:
         return [rank.version for rank in self.running.state().ranks]
 
 
+@pytest.mark.long
 def test_blocks_close_empty_read_and_open_one_after_the_other(other: Path) -> None:
     rolling = Rolling(chips=4, ep=2)
     rolling.busy = {1, 2}
@@ -142,6 +143,7 @@ def test_the_same_weights_again_are_the_same_version(other: Path) -> None:
     assert [state.number for state in rolling.running.state().versions] == [1, 2]
 
 
+@pytest.mark.long
 def test_going_back_is_a_roll_out_of_its_own_and_numbers_stay_honest(
     other: Path, tmp_path: Path
 ) -> None:
@@ -182,6 +184,7 @@ def test_it_does_not_go_back_to_weights_that_have_changed(tmp_path: Path, other:
     assert "no longer holds the weights of version 2" in refusal.message
 
 
+@pytest.mark.long
 def test_another_target_in_the_middle_is_gone_to_from_where_it_is(
     other: Path, tmp_path: Path
 ) -> None:
@@ -230,6 +233,7 @@ def test_weights_that_a_chip_cannot_read_are_given_up_and_say_why(
     assert second.failure == "there is no such directory on the other node"
 
 
+@pytest.mark.long
 def test_a_chip_that_dies_of_reading_is_lost_and_the_others_serve_the_new_weights(
     other: Path,
 ) -> None:

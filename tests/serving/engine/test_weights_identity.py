@@ -38,6 +38,7 @@ def test_the_hash_of_a_checkpoint_in_shards_sees_each_of_them(tmp_path: Path) ->
     assert weights_hash(tmp_path) != before
 
 
+@pytest.mark.long
 def test_the_hash_of_a_large_file_sees_its_begin_its_end_and_its_length(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     size = 70 << 20  # more than is read of one file

@@ -112,6 +112,7 @@ def test_pages_end_with_the_last_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_page_of_a_whole_ultraserver_is_bounded() -> None:
     running = Running(chips=144, model="deepseek-v3", computes=False)
     lines = []

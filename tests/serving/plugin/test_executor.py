@@ -341,6 +341,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", TAKEN.values(), ids=TAKEN.keys())
 @pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("computes", [True, False])

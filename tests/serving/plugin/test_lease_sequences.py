@@ -150,6 +150,7 @@ of_shapes = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.long
 @of_shapes
 @given(happens=st.lists(acts, min_size=3, max_size=14))
 @settings(max_examples=4, deadline=None)

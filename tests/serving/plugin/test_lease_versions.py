@@ -60,6 +60,7 @@ def turn_until(served: Served, number: int, phase: str) -> None:
     raise AssertionError(f"it is never {phase}")
 
 
+@pytest.mark.long
 def test_who_leaves_in_a_roll_out_goes_on_where_its_weights_are(
     other: Path, old: dict[str, list[int]]
 ) -> None:
@@ -76,6 +77,7 @@ def test_who_leaves_in_a_roll_out_goes_on_where_its_weights_are(
     assert lease_of(running, 1).phase == "training"
 
 
+@pytest.mark.long
 def test_a_drain_waits_for_requests_whose_weights_nobody_else_serves(
     other: Path, old: dict[str, list[int]]
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_drain_waits_for_requests_whose_weights_nobody_else_serves(
     assert versions(running) == [2, 2, 2, 2]  # the block that is away will read them
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chips", [(2, 3), (3,)], ids=["a whole block", "a part of one"])
 def test_what_is_published_while_chips_are_lent_out_is_what_they_read_when_they_are_back(
     chips: tuple[int, ...], other: Path, new: dict[str, list[int]]
@@ -119,6 +122,7 @@ def test_what_is_published_while_chips_are_lent_out_is_what_they_read_when_they_
     assert Served(running).serve_on() == new
 
 
+@pytest.mark.long
 def test_chips_that_are_back_before_their_block_s_turn_serve_the_old_weights_until_then(
     other: Path, old: dict[str, list[int]]
 ) -> None:
@@ -137,6 +141,7 @@ def test_chips_that_are_back_before_their_block_s_turn_serve_the_old_weights_unt
     assert versions(running) == [2, 2, 2, 2]
 
 
+@pytest.mark.long
 def test_weights_that_are_published_while_chips_read_are_read_instead(other: Path) -> None:
     running = Running(chips=8, ep=4, model="gpt-oss-20b", computes=False)
     served = Served(running)

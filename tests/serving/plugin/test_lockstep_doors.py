@@ -157,6 +157,7 @@ def test_who_has_to_move_goes_where_the_same_weights_are() -> None:
     assert machine.weights[moving] == ["v1-a"]
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(data=st.data())
 def test_however_doors_open_and_close_each_request_ends_once_with_its_text(

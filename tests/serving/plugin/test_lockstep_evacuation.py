@@ -276,6 +276,7 @@ def test_a_grammar_goes_on_where_the_tokens_so_far_have_brought_it() -> None:
     assert np.array_equal(again, after)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -340,6 +341,7 @@ def test_the_losses_of_the_property_above_do_move_requests() -> None:
         assert machine.received[f"r{number}"] == expected_tokens(long_arrival(f"r{number}", 40))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_small_order_of_losses_and_returns_ends_alike(ranks: int) -> None:
     """Each rank is lost in each of six steps, with and without its answer, back one step later."""

@@ -210,6 +210,7 @@ class Twin:
         assert sorted([*living, *self.outcome]) == sorted(self.lengths)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("blocks", [AMPLE_BLOCKS, FEW_BLOCKS])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_each_rank_decides_as_a_bare_scheduler_with_its_requests(ranks: int, blocks: int) -> None:
@@ -226,6 +227,7 @@ def test_each_rank_decides_as_a_bare_scheduler_with_its_requests(ranks: int, blo
         assert twin.seen["resumed"] > 5
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -1,6 +1,7 @@
 """What ranks share out among them: priorities, the children of one request, idle steps, loads."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -72,6 +73,7 @@ def test_a_request_goes_where_it_can_start_rather_than_where_little_waits() -> N
     assert rank_of(machine, "d") == 1
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32 - 1),

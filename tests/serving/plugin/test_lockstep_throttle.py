@@ -147,6 +147,7 @@ def test_what_cannot_start_does_not_count_as_pending() -> None:
 POLICY_TEXTS = ["staggered:1", "staggered:2", "capped:1", "capped:9", "balanced:4:3:30"]
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -44,6 +44,7 @@ def shown(seen: Seen) -> list[tuple[float, float, float]]:
     return [(view.emulated_s, view.chip_watts, view.facility_watts) for view in views]
 
 
+@pytest.mark.long
 def test_every_view_shows_the_same_under_load_and_at_rest() -> None:
     seen = Seen()
     idle_watts = 4 * seen.parts.machine.cost_model.idle_chip_watts
@@ -59,6 +60,7 @@ def test_every_view_shows_the_same_under_load_and_at_rest() -> None:
     assert rested[2] < loaded[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", [FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK, FaultKind.SLOW_CHIP]
 )
@@ -96,6 +98,7 @@ def test_energy_of_a_watch_counts_the_rest_too() -> None:
     assert drawn == pytest.approx(10.0 * idle_watts)
 
 
+@pytest.mark.long
 def test_a_lost_chip_draws_no_watts_and_no_joules_until_it_is_healed() -> None:
     seen = Seen()
     idle_watts = seen.parts.machine.cost_model.idle_chip_watts
@@ -199,6 +202,7 @@ def scraped(page: MetricsPage) -> dict[str, float]:
     }
 
 
+@pytest.mark.long
 def test_chips_it_and_facility_agree_in_every_scrape_under_load(
     logger: EmulatedStatLogger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

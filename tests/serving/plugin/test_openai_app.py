@@ -200,7 +200,10 @@ def test_the_exit_code_is_the_app_s_where_vllm_has_none(
 
     assert served(deployment, vllm, monkeypatch) == 3
     assert server_end.get(None) is None
-    assert not [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    for timer in timers:
+        timer.join(5)  # a cancelled one ends in its own thread
+    assert not [timer for timer in timers if timer.is_alive()]
 
 
 class Config(BaseModel):

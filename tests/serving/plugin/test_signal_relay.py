@@ -32,10 +32,12 @@ def outcome(how: str, wall_s: float) -> str:
     return ended.stdout.strip()
 
 
+@pytest.mark.process
 def test_a_waiting_main_thread_hears_it() -> None:
     assert outcome("relayed", 60.0) == "heard"
 
 
+@pytest.mark.process
 def test_it_would_not_by_itself() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         outcome("bare", 3.0)

@@ -210,6 +210,7 @@ def test_without_tracing_outputs_are_left_as_they_are() -> None:
     assert machine.told == {}
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -142,6 +142,7 @@ def test_a_request_that_comes_during_a_step_waits_for_its_end(one_chip: StepCost
     assert run.token_request.tolist() == [0, 0, 1]
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(
     seed=st.integers(0, 1_000),
@@ -171,6 +172,7 @@ def test_every_request_gets_the_tokens_it_asked_for_and_time_adds_up(
     assert 0 < run.kv_blocks_used_max < blocks
 
 
+@pytest.mark.long
 def test_the_same_traffic_is_served_the_same_every_time(four_chips: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=1_000, lengths=SHORT, seed=1, requests=80)
 
@@ -179,6 +181,7 @@ def test_the_same_traffic_is_served_the_same_every_time(four_chips: StepCostMode
     )
 
 
+@pytest.mark.long
 def test_one_seat_and_replies_of_one_token_make_the_queue_of_the_textbook(
     one_chip: StepCostModel,
 ) -> None:
@@ -202,6 +205,7 @@ def test_one_seat_and_replies_of_one_token_make_the_queue_of_the_textbook(
     assert run.busy_s / run.emulated_s == pytest.approx(load, rel=0.05)
 
 
+@pytest.mark.long
 def test_one_rank_is_served_as_by_the_scheduler_of_vllm_alone(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=400, lengths=SHORT, seed=5, requests=60)
     limits = replace(LIMITS, kv_blocks_per_rank=40)
@@ -270,6 +274,7 @@ def served_by_vllm(
     return [at_s[0] for at_s in times], [at_s[-1] for at_s in times]
 
 
+@pytest.mark.long
 def test_few_blocks_preempt_and_cost_time_but_no_token(one_chip: StepCostModel) -> None:
     asked = traffic((0.0, 60, 60), (0.0, 60, 60))
     # Each needs 8 blocks in the end; both have 4 at first.
@@ -285,6 +290,7 @@ def test_few_blocks_preempt_and_cost_time_but_no_token(one_chip: StepCostModel) 
     assert scarce.emulated_s > ample.emulated_s
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["none", "balanced:4:8:32", "staggered:1"])
 def test_blocks_that_nobody_could_use_change_nothing(
     four_chips: StepCostModel, policy: str, monkeypatch: pytest.MonkeyPatch
@@ -307,6 +313,7 @@ def test_the_blocks_that_can_be_in_use_are_those_of_the_longest_that_run_togethe
     assert blocks_in_use_max(asked, LIMITS) == 8 + 2 + 1 + 1
 
 
+@pytest.mark.long
 def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
     full = simulate(asked, one_chip, LIMITS)
@@ -322,6 +329,7 @@ def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCo
     assert run.attainment(level) >= full.attainment(level)
 
 
+@pytest.mark.long
 def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
     full = simulate(asked, one_chip, LIMITS)
@@ -341,6 +349,7 @@ def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) 
     assert (run.ending, run.meets(level, ~early)) == (Ending.HOPELESS, False)
 
 
+@pytest.mark.long
 def test_levels_that_can_be_met_change_nothing(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=8, requests=100)
     full = simulate(asked, one_chip, LIMITS)
@@ -353,6 +362,7 @@ def test_levels_that_can_be_met_change_nothing(one_chip: StepCostModel) -> None:
     assert [full.meets(level) for level in levels] == [True, True]
 
 
+@pytest.mark.long
 def test_no_step_begins_when_the_time_is_up(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=10_000, lengths=SHORT, seed=9, requests=50)
     full = simulate(asked, one_chip, LIMITS)
@@ -366,6 +376,7 @@ def test_no_step_begins_when_the_time_is_up(one_chip: StepCostModel) -> None:
         assert np.isnan(run.last_token_s).any()
 
 
+@pytest.mark.long
 def test_an_observer_sees_every_step_as_it_was_costed(four_chips: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=3_000, lengths=SHORT, seed=10, requests=30)
     begins_ns, seen = [], []

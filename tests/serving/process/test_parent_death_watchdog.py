@@ -129,6 +129,7 @@ def comes_true(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+@pytest.mark.process
 def test_an_engine_ends_with_its_server_and_removes_what_is_left_of_it(
     servers: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_an_engine_ends_with_its_server_and_removes_what_is_left_of_it(
     assert threads == 2, "the main thread, and one that watches"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "ends"), [("EngineCore_DP1", True), ("Process-1", False)])
 def test_an_engine_that_is_forked_ends_with_its_server_before_it_looks_and_another_does_not(
     name: str, ends: bool, servers: Callable[..., Server], tmp_path: Path
@@ -161,6 +163,7 @@ def test_an_engine_that_is_forked_ends_with_its_server_before_it_looks_and_anoth
         assert server.child_runs()
 
 
+@pytest.mark.process
 def test_an_engine_that_looks_when_its_server_is_gone_ends_too(
     servers: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -174,6 +177,7 @@ def test_an_engine_that_looks_when_its_server_is_gone_ends_too(
     assert not any(path.exists() for path in server.left)
 
 
+@pytest.mark.process
 def test_a_user_s_own_process_does_not_end_with_its_parent(
     servers: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -196,6 +200,7 @@ time.sleep(float(sys.argv[2]))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "sleep_s", "code"),
     [("EngineCore", 600, -signal.SIGKILL), ("EngineCore", 0, 0), ("SomebodyElse", 0.5, 0)],
@@ -209,6 +214,7 @@ def test_an_engine_that_does_not_end_by_itself_is_killed_and_nobody_else(
     assert ended.returncode == code
 
 
+@pytest.mark.process
 def test_the_file_of_a_server_that_has_taken_over_is_left(
     servers: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -222,6 +228,7 @@ def test_the_file_of_a_server_that_has_taken_over_is_left(
     assert [path.exists() for path in server.left] == [False, True]
 
 
+@pytest.mark.process
 def test_what_another_server_left_in_the_environment_is_not_removed(
     servers: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -250,6 +257,7 @@ def test_a_variable_that_says_something_else_is_nobody_s(
     assert os.environ[SERVER_FILES] == told
 
 
+@pytest.mark.process
 def test_a_directory_that_is_not_ours_by_name_stays(
     servers: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Shares of first tokens in time, over what is recent."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def test_the_oldest_are_forgotten() -> None:
     assert times.share_within(1.0, since_s=0.0) == 1.0
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(0, 10), min_size=LEAST, max_size=3 * LEAST), st.floats(0, 10))
 def test_it_is_the_share_of_what_was_added(ttft_s: list[float], limit_s: float) -> None:
     times = FirstTokenTimes()

@@ -4,11 +4,13 @@ import os
 import time
 
 import psutil
+import pytest
 
 from serving.telemetry import host_meter
 from serving.telemetry.host_meter import HostMeter
 
 
+@pytest.mark.long
 def test_shares_are_of_one_and_memory_is_the_kernel_s() -> None:
     meter = HostMeter(os.getpid())
     first = meter.read()

@@ -138,6 +138,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_trace(tmp_path / "nowhere")
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(text=st.text(max_size=60), is_json=st.booleans())
 def test_whatever_a_row_holds_it_is_read_or_refused(

@@ -100,6 +100,7 @@ def test_a_whole_machine_comes_back_as_it_was_sent() -> None:
     assert reply_from_json(to_json(reply)) == reply
 
 
+@pytest.mark.long
 @given(anything_of(StateReply))
 @settings(max_examples=25, deadline=None)
 def test_any_state_comes_back_as_it_was_sent(reply: StateReply) -> None:

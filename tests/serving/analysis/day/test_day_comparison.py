@@ -28,6 +28,7 @@ def compared(trace: DayTrace, *policies: str, peak: float = 0.7, **changes: Any)
     return load
 
 
+@pytest.mark.long
 @settings(max_examples=4, deadline=None)
 @given(
     hours=st.lists(st.integers(1, 100), min_size=12, max_size=12),
@@ -77,6 +78,7 @@ def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() ->
         assert len(list(lines)) == 1 + len(load.everything)
 
 
+@pytest.mark.long
 def test_a_split_that_is_asked_for_and_the_best_one_is_shown_once() -> None:
     best = compared(sample_week(), "demand").fixed.policy
     load = compared(sample_week(), best)

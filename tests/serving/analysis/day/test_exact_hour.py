@@ -79,6 +79,7 @@ def test_the_search_brackets_the_capacity_between_runs_that_keep_and_miss_the_ta
     assert all(point.chip_watts > idle for point in curve.points)
 
 
+@pytest.mark.long
 def test_a_run_at_a_rate_depends_on_its_seed_alone() -> None:
     task = RateTask(replica=replica(), rate_per_s=20.0, judged=30, lead_s=0.2, seed=3)
     assert run_at_rate(task) == run_at_rate(task)

@@ -46,14 +46,14 @@ def test_shares_never_rise_with_the_rate_and_keep_their_weighted_mean(shares: li
     assert np.average(fitted, weights=weights) == pytest.approx(np.average(shares, weights=weights))
 
 
-def test_points_out_of_order_or_beyond_saturation_are_refused() -> None:
+@pytest.mark.parametrize("rates", [(2.0, 1.0), (1.0, 1.0), (0.0, 1.0), ()])
+def test_points_that_do_not_ascend_from_above_zero_are_refused(rates: tuple[float, ...]) -> None:
+    points = tuple(point(rate, 1.0) for rate in rates)
     with pytest.raises(ConfigError, match="ascend"):
-        ReplicaCurve(
-            points=(point(2.0, 1.0), point(1.0, 1.0)),
-            saturated_per_s=3.0,
-            required_share=0.99,
-            idle_watts=1.0,
-        )
+        ReplicaCurve(points=points, saturated_per_s=3.0, required_share=0.99, idle_watts=1.0)
+
+
+def test_points_beyond_saturation_are_refused() -> None:
     with pytest.raises(ConfigError, match="saturated"):
         ReplicaCurve(
             points=(point(2.0, 1.0),), saturated_per_s=1.0, required_share=0.99, idle_watts=1.0

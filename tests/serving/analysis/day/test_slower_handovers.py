@@ -26,6 +26,7 @@ def test_a_start_four_times_as_long_idles_the_chips_for_the_rest_of_it() -> None
         slowed(machine(), HANDOVER, start_s=10.0, factor=0.5)
 
 
+@pytest.mark.long
 def test_slower_handovers_train_less_of_the_same_day() -> None:
     question = DayQuestion(
         trace=sample_week(),

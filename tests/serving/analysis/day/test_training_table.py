@@ -34,6 +34,7 @@ def terms(model: str = "qwen3-30b-a3b", calibration: Calibration = CEILING) -> J
     )
 
 
+@pytest.mark.long
 def test_lent_groups_train_at_least_what_the_cost_model_says_of_all_their_chips() -> None:
     found = training_yield(terms(), group_chips=4, groups=4)
 

@@ -46,6 +46,7 @@ def two_machines():
     return pareto(sweeps, basis=PowerBasis.DRAWN, processes=1)
 
 
+@pytest.mark.long
 def test_the_envelope_is_of_points_that_no_other_point_beats(two_machines) -> None:
     for machine in two_machines.machines:
         best = machine.on_envelope()
@@ -61,6 +62,7 @@ def test_the_envelope_is_of_points_that_no_other_point_beats(two_machines) -> No
         assert reached == sorted(reached)
 
 
+@pytest.mark.long
 def test_every_batch_there_is_hardly_moves_the_envelope() -> None:
     # The partitions on the envelope are tried between the powers of two; others are not.
     few = small_sweep(asked=PartitionFilter(tp=(1,), ep=(2, 4), lnc=(2,)), batches=())
@@ -89,6 +91,7 @@ def test_the_vendor_s_claims_are_about_its_two_machines_alone(two_machines) -> N
     assert two_machines.vendor_findings == ()
 
 
+@pytest.mark.long
 def test_pools_add_points_and_take_none_away() -> None:
     alone = pareto((small_sweep(),), processes=1).machines[0]
     both = pareto((small_sweep(),), pools=True, processes=1).machines[0]
@@ -159,6 +162,7 @@ def test_json_has_every_point_with_its_unit_and_marks_the_envelope(two_machines)
     assert ratio_rows(two_machines)[1][0] == "2-trays / 1-trays"
 
 
+@pytest.mark.long
 def test_the_picture_is_a_png(two_machines, tmp_path: Path) -> None:
     path = tmp_path / "curve.png"
 
@@ -170,6 +174,7 @@ def test_the_picture_is_a_png(two_machines, tmp_path: Path) -> None:
     assert width > 1_000
 
 
+@pytest.mark.long
 def test_the_page_needs_nothing_but_itself(two_machines, tmp_path: Path) -> None:
     path = tmp_path / "curve.html"
 
@@ -193,11 +198,13 @@ def test_a_picture_of_another_kind_is_refused(two_machines, tmp_path: Path) -> N
         save_chart(two_machines, tmp_path / "curve.svg")
 
 
+@pytest.mark.long
 def test_a_picture_that_cannot_be_written_is_refused(two_machines, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a path to write to"):
         save_chart(two_machines, tmp_path / "nowhere" / "curve.html")
 
 
+@pytest.mark.long
 def test_expert_groups_that_are_left_out_would_not_be_on_the_envelope() -> None:
     # 16 chips: groups of 9 and 10 hold 4 experts on their fullest chip, as groups of 8 do.
     of_any_size = PartitionFilter(tp=(1, 2, 4), ep=tuple(range(1, 17)), lnc=(2,))

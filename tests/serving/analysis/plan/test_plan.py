@@ -43,6 +43,7 @@ def again(of: Plan, replicas: int) -> bool:
     return check_size(task).meets
 
 
+@pytest.mark.long
 def test_the_plan_meets_the_target_and_the_next_smaller_one_does_not(found: Plan) -> None:
     assert found.fleet.replicas > 1
     assert again(found, found.fleet.replicas)
@@ -55,6 +56,7 @@ def test_the_plan_meets_the_target_and_the_next_smaller_one_does_not(found: Plan
     assert all(term.reached_s is not None for term in found.choice.smaller.terms)
 
 
+@pytest.mark.long
 def test_no_size_that_was_tried_meets_the_target_with_fewer_chips(found: Plan) -> None:
     chips = found.choice.check.chips
 
@@ -71,6 +73,7 @@ def test_the_same_question_has_the_same_answer_with_more_processes(found: Plan) 
     assert with_two.bill == found.bill
 
 
+@pytest.mark.long
 def test_machines_are_as_few_as_hold_the_replicas() -> None:
     two_chips = trays(1, chips_per_tray=2)
     found = plan(
@@ -101,6 +104,7 @@ def test_one_machine_more_for_the_loss_of_one(found: Plan) -> None:
     assert full.machines_with_spare_replica == 2
 
 
+@pytest.mark.long
 def test_below_one_replica_is_the_strongest_partition_of_fewer_chips() -> None:
     # Alone on it, a request decodes faster on two chips than on one: the target lies between both.
     by_chips: dict[int, list[float]] = {1: [], 2: []}
@@ -130,6 +134,7 @@ def test_below_a_replica_is_what_takes_the_most_and_what_answers_soonest() -> No
     assert below_one_replica(options, 1) == {}
 
 
+@pytest.mark.long
 def test_below_one_chip_there_is_nothing() -> None:
     few = replace(DEMAND, rate_per_s=1.0)
     found = plan(question(sweep=ONE_CHIP, demand=few, check=replace(CHECK, judged=10)))
@@ -139,6 +144,7 @@ def test_below_one_chip_there_is_nothing() -> None:
     assert "the plan is one chip" in found.choice.smaller_words
 
 
+@pytest.mark.long
 def test_where_fewer_chips_cannot_hold_the_model_the_plan_says_so() -> None:
     deepseek = replace(
         SWEEP,
@@ -155,6 +161,7 @@ def test_where_fewer_chips_cannot_hold_the_model_the_plan_says_so() -> None:
     assert "626.9 of the" in found.choice.smaller_words
 
 
+@pytest.mark.long
 def test_a_stricter_target_never_needs_fewer_chips() -> None:
     chips = [
         plan(
@@ -179,6 +186,7 @@ def test_a_target_out_of_reach_names_what_is_in_reach() -> None:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.long
 def test_pools_are_told_apart_from_what_was_simulated(found: Plan) -> None:
     asked = question(
         check=replace(CHECK, judged=20),

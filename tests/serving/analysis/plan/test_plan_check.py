@@ -40,6 +40,7 @@ def twenty() -> Check:
     return check_size(task())
 
 
+@pytest.mark.long
 def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
     (share,) = DEMAND.shares(20, judged=40, lead_s=0.2, seed=CHECK_FEW.seed)
     costs = StepCostModel(
@@ -66,6 +67,7 @@ def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
     assert twenty.steps == int((run.step_end_s <= last).sum()) < run.steps
 
 
+@pytest.mark.long
 def test_the_watts_lie_between_idle_and_what_the_whole_run_draws_at_work(twenty: Check) -> None:
     idle_watts = SWEEP.system.chip.idle_watts.value
 
@@ -90,6 +92,7 @@ def test_what_power_holds_back_is_told() -> None:
     assert check_size(task(terms=few)).throttled_share < held_back.throttled_share
 
 
+@pytest.mark.long
 def test_a_target_just_above_what_was_reached_is_met_and_one_below_is_not(twenty: Check) -> None:
     reached = twenty.terms[1].reached_s
     assert reached is not None
@@ -101,6 +104,7 @@ def test_a_target_just_above_what_was_reached_is_met_and_one_below_is_not(twenty
     assert not meets(np.nextafter(reached, 0.0))
 
 
+@pytest.mark.long
 def test_a_run_that_ends_early_leaves_percentiles_open_and_the_share_a_bound() -> None:
     crowded = task(replicas=1, slo=Slo.parse("ttft=20ms@p90"))
     early = check_size(crowded)
@@ -114,6 +118,7 @@ def test_a_run_that_ends_early_leaves_percentiles_open_and_the_share_a_bound() -
     assert not late.meets
 
 
+@pytest.mark.long
 def test_a_size_that_gets_more_than_it_can_take_fails_however_short_the_run(twenty: Check) -> None:
     overloaded = check_size(task(most_requests_per_s=12.0))  # a twentieth of 250/s is 12.5
 
@@ -123,6 +128,7 @@ def test_a_size_that_gets_more_than_it_can_take_fails_however_short_the_run(twen
     assert not overloaded.meets
 
 
+@pytest.mark.long
 def test_few_requests_of_a_replica_are_made_up_for_by_more_replicas() -> None:
     tokens = np.full(60, 50, dtype=np.int64)
     whole = Traffic(
@@ -182,6 +188,7 @@ def test_requests_of_the_warm_up_are_not_judged() -> None:
     assert check.meets
 
 
+@pytest.mark.long
 def test_one_replica_that_misses_does_not_end_what_all_together_keep() -> None:
     crowded = share_of([*[0.0] * 30, *[5.0] * 3], judged_from_s=0.0)
     calm = share_of([0.2 * each for each in range(350)], judged_from_s=0.0)

@@ -90,6 +90,7 @@ def test_a_first_token_that_comes_too_late_alone_rules_a_partition_out(
         assert each.meets == (each.prompt_ns / NS_PER_S <= between.ttft_s)
 
 
+@pytest.mark.long
 def test_a_stricter_target_never_needs_fewer_chips() -> None:
     chips = [
         options(Slo.parse(f"tpot={limit}ms")).smallest_first()[0].chips for limit in (40, 20, 10, 8)

@@ -85,6 +85,7 @@ def test_the_machine_is_laid_out_as_a_server_s() -> None:
     assert sum(held.values()) == pytest.approx(0.92 * SYSTEM.chip.hbm_bytes, rel=1e-3)
 
 
+@pytest.mark.long
 def test_every_token_of_the_traffic_is_in_a_step() -> None:
     traffic = Traffic(
         arrival_s=np.array([0.0, 0.0, 0.001, 0.002]),

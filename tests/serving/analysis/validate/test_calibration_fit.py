@@ -60,6 +60,7 @@ def observed(loads: list[Load]) -> Observed:
     )
 
 
+@pytest.mark.long
 def test_a_fit_recovers_the_factors_that_made_its_data(loads: list[Load]) -> None:
     found = fit_factors(loads, observed(loads), name="found", source="a test")
 
@@ -71,6 +72,7 @@ def test_a_fit_recovers_the_factors_that_made_its_data(loads: list[Load]) -> Non
     assert np.abs(again.tpot_s / observed(loads).tpot_s - 1).max() < 0.02
 
 
+@pytest.mark.long
 def test_rows_with_speculation_change_the_acceptance_alone(loads: list[Load]) -> None:
     truth = observed(loads)
     drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])
@@ -82,6 +84,7 @@ def test_rows_with_speculation_change_the_acceptance_alone(loads: list[Load]) ->
     assert replace(second, acceptance=first.acceptance) == first
 
 
+@pytest.mark.long
 def test_a_result_that_is_missing_does_not_count(loads: list[Load]) -> None:
     truth = observed(loads)
     holes = replace(truth, ttft_s=np.full(len(loads), np.nan))

@@ -92,6 +92,7 @@ def test_users_beyond_the_cache_wait_and_do_not_decode() -> None:
     assert found.ttft_s[0] > 10 * ONE_USER.solo_s[0]
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     users=st.integers(1, 5_000),

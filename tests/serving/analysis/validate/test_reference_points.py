@@ -46,6 +46,7 @@ def test_eplbs_excess_is_sglangs_own_ratio() -> None:
     assert pytest.approx(1.18, abs=0.001) == EPLB_RATIO
 
 
+@pytest.mark.long
 def test_a_user_at_a_speed_gets_more_tokens_a_megawatt_on_the_newer_machine() -> None:
     hopper, blackwell = (tokens_per_mw(point) for point in TOKENS_PER_MW_POINTS)
 
@@ -59,6 +60,7 @@ def test_trainium_points_are_predicted_within_their_order(point: object) -> None
     assert 1 / 4 < trainium_ns(point) / 1e6 / point.measured_ms < 4
 
 
+@pytest.mark.long
 def test_trainiums_points_and_training_runs_stand_without_any_file(tmp_path: Path) -> None:
     found = references(tmp_path)
 
@@ -67,6 +69,7 @@ def test_trainiums_points_and_training_runs_stand_without_any_file(tmp_path: Pat
     assert all(each.source and each.conditions for each in found)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(PUBLIC is None, reason="the public measurements are not on this host")
 def test_every_point_of_the_public_files_is_predicted() -> None:
     assert PUBLIC is not None

@@ -70,6 +70,7 @@ def predictions(validation: Validation) -> list[list[float]]:
     return [each.of(metric).tolist() for each in made for metric in METRICS]
 
 
+@pytest.mark.long
 def test_scrambled_results_change_no_prediction(made_up: Validation, tmp_path: Path) -> None:
     other = validation_of(scrambled(made_up.path, tmp_path / "scrambled.csv"))
 
@@ -77,6 +78,7 @@ def test_scrambled_results_change_no_prediction(made_up: Validation, tmp_path: P
     assert scores(other) != scores(made_up)
 
 
+@pytest.mark.slow
 @with_public
 def test_scrambled_public_results_change_no_prediction(tmp_path: Path) -> None:
     assert PUBLIC is not None
@@ -91,6 +93,7 @@ def test_what_a_scramble_leaves_is_a_configuration() -> None:
     assert not set(RESULT_COLUMNS) & set(CONFIGURATION)
 
 
+@pytest.mark.long
 def test_rows_that_no_fit_has_seen_are_held_out_from_the_fit_on_everything(
     made_up: Validation,
 ) -> None:
@@ -102,6 +105,7 @@ def test_rows_that_no_fit_has_seen_are_held_out_from_the_fit_on_everything(
         assert found["median_ape"] == found["held_out"]["median_ape"]
 
 
+@pytest.mark.long
 def test_a_curve_is_held_out_from_the_halves_that_had_not_seen_it(made_up: Validation) -> None:
     curve = made_up.rows[0].measured.configuration.fingerprint
     seen = replace(made_up, fits=replace(made_up.fits, fitted_in={curve: frozenset({0, 2})}))
@@ -118,6 +122,7 @@ def test_a_curve_is_held_out_from_the_halves_that_had_not_seen_it(made_up: Valid
     assert {each.line for each in seen.machine_left_out("h200", "tpot")} == lines
 
 
+@pytest.mark.long
 @with_public
 def test_a_row_is_held_out_from_the_halves_that_had_not_its_curve() -> None:
     assert PUBLIC is not None
@@ -129,6 +134,7 @@ def test_a_row_is_held_out_from_the_halves_that_had_not_its_curve() -> None:
         assert set(found.of_row(place)["tpot"]) == set(range(5)) - seeds
 
 
+@pytest.mark.long
 @with_public
 def test_decode_is_within_12_percent_on_machines_with_five_rows() -> None:
     assert PUBLIC is not None
@@ -232,6 +238,7 @@ def test_tables_have_every_row_and_metric(made_up: Validation) -> None:
     assert {row[0] for row in score_table(made_up)[1:]} == {"TPOT", "TTFT", "tokens/s per chip"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("suffix", "begins"),
     [(".png", b"\x89PNG\r\n"), (".svg", b"<svg"), (".html", b"<!DOCTYPE html")],
@@ -257,6 +264,7 @@ def test_data_is_looked_for_where_the_environment_says_and_else_beside(tmp_path:
         measurements_file(None, {})
 
 
+@pytest.mark.long
 def test_whatever_was_set_up_is_predicted_or_excluded_with_a_reason(tmp_path: Path) -> None:
     rng = random.Random(3)
     rows = [_any_row(rng) for _ in range(25)]

@@ -9,6 +9,8 @@ from tests.serving.policy.admission.gates import AdmissionGate, BoundGate
 from tests.serving.policy.admission.virtual_clients import ClosedLoop, Mix, Together
 from tests.serving.policy.admission.virtual_engine import Gate, VirtualEngine, ttfts_s
 
+pytestmark = pytest.mark.long
+
 SETTING = Setting(
     name="equal",
     mix=Mix(name="512 in, 64 out", prompt_tokens=512, answer_tokens=64),

@@ -113,6 +113,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
     await writer.drain()
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_read_holds_its_server_back() -> None:
     class Endless(asyncio.Protocol):
         """Writes for as long as it may."""

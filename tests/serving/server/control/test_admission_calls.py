@@ -175,6 +175,7 @@ def test_a_server_without_a_door_says_so(engine: ForgetfulEngine) -> None:
         client.admission()
 
 
+@pytest.mark.long
 def test_the_door_by_command(
     address: ControlAddress, door: AdmissionController, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,7 @@ def test_nobody_enters_without_the_key_not_even_on_loopback(
     assert engine.lines == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_wants_the_key(method: str, address: ControlAddress) -> None:
     request = getattr(pb, f"{method}Request")()

@@ -161,6 +161,7 @@ def day_night_at(address: ControlAddress) -> DayNightState:
         return client.day_night()
 
 
+@pytest.mark.long
 def test_the_service_lives_as_long_as_vllm_s_app(
     address: ControlAddress, engine: SmallEngine, vllm_arguments: Namespace
 ) -> None:

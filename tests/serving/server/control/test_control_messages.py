@@ -204,6 +204,7 @@ def test_what_may_be_none_may_be_absent_on_the_wire(
         assert optional or field.message_type or not field.has_presence, name
 
 
+@pytest.mark.long
 @given(st.sampled_from(sorted(set(ANSWERS.values()), key=lambda kind: kind.__name__)), st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_answer_survives_the_wire(kind: typing.Any, data: st.DataObject) -> None:

@@ -37,6 +37,7 @@ from tests.serving.server.gateway.certificates import pem, written
 LOSE = {"fault": {"kind": "FAULT_KIND_LOSE_CHIP", "chip": 1}}
 
 
+@pytest.mark.long
 def test_both_protocols_are_served_on_one_port_at_a_time(address: ControlAddress) -> None:
     def over_grpc(_: int) -> int:
         with connected(address) as client:

@@ -110,6 +110,7 @@ def test_chips_are_drained_and_resumed_by_command(
     assert json.loads(capsys.readouterr().out)["lease"]["phase"] == "serving"
 
 
+@pytest.mark.long
 def test_a_refused_drain_is_one_line(
     lender: RestfulEngine, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def first_of_a_stream(address: ControlAddress) -> HardwareReport:
         return msgspec.json.decode(next(lines).removeprefix("data: "), type=HardwareReport)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inject", [inject_over_grpc, inject_in_json])
 def test_what_was_answered_is_in_every_look_from_then_on_however_old_one_may_be(
     inject: Callable[[ControlAddress], None], monkeypatch: pytest.MonkeyPatch

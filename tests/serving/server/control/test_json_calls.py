@@ -91,6 +91,7 @@ def test_there_are_calls_to_compare() -> None:
     assert set(STREAMS) == {"WatchTelemetry", "WatchEvents"}
 
 
+@pytest.mark.long
 def test_every_method_answers_in_json_what_it_answers_over_grpc() -> None:
     with control_server(SmallEngine()) as one, control_server(SmallEngine()) as other:
         for method in UNARY:
@@ -99,6 +100,7 @@ def test_every_method_answers_in_json_what_it_answers_over_grpc() -> None:
             assert in_json == without_key(over_grpc(other, method, request)), method
 
 
+@pytest.mark.long
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_is_asked_of_a_machine_is_answered_alike(

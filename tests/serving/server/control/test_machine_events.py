@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
@@ -91,6 +92,7 @@ def test_a_door_that_closes_says_why() -> None:
     assert opened.words == "open"
 
 
+@pytest.mark.long
 @given(anything_of(TelemetryReply))
 @settings(max_examples=50, deadline=None)
 def test_nothing_has_happened_between_a_look_and_itself(look: TelemetryReply) -> None:

@@ -27,6 +27,7 @@ from tests.serving.server.day_night.nights import (
 from tests.serving.server.day_night.test_publish_candidate import a_checkpoint
 
 
+@pytest.mark.process
 def test_a_night_by_hand(lender: LendingEngine, directory: Path) -> None:
     controller = a_controller(lender, directory)
 
@@ -55,6 +56,7 @@ def test_a_night_by_hand(lender: LendingEngine, directory: Path) -> None:
     assert sum(told.joules for told in training if told) == pytest.approx(2.0 * saved)
 
 
+@pytest.mark.process
 def test_the_next_night_goes_on_from_the_last(lender: LendingEngine, directory: Path) -> None:
     controller = a_controller(lender, directory)
 
@@ -78,6 +80,7 @@ def test_the_next_night_goes_on_from_the_last(lender: LendingEngine, directory: 
     ]
 
 
+@pytest.mark.process
 def test_a_refused_drain_is_told_and_not_tried_for_ever(
     lender: LendingEngine, directory: Path
 ) -> None:
@@ -103,6 +106,7 @@ def test_a_refused_drain_is_told_and_not_tried_for_ever(
     asyncio.run(night())
 
 
+@pytest.mark.process
 def test_by_hand_a_group_at_a_time(lender: LendingEngine, directory: Path) -> None:
     controller = a_controller(lender, directory, policy="manual")
 
@@ -122,6 +126,7 @@ def test_by_hand_a_group_at_a_time(lender: LendingEngine, directory: Path) -> No
     asyncio.run(day())
 
 
+@pytest.mark.process
 def test_manual_leaves_everything_as_it_is(lender: LendingEngine, directory: Path) -> None:
     controller = a_controller(lender, directory)
 
@@ -163,6 +168,7 @@ def test_at_least_one_group_serves(lender: LendingEngine, directory: Path) -> No
         controller.set_phase(3, Phase.TRAINING)
 
 
+@pytest.mark.process
 def test_it_says_everything(lender: LendingEngine, directory: Path) -> None:
     controller = a_controller(lender, directory)
 
@@ -187,6 +193,7 @@ def test_it_says_everything(lender: LendingEngine, directory: Path) -> None:
     asyncio.run(night())
 
 
+@pytest.mark.process
 def test_the_morning_serves_the_night_s_weights_when_they_are_better(
     lender: LendingEngine, directory: Path
 ) -> None:
@@ -211,6 +218,7 @@ def test_the_morning_serves_the_night_s_weights_when_they_are_better(
     assert controller.publisher.words.startswith(f"version 2: step {step}, held-out loss")
 
 
+@pytest.mark.process
 def test_weights_that_cannot_be_read_hold_no_chip_up(
     lender: LendingEngine, directory: Path
 ) -> None:
@@ -227,6 +235,7 @@ def test_weights_that_cannot_be_read_hold_no_chip_up(
     assert len(lender.versions) == 1
 
 
+@pytest.mark.process
 def test_a_burst_at_night_takes_chips_back(lender: LendingEngine, directory: Path) -> None:
     controller = a_controller(lender, directory, group_requests_per_s=10.0)
 
@@ -243,6 +252,7 @@ def test_a_burst_at_night_takes_chips_back(lender: LendingEngine, directory: Pat
     asyncio.run(night())
 
 
+@pytest.mark.process
 def test_late_first_tokens_take_chips_back_one_change_at_a_time(
     lender: LendingEngine, directory: Path
 ) -> None:

@@ -25,6 +25,8 @@ from tests.serving.server.day_night.nights import (
     wait,
 )
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", range(14))

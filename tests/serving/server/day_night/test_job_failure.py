@@ -56,6 +56,7 @@ def test_the_words_have_the_wall_s_time() -> None:
     )
 
 
+@pytest.mark.process
 def test_a_refusal_is_kept_told_once_and_not_erased_by_asking_again(
     lender: LendingEngine, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_refusal_is_kept_told_once_and_not_erased_by_asking_again(
     assert words in caplog.messages
 
 
+@pytest.mark.process
 def test_a_crash_has_the_time_of_the_next_start_and_a_step_ends_it(
     lender: LendingEngine, directory: Path
 ) -> None:

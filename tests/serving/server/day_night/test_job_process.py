@@ -25,6 +25,8 @@ from serving.server.day_night.job_record import (
 from tests.e2e.hostile_directory import fill_with_modules, imported_in
 from tests.serving.server.day_night.lending_engine import job_command
 
+pytestmark = pytest.mark.process
+
 NOW_S = 1e9
 
 

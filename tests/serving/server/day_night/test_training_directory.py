@@ -22,6 +22,7 @@ def test_one_server_at_a_time_has_it(tmp_path: Path) -> None:
         assert path.is_dir()
 
 
+@pytest.mark.process
 def test_a_job_that_was_left_in_it_has_ended_by_then(directory: Path) -> None:
     job = JobProcess(directory)
     job.start(job_command(directory)((0,), 10.0), (0,))

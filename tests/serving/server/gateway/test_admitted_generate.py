@@ -302,6 +302,7 @@ class Clients:
         return await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
+@pytest.mark.long
 @given(MOVES)
 @settings(max_examples=50, deadline=None)
 def test_in_any_order_of_events_nothing_is_left_inside(moves: list[tuple[Any, ...]]) -> None:

@@ -32,6 +32,7 @@ def step_s(model: StepCostModel, tokens: int, decodes: int, context: int) -> flo
     return model.cost(batch).duration_ns / NS_PER_S
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chips", [1, 4])
 @pytest.mark.parametrize("decodes", [1, 40, 200])
 @pytest.mark.parametrize("context", [0, 2_000])
@@ -65,6 +66,7 @@ def test_prompts_that_hold_nobody_s_decode_up_are_computed_in_whole_steps() -> N
     assert curve.wait_s(STEP_TOKENS) == pytest.approx(2 * one_s, rel=0.01)
 
 
+@pytest.mark.long
 def test_ranks_that_prefill_in_turns_take_as_many_times_as_long() -> None:
     both, one = (
         backlog_times(

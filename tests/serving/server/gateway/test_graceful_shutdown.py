@@ -157,6 +157,7 @@ def told(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
+@pytest.mark.long
 def test_sigterm_lets_requests_end_and_nobody_new_in(process: Process) -> None:
     async def case() -> None:
         async with running() as (server, serving, client), streaming(client, 100) as lines:
@@ -271,6 +272,7 @@ def test_an_engine_that_goes_while_requests_end_is_not_waited_for(process: Proce
     assert process.left == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["abort", "shutdown"])
 def test_an_end_that_hangs_is_bounded(
     what: str, process: Process, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from serving.server.gateway.memory_return import GROWN_BYTES, MemoryReturn, resident_bytes
+import pytest
+
 
 PIECES = 4_000
 PIECE_BYTES = 30_000
@@ -31,6 +33,7 @@ def freed_and_after() -> tuple[int, int]:
     return asyncio.run(live())
 
 
+@pytest.mark.process
 def test_what_was_freed_between_other_things_is_given_back() -> None:
     # A process of its own: one that ran other tests has room of theirs for the pieces.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:

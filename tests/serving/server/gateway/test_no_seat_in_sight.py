@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import grpc
+import pytest
 from grpc.aio import AioRpcError
 
 from serving.plugin.engine_shutdown import abort_requests
@@ -51,6 +52,7 @@ def test_over_grpc() -> None:
     asyncio.run(check())
 
 
+@pytest.mark.long
 def test_over_http_and_what_the_server_aborts_in_the_end_has_not_finished() -> None:
     async def runs(server: HttpServer) -> None:
         body = {"model": MODEL, "prompt": "a", "max_tokens": ENDLESS, "ignore_eos": True}

@@ -84,6 +84,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return arm
 
 
+@pytest.mark.long
 def test_a_writer_killed_at_any_moment_leaves_the_old_checkpoint_or_the_new(
     tmp_path: Path, kill_at: Callable[[int], None]
 ) -> None:

@@ -72,6 +72,7 @@ def test_files_that_are_no_text_or_empty_are_counted_and_left_out(tmp_path: Path
     assert len(corpus.files) == 60
 
 
+@pytest.mark.long
 def test_the_default_is_the_running_pythons_library_without_other_peoples_packages() -> None:
     corpus = read_corpus(default_corpus())
     names = {file.name for file in corpus.files}

@@ -55,6 +55,7 @@ def test_the_sample_is_always_the_same_windows_spread_over_the_text() -> None:
     assert len(text.sample(10_000).tokens) == 100
 
 
+@pytest.mark.process
 def test_gzip_needs_what_the_program_of_that_name_needs(tmp_path: Path) -> None:
     contents = [bytes(range(256)) * 9, b"to be or not to be\n" * 40]
     files = [CorpusFile(name=f"{n}.py", content=text) for n, text in enumerate(contents)]

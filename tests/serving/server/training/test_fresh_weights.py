@@ -31,6 +31,7 @@ def test_a_matrix_keeps_the_size_of_what_it_reads() -> None:
     assert (tensors["model.layers.2.input_layernorm.weight"] == 1).all()
 
 
+@pytest.mark.long
 def test_a_tensor_follows_from_its_name_and_the_seed() -> None:
     first, again, other = (fresh_tensors(SMALL_MOE_DIR, seed=seed) for seed in (1, 1, 2))
 

@@ -41,6 +41,7 @@ def whole(root: Path) -> Job:
     return job
 
 
+@pytest.mark.long
 def test_a_job_learns_and_shows_what_it_does(whole: Job) -> None:
     status = read_status(whole.path)
     points = read_curve(whole.path / "curve.jsonl")
@@ -94,6 +95,7 @@ ROUNDS = 6 * 2 * 10
 """Messages of the whole job, about: steps, micro-batches, rounds of one."""
 
 
+@pytest.mark.long
 @settings(max_examples=6)
 @given(kills=st.lists(st.integers(1, ROUNDS), min_size=1, max_size=3))
 def test_a_job_that_is_killed_anywhere_has_the_same_losses_bit_for_bit(
@@ -122,6 +124,7 @@ def test_a_job_that_is_killed_anywhere_has_the_same_losses_bit_for_bit(
         assert mine.read_bytes() == theirs.read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop_after", [1, 3, 5])
 def test_a_job_that_is_asked_to_stop_saves_and_goes_on_the_same(
     root: Path, whole: Job, stop_after: int
@@ -145,6 +148,7 @@ def curve(path: Path) -> list[CurvePoint]:
     return read_curve(path / "curve.jsonl")
 
 
+@pytest.mark.long
 def test_a_job_goes_on_with_another_number_of_chips(root: Path, whole: Job) -> None:
     path = root / "resized"
     Job(whole.spec, path).run(stop_after=2)
@@ -176,6 +180,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_is_used(
     assert job.curve == whole.curve
 
 
+@pytest.mark.long
 def test_a_lost_chip_starts_again_from_the_newest_checkpoint(root: Path, whole: Job) -> None:
     lost = []
 
@@ -236,6 +241,7 @@ def test_a_job_that_cannot_keep_up_with_its_clock_counts_how_late_it_is(root: Pa
     assert status.emulated_ns < 1e9
 
 
+@pytest.mark.long
 def test_one_batch_is_learned_by_heart(root: Path) -> None:
     spec = tiny_spec(
         root, one_batch=True, steps=150, save_every_steps=150, eval_every_steps=0, warmup_steps=5

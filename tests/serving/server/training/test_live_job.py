@@ -81,6 +81,7 @@ def losses(path: Path) -> list[float]:
     return [point.loss for point in read_curve(path / "curve.jsonl")]
 
 
+@pytest.mark.slow
 def test_a_job_killed_at_random_moments_and_robbed_of_a_chip_has_the_losses_of_one_left_alone(
     root: Path,
 ) -> None:

@@ -122,6 +122,7 @@ def test_one_physical_core_is_one_logical_core_and_shares_its_stack() -> None:
     assert memory.neuron_device == 2 * 4 * (27 * GIB + 3 * GIB // 4)
 
 
+@pytest.mark.long
 def test_at_144_chips_every_core_is_there_once() -> None:
     line = a_line(a_look(144), a_look(144, emulated_s=101.0))
 

@@ -52,6 +52,7 @@ def page(report: HardwareReport) -> dict[str, Metric]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
+@pytest.mark.long
 def test_every_family_is_on_the_page_and_none_besides(page: dict[str, Metric]) -> None:
     assert set(page) == {family.name for family in SHOWN} - OF_LEASES
     for family in SHOWN:
@@ -67,6 +68,7 @@ def test_names_are_of_one_family_each() -> None:
     assert max(names.values()) == 1
 
 
+@pytest.mark.long
 def test_label_sets_of_144_chips_are_bounded(page: dict[str, Metric]) -> None:
     series = {name: len(family.samples) for name, family in page.items()}
     owners = series.pop(HBM.name)
@@ -155,6 +157,7 @@ def test_chips_that_train_have_watts_and_no_share_of_a_time_that_nobody_metered(
     assert chips_of(page["ultraserve_chip_power_watts"]) == {str(n) for n in range(8)}
 
 
+@pytest.mark.long
 def test_a_lost_chip_is_out_and_its_seat_is_the_spare_s() -> None:
     seen = Seen(spares=1)
     seen.step(0, 1, 2, 3)

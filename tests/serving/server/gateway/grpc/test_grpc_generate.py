@@ -96,6 +96,7 @@ def test_text_is_tokenized_and_answered() -> None:
     run(check)
 
 
+@pytest.mark.long
 def test_many_calls_at_once_are_all_answered_by_two_ranks() -> None:
     async def check(at: GrpcDoor) -> None:
         calls = [told(at.stub.Generate(asking(f"r{i}", max_tokens=9))) for i in range(40)]

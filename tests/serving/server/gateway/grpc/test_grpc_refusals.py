@@ -64,6 +64,7 @@ def test_a_text_that_turns_out_too_long_is_told_in_the_same_words_for_programs()
     run(check)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("params", "field"),
     [

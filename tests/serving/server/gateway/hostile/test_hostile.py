@@ -29,6 +29,8 @@ from tests.serving.server.gateway.hostile.http2_client import (
 )
 from tests.serving.server.gateway.hostile.target import KEY, MIB, OTHER_KEY, Target, target
 
+pytestmark = pytest.mark.process
+
 STRANGER_MIB = 100.0
 KEY_MIB = 200.0
 CALLS_MIB = 60.0  # of calls alone: far fewer stay than are begun
@@ -319,6 +321,7 @@ def without_windows(client: Http2Client) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("port", ["grpc_port", "control_port"])
 @pytest.mark.parametrize("attack", [without_windows, rapid_reset])
 def test_calls_that_nobody_waits_for_keep_nobody_waiting(

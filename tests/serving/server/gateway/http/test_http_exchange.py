@@ -4,6 +4,8 @@ import asyncio
 import gc
 from typing import Any
 
+import pytest
+
 from serving.access.key_ring import KeyRing
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.gateway.admission_controller import AdmissionController
@@ -16,6 +18,7 @@ from tests.serving.server.gateway.grpc.grpc_doors import CAPACITY, Ready
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
 
 
+@pytest.mark.long
 def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() -> None:
     untold: list[dict[str, Any]] = []
     bodies = [{"type": "http.request", "body": b"{}", "more_body": False}]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
 import trustme
 from fastapi import FastAPI
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -77,6 +78,7 @@ async def answers(address: str, context: ssl.SSLContext) -> bool:
     return answer.json() == "reached"
 
 
+@pytest.mark.long
 def test_who_trusts_the_authority_comes_in_and_plain_text_does_not(tmp_path: Path) -> None:
     ours, other = trustme.CA(), trustme.CA()
 
@@ -104,6 +106,7 @@ def test_with_an_authority_of_clients_only_theirs_come_in(tmp_path: Path) -> Non
     asyncio.run(live())
 
 
+@pytest.mark.long
 def test_renewed_certificates_are_shown_to_who_comes_next_however_they_were_put_there(
     tmp_path: Path,
 ) -> None:
@@ -139,6 +142,7 @@ def _replaced(files: TlsFiles, authority: trustme.CA, clients: trustme.CA) -> No
     made.certificate.replace(files.certificate)
 
 
+@pytest.mark.long
 def test_a_renewal_that_is_half_written_leaves_the_certificate_as_it_was(tmp_path: Path) -> None:
     old, new = trustme.CA(), trustme.CA()
 

@@ -58,6 +58,7 @@ def refused(answer: httpx.Response, code: str) -> None:
     assert answer.headers["x-ratelimit-limit-tokens"] == str(TOKENS_PER_MINUTE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [60, "60", " 60 ", 60.0, "60.0", "6_0"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_a_number_of_answers_counts_in_every_form_that_vllm_reads(
@@ -70,6 +71,7 @@ def test_a_number_of_answers_counts_in_every_form_that_vllm_reads(
     run(use, keys=rich)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_the_estimate_could_not_see_is_refused_before_any_of_it_runs(
     rich: KeyRing, monkeypatch: pytest.MonkeyPatch, stream: bool
@@ -90,6 +92,7 @@ def test_what_the_estimate_could_not_see_is_refused_before_any_of_it_runs(
     run(use, keys=rich)
 
 
+@pytest.mark.long
 def test_prompts_in_a_list_are_refused_together(
     rich: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +105,7 @@ def test_prompts_in_a_list_are_refused_together(
     run(use, keys=rich)
 
 
+@pytest.mark.long
 def test_a_search_with_beams_is_counted_as_a_whole(rich: KeyRing) -> None:
     async def use(server: HttpServer) -> None:
         answer = await ask(server, n="4", use_beam_search=True)
@@ -113,6 +117,7 @@ def test_a_search_with_beams_is_counted_as_a_whole(rich: KeyRing) -> None:
     run(use, keys=rich)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("body", [{"n": AT_ONCE + 1}, {"prompt": ["a"] * (AT_ONCE + 1)}])
 def test_concurrent_counts_sequences(keys: KeyRing, body: dict[str, Any]) -> None:
     async def use(server: HttpServer) -> None:
@@ -125,6 +130,7 @@ def test_concurrent_counts_sequences(keys: KeyRing, body: dict[str, Any]) -> Non
     run(use, keys=keys)
 
 
+@pytest.mark.long
 def test_a_chat_that_does_not_say_how_long_it_gets_is_no_whole_context(rich: KeyRing) -> None:
     async def use(server: HttpServer) -> None:
         answer = await ask(server, "/v1/chat/completions", max_tokens=None, stop=["a", "e", "o"])
@@ -136,6 +142,7 @@ def test_a_chat_that_does_not_say_how_long_it_gets_is_no_whole_context(rich: Key
 HEAVY_SCHEMA = {"enum": [f"value-{each}" for each in range(50_000)]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "body",
@@ -164,6 +171,7 @@ def test_a_schema_that_takes_a_minute_to_compile_is_the_request_s_mistake(
     run(use, body_bytes_max=4 * 2**20)
 
 
+@pytest.mark.long
 def test_a_key_has_so_many_schemas_a_minute(keys: KeyRing) -> None:
     async def use(server: HttpServer) -> None:
         for number in range(20):

@@ -30,12 +30,14 @@ def operations(description: dict[str, Any]) -> list[tuple[str, str, dict[str, An
     ]
 
 
+@pytest.mark.long
 def test_what_is_not_served_is_not_described_and_probes_are(served: dict[str, Any]) -> None:
     assert served["info"] == {"title": "UltraServe", "version": "1"}
     assert not set(served["paths"]) & (REFUSED_PATHS | {"/v1/systemone"})
     assert {"/livez", "/readyz", "/startupz", "/v1/completions"} <= set(served["paths"])
 
 
+@pytest.mark.long
 def test_every_error_that_the_door_gives_is_described_in_the_shape_it_has(
     served: dict[str, Any],
 ) -> None:

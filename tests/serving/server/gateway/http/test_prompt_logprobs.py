@@ -24,6 +24,7 @@ async def ask(server: HttpServer, **body: Any) -> httpx.Response:
     return await server.http.post("/v1/completions", json=asked, headers=headers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("prompts", "asked", "wanted"),
     [
@@ -51,6 +52,7 @@ def test_what_would_hold_up_others_is_refused_before_any_of_it_runs(
     run(use, keys=KeyRing(key_hashes=[hash_of(SECRET)]))
 
 
+@pytest.mark.long
 def test_a_prompt_of_all_the_context_has_one_at_each_token() -> None:
     async def use(server: HttpServer) -> None:
         answer = await ask(server, prompt=[7] * LONG)
@@ -59,6 +61,7 @@ def test_a_prompt_of_all_the_context_has_one_at_each_token() -> None:
     run(use, keys=KeyRing(key_hashes=[hash_of(SECRET)]))
 
 
+@pytest.mark.long
 def test_without_keys_nobody_waits_for_somebody_else() -> None:
     async def use(server: HttpServer) -> None:
         answer = await ask(server, prompt=[[7] * LONG] * 9)

@@ -1,0 +1,13 @@
+"""Faults that change nothing that can be seen, each with the reason why: they are not drawn."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "365a4686": "DemandHistory.of: the fraction of a double of 0.5 or more is a multiple of "
+        "2^-53, and 1e-3 is none, so > and >= agree; below 0.5 the step before has refused it",
+    }
+)
+"""By a fault's name."""
