@@ -24,7 +24,7 @@ from loadgen.commands.option_values import (
     some_duration_s,
     window_s,
 )
-from loadgen.measures.slo import parse_slo
+from loadgen.measures.slo import Slo
 from loadgen.records.run_record import Api, PromptKind
 from loadgen.runs.options import History
 from loadgen.workloads.output_schema import read_output_schema
@@ -236,7 +236,7 @@ def _add_asking(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--slo",
-        type=parse_slo,
+        type=Slo.parse,
         metavar="BOUNDS",
         help="service level, as in ttft=200ms,tpot=20ms@p99: goodput is what keeps every bound",
     )

@@ -21,7 +21,7 @@ from loadgen.measures.intervals import share_estimate
 from loadgen.measures.rates import amounts_of, rates_of
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures, SloKept
 from loadgen.measures.samples import Samples, samples_of
-from loadgen.measures.slo import ServiceLevel, parse_slo
+from loadgen.measures.slo import Slo
 from loadgen.measures.window import Window
 from loadgen.records.arrays import Float64s, Int64s
 from loadgen.records.arrival_process import arrival_process
@@ -55,7 +55,7 @@ class MeasuredClass:
     dilation: float
     begun_ns: Int64s
     wall_per_s: float
-    level: ServiceLevel | None
+    level: Slo | None
     columns: Columns
     measured: Bools
     rows: Columns
@@ -161,7 +161,7 @@ def _measured(
 ) -> MeasuredClass:
     header = record.header
     known = next((each for each in header.classes if each.name == name and name != ALL), None)
-    level = parse_slo(known.slo) if known is not None and known.slo else None
+    level = Slo.parse(known.slo) if known is not None and known.slo else None
     dilation = header.start.dilation or 1.0
     in_wall_time = known is not None and known.arrivals.time == "wall"
     skip_ns = int(header.skip_s * dilation * 1e9)

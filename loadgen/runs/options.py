@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.errors import LoadError, OptionError
-from loadgen.measures.slo import ServiceLevel
+from loadgen.measures.slo import Slo
 from loadgen.records.run_record import Api, PromptKind
 from loadgen.workloads.workload_spec import WorkloadSpec
 
@@ -36,7 +36,7 @@ class ClassOptions:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     temperature: float = 0.0
     ignore_eos: bool = True
-    slo: ServiceLevel | None = None
+    slo: Slo | None = None
 
     def __post_init__(self) -> None:
         if self.api == "chat" and self.prompts == "token-ids":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from loadgen.errors import OptionError
-from loadgen.measures.slo import ServiceLevel
+from loadgen.measures.slo import Slo
 from loadgen.records.sweep_record import Axis
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.sweeps.load_grid import load_words
@@ -42,7 +42,7 @@ class SweepOptions:
         return ERROR_SHARE / self.looks
 
     @property
-    def levels(self) -> tuple[tuple[str, ServiceLevel], ...]:
+    def levels(self) -> tuple[tuple[str, Slo], ...]:
         """The classes that have an SLO, and theirs."""
         return tuple((each.name, each.slo) for each in self.run.classes if each.slo is not None)
 

@@ -15,12 +15,13 @@ from emulator.model import (
     with_readings,
 )
 from emulator.specs.overlap import Overlap
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import lognormal_of_median
+from loadgen.workloads.traffic import Traffic
 from serving.metrics.step_recording import STEPS_DEFAULT
 from serving.profiling.profile_traffic import SchedulerLimits, profile_traffic
 from serving.settings import Settings
 from serving.steady_state.step_assumptions import StepAssumptions
-from serving.traffic.lengths import IndependentLengths, LognormalLength
-from serving.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings
@@ -62,8 +63,8 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
 def _traffic(args: argparse.Namespace) -> Traffic:
     spread = _given(args.spread, 0.5)
     lengths = IndependentLengths(
-        prompt=LognormalLength(median_tokens=_given(args.prompt_tokens, 1_024), sigma=spread),
-        output=LognormalLength(median_tokens=_given(args.output_tokens, 128), sigma=spread),
+        prompt=lognormal_of_median(median=_given(args.prompt_tokens, 1_024), sigma=spread),
+        output=lognormal_of_median(median=_given(args.output_tokens, 128), sigma=spread),
     )
     return Traffic.poisson(
         rate_per_s=_given(args.rate, 10.0),

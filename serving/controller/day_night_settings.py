@@ -12,9 +12,9 @@ from typing import Final, Self
 import msgspec
 
 from emulator.errors import ConfigError
+from loadgen.measures.slo import Slo
 from serving.controller.day_clock import DayClock
 from serving.daynight.policy_text import parse_policy
-from serving.traffic.slo import Slo
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 MANUAL: Final = "manual"

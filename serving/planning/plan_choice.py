@@ -13,13 +13,13 @@ import numpy as np
 
 from emulator.model import ConfigError
 from emulator.units import NS_PER_S
+from loadgen.measures.slo import Slo
 from serving.planning.plan_check import Check, CheckTerms, SizeTask
 from serving.planning.plan_demand import Demand
 from serving.planning.plan_options import Option, Options, replicas_below, strongest
 from serving.planning.plan_search import smallest_passing
 from serving.planning.plan_workers import CheckWorkers
 from serving.steady_state.sweep import Sweep
-from serving.traffic.slo import Slo
 
 Found = tuple[Option, int]
 """An option with so many replicas."""

@@ -6,9 +6,9 @@ import numpy as np
 
 from emulator.model import StepBatch, StepCost
 from emulator.units import NS_PER_S
+from loadgen.measures.percentile import percentile
 from serving.metrics.hardware import StepTimes
 from serving.metrics.step_record import StepPhase, phase_of, prefill_and_decode_tokens
-from serving.traffic.percentile import percentile
 
 KEPT: Final = 1_024
 """Durations that are kept: a second or more of the fastest decode, and 16 kB."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.model import ModelSpec, Season, SystemPower, SystemSpec, served_flops
-from serving.traffic.lengths import ObservedLengths
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.virtual_day.day_walk import DayWalk
 from serving.virtual_day.replica_curve import ReplicaCurve
 from serving.virtual_day.training_yield import TrainingYield

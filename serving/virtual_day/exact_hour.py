@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
+from loadgen.measures.percentile import percentile
+from loadgen.workloads.traffic import Traffic
 from serving.steady_state.simulation_workers import SimulationWorkers
-from serving.traffic.percentile import percentile
-from serving.traffic.traffic import Traffic
 from serving.virtual_day.day_result import DayResult
 from serving.virtual_day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest, serve
 

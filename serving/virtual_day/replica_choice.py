@@ -11,11 +11,11 @@ from typing import Final
 
 from emulator.model import ConfigError
 from emulator.units import NS_PER_S
+from loadgen.measures.slo import Slo
 from serving.steady_state.operating_point import OperatingPoint
 from serving.steady_state.partitions import Candidate
 from serving.steady_state.replica import Replica
 from serving.steady_state.sweep import Sweep
-from serving.traffic.slo import Slo
 from serving.virtual_day.curve_search import FirstGuess
 
 GROUPS_MIN: Final = 12

@@ -26,8 +26,8 @@ from emulator.model import (
     weights_read,
 )
 from emulator.units import NS_PER_S
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.steady_state.partitions import Candidate
-from serving.traffic.lengths import ObservedLengths
 from serving.virtual_day.replica_curve import ReplicaCurve
 from serving.virtual_day.training_yield import GroupHandover, TrainingYield
 

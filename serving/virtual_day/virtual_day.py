@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from emulator.model import ConfigError
+from loadgen.measures.slo import Slo
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.steady_state.simulation_workers import SimulationWorkers
 from serving.steady_state.sweep import Sweep
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.lengths import ObservedLengths
-from serving.traffic.slo import Slo
 from serving.virtual_day.curve_search import CurveTerms, find_curve
 from serving.virtual_day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.virtual_day.day_result import DayMachine, mean_request_flops

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.measures.slo import Slo
 from serving.controller.day_night_settings import DayNightSettings, TrainingSettings
 from serving.daynight.handover import Event, Phase, transition
 from serving.metrics.control_call import (
@@ -34,7 +35,6 @@ from serving.metrics.control_call import (
     to_json,
 )
 from serving.metrics.machine_state import FOR_MAINTENANCE, LeaseState, TrainingTotals, VersionState
-from serving.traffic.slo import Slo
 from tests.serving.metrics.telemetry_looks import a_look, a_telemetry
 
 HOUR_S = 1.0
@@ -292,7 +292,7 @@ def a_settings(directory: Path, **given: Any) -> DayNightSettings:
         group_chips=1,
         lend_groups=3,
         grace_s=2.0,
-        slo=Slo(ttft_s=1.0),
+        slo=Slo.parse("ttft=1s"),
         group_requests_per_s=None,
         group_requests_source="",
         reading_s=0.0,

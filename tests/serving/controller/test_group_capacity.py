@@ -6,6 +6,7 @@ import pytest
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.model import HbmTerms, calibration_for, model_by_name, system_by_name
+from loadgen.measures.slo import Slo
 from serving.controller.group_capacity import QUEUE_SHARE, group_reading_s, group_requests_per_s
 from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.settings import Settings
@@ -13,7 +14,6 @@ from serving.steady_state.partitions import PartitionFilter
 from serving.steady_state.request_shape import RequestShape
 from serving.steady_state.step_assumptions import StepAssumptions
 from serving.steady_state.sweep import Sweep, operating_points
-from serving.traffic.slo import Slo
 
 MODEL = "gpt-oss-120b"
 SHAPE = RequestShape(prompt_tokens=1_155, output_tokens=211)

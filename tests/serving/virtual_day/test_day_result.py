@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from emulator.model import SystemPower, model_by_name, served_flops
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.daynight.fixed import Never
-from serving.traffic.lengths import ObservedLengths
 from serving.virtual_day.day_comparison import DayQuestion, compare
 from serving.virtual_day.day_result import DayResult, mean_request_flops
 from serving.virtual_day.day_trace_file import sample_week

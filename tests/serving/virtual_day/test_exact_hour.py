@@ -7,6 +7,8 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.model import calibration_for
+from loadgen.measures.slo import Slo
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.daynight.fixed import Never
 from serving.steady_state.partitions import PartitionFilter
 from serving.steady_state.request_shape import RequestShape
@@ -14,8 +16,6 @@ from serving.steady_state.simulation_workers import SimulationWorkers
 from serving.steady_state.step_assumptions import StepAssumptions
 from serving.steady_state.sweep import Sweep
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.lengths import ObservedLengths
-from serving.traffic.slo import Slo
 from serving.virtual_day.curve_search import CurveTerms, find_curve
 from serving.virtual_day.day_result import DayMachine, DayResult
 from serving.virtual_day.day_walk import WalkTerms, walk

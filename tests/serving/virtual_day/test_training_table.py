@@ -14,8 +14,8 @@ from emulator.model import (
     weights_read,
 )
 from emulator.specs.calibration import CEILING
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.steady_state.partitions import PartitionFilter, candidate_partitions
-from serving.traffic.lengths import ObservedLengths
 from serving.virtual_day.training_table import JobTerms, group_handover, training_yield
 from tests.serving.virtual_day.days import CURVE, SYSTEM
 

@@ -1,20 +1,25 @@
 """Requests over time: when each arrives, and how many tokens it brings and asks for.
 
 Recorded or made up, traffic is three arrays; what is done to it makes another one. Lengths are all
-that is known of a prompt: no two share a prefix. This module must not know who serves it.
+that is known of a prompt: no two share a prefix. Simulators take it; a load is sent from a
+`WorkloadPlan`. This module must not know who serves it.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import ConfigError
-from serving.traffic.lengths import TOKENS_MAX, LengthPairs, ObservedLengths
+from loadgen.arrivals.gaps import RenewalArrivals
+from loadgen.errors import OptionError
+from loadgen.records.arrays import Float64s, Int64s
+from loadgen.workloads.length_pairs import LengthPairs, ObservedLengths
+from loadgen.workloads.recording import NS_PER_S
+from loadgen.workloads.trace_file import read_recording
+from loadgen.workloads.trace_lines import TOKENS_MAX
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
@@ -22,7 +27,7 @@ Bools = NDArray[np.bool_]
 class Traffic:
     """Requests in the order of their arrival; time begins at 0. There may be none.
 
-    Raises ConfigError for arrays of another shape or dtype, arrivals that are not finite, before 0
+    Raises OptionError for arrays of another shape or dtype, arrivals that are not finite, before 0
     or out of order, and token counts outside 1 to `TOKENS_MAX`.
     """
 
@@ -40,8 +45,8 @@ class Traffic:
             array = getattr(self, name)
             if array.dtype != dtype or array.ndim != 1 or array.shape != arrival_s.shape:
                 expected = f"{np.dtype(dtype)}[requests], as many as there are arrivals"
-                raise ConfigError(
-                    field=name, value=f"{array.dtype}{array.shape}", expected=expected
+                raise OptionError(
+                    option=name, value=f"{array.dtype}{array.shape}", expected=expected
                 )
         bad = ~np.isfinite(arrival_s) | (arrival_s < 0) | (np.diff(arrival_s, prepend=0.0) < 0)
         self._refuse("arrival_s", bad, "a finite time from 0 on, not before the request before")
@@ -53,9 +58,22 @@ class Traffic:
         """Name the first request that is `bad`: [requests]."""
         if bad.any():
             request = int(bad.argmax())
-            raise ConfigError(
-                field=f"{name}[{request}]", value=getattr(self, name)[request], expected=expected
+            raise OptionError(
+                option=f"{name}[{request}]", value=getattr(self, name)[request], expected=expected
             )
+
+    @classmethod
+    def recorded(cls, path: Path) -> Self:
+        """Read a trace in any format that has arrival times; the first request arrives at 0.
+
+        What prompts share is left out. Raises FileError for a file that cannot be used.
+        """
+        recording = read_recording(path)
+        return cls(
+            arrival_s=recording.arrivals_ns / NS_PER_S,
+            prompt_tokens=recording.input_tokens,
+            output_tokens=recording.output_tokens,
+        )
 
     @classmethod
     def poisson(
@@ -70,26 +88,25 @@ class Traffic:
         """Make up requests that arrive independently of each other, `rate_per_s` on average.
 
         So many `requests`, or those of `duration_s`. Gaps, and the lengths, come from streams of
-        their own under the seed: more requests or another rate leave the lengths as they are when
-        the lengths draw one number for each request. Raises ConfigError for a rate or an extent
-        that is not above 0, and for both extents or none.
+        their own under the seed: more requests or another rate leave the lengths as they are.
+        Raises OptionError for a rate or an extent that is not above 0, and for both extents or
+        none.
         """
         _check_positive("rate_per_s", rate_per_s)
         if (requests is None) == (duration_s is None):
-            raise ConfigError(
-                field="requests", value=requests, expected="requests or duration_s, one of them"
+            raise OptionError(
+                option="requests", value=requests, expected="requests or duration_s, one of them"
             )
-        gaps_rng, lengths_rng = (
-            np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(2)
-        )
+        arrivals = RenewalArrivals("poisson", burstiness=1.0, seed=seed)
         if requests is not None:
             _check_positive("requests", requests)
-            arrival_s = np.cumsum(gaps_rng.exponential(1.0 / rate_per_s, requests))
+            arrival_s = arrivals.next(requests) / rate_per_s
         else:
             assert duration_s is not None
             _check_positive("duration_s", duration_s)
-            arrival_s = _arrivals_within(gaps_rng, rate_per_s, duration_s)
-        prompt_tokens, output_tokens = lengths.draw_pairs(lengths_rng, len(arrival_s))
+            arrival_s = arrivals.until(rate_per_s * duration_s) / rate_per_s
+        chance = np.random.default_rng([seed, 2])
+        prompt_tokens, output_tokens = lengths.draw_pairs(chance, len(arrival_s))
         return cls(arrival_s=arrival_s, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def __len__(self) -> int:
@@ -106,8 +123,8 @@ class Traffic:
     def window(self, begin_s: float, end_s: float) -> Self:
         """Requests that arrive from `begin_s` until before `end_s`, with `begin_s` as time 0."""
         if not 0.0 <= begin_s < end_s:
-            raise ConfigError(
-                field="window", value=f"{begin_s} to {end_s} s", expected="0 <= begin < end"
+            raise OptionError(
+                option="window", value=f"{begin_s} to {end_s} s", expected="0 <= begin < end"
             )
         first, last = np.searchsorted(self.arrival_s, [begin_s, end_s])
         return type(self)(
@@ -128,13 +145,13 @@ class Traffic:
     def scaled(self, rate_per_s: float) -> Self:
         """Sped up or slowed down to this mean rate.
 
-        Raises ConfigError for traffic without a mean rate: fewer than two requests, or all at once.
+        Raises OptionError for traffic without a mean rate: fewer than two requests, or all at once.
         """
         _check_positive("rate_per_s", rate_per_s)
         has_rate = 0.0 < self.mean_rate_per_s < np.inf
         if not has_rate:
-            raise ConfigError(
-                field="rate_per_s",
+            raise OptionError(
+                option="rate_per_s",
                 value=rate_per_s,
                 expected=f"none: {len(self)} requests at one time have no rate to scale",
             )
@@ -143,7 +160,7 @@ class Traffic:
     def thinned(self, share: float, *, seed: int) -> Self:
         """Keep each request with probability `share`, at its time."""
         if not 0.0 < share <= 1.0:
-            raise ConfigError(field="share", value=share, expected="above 0, at most 1")
+            raise OptionError(option="share", value=share, expected="above 0, at most 1")
         return self.chosen(np.random.default_rng(seed).random(len(self)) < share)
 
     def within_context(self, context_tokens: int) -> Self:
@@ -182,16 +199,6 @@ class Traffic:
         return within
 
 
-def _arrivals_within(rng: np.random.Generator, rate_per_s: float, duration_s: float) -> Float64s:
-    """Arrivals before `duration_s`, in pieces until one goes past it."""
-    piece = max(16, int(rate_per_s * duration_s))
-    arrival_s: Float64s = np.cumsum(rng.exponential(1.0 / rate_per_s, piece))
-    while arrival_s[-1] < duration_s:
-        more = arrival_s[-1] + np.cumsum(rng.exponential(1.0 / rate_per_s, piece))
-        arrival_s = np.concatenate([arrival_s, more])
-    return arrival_s[arrival_s < duration_s]
-
-
 def _check_positive(field: str, value: float) -> None:
     if not 0 < value < np.inf:
-        raise ConfigError(field=field, value=value, expected="a finite number above 0")
+        raise OptionError(option=field, value=value, expected="a finite number above 0")

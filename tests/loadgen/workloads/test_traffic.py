@@ -1,18 +1,21 @@
 """Traffic: made up, cut, sped up, thinned and split; and what is said of it."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.errors import ConfigError
-from serving.traffic.lengths import FixedLength, IndependentLengths, LognormalLength
-from serving.traffic.traffic import Traffic
+from loadgen.errors import FileError, OptionError
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import Uniform, lognormal_of_median
+from loadgen.workloads.traffic import Traffic
 
 LENGTHS = IndependentLengths(
-    prompt=LognormalLength(median_tokens=100, sigma=1.0), output=FixedLength(tokens=5)
+    prompt=lognormal_of_median(median=100, sigma=1.0), output=Uniform(least=5, most=5)
 )
 
 
@@ -212,7 +215,30 @@ def test_the_lengths_seen_make_more_requests_like_them() -> None:
 def test_traffic_that_makes_no_sense_is_refused_by_name(
     make: Callable[[], object], field: str
 ) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(OptionError, match=f"^{re.escape(field)}="):
         make()
 
-    assert refused.value.field == field
+
+def test_a_recorded_trace_of_any_format_with_times_is_traffic(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2023-11-16 18:15:50.9951690,396,109\n"
+    )
+    trace = Traffic.recorded(path)
+
+    assert trace.arrival_s.tolist() == [0.0, 4.314_579]
+    assert trace.prompt_tokens.tolist() == [374, 396]
+    assert trace.output_tokens.tolist() == [44, 109]
+    path.write_text('{"timestamp": 9000, "input_length": 7, "output_length": 5}\n')
+    assert Traffic.recorded(path).arrival_s.tolist() == [0.0]
+
+
+def test_conversations_without_times_are_no_traffic(tmp_path: Path) -> None:
+    path = tmp_path / "chats.json"
+    path.write_text(
+        '[{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}]'
+    )
+    with pytest.raises(FileError, match="is sharegpt: expected a trace with arrival times"):
+        Traffic.recorded(path)
