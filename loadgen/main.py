@@ -11,7 +11,7 @@ from typing import Final
 
 from loadgen.commands import exit_codes
 from loadgen.commands.one_line_parser import OneLineParser
-from loadgen.commands.standard_output import ReaderGone
+from loadgen.commands.standard_output import OutputClosed
 from loadgen.errors import LoadError
 from loadgen.import_path import seal_import_path
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LoadError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return exit_codes.WRONG_INPUT
-    except ReaderGone:
+    except OutputClosed:
         return exit_codes.READER_GONE
     except KeyboardInterrupt:  # while there is nothing to report
         print(f"{PROGRAM}: interrupted", file=sys.stderr)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from loadgen.clients.certificates import trusted
-from loadgen.clients.client import Client
+from loadgen.clients.client import RequestClient
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.openai_http import OpenAIHttpClient
 
@@ -13,7 +13,7 @@ from loadgen.clients.openai_http import OpenAIHttpClient
 @asynccontextmanager
 async def open_client(
     spec: ClientSpec, *, on_chunks: Callable[[int], None]
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[RequestClient]:
     """Open a client in the running event loop, and close its connections at the end.
 
     `on_chunks` is told how many chunks have come, as they come. Raises OptionError for a file of

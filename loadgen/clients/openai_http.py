@@ -77,7 +77,7 @@ class OpenAIHttpClient:
             await self._anew.close()
 
     async def send(self, request: Request) -> Reply:
-        """Send, and read the reply to its end; see `Client.send`."""
+        """Send, and read the reply to its end; see `RequestClient.send`."""
         body = self._body(request)
         stream = ReplyStream(asked_tokens=request.output_tokens, keep=request.keep_reply)
         arriving = ArrivingReply(stream, self._on_chunks)
@@ -92,7 +92,7 @@ class OpenAIHttpClient:
                         raise
                     resent = True
                     error, words = await self._exchange(self._new_session(), body, arriving)
-        except asyncio.CancelledError:  # the attack's way to abort: swallowed here, and recorded
+        except asyncio.CancelledError:  # the run's way to abort: swallowed here, and recorded
             error, words = ABORTED, "the run was interrupted"
         except aiohttp.ConnectionTimeoutError as failure:  # a TimeoutError too, and not ours
             error, words = connection_problem(failure, touched=arriving.touched)

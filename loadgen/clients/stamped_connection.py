@@ -107,7 +107,7 @@ class StampedResponse(aiohttp.ClientResponse):
 
 
 class StampedConnector(aiohttp.TCPConnector):
-    """A connector without limits: the attack alone limits what is in flight.
+    """A connector without limits: the dispatcher alone limits what is in flight.
 
     `arrivals` is what its connections stamp with. Needs a running event loop; options are those of
     aiohttp.TCPConnector.

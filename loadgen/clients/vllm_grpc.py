@@ -86,7 +86,7 @@ class VllmGrpcClient:
         _sampling(spec.extra_body, pb.SamplingParams())
 
     async def send(self, request: Request) -> Reply:
-        """Send, and read the reply to its end; see `Client.send`. A prompt of text is refused."""
+        """Send, and read the reply to its end; see `RequestClient.send`. Refuses text."""
         message = self._message(request)
         stream = TokenStream(asked_tokens=request.output_tokens)
         error: str | None
@@ -99,7 +99,7 @@ class VllmGrpcClient:
                     call.cancel()
                     break
             error, words = (STREAM, stream.problem) if stream.problem else (None, "")
-        except asyncio.CancelledError:  # the attack's way to abort; grpc.aio has ended the call
+        except asyncio.CancelledError:  # the run's way to abort; grpc.aio has ended the call
             error, words = ABORTED, "the run was interrupted"
         except grpc.aio.AioRpcError as failure:
             error, words = _failure(failure, self._timeout_s)

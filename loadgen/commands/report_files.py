@@ -15,26 +15,26 @@ from loadgen.commands.standard_output import printing
 from loadgen.errors import LoadError, OptionError
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.csv_form import to_csv
-from loadgen.reports.document import Report
+from loadgen.reports.document import ReportDocument
 from loadgen.reports.json_form import to_json
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.requests_csv import request_lines
 from loadgen.reports.terminal import print_report, report_console
 
 
-def _html(report: Report) -> str:
+def _html(report: ReportDocument) -> str:
     from loadgen.reports.html import to_html  # noqa: PLC0415 - Altair alone takes half a second
 
     return to_html(report)
 
 
-def _png(report: Report) -> bytes:
+def _png(report: ReportDocument) -> bytes:
     from loadgen.reports.png import to_png  # noqa: PLC0415 - likewise
 
     return to_png(report)
 
 
-_FORMS: Final[Mapping[str, tuple[str, Callable[[Report], str | bytes]]]] = {
+_FORMS: Final[Mapping[str, tuple[str, Callable[[ReportDocument], str | bytes]]]] = {
     "json": ("the report as JSON", to_json),
     "csv": ("a row per figure", to_csv),
     "markdown": ("the report as Markdown", to_markdown),
@@ -93,8 +93,13 @@ def check_report_files(
             path.unlink()
 
 
-def hand_over(given: argparse.Namespace, report: Report, record: RunRecord | None = None) -> None:
-    """Write every file that was asked for, then print the report; raises LoadError, ReaderGone."""
+def hand_over(
+    given: argparse.Namespace, report: ReportDocument, record: RunRecord | None = None
+) -> None:
+    """Write every file that was asked for, then print the report.
+
+    Raises LoadError or OutputClosed.
+    """
     _write_reports(given, report)
     if record is not None:
         _write_requests(given, record)
@@ -105,7 +110,7 @@ def hand_over(given: argparse.Namespace, report: Report, record: RunRecord | Non
         sys.stdout.write(captured.get())
 
 
-def _write_reports(given: argparse.Namespace, report: Report) -> None:
+def _write_reports(given: argparse.Namespace, report: ReportDocument) -> None:
     """Write every form that was asked for; raises OptionError."""
     for form, (_, made) in _FORMS.items():
         path: Path | None = getattr(given, form)

@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from loadgen.attack.event_loop import run_to_end
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.class_words import CLASS_HELP, ClassWords
@@ -25,6 +24,7 @@ from loadgen.commands.run_arguments import (
     run_options,
 )
 from loadgen.commands.watched_run import watched_run
+from loadgen.dispatch.event_loop import run_to_end
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
 from loadgen.reports.run_report import RunReport
@@ -76,7 +76,7 @@ def handle(
     parser: OneLineParser,
     words: Sequence[str],
 ) -> int:
-    """Do the run of `words` and report it; returns the exit code. Raises LoadError, ReaderGone."""
+    """Run and report `words`; returns the exit code. Raises LoadError, OutputClosed."""
     options = run_options(given, classes, parser=parser)
     check_report_files(given, others=[("--results", options.results), *files_read(options)])
     command, key = kept_command(words), os.environ.get(KEY_VARIABLE, "")

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from loadgen.attack.event_loop import run_to_end
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.class_words import CLASS_HELP, ClassWords
@@ -25,6 +24,7 @@ from loadgen.commands.run_arguments import (
     run_options,
 )
 from loadgen.commands.watched_run import watched_run
+from loadgen.dispatch.event_loop import run_to_end
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.definitions import help_text
 from loadgen.records.run_record import RunRecord
@@ -132,7 +132,7 @@ def handle(
     parser: OneLineParser,
     words: Sequence[str],
 ) -> int:
-    """Do the sweep of `words`, report it, return the exit code. Raises LoadError, ReaderGone."""
+    """Do the sweep of `words`, report it, return the exit code. Raises LoadError, OutputClosed."""
     options = sweep_options(given, classes, parser=parser)
     record_path = options.folder / SWEEP_NAME
     check_report_files(given, others=[("the sweep's", record_path), *files_read(options.run)])

@@ -22,7 +22,7 @@ from loadgen.measures.rates import amounts_of, rates_of
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures, SloKept
 from loadgen.measures.samples import Samples, samples_of
 from loadgen.measures.slo import Slo
-from loadgen.measures.window import Window
+from loadgen.measures.window import MeasuredWindow
 from loadgen.records.arrays import Float64s, Int64s
 from loadgen.records.arrival_process import arrival_process
 from loadgen.records.estimate import Estimate
@@ -51,7 +51,7 @@ class MeasuredClass:
     name: str
     results: Sequence[Result]
     skip_ns: int
-    window: Window | None
+    window: MeasuredWindow | None
     dilation: float
     begun_ns: Int64s
     wall_per_s: float
@@ -101,7 +101,7 @@ def measures_of(
     return replace(measures, warnings=tuple(doubts(record, measures)))
 
 
-def _wall_s(record: RunRecord, window: Window) -> float:
+def _wall_s(record: RunRecord, window: MeasuredWindow) -> float:
     """Wall seconds of the window, whose ends are steady."""
     start_ns, end_ns = record.wall_ns(np.array([window.start_ns, window.end_ns])).tolist()
     return float(end_ns - start_ns) / 1e9
@@ -118,7 +118,7 @@ def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredCl
         by_class.setdefault(result.traffic_class, []).append(result)
     columns = Columns.of(record.results)
     skip_ns = int(header.skip_s * (header.start.dilation or 1.0) * 1e9)
-    window = Window.of(columns, skip_ns=skip_ns)
+    window = MeasuredWindow.of(columns, skip_ns=skip_ns)
     if len(by_class) == 1:
         (name,) = by_class
         only = _measured(name, record.results, columns, window=window, record=record)
@@ -156,7 +156,7 @@ def _measured(
     results: Sequence[Result],
     columns: Columns,
     *,
-    window: Window | None,
+    window: MeasuredWindow | None,
     record: RunRecord,
 ) -> MeasuredClass:
     header = record.header

@@ -5,7 +5,7 @@ import io
 from typing import Final
 
 from loadgen.reports.csv_cell import text_cell
-from loadgen.reports.document import Report
+from loadgen.reports.document import ReportDocument
 
 COLUMNS: Final = (
     *("class", "figure", "statistic", "unit", "value"),
@@ -13,7 +13,7 @@ COLUMNS: Final = (
 )
 
 
-def to_csv(report: Report) -> str:
+def to_csv(report: ReportDocument) -> str:
     """Return the report as CSV text with a header row (RFC 4180); unknown values are empty.
 
     Columns that only some rows have come last, in the order in which they are met.

@@ -82,7 +82,7 @@ class FigureRow:
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
-class Report(Protocol):
+class ReportDocument(Protocol):
     """Anything that can be told in all forms."""
 
     def document(self) -> Document:

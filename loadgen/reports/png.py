@@ -6,12 +6,12 @@ import vl_convert
 from loadgen.errors import LoadError
 from loadgen.reports.chart_style import styled
 from loadgen.reports.charts import charts_of
-from loadgen.reports.document import Report
+from loadgen.reports.document import ReportDocument
 
 _SCALE = 2.0  # pixels per point: sharp on the screens of today
 
 
-def to_png(report: Report) -> bytes:
+def to_png(report: ReportDocument) -> bytes:
     """Return a PNG with all charts, one below the other; raises LoadError if there is none."""
     document = report.document()
     charts = charts_of(report)

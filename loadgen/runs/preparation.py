@@ -14,12 +14,12 @@ from typing import Final
 
 import aiohttp
 
-from loadgen.attack.job import Job
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.clients.server_clock import read_server
 from loadgen.clients.server_facts import served_model
 from loadgen.clients.server_tokenizer import ServerTokenizer
+from loadgen.dispatch.job import Job
 from loadgen.errors import OptionError
 from loadgen.live.live_counts import LiveCounts
 from loadgen.prompts.local_tokenizer import LocalTokenizer

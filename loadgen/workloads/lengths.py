@@ -105,8 +105,9 @@ def lognormal_of_median(
     Its mean is median * exp(sigma^2 / 2). Raises OptionError for a sigma that is not a finite
     number from 0 on, for a median outside the ends, and for a spread without bound.
     """
-    if not least <= median <= most:
-        raise OptionError(option="median", value=median, expected=f"{least} to {most:,} tokens")
+    if not 1 <= least <= median <= most <= TOKENS_MAX:
+        expected = f"within {least:,} to {most:,}, and these in 1 to {TOKENS_MAX:,} tokens"
+        raise OptionError(option="median", value=median, expected=expected)
     if not 0.0 <= sigma < math.inf:
         raise OptionError(option="sigma", value=sigma, expected="a finite number from 0 on")
     try:

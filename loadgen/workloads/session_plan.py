@@ -11,7 +11,7 @@ from loadgen.records.request import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class PromptSegment:
     """A piece of a prompt, of `tokens` tokens.
 
     Pieces of the same key and length are the same text; of two lengths, the shorter is the
@@ -40,7 +40,7 @@ class Segment:
 class CallPlan:
     """One request to be: see `records.request.Call`. The prompt is its segments in order."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[PromptSegment, ...]
     output_tokens: int
     after: tuple[int, ...] = ()
     think_ns: int = 0

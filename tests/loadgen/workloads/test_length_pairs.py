@@ -66,7 +66,7 @@ def test_more_independent_pairs_leave_the_first_ones_as_they_are() -> None:
         (lambda: lognormal_of_median(median=10, sigma=-0.1), "sigma"),
         (lambda: lognormal_of_median(median=10, sigma=float("nan")), "sigma"),
         (lambda: lognormal_of_median(median=9, sigma=1, least=10), "median"),
-        (lambda: lognormal_of_median(median=9, sigma=1, least=0), "least"),
+        (lambda: lognormal_of_median(median=9, sigma=1, least=0), "median"),
         (
             lambda: ObservedLengths(prompt_tokens=int64s(), output_tokens=int64s()),
             "output_tokens",

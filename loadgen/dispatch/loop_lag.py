@@ -1,6 +1,6 @@
 """How late this process's event loop is, and how busy the process: whether to believe its times.
 
-A probe rings every `PROBE_NS`, by the alarm that sends use, and notes how late it was. A loop that
+A probe rings every `PROBE_NS`, by the timer that sends use, and notes how late it was. A loop that
 is held up for long lets many probes pass; each is counted as late as it would have been, or one
 long stop would count as little as a short one (coordinated omission).
 """
@@ -13,8 +13,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from loadgen.attack.alarm import make_alarm
-from loadgen.attack.timetable import Action, Alarm
+from loadgen.dispatch.timer import LoopTimer
+from loadgen.dispatch.timetable import Action, DispatchTimer
 from loadgen.records.run_record import LoopLag
 
 # 100 a second cost less than 1 % of a core, and find a stop of 10 ms wherever it lies.
@@ -30,11 +30,11 @@ class LoopLagMeter:
         *,
         now_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
-        alarm: Callable[[Action], Alarm] = make_alarm,
+        timer: Callable[[Action], DispatchTimer] = LoopTimer,
     ) -> None:
         self._now_ns = now_ns
         self._cpu_ns = cpu_ns
-        self._make_alarm = alarm
+        self._make_timer = timer
         self._lag_ns = array("q")
         self._told = 0
         self._due_ns = 0
@@ -42,7 +42,7 @@ class LoopLagMeter:
         self._wall_ns = self._used_cpu_ns = 0
 
     def __enter__(self) -> Self:
-        self._alarm = self._make_alarm(self._probe)
+        self._timer = self._make_timer(self._probe)
         self._began_ns, self._began_cpu_ns = self._now_ns(), self._cpu_ns()
         self._next(self._began_ns)
         return self
@@ -53,7 +53,7 @@ class LoopLagMeter:
         fault: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._alarm.close()
+        self._timer.close()
         self._wall_ns = self._now_ns() - self._began_ns
         self._used_cpu_ns = self._cpu_ns() - self._began_cpu_ns
 
@@ -78,12 +78,12 @@ class LoopLagMeter:
 
     def _next(self, now_ns: int) -> None:
         self._due_ns = now_ns + PROBE_NS
-        self._alarm.set(self._due_ns)
+        self._timer.set(self._due_ns)
 
     def _probe(self) -> None:
         now_ns = self._now_ns()
-        if now_ns < self._due_ns:  # an alarm may ring early
-            self._alarm.set(self._due_ns)
+        if now_ns < self._due_ns:  # an timer may ring early
+            self._timer.set(self._due_ns)
             return
         late_ns = now_ns - self._due_ns
         while late_ns >= 0:

@@ -1,8 +1,8 @@
-"""How late a loop wakes up for a time, by its own timer and by the kernel's, and at what cost.
+"""How late a loop calls for a time, and at what cost: asyncio's loop and uvloop's.
 
-    python -m tests.benchmarks.alarms
+    python -m tests.benchmarks.timers
 
-Each waits for `RINGS` times that are no whole milliseconds apart, on asyncio's loop and uvloop's.
+Each waits for `RINGS` times that are no whole milliseconds apart.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import uvloop
 
-from loadgen.attack.alarm import KernelAlarm, LoopAlarm
+from loadgen.dispatch.timer import LoopTimer
 
 RINGS: Final = 1_000
 GAP_NS: Final = 2_310_000
@@ -24,7 +24,7 @@ LOOPS: Final[dict[str, Callable[[], Any]]] = {
 }
 
 
-async def measure(kind: type[LoopAlarm] | type[KernelAlarm]) -> tuple[np.ndarray, float]:
+async def measure() -> tuple[np.ndarray, float]:
     """Lateness of each ring in microseconds, and CPU microseconds per ring."""
     late_ns: list[int] = []
     over = asyncio.get_running_loop().create_future()
@@ -33,34 +33,33 @@ async def measure(kind: type[LoopAlarm] | type[KernelAlarm]) -> tuple[np.ndarray
     def ring() -> None:
         nonlocal due_ns
         now_ns = time.monotonic_ns()
-        if now_ns < due_ns:  # early: an alarm may, and is set again
-            alarm.set(due_ns)
+        if now_ns < due_ns:  # early: an timer may, and is set again
+            timer.set(due_ns)
             return
         late_ns.append(now_ns - due_ns)
         if len(late_ns) == RINGS:
             over.set_result(None)
             return
         due_ns += GAP_NS
-        alarm.set(due_ns)
+        timer.set(due_ns)
 
-    alarm = kind(ring)
+    timer = LoopTimer(ring)
     cpu_ns = time.process_time_ns()
     ring()
     await over
     cpu_ns = time.process_time_ns() - cpu_ns
-    alarm.close()
+    timer.close()
     return np.array(late_ns) / 1e3, cpu_ns / 1e3 / RINGS
 
 
 def main() -> None:
-    """Print a line for each pair."""
-    print(f"{'loop':8} {'alarm':12} {'late p50':>9} {'p99':>9} {'us of CPU per ring':>19}")
+    """Print a line for each loop."""
+    print(f"{'loop':8} {'late p50':>9} {'p99':>9} {'us of CPU per call':>19}")
     for name, make_loop in LOOPS.items():
-        for kind in (LoopAlarm, KernelAlarm):
-            with asyncio.Runner(loop_factory=make_loop) as runner:
-                late_us, cpu_us = runner.run(measure(kind))
-            p50_us, p99_us = np.percentile(late_us, [50, 99])
-            print(f"{name:8} {kind.__name__:12} {p50_us:6.0f} us {p99_us:6.0f} us {cpu_us:19.1f}")
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            late_us, cpu_us = runner.run(measure())
+        p50_us, p99_us = np.percentile(late_us, [50, 99])
+        print(f"{name:8} {p50_us:6.0f} us {p99_us:6.0f} us {cpu_us:19.1f}")
 
 
 if __name__ == "__main__":

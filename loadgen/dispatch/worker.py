@@ -1,8 +1,9 @@
 """A worker process: does its job and sends what happens to its parent, in batches, over a pipe.
 
-What goes over the pipe is an `Awake`, a `Ready`, any number of `Batch`es, and a `Done` or a
-`Failed`; what comes is a `Job` for the first, a `Go` for the second, and perhaps a `Stop` and some
-`Follow`s at any time after the job. A pipe that closes means that the parent is gone: stop.
+It writes an `Awake`, a `WorkerReady`, any number of `Batch`es, and a `WorkerDone` or a
+`WorkerFailed`. It reads a `Job` after the first, a `Go` after the second, and perhaps a
+`StopWorker` and some `Follow`s at any time after the job. A pipe that closes means that the parent
+is gone: stop.
 """
 
 import asyncio
@@ -16,9 +17,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
-from loadgen.attack.attack import Attack
-from loadgen.attack.event_loop import run_to_end
-from loadgen.attack.job import Job, JobEnd, do_job
+from loadgen.dispatch.dispatcher import Dispatcher
+from loadgen.dispatch.event_loop import run_to_end
+from loadgen.dispatch.job import Job, JobEnd, do_job
 from loadgen.records.result import Result
 
 BATCH_EVERY_S: Final = 0.1
@@ -34,13 +35,13 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """The server's clock runs at so much of its speed at the run's start; see `Attack.follow`."""
+    """The speed of the server's clock relative to the run's start; see `Dispatcher.follow`."""
 
     steady_per_wall: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopWorker:
     """Send no more, and abort what is under way."""
 
 
@@ -50,7 +51,7 @@ class Awake:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class WorkerReady:
     """The worker waits for its `Go`."""
 
 
@@ -65,14 +66,14 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class WorkerDone:
     """The job's end; nothing follows."""
 
     end: JobEnd
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkerFailed:
     """The worker's own failure in words; nothing follows."""
 
     words: str
@@ -86,11 +87,11 @@ def work(pipe: Connection) -> None:
         pipe.send(Awake())
         job = pipe.recv()
         assert isinstance(job, Job), job
-        run_to_end(_Worker(pipe, job).run())
+        run_to_end(_WorkerSide(pipe, job).run())
 
 
-class _Worker:
-    """The worker's side of the pipe, and the spectator of its own job."""
+class _WorkerSide:
+    """The worker's side of the pipe, and the observer of its own job."""
 
     def __init__(self, pipe: Connection, job: Job) -> None:
         self._pipe = pipe
@@ -115,40 +116,40 @@ class _Worker:
                 self._job,
                 origin_ns=self._origin_ns,
                 sink=self._keep,
-                spectator=self,
-                on_attack=self._begins,
+                observer=self,
+                on_dispatcher=self._begins,
             )
             flushing.cancel()
             self._flush()
-            self._pipe.send(Done(end))
+            self._pipe.send(WorkerDone(end))
         except (BrokenPipeError, ConnectionResetError):
             raise
         except Exception as fault:  # noqa: BLE001 - the parent ends the run with it
             flushing.cancel()
             self._flush()
-            self._pipe.send(Failed(_words(fault)))
+            self._pipe.send(WorkerFailed(_words(fault)))
         finally:
             loop.remove_reader(self._pipe.fileno())
 
     async def _origin_ns(self) -> int:
-        self._pipe.send(Ready())
+        self._pipe.send(WorkerReady())
         origin_ns = await self._go
         gc.freeze()  # as in the run's own process: no collection of what stays
         return origin_ns
 
-    def _begins(self, attack: Attack) -> None:
-        self._stop, self._follow = attack.stop, attack.follow
+    def _begins(self, dispatcher: Dispatcher) -> None:
+        self._stop, self._follow = dispatcher.stop, dispatcher.follow
         if self._steady_per_wall != 1.0:
-            attack.follow(self._steady_per_wall)
+            dispatcher.follow(self._steady_per_wall)
         if self._stopped:
-            attack.stop()
+            dispatcher.stop()
 
     def _told(self) -> None:
         try:
             word = self._pipe.recv()
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-            word = Stop()
+            word = StopWorker()
         if isinstance(word, Go):
             self._go.set_result(word.origin_ns)
             return
@@ -179,18 +180,18 @@ class _Worker:
             self._flush()
 
     def add_chunks(self, traffic_class: str, count: int) -> None:
-        """See `Spectator`."""
+        """See `ProgressObserver`."""
         self._chunks[traffic_class] += count
 
     def add_result(self, result: Result) -> None:
         """Nothing: the parent has the results, and tells whoever watches there."""
 
     def set_in_flight(self, traffic_class: str, count: int) -> None:
-        """See `Spectator`."""
+        """See `ProgressObserver`."""
         self._in_flight[traffic_class] = count
 
     def set_lag(self, worker: int, lag_ms: float) -> None:  # noqa: ARG002 - there is one worker here
-        """See `Spectator`."""
+        """See `ProgressObserver`."""
         self._lag_ms = lag_ms
 
 

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.attack.event_loop import run_to_end
-from loadgen.attack.job import Job
-from loadgen.attack.workers import HEAD_START_NS, Workers, WorkersEnd
 from loadgen.clients.client_spec import ClientSpec
+from loadgen.dispatch.event_loop import run_to_end
+from loadgen.dispatch.job import Job
+from loadgen.dispatch.workers import HEAD_START_NS, Workers, WorkersEnd
 from loadgen.records.result import ABORTED, Result
-from tests.loadgen.attack.shaped_workload import ONE, TALK, closed, even, traffic
+from tests.loadgen.dispatch.shaped_workload import ONE, TALK, closed, even, traffic
 from tests.loadgen.known_server import MODEL, KnownServer
 
 pytestmark = pytest.mark.timeout(60)
 
 
 class Watcher:
-    """A spectator that remembers, and what the sink was given."""
+    """A observer that remembers, and what the sink was given."""
 
     def __init__(self) -> None:
         self.results: list[Result] = []
@@ -67,13 +67,13 @@ def process_ids() -> list[int]:
     return [child.pid for child in children if child.pid is not None]
 
 
-def attack(
+def dispatch(
     job: Job, workers: int, watcher: Watcher, meanwhile: Callable[[Workers], None] | None = None
 ) -> tuple[WorkersEnd, list[int]]:
     origins: list[int] = []
 
     async def main() -> WorkersEnd:
-        pool = Workers(job.split(workers), sink=watcher.keep, spectator=watcher)
+        pool = Workers(job.split(workers), sink=watcher.keep, observer=watcher)
         if meanwhile is not None:
             watcher.on_result = lambda: meanwhile(pool)
         return await pool.run(noting(origins))
@@ -89,7 +89,7 @@ def test_two_workers_send_the_whole_of_both_classes_once_from_one_start() -> Non
             traffic(even(20, gap_ms=20), sessions=[TALK, ONE] * 10, name="open"),
             traffic(closed((0, 3)), sessions=[ONE] * 15, name="closed"),
         )
-        end, origins = attack(whole, 2, watcher)
+        end, origins = dispatch(whole, 2, watcher)
 
     assert end.problem == ""
     assert len(origins) == 1
@@ -120,7 +120,7 @@ def test_a_worker_that_is_killed_ends_the_run_in_a_line_and_what_came_is_kept() 
     watcher = Watcher()
     with KnownServer().serving() as server:
         endless = traffic(closed((0, 4), ends_ms=60_000), sessions=[ONE] * 10)
-        end, _ = attack(job(server.url, endless), 2, watcher, kill)
+        end, _ = dispatch(job(server.url, endless), 2, watcher, kill)
 
     assert end.problem.startswith("worker 1 died (signal 9, SIGKILL)")
     assert "\n" not in end.problem
@@ -132,7 +132,7 @@ def test_stopping_stops_every_worker_and_what_was_under_way_is_aborted() -> None
     watcher = Watcher()
     with KnownServer(itl_s=(0.2, 0.2)).serving() as server:
         slow = traffic(even(200, gap_ms=5), sessions=[ONE] * 200)
-        end, _ = attack(job(server.url, slow), 2, watcher, Workers.stop)
+        end, _ = dispatch(job(server.url, slow), 2, watcher, Workers.stop)
 
     summaries = [part.sending["default"] for part in end.ends]
     assert len(summaries) == 2
@@ -151,7 +151,7 @@ def test_a_fault_of_the_sink_is_raised_and_no_process_is_left() -> None:
     with KnownServer().serving() as server:
         many = traffic(closed((0, 4), ends_ms=60_000), sessions=[ONE] * 10)
         with pytest.raises(ZeroDivisionError):
-            attack(job(server.url, many), 2, Watcher(), fault)
+            dispatch(job(server.url, many), 2, Watcher(), fault)
 
     assert len(ids) == 2
     for process_id in ids:
@@ -166,7 +166,7 @@ def test_stopping_before_the_start_sends_nothing(after_s: float | None) -> None:
         some = traffic(even(9), sessions=[ONE] * 9)
 
         async def main() -> WorkersEnd:
-            pool = Workers(job(server.url, some).split(2), sink=watcher.keep, spectator=watcher)
+            pool = Workers(job(server.url, some).split(2), sink=watcher.keep, observer=watcher)
             if after_s is None:
                 pool.stop()
             else:
@@ -201,7 +201,7 @@ def test_ctrl_c_while_the_workers_start_ends_none_of_them() -> None:
         some = traffic(even(6), sessions=[ONE] * 6)
 
         async def main() -> WorkersEnd:
-            pool = Workers(job(server.url, some).split(2), sink=watcher.keep, spectator=watcher)
+            pool = Workers(job(server.url, some).split(2), sink=watcher.keep, observer=watcher)
             pressing = asyncio.create_task(press())
             try:
                 return await pool.run(noting([]))
@@ -219,7 +219,7 @@ def test_a_job_larger_than_a_pipe_arrives_whole_in_the_event_loop_that_runs_use(
     watcher = Watcher()
     with KnownServer().serving() as server:
         some = traffic(even(4), sessions=[ONE] * 100_000)  # pickled, 1 MB
-        pool = Workers(job(server.url, some).split(2), sink=watcher.keep, spectator=watcher)
+        pool = Workers(job(server.url, some).split(2), sink=watcher.keep, observer=watcher)
 
         async def main() -> WorkersEnd:
             return await asyncio.wait_for(pool.run(noting([])), 30)
@@ -241,7 +241,7 @@ def test_ctrl_c_in_a_terminal_is_the_parent_s_matter() -> None:
     watcher = Watcher()
     with KnownServer().serving() as server:
         some = traffic(even(30), sessions=[ONE] * 30)
-        end, _ = attack(job(server.url, some), 2, watcher, press)
+        end, _ = dispatch(job(server.url, some), 2, watcher, press)
 
     assert len(pressed) == 2
     assert (end.problem, len(watcher.results)) == ("", 30)
@@ -251,7 +251,7 @@ def test_a_worker_s_own_failure_is_said_in_a_line(tmp_path: Path) -> None:
     some = traffic(even(4), sessions=[ONE] * 4)
     url = "https://127.0.0.1:9"
     spec = ClientSpec(api="completions", url=url, model=MODEL, timeout_s=3, ca=tmp_path / "none")
-    end, origins = attack(Job(traffics=[(some, spec)]), 2, Watcher())
+    end, origins = dispatch(Job(traffics=[(some, spec)]), 2, Watcher())
 
     assert end.problem.startswith("worker ")
     assert "failed: OptionError: --ca=" in end.problem

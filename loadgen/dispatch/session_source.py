@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from loadgen.attack.traffic import Traffic
+from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.records.request import Session
 
 
 class SessionSource:
     """Numbers the sessions that a traffic sends, from 0 on, and counts their requests."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: DispatchedClass) -> None:
         self._workload = traffic.workload
         self._first = traffic.first
         self._stride = traffic.stride

@@ -1,8 +1,8 @@
 import pytest
 
 from loadgen.live.live_counts import LiveCounts
+from loadgen.live.live_figures import RECENT_WALL_S, LiveFiguresTaker
 from loadgen.live.plain_line import plain_line
-from loadgen.live.snapshot import RECENT_WALL_S, Snapshots
 from tests.loadgen.live.made_counts import begun, class_header, result
 
 
@@ -19,7 +19,7 @@ def busy() -> LiveCounts:
 def test_a_moment_gives_rates_in_the_run_s_time_and_the_time_left_in_wall_time() -> None:
     # 8 wall s are 2 emulated s: 5 sent, 3 ended and 80 chunks; TTFT 100 and 300 wall ms are 25
     # and 75; 120 of 200 tokens are left, at 80 in 8 wall s: 12 s.
-    seen = Snapshots(busy()).take(8.0)
+    seen = LiveFiguresTaker(busy()).take(8.0)
 
     assert (seen.total.sent_per_s, seen.total.ended_per_s, seen.tokens_per_s) == (2.5, 1.5, 40)
     assert seen.total.ttft.p50_ms == 50
@@ -36,7 +36,7 @@ def test_a_moment_gives_rates_in_the_run_s_time_and_the_time_left_in_wall_time()
 
 def test_rates_are_those_of_the_last_seconds() -> None:
     counts = begun(dilation=None)
-    snapshots = Snapshots(counts)
+    snapshots = LiveFiguresTaker(counts)
     for second in range(1, 31):
         counts.add_chunks("chat", 100 if second <= 15 else 10)
         seen = snapshots.take(float(second))
@@ -51,11 +51,11 @@ def test_where_replies_are_further_on_than_tokens_the_time_left_is_told_by_reque
         counts.add_chunks("chat", 1)
         counts.add_result(result())
 
-    assert Snapshots(counts).take(60.0).left_wall_s == 60
+    assert LiveFiguresTaker(counts).take(60.0).left_wall_s == 60
 
 
 def test_before_the_first_reply_the_time_left_is_unknown() -> None:
-    seen = Snapshots(begun()).take(1.0)
+    seen = LiveFiguresTaker(begun()).take(1.0)
 
     assert (seen.share, seen.left_wall_s) == (None, None)
     assert plain_line(seen).endswith("ETA -")
@@ -65,7 +65,7 @@ def test_before_the_first_reply_the_time_left_is_unknown() -> None:
 def test_a_class_that_ends_by_time_is_done_by_time(time: str, left_wall_s: float) -> None:
     counts = begun(class_header(requests=None, output_tokens=None, ends_s=10.0, time=time))
     counts.add_result(result())
-    seen = Snapshots(counts).take(10.0)
+    seen = LiveFiguresTaker(counts).take(10.0)
 
     assert seen.total.requests is None
     assert seen.left_wall_s == left_wall_s
@@ -76,7 +76,7 @@ def test_a_class_that_ends_by_time_or_by_its_plan_is_done_by_what_comes_first() 
     counts = begun(planned, dilation=None)
     counts.add_result(result())
     counts.add_result(result(error="timeout"))
-    seen = Snapshots(counts).take(10.0)
+    seen = LiveFiguresTaker(counts).take(10.0)
 
     assert (seen.share, seen.total.requests) == (0.5, 4)
     assert "1 completed, 1 failed of 4" in plain_line(seen)
@@ -84,7 +84,7 @@ def test_a_class_that_ends_by_time_or_by_its_plan_is_done_by_what_comes_first() 
 
 def test_requests_of_all_are_unknown_where_those_of_one_class_are() -> None:
     counts = begun(class_header("a"), class_header("b", requests=None, ends_s=10.0))
-    seen = Snapshots(counts).take(1.0)
+    seen = LiveFiguresTaker(counts).take(1.0)
 
     assert [each.requests for each in (*seen.classes, seen.total)] == [10, None, None]
     assert "b: 0 completed  0 in flight" in plain_line(seen)
@@ -97,7 +97,7 @@ def test_the_class_with_the_longest_way_to_go_says_when_all_is_over() -> None:
     for _ in range(10):
         counts.add_result(result(name="fast"))
     counts.add_result(result(name="slow"))
-    seen = Snapshots(counts).take(10.0)
+    seen = LiveFiguresTaker(counts).take(10.0)
 
     assert seen.left_wall_s == pytest.approx(90)
     assert [each.ended for each in seen.classes] == [10, 1]
@@ -110,5 +110,5 @@ def test_the_largest_lag_of_all_workers_is_told() -> None:
     counts.set_lag(0, 0.2)
     counts.set_lag(1, 1.5)
 
-    assert Snapshots(counts).take(8.0).loop_lag_ms == 1.5
-    assert "loop lag 1.50 ms" in plain_line(Snapshots(counts).take(8.0))
+    assert LiveFiguresTaker(counts).take(8.0).loop_lag_ms == 1.5
+    assert "loop lag 1.50 ms" in plain_line(LiveFiguresTaker(counts).take(8.0))

@@ -1,6 +1,6 @@
 """The parent's side of `--workers`: starts the processes, gathers what they send, and ends them.
 
-Results come in batches and out of order between workers. A worker that dies ends the attack: the
+Results come in batches and out of order between workers. A worker that dies ends the run: the
 others are stopped, what came is kept, and the problem is said in one line.
 """
 
@@ -17,9 +17,19 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
-from loadgen.attack.job import Job, JobEnd
-from loadgen.attack.spectator import Spectator
-from loadgen.attack.worker import Awake, Batch, Done, Failed, Follow, Go, Ready, Stop, work
+from loadgen.dispatch.job import Job, JobEnd
+from loadgen.dispatch.progress_observer import ProgressObserver
+from loadgen.dispatch.worker import (
+    Awake,
+    Batch,
+    Follow,
+    Go,
+    StopWorker,
+    WorkerDone,
+    WorkerFailed,
+    WorkerReady,
+    work,
+)
 from loadgen.records.result import Result
 
 HEAD_START_NS: Final = 50_000_000
@@ -29,7 +39,7 @@ LAST_WORDS_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class _Worker:
+class _WorkerProcess:
     job: Job
     process: SpawnProcess
     pipe: Connection
@@ -52,23 +62,23 @@ class Workers:
     """Does one job in several processes; use it once, as a context that leaves none behind."""
 
     def __init__(
-        self, jobs: Sequence[Job], *, sink: Callable[[Result], None], spectator: Spectator
+        self, jobs: Sequence[Job], *, sink: Callable[[Result], None], observer: ProgressObserver
     ) -> None:
         self._jobs = jobs
         self._sink = sink
-        self._spectator = spectator
-        self._workers: list[_Worker] = []
+        self._observer = observer
+        self._workers: list[_WorkerProcess] = []
         self._problem = ""
         self._stopped = False
         self._fault: BaseException | None = None
         self._changed = asyncio.Event()
 
     async def run(self, origin_ns: Callable[[], Awaitable[int]]) -> WorkersEnd:
-        """Start all, attack, and wait for their ends.
+        """Start all, dispatch, and wait for their ends.
 
         `origin_ns` is asked when all are ready, and gives the start by the system's monotonic
-        clock, `HEAD_START_NS` from then. An exception of it, of the sink or of the spectator ends
-        the attack and is raised.
+        clock, `HEAD_START_NS` from then. An exception of it, of the sink or of the observer ends
+        the run and is raised.
         """
         try:
             self._start()
@@ -86,13 +96,13 @@ class Workers:
         return WorkersEnd(ends=ends, problem=self._problem)
 
     def follow(self, steady_per_wall: float) -> None:
-        """See `Attack.follow`."""
+        """See `Dispatcher.follow`."""
         self._tell_all(Follow(steady_per_wall))
 
     def stop(self) -> None:
         """Send no more, and abort what is under way. May be repeated, and come before `run`."""
         self._stopped = True
-        self._tell_all(Stop())  # the others are told when they have their jobs
+        self._tell_all(StopWorker())  # the others are told when they have their jobs
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -103,7 +113,7 @@ class Workers:
             process = context.Process(
                 target=work, args=(theirs,), name=f"loadgen worker {job.worker}", daemon=True
             )
-            worker = _Worker(job, process, ours)
+            worker = _WorkerProcess(job, process, ours)
             self._workers.append(worker)
             with _ctrl_c_held_back():
                 process.start()
@@ -116,7 +126,7 @@ class Workers:
             self._changed.clear()
             await self._changed.wait()
 
-    def _heard(self, worker: _Worker) -> None:
+    def _heard(self, worker: _WorkerProcess) -> None:
         try:
             word = worker.pipe.recv()
         except (EOFError, OSError):
@@ -128,42 +138,42 @@ class Workers:
             self._fault = self._fault or fault
             self.stop()
 
-    def _take(self, worker: _Worker, word: object) -> None:
+    def _take(self, worker: _WorkerProcess, word: object) -> None:
         if isinstance(word, Batch):
             self._take_batch(worker, word)
             return
         if isinstance(word, Awake):
             self._give_job(worker)
             return
-        if isinstance(word, Done):
+        if isinstance(word, WorkerDone):
             worker.end = word.end
-        elif isinstance(word, Failed):
+        elif isinstance(word, WorkerFailed):
             self._fail(f"worker {worker.job.worker} failed: {word.words}")
         else:
-            assert isinstance(word, Ready), word
+            assert isinstance(word, WorkerReady), word
             worker.ready = True
         self._changed.set()
 
-    def _give_job(self, worker: _Worker) -> None:
+    def _give_job(self, worker: _WorkerProcess) -> None:
         with suppress(OSError):  # it is gone: its closed pipe says so in a moment
             worker.pipe.send(worker.job)
             worker.awake = True
             if self._stopped:
-                worker.pipe.send(Stop())
+                worker.pipe.send(StopWorker())
 
-    def _take_batch(self, worker: _Worker, batch: Batch) -> None:
+    def _take_batch(self, worker: _WorkerProcess, batch: Batch) -> None:
         for result in batch.results:
             self._sink(result)
         for name, count in batch.chunks.items():
-            self._spectator.add_chunks(name, count)
+            self._observer.add_chunks(name, count)
         if batch.lag_ms is not None:
-            self._spectator.set_lag(worker.job.worker, batch.lag_ms)
+            self._observer.set_lag(worker.job.worker, batch.lag_ms)
         worker.in_flight = batch.in_flight
         for name in batch.in_flight:
             count = sum(each.in_flight.get(name, 0) for each in self._workers)
-            self._spectator.set_in_flight(name, count)
+            self._observer.set_in_flight(name, count)
 
-    def _gone(self, worker: _Worker) -> None:
+    def _gone(self, worker: _WorkerProcess) -> None:
         """The pipe has closed: as it should after its last word, or because the worker died."""
         asyncio.get_running_loop().remove_reader(worker.pipe.fileno())
         worker.gone = True
@@ -179,7 +189,7 @@ class Workers:
         self._problem = self._problem or problem
         self.stop()
 
-    def _tell_all(self, word: Go | Follow | Stop) -> None:
+    def _tell_all(self, word: Go | Follow | StopWorker) -> None:
         for worker in self._workers:
             if worker.awake and not worker.gone and worker.end is None:
                 with suppress(OSError):  # it is gone: its closed pipe says so in a moment

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.live.live_counts import ClassCounts, LiveCounts
+from loadgen.live.live_counts import LiveClassCounts, LiveCounts
 from loadgen.records.result import ABORTED
 
 RECENT_WALL_S: Final = 10.0
@@ -27,7 +27,7 @@ class RecentLatency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassSnapshot:
+class LiveClassFigures:
     """One class, or all together. Rates are per second of the run's time; None before there are
     two moments to take a difference of.
     """
@@ -46,7 +46,7 @@ class ClassSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class LiveFigures:
     """The whole run at a moment. `share` is how much of it is done, `left_wall_s` how long the rest
     takes if all goes on as it did; None where neither can be known.
     """
@@ -55,8 +55,8 @@ class Snapshot:
     time: str
     dilation: float
     phase: str
-    classes: tuple[ClassSnapshot, ...]
-    total: ClassSnapshot
+    classes: tuple[LiveClassFigures, ...]
+    total: LiveClassFigures
     tokens_per_s: float | None
     errors: Mapping[str, int]
     loop_lag_ms: float | None
@@ -72,15 +72,15 @@ class _Moment:
     tokens: float
 
 
-class Snapshots:
-    """Takes snapshots of the same counts, and remembers the recent ones for their rates."""
+class LiveFiguresTaker:
+    """Computes figures from the same counts, and remembers recent counts for the rates."""
 
     def __init__(self, counts: LiveCounts) -> None:
         self._counts = counts
         self._moments: deque[_Moment] = deque()
 
-    def take(self, elapsed_wall_s: float) -> Snapshot:
-        """Look at the counts, `elapsed_wall_s` after the attack's start."""
+    def take(self, elapsed_wall_s: float) -> LiveFigures:
+        """Look at the counts, `elapsed_wall_s` after the run's start."""
         counts = self._counts
         now = self._remember(elapsed_wall_s)
         before = self._moments[0]
@@ -89,9 +89,9 @@ class Snapshots:
         def rate(new: float, old: float) -> float | None:
             return (new - old) / passed_s if passed_s > 0 else None
 
-        def seen(name: str, each: Sequence[ClassCounts]) -> ClassSnapshot:
+        def seen(name: str, each: Sequence[LiveClassCounts]) -> LiveClassFigures:
             names = [one.header.name for one in each]
-            return _class_snapshot(
+            return _class_figures(
                 name,
                 each,
                 dilation=counts.dilation,
@@ -102,7 +102,7 @@ class Snapshots:
         every = list(counts.classes.values())
         errors = sum((one.errors for one in every), Counter[str]())
         share, left_wall_s = _progress(every, counts.dilation, elapsed_wall_s)
-        return Snapshot(
+        return LiveFigures(
             elapsed_wall_s=elapsed_wall_s,
             time=counts.time,
             dilation=counts.dilation,
@@ -119,7 +119,7 @@ class Snapshots:
     def _remember(self, elapsed_wall_s: float) -> _Moment:
         """Add this moment, and forget those that are more than RECENT_WALL_S old but one."""
         classes = self._counts.classes
-        if not self._moments:  # the attack's start: nothing had been sent
+        if not self._moments:  # the run's start: nothing had been sent
             self._moments.append(_Moment(at_wall_s=0.0, sent={}, ended={}, tokens=0.0))
         moment = _Moment(
             at_wall_s=elapsed_wall_s,
@@ -133,17 +133,17 @@ class Snapshots:
         return moment
 
 
-def _class_snapshot(
+def _class_figures(
     name: str,
-    each: Sequence[ClassCounts],
+    each: Sequence[LiveClassCounts],
     *,
     dilation: float,
     sent_per_s: float | None,
     ended_per_s: float | None,
-) -> ClassSnapshot:
+) -> LiveClassFigures:
     planned = [one.header.requests for one in each]
     known = [count for count in planned if count is not None]
-    return ClassSnapshot(
+    return LiveClassFigures(
         name=name,
         asked=", ".join(one.header.arrivals.words for one in each),
         requests=sum(known) if len(known) == len(planned) else None,
@@ -170,7 +170,7 @@ def _latency(
 
 
 def _progress(
-    classes: Sequence[ClassCounts], dilation: float, elapsed_wall_s: float
+    classes: Sequence[LiveClassCounts], dilation: float, elapsed_wall_s: float
 ) -> tuple[float | None, float | None]:
     """Share done, and wall seconds left, of the class that has the longest way to go.
 
@@ -181,7 +181,7 @@ def _progress(
     return (share, elapsed_wall_s * (1.0 / share - 1.0)) if share > 0 else (None, None)
 
 
-def _share(counts: ClassCounts, dilation: float, elapsed_wall_s: float) -> float:
+def _share(counts: LiveClassCounts, dilation: float, elapsed_wall_s: float) -> float:
     """How much of a class is done: by its time and by its plan, whichever ends it first.
 
     A plan's tokens count, for long replies overlap and then end all at once; its requests where

@@ -1,4 +1,4 @@
-"""Actions and when they are due, with one alarm for the earliest of them."""
+"""Actions and when they are due, with one timer for the earliest of them."""
 
 import heapq
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Protocol
 Action = Callable[[], None]
 
 
-class Alarm(Protocol):
+class DispatchTimer(Protocol):
     """Rings once at a time of the monotonic clock; may ring early, and is then set again."""
 
     def set(self, at_ns: int) -> None:
@@ -30,12 +30,12 @@ class Timetable:
         self,
         *,
         now_ns: Callable[[], int],
-        make_alarm: Callable[[Action], Alarm],
+        make_timer: Callable[[Action], DispatchTimer],
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self._now_ns = now_ns
         self._on_fault = on_fault
-        self._alarm = make_alarm(self._ring)
+        self._timer = make_timer(self._ring)
         self._numbers = count()
         self._due: list[tuple[int, int, Action]] = []
         self._set_ns: int | None = None
@@ -50,7 +50,7 @@ class Timetable:
             self._set(due_ns)
 
     def rearm(self) -> None:
-        """Set the alarm anew: the times that it rings at have changed."""
+        """Set the timer anew: the times that it rings at have changed."""
         if self._due:
             self._set(self._due[0][0])
 
@@ -61,14 +61,14 @@ class Timetable:
     def close(self) -> None:
         """Forget every action, and stop for good."""
         self.clear()
-        self._alarm.close()
+        self._timer.close()
 
     def _set(self, at_ns: int) -> None:
         self._set_ns = at_ns
-        self._alarm.set(at_ns)
+        self._timer.set(at_ns)
 
     def _ring(self) -> None:
-        self._set_ns = -1  # what is added meanwhile needs no alarm: one is set below
+        self._set_ns = -1  # what is added meanwhile needs no timer: one is set below
         now_ns = self._now_ns()
         batch = []
         while self._due and self._due[0][0] <= now_ns:

@@ -1,4 +1,4 @@
-"""One traffic class under attack: begins its sessions, sends their calls, and keeps the count."""
+"""Dispatches one traffic class: begins its sessions, sends their calls, and keeps the count."""
 
 import asyncio
 import math
@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from loadgen.attack.pace import Pace
-from loadgen.attack.served_history import ServedHistory
-from loadgen.attack.session_progress import SessionProgress
-from loadgen.attack.session_source import SessionSource
-from loadgen.attack.timetable import Timetable
-from loadgen.attack.traffic import Traffic
-from loadgen.clients.client import Client, Reply
+from loadgen.clients.client import Reply, RequestClient
+from loadgen.dispatch.dispatched_class import DispatchedClass
+from loadgen.dispatch.pace import Pace
+from loadgen.dispatch.served_history import ServedHistory
+from loadgen.dispatch.session_progress import SessionProgress
+from loadgen.dispatch.session_source import SessionSource
+from loadgen.dispatch.timetable import Timetable
 from loadgen.records.request import Request, Session
 from loadgen.records.result import Result
 from loadgen.records.run_record import SendSummary
@@ -42,8 +42,8 @@ class _Sending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What the senders of one attack share that have one `pace`.
+class SenderContext:
+    """What the senders of one dispatcher share that have one `pace`.
 
     `origin_ns` is the run's start by `now_ns`; the timetable goes by steady ns since then.
     `on_over` is told that a sender may have become `over`.
@@ -60,15 +60,17 @@ class Stage:
 
 
 class Sender:
-    """The attack of one class. Everything happens in callbacks of one event loop.
+    """Dispatches one class. Everything happens in callbacks of one event loop.
 
     Invariant: `in_flight` <= `max_in_flight`, and sessions begin in order.
     """
 
-    def __init__(self, traffic: Traffic, *, client: Client, stage: Stage) -> None:
+    def __init__(
+        self, traffic: DispatchedClass, *, client: RequestClient, context: SenderContext
+    ) -> None:
         self._traffic = traffic
         self._client = client
-        self._stage = stage
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._source = SessionSource(traffic)
         self._stopped = False
@@ -81,7 +83,7 @@ class Sender:
         self._flights = 0
         self._waiting: deque[_Sending] = deque()  # calls of sessions under way, for want of room
         self._tasks: dict[asyncio.Task[Exchange], _Sending] = {}
-        self._alarm_ns: int | None = None
+        self._timer_ns: int | None = None
         self._ahead: Session | None = None
 
     @property
@@ -125,7 +127,7 @@ class Sender:
 
     def _elapsed_ns(self) -> int:
         """Steady ns since the run's start."""
-        return self._stage.pace.steady_ns(self._stage.now_ns() - self._stage.origin_ns)
+        return self._context.pace.steady_ns(self._context.now_ns() - self._context.origin_ns)
 
     def _exhausted(self) -> bool:
         """Whether no more sessions will begin."""
@@ -138,7 +140,7 @@ class Sender:
         return int((elapsed_ns - self._traffic.start_ns) / self._traffic.wall_per_pace)
 
     def _advance(self) -> None:
-        """Begin every session that is due and has room, and set the alarm for the next."""
+        """Begin every session that is due and has room, and set the timer for the next."""
         while not self._stopped and not self._waiting and not self._exhausted():
             elapsed_ns = self._elapsed_ns()
             due_ns = self._due_ns(elapsed_ns)
@@ -174,13 +176,13 @@ class Sender:
         return traffic.start_ns + int(due_ns * traffic.wall_per_pace)
 
     def _wake_at(self, due_ns: float) -> None:
-        if self._alarm_ns is not None and self._elapsed_ns() < self._alarm_ns <= due_ns:
+        if self._timer_ns is not None and self._elapsed_ns() < self._timer_ns <= due_ns:
             return  # it will be asked again before
-        self._alarm_ns = int(due_ns)  # the end alone may be inf, and is then not the earlier one
-        self._stage.timetable.at(self._alarm_ns, self._woken)
+        self._timer_ns = int(due_ns)  # the end alone may be inf, and is then not the earlier one
+        self._context.timetable.at(self._timer_ns, self._woken)
 
     def _woken(self) -> None:
-        self._alarm_ns = None
+        self._timer_ns = None
         self._advance()
         self._see_over()
 
@@ -234,20 +236,20 @@ class Sender:
                 raise fault
             else:
                 self._replied(sending, *task.result())
-        except Exception as fault:  # noqa: BLE001 - whatever it is, the attack ends with it
-            self._stage.on_fault(fault)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the run ends with it
+            self._context.on_fault(fault)
         self._see_over()
 
     def _replied(self, sending: _Sending, request: Request, reply: Reply) -> None:
         flight, position = sending.flight, sending.position
         result = self._result(request, sending.intended_ns, reply)
-        self._stage.sink(result)
+        self._context.sink(result)
         if reply.error is not None:
             flight.progress.failed(position)
         else:
             if flight.history is not None:
                 flight.history.keep(position, reply)
-            ended_ns = self._stage.pace.steady_ns(result.ended_ns)
+            ended_ns = self._context.pace.steady_ns(result.ended_ns)
             for waiter, since_ns in flight.progress.ended(position, ended_ns):
                 self._think(flight, waiter, since_ns)
         if flight.progress.over:
@@ -265,7 +267,7 @@ class Sender:
         if think_ns == 0:
             due()
         else:
-            self._stage.timetable.at(due_ns, due)
+            self._context.timetable.at(due_ns, due)
 
     def _give_room(self) -> None:
         """A request has ended: send what waited for it."""
@@ -279,21 +281,21 @@ class Sender:
 
     def _see_over(self) -> None:
         if self.over:
-            self._stage.on_over()
+            self._context.on_over()
 
     def _result(self, request: Request, intended_steady_ns: int, reply: Reply) -> Result:
-        sent_ns = reply.sent_ns - self._stage.origin_ns
+        sent_ns = reply.sent_ns - self._context.origin_ns
         return Result(
             request_id=request.request_id,
             traffic_class=request.traffic_class,
             session_id=request.session_id,
             turn=request.turn,
-            worker=self._stage.worker,
+            worker=self._context.worker,
             # A rounding must not make it due after it was sent.
-            intended_ns=min(sent_ns, self._stage.pace.wall_ns(intended_steady_ns)),
+            intended_ns=min(sent_ns, self._context.pace.wall_ns(intended_steady_ns)),
             sent_ns=sent_ns,
-            ended_ns=reply.ended_ns - self._stage.origin_ns,
-            chunk_ns=reply.chunk_ns - self._stage.origin_ns,
+            ended_ns=reply.ended_ns - self._context.origin_ns,
+            chunk_ns=reply.chunk_ns - self._context.origin_ns,
             asked_input_tokens=request.input_tokens,
             asked_output_tokens=request.output_tokens,
             input_tokens=reply.input_tokens,

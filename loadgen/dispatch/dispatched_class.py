@@ -1,4 +1,4 @@
-"""A traffic class as the attack takes it: what to send, when, to whom, and within which bounds."""
+"""A traffic class as the dispatcher takes it: what to send, when, and within which bounds."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -9,7 +9,7 @@ from loadgen.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class DispatchedClass:
     """One class, or a worker's part of it: every `stride`-th session of the workload from `first`.
 
     `pacer` has times for those sessions alone. `wall_per_pace` is wall seconds per second of the

@@ -1,14 +1,14 @@
-"""The seam between an attack and whoever watches it: told what happens, asked for nothing."""
+"""The protocol by which a dispatcher reports progress."""
 
 from typing import Protocol
 
 from loadgen.records.result import Result
 
 
-class Spectator(Protocol):
-    """Hears of an attack in the event loop of the run's own process; is quick and never raises.
+class ProgressObserver(Protocol):
+    """Receives progress in the event loop of the run's own process; returns quickly, never raises.
 
-    The `set_` ones come some times a second, the others as things happen.
+    The `set_` methods are called some times a second, the others as things happen.
     """
 
     def add_chunks(self, traffic_class: str, count: int) -> None:

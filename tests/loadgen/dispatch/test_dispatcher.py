@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.arrivals.schedule import Schedule
-from loadgen.attack.alarm import LoopAlarm
-from loadgen.attack.attack import Attack
-from loadgen.attack.session_source import SessionSource
-from loadgen.attack.traffic import Traffic
+from loadgen.arrivals.schedule import ArrivalSchedule
 from loadgen.clients.client import Reply
+from loadgen.dispatch.dispatched_class import DispatchedClass
+from loadgen.dispatch.dispatcher import Dispatcher
+from loadgen.dispatch.session_source import SessionSource
+from loadgen.dispatch.timer import LoopTimer
 from loadgen.errors import OptionError
 from loadgen.records.request import Request
 from loadgen.records.result import ABORTED, STREAM, Result
 from loadgen.records.run_record import SendSummary
-from tests.loadgen.attack.shaped_workload import (
+from tests.loadgen.dispatch.shaped_workload import (
     MS,
     ONE,
     TALK,
@@ -28,7 +28,7 @@ from tests.loadgen.attack.shaped_workload import (
     even,
     traffic,
 )
-from tests.loadgen.attack.virtual_loop import VirtualLoop, run_virtually
+from tests.loadgen.dispatch.virtual_loop import VirtualLoop, run_virtually
 
 LATE_NS = 20_000  # turns of the virtual loop; a due time is met to within this
 NOTHING_SAID = np.array([], dtype=np.int64)
@@ -80,11 +80,11 @@ class FakeClient:
 
 
 class Outcome:
-    """What an attack in virtual time did."""
+    """What a dispatch in virtual time did."""
 
     def __init__(
         self,
-        *traffics: Traffic,
+        *traffics: DispatchedClass,
         service_ms: Callable[[Request], float] = lambda _: 5.0,
         failing: Callable[[Request], bool] = lambda _: False,
         stop_at_ms: float | None = None,
@@ -93,16 +93,16 @@ class Outcome:
         loop = VirtualLoop()
         self.client = FakeClient(loop, service_ms, failing, silent=silent)
         self.results: list[Result] = []
-        attack = Attack(
+        dispatcher = Dispatcher(
             [(each, self.client) for each in traffics],
             sink=self.results.append,
             now_ns=loop.now_ns,
-            alarm=partial(LoopAlarm, now_ns=loop.now_ns),
+            timer=partial(LoopTimer, now_ns=loop.now_ns),
         )
         if stop_at_ms is not None:
-            loop.call_at(stop_at_ms / 1e3, attack.stop)
-            loop.call_at(stop_at_ms / 1e3 + 0.001, attack.stop)  # pressed twice
-        self.summaries: Mapping[str, SendSummary] = run_virtually(loop, attack.run())
+            loop.call_at(stop_at_ms / 1e3, dispatcher.stop)
+            loop.call_at(stop_at_ms / 1e3 + 0.001, dispatcher.stop)  # pressed twice
+        self.summaries: Mapping[str, SendSummary] = run_virtually(loop, dispatcher.run())
         self.lasted_ms = loop.now_ns() / MS
 
     @property
@@ -235,7 +235,7 @@ def test_stopping_ends_a_closed_loop_that_waits_for_replies() -> None:
     assert outcome.summary.unsent == 7
 
 
-def test_a_fault_of_the_client_ends_the_attack_loudly() -> None:
+def test_a_fault_of_the_client_ends_the_run_loudly() -> None:
     def fault(request: Request) -> float:
         raise ZeroDivisionError(f"request {request.request_id}")
 
@@ -245,7 +245,7 @@ def test_a_fault_of_the_client_ends_the_attack_loudly() -> None:
     assert caught.group_contains(ZeroDivisionError, match="request 0")
 
 
-def test_a_client_that_gives_up_by_itself_ends_the_attack_loudly() -> None:
+def test_a_client_that_gives_up_by_itself_ends_the_run_loudly() -> None:
     def gives_up(request: Request) -> bool:
         raise asyncio.CancelledError(f"request {request.request_id}")
 
@@ -389,7 +389,7 @@ def test_every_request_is_sent_once_or_not_at_all_and_the_limits_hold(
     concurrency: int | None,
     stop_at_ms: int | None,
 ) -> None:
-    schedule = Schedule(due_ns=np.cumsum(gaps_ms[: len(sessions)]).astype(np.int64) * MS)
+    schedule = ArrivalSchedule(due_ns=np.cumsum(gaps_ms[: len(sessions)]).astype(np.int64) * MS)
     outcome = Outcome(
         traffic(
             schedule if concurrency is None else closed((0, concurrency)),

@@ -1,4 +1,4 @@
-"""Sessions of given shapes, and the pacers that tests of the attack send them by."""
+"""Sessions of given shapes, and the pacers that tests of the dispatcher send them by."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import numpy as np
 from loadgen.arrivals.closed_loop import ClosedLoop
 from loadgen.arrivals.pacer import Pacer
 from loadgen.arrivals.piecewise_linear import PiecewiseLinear
-from loadgen.arrivals.schedule import Schedule
-from loadgen.attack.traffic import Traffic
+from loadgen.arrivals.schedule import ArrivalSchedule
+from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.records.request import Call, Message, Request, Session
 
 MS = 1_000_000
@@ -73,8 +73,8 @@ class ShapedWorkload:
         return Session(session_id=index, calls=tuple(calls))
 
 
-def even(count: int, gap_ms: float = 10.0) -> Schedule:
-    return Schedule(due_ns=np.rint(np.arange(count) * gap_ms * MS).astype(np.int64))
+def even(count: int, gap_ms: float = 10.0) -> ArrivalSchedule:
+    return ArrivalSchedule(due_ns=np.rint(np.arange(count) * gap_ms * MS).astype(np.int64))
 
 
 def closed(*levels: tuple[float, float], ends_ms: int | None = None) -> ClosedLoop:
@@ -96,8 +96,8 @@ def traffic(
     wall_per_pace: float = 1.0,
     start_ms: int = 0,
     served_history: bool = False,
-) -> Traffic:
-    return Traffic(
+) -> DispatchedClass:
+    return DispatchedClass(
         name=name,
         workload=ShapedWorkload(sessions, name),
         pacer=pacer,

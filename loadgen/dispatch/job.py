@@ -1,4 +1,4 @@
-"""One process's share of an attack: opens its clients, attacks, and measures its own lateness."""
+"""One process's share of a run: opens its clients, dispatches, and measures its own lateness."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from loadgen.attack.attack import Attack
-from loadgen.attack.loop_lag import LoopLagMeter
-from loadgen.attack.spectator import Spectator
-from loadgen.attack.traffic import Traffic
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.open_client import open_client
+from loadgen.dispatch.dispatched_class import DispatchedClass
+from loadgen.dispatch.dispatcher import Dispatcher
+from loadgen.dispatch.loop_lag import LoopLagMeter
+from loadgen.dispatch.progress_observer import ProgressObserver
 from loadgen.records.result import Result
 from loadgen.records.run_record import LoopLag, SendSummary
 
@@ -23,7 +23,7 @@ TOLD_EVERY_S: Final = 0.25
 class Job:
     """What one of `workers` processes sends: its part of each class. Can be pickled."""
 
-    traffics: Sequence[tuple[Traffic, ClientSpec]]
+    traffics: Sequence[tuple[DispatchedClass, ClientSpec]]
     worker: int = 0
     workers: int = 1
 
@@ -54,39 +54,41 @@ async def do_job(
     *,
     origin_ns: Callable[[], Awaitable[int]],
     sink: Callable[[Result], None],
-    spectator: Spectator,
-    on_attack: Callable[[Attack], None],
+    observer: ProgressObserver,
+    on_dispatcher: Callable[[Dispatcher], None],
 ) -> JobEnd:
-    """Open the clients, await the run's start, and attack.
+    """Open the clients, await the run's start, and dispatch.
 
     `origin_ns` is asked when the clients are open, and gives the start by the system's monotonic
-    clock; `on_attack` gets the attack before it runs, to stop it by.
+    clock; `on_dispatcher` gets the dispatcher before it runs, to stop it by.
     """
     async with AsyncExitStack() as stack:
         traffics = []
         for traffic, spec in job.traffics:
-            opened = open_client(spec, on_chunks=partial(spectator.add_chunks, traffic.name))
+            opened = open_client(spec, on_chunks=partial(observer.add_chunks, traffic.name))
             traffics.append((traffic, await stack.enter_async_context(opened)))
-        attack = Attack(
+        dispatcher = Dispatcher(
             traffics,
             sink=sink,
             origin_ns=await origin_ns(),
             worker=job.worker,
         )
-        on_attack(attack)
+        on_dispatcher(dispatcher)
         meter = LoopLagMeter()
         with meter:
-            telling = asyncio.create_task(_tell(attack, meter, spectator, job.worker))
+            telling = asyncio.create_task(_tell(dispatcher, meter, observer, job.worker))
             try:
-                sending = await attack.run()
+                sending = await dispatcher.run()
             finally:
                 telling.cancel()
         return JobEnd(sending=sending, lag=meter.found(job.worker))
 
 
-async def _tell(attack: Attack, meter: LoopLagMeter, spectator: Spectator, worker: int) -> None:
+async def _tell(
+    dispatcher: Dispatcher, meter: LoopLagMeter, observer: ProgressObserver, worker: int
+) -> None:
     while True:
         await asyncio.sleep(TOLD_EVERY_S)
-        spectator.set_lag(worker, meter.lately_ms())
-        for name, count in attack.in_flight.items():
-            spectator.set_in_flight(name, count)
+        observer.set_lag(worker, meter.lately_ms())
+        for name, count in dispatcher.in_flight.items():
+            observer.set_in_flight(name, count)

@@ -1,4 +1,4 @@
-"""An event loop whose time jumps to the next timer: attacks of hours take milliseconds, exactly."""
+"""An event loop whose time jumps to the next timer: runs of hours take milliseconds, exactly."""
 
 import asyncio
 import selectors

@@ -8,17 +8,17 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from loadgen.attack.alarm import PacedAlarm, make_alarm
-from loadgen.attack.pace import Pace
-from loadgen.attack.sender import Sender, Stage
-from loadgen.attack.timetable import Action, Alarm, Timetable
-from loadgen.attack.traffic import Traffic
-from loadgen.clients.client import Client
+from loadgen.clients.client import RequestClient
+from loadgen.dispatch.dispatched_class import DispatchedClass
+from loadgen.dispatch.pace import Pace
+from loadgen.dispatch.sender import Sender, SenderContext
+from loadgen.dispatch.timer import LoopTimer, PacedTimer
+from loadgen.dispatch.timetable import Action, DispatchTimer, Timetable
 from loadgen.records.result import Result
 from loadgen.records.run_record import SendSummary
 
 
-class Attack:
+class Dispatcher:
     """One run of all classes at once, in one event loop; use it once.
 
     Invariants: no more than each class's `max_in_flight` requests are under way; when `run`
@@ -27,13 +27,13 @@ class Attack:
 
     def __init__(
         self,
-        traffics: Sequence[tuple[Traffic, Client]],
+        traffics: Sequence[tuple[DispatchedClass, RequestClient]],
         *,
         sink: Callable[[Result], None],
         origin_ns: int | None = None,
         worker: int = 0,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        alarm: Callable[[Action], Alarm] = make_alarm,
+        timer: Callable[[Action], DispatchTimer] = LoopTimer,
     ) -> None:
         """`origin_ns` is the run's start by `now_ns`, None for the moment of `run`."""
         self._traffics = traffics
@@ -41,7 +41,7 @@ class Attack:
         self._origin_ns = origin_ns
         self._worker = worker
         self._now_ns = now_ns
-        self._alarm = alarm
+        self._timer = timer
         self._senders: dict[str, Sender] = {}
         self._pace = Pace()  # of the server's clock
         self._steady_per_wall = 1.0
@@ -75,7 +75,7 @@ class Attack:
     async def run(self) -> Mapping[str, SendSummary]:
         """Send everything and wait for every reply, or until stopped; returns summaries by class.
 
-        An exception of a client or the sink is a fault of ours: it ends the attack, as a group.
+        An exception of a client or the sink is a fault of ours: it ends the run, as a group.
         """
         self._over = asyncio.get_running_loop().create_future()
         origin_ns = self._now_ns() if self._origin_ns is None else self._origin_ns
@@ -83,10 +83,10 @@ class Attack:
         if self._steady_per_wall != 1.0:
             self._pace.change(self._steady_per_wall, at_wall_ns=0)
         try:
-            server, wall = self._stage(self._pace, origin_ns), self._stage(Pace(), origin_ns)
+            server, wall = self._context(self._pace, origin_ns), self._context(Pace(), origin_ns)
             for traffic, client in self._traffics:
-                stage = server if traffic.follows_server else wall
-                self._senders[traffic.name] = Sender(traffic, client=client, stage=stage)
+                context = server if traffic.follows_server else wall
+                self._senders[traffic.name] = Sender(traffic, client=client, context=context)
             for sender in self._senders.values():
                 if self._stopped:
                     sender.stop()
@@ -101,18 +101,18 @@ class Attack:
             for sender in self._senders.values():
                 await sender.abort()
         if self._faults:
-            raise BaseExceptionGroup("the attack failed", self._faults)
+            raise BaseExceptionGroup("the dispatch failed", self._faults)
         return summaries
 
-    def _stage(self, pace: Pace, origin_ns: int) -> Stage:
+    def _context(self, pace: Pace, origin_ns: int) -> SenderContext:
         """What senders share that go by `pace`."""
         timetable = Timetable(
             now_ns=lambda: pace.steady_ns(self._now_ns() - origin_ns),
-            make_alarm=lambda action: PacedAlarm(self._alarm(action), pace, origin_ns),
+            make_timer=lambda action: PacedTimer(self._timer(action), pace, origin_ns),
             on_fault=self._fault,
         )
         self._timetables.append(timetable)
-        return Stage(
+        return SenderContext(
             timetable=timetable,
             pace=pace,
             now_ns=self._now_ns,

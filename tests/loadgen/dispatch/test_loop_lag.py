@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from loadgen.attack.loop_lag import LoopLagMeter
+from loadgen.dispatch.loop_lag import LoopLagMeter
 
 
 class ByHand:
-    """A clock, and an alarm that rings when the test says so."""
+    """A clock, and an timer that rings when the test says so."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self.ring = action
@@ -24,16 +24,16 @@ def test_lags_by_hand() -> None:
     # Probes are due every 10 ms. At 10: on time. Then 45 instead of 20: the probes that were due
     # at 20, 30 and 40 were late by 25, 15 and 5.
     now_ns = [0]
-    alarms: list[ByHand] = []
+    timers: list[ByHand] = []
 
     def make(action: Callable[[], None]) -> ByHand:
-        alarms.append(ByHand(action))
-        return alarms[0]
+        timers.append(ByHand(action))
+        return timers[0]
 
-    with LoopLagMeter(now_ns=lambda: now_ns[0], cpu_ns=lambda: now_ns[0] // 4, alarm=make) as meter:
+    with LoopLagMeter(now_ns=lambda: now_ns[0], cpu_ns=lambda: now_ns[0] // 4, timer=make) as meter:
         for ms in (9, 10, 45):  # the first is early, and counts for nothing
             now_ns[0] = ms * 1_000_000
-            alarms[0].ring()
+            timers[0].ring()
     lag = meter.found(worker=1)
 
     assert (lag.p50_ms, lag.max_ms, lag.cpu_share) == (10.0, 25.0, 0.25)
