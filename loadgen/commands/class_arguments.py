@@ -1,7 +1,7 @@
 """Options that every traffic class may have of its own: what arrives, when, and how it is asked.
 
 They have no defaults here: an option that was not given is not there, so that a class's own can be
-laid over what all classes share (`loadgen.commands.class_words`).
+laid over what all classes share (`loadgen.commands.traffic_class_spec`).
 """
 
 import argparse

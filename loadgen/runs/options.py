@@ -94,6 +94,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         names = [each.name for each in self.classes]
         if len(set(names)) != len(names):
-            raise OptionError(option="--class", value=names, expected="names that differ")
+            raise OptionError(option="--traffic-class", value=names, expected="names that differ")
         if any(each.api == "grpc" for each in self.classes) and not self.server.grpc_target:
             raise LoadError("--api grpc needs --grpc HOST:PORT")

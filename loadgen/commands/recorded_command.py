@@ -1,4 +1,4 @@
-"""The command line as reports keep it: it can be run again, writes over nothing, tells no secret.
+"""The command line as reports record it: it can be run again, writes over nothing, has no secret.
 
 What the run wrote (its results, its reports) is left out. A header whose name says that its value
 is a secret is written as `NAME:@VARIABLE`, which reads it from the environment.
@@ -8,8 +8,12 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from loadgen.commands.class_words import CLASS_OPTION, split_classes
 from loadgen.commands.secret_names import open_header
+from loadgen.commands.traffic_class_spec import (
+    FILE_OPTION,
+    SPEC_OPTION,
+    TrafficClassSpec,
+)
 from loadgen.durations import duration_words, parse_duration_s
 from loadgen.runs.options import ClassOptions, RunOptions
 
@@ -26,40 +30,44 @@ _SIZES: Final = frozenset(("--requests", "--sessions", "--duration"))
 _LOADS: Final = frozenset(("--rate", "--concurrency"))
 
 
-def kept_command(words: Sequence[str]) -> str:
+def recorded_command(words: Sequence[str]) -> str:
     """The command of `words`, those of a process without its name."""
     return shlex.join([PROGRAM, *_without_secrets(_without(words, OUTPUTS))])
 
 
-def kept_command_of_point(words: Sequence[str], asked: RunOptions, *, vary: str) -> str:
-    """The `run` that does again what a sweep of `words` asked for at one load of the class `vary`.
+def recorded_command_of_point(
+    words: Sequence[str], classes: Sequence[TrafficClassSpec], asked: RunOptions, *, vary: str
+) -> str:
+    """The `run` that repeats one run of a sweep, at one load of the class `vary`.
 
-    `asked` are the options of that run.
+    `words` and `classes` are the sweep's; `asked` are the options of that run.
     """
-    common, classes = split_classes(words[1:])
-    kept = _without(common, OUTPUTS | OF_SWEEPS | _SIZES | {"--seed"})
-    made = ["run", *kept, "--seed", f"{asked.seed}"]
+    dropped = OUTPUTS | OF_SWEEPS | _SIZES | {"--seed", SPEC_OPTION, FILE_OPTION}
+    made = ["run", *_without(words[1:], dropped), "--seed", f"{asked.seed}"]
     if not classes:
-        made += _own(asked.classes[0], loaded=True)
+        made += (
+            word
+            for key, value in _own(asked.classes[0], loaded=True)
+            for word in (f"--{key}", value)
+        )
     for each, options in zip(classes, asked.classes, strict=bool(classes)):
         loaded = options.name == vary
-        made += [CLASS_OPTION, each.name]
-        made += _without(each.words, _SIZES | _LOADS if loaded else _SIZES)
-        made += _own(options, loaded=loaded)
+        spec = each.without(_SIZES | _LOADS if loaded else _SIZES)
+        made += [SPEC_OPTION, str(spec.having(_own(options, loaded=loaded)))]
     return shlex.join([PROGRAM, *_without_secrets(made)])
 
 
-def _own(options: ClassOptions, *, loaded: bool) -> Iterator[str]:
+def _own(options: ClassOptions, *, loaded: bool) -> Iterator[tuple[str, str]]:
     """How much a class was asked for, and at which load."""
     arrivals, sessions = options.arrivals, options.workload.sessions
     if sessions is not None:
-        yield from ("--requests", f"{sessions}")
+        yield "requests", f"{sessions}"
     if arrivals.duration_s is not None:
-        yield from ("--duration", _time(arrivals.duration_s))
+        yield "duration", _time(arrivals.duration_s)
     if loaded and arrivals.rate is not None:
-        yield from ("--rate", arrivals.rate)
+        yield "rate", arrivals.rate
     if loaded and arrivals.concurrency is not None:
-        yield from ("--concurrency", arrivals.concurrency)
+        yield "concurrency", arrivals.concurrency
 
 
 def _time(seconds: float) -> str:
@@ -82,12 +90,23 @@ def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
-    is_header = False
+    shown = {HEADER: open_header, SPEC_OPTION: _open_class}
+    before = ""
     for word in words:
-        if is_header:
-            yield open_header(word)
-        elif word.startswith(f"{HEADER}="):
-            yield f"{HEADER}={open_header(word.partition('=')[2])}"
+        name, equals, value = word.partition("=")
+        if before in shown:
+            yield shown[before](word)
+        elif equals and name in shown:
+            yield f"{name}={shown[name](value)}"
         else:
             yield word
-        is_header = not is_header and word == HEADER
+        before = "" if before in shown else word
+
+
+def _open_class(text: str) -> str:
+    spec = TrafficClassSpec.parse(text)
+    settings = (
+        (key, open_header(value) if f"--{key}" == HEADER and value is not None else value)
+        for key, value in spec.settings
+    )
+    return str(TrafficClassSpec(name=spec.name, settings=tuple(settings)))
