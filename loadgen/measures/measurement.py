@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.measures.client_doubts import is_busy, is_late
+from loadgen.measures.client_warnings import is_busy, is_late
 from loadgen.measures.columns import UNKNOWN, Bools, Columns
+from loadgen.measures.data_quality_warnings import data_quality_warnings
 from loadgen.measures.distributions import distributions_of
-from loadgen.measures.doubts import doubts
 from loadgen.measures.energy import energy_of, metered_window
 from loadgen.measures.goodput import Judgement, judge, judged
 from loadgen.measures.intervals import share_estimate
@@ -98,7 +98,7 @@ def measures_of(
         late=False,
     )
     measures = replace(measures, busy=is_busy(measures), late=is_late(measures))
-    return replace(measures, warnings=tuple(doubts(record, measures)))
+    return replace(measures, warnings=tuple(data_quality_warnings(record, measures)))
 
 
 def _wall_s(record: RunRecord, window: MeasuredWindow) -> float:

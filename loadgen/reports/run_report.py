@@ -1,4 +1,4 @@
-"""The report of one run: its figures, how they were got, and every reason to doubt them.
+"""The report of one run: its figures, how they were got, and every warning about them.
 
 Nothing here measures; the figures are `loadgen.measures`'.
 """

@@ -142,27 +142,6 @@ class Traffic:
             output_tokens=self.output_tokens,
         )
 
-    def scaled(self, rate_per_s: float) -> Self:
-        """Sped up or slowed down to this mean rate.
-
-        Raises OptionError for traffic without a mean rate: fewer than two requests, or all at once.
-        """
-        _check_positive("rate_per_s", rate_per_s)
-        has_rate = 0.0 < self.mean_rate_per_s < np.inf
-        if not has_rate:
-            raise OptionError(
-                option="rate_per_s",
-                value=rate_per_s,
-                expected=f"none: {len(self)} requests at one time have no rate to scale",
-            )
-        return self.sped_up(rate_per_s / self.mean_rate_per_s)
-
-    def thinned(self, share: float, *, seed: int) -> Self:
-        """Keep each request with probability `share`, at its time."""
-        if not 0.0 < share <= 1.0:
-            raise OptionError(option="share", value=share, expected="above 0, at most 1")
-        return self.chosen(np.random.default_rng(seed).random(len(self)) < share)
-
     def within_context(self, context_tokens: int) -> Self:
         """Without the requests whose prompt and reply together do not fit in the context."""
         return self.chosen(self.prompt_tokens + self.output_tokens <= context_tokens)
@@ -176,27 +155,6 @@ class Traffic:
     def span_s(self) -> float:
         """Seconds between the first and the last arrival; 0 for fewer than two requests."""
         return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
-
-    @property
-    def mean_rate_per_s(self) -> float:
-        """One over the mean gap; 0 with fewer than two requests, inf when all arrive at once."""
-        if len(self) < 2:
-            return 0.0
-        return (len(self) - 1) / self.span_s if self.span_s else float("inf")
-
-    def peak_rate_per_s(self, window_s: float) -> float:
-        """The most requests that arrive in any `window_s`, per second."""
-        return float(self._within(window_s).max(initial=0) / window_s)
-
-    def _within(self, window_s: float) -> Int64s:
-        """Requests from each arrival until before `window_s` later, [requests].
-
-        The fullest window can begin at an arrival.
-        """
-        _check_positive("window_s", window_s)
-        ends = np.searchsorted(self.arrival_s, self.arrival_s + window_s)
-        within: Int64s = ends - np.arange(len(self))
-        return within
 
 
 def _check_positive(field: str, value: float) -> None:

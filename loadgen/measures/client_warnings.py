@@ -33,7 +33,7 @@ def is_late(measures: RunMeasures) -> bool:
     return lag_ms > max(LOOP_LAG_MS, LOOP_LAG_SHARE * wall_ms)
 
 
-def client_doubts(measures: RunMeasures) -> Iterator[str]:
+def client_warnings(measures: RunMeasures) -> Iterator[str]:
     """Say it in sentences, each with its cure."""
     if measures.busy:
         yield (

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from loadgen.measures.doubts import doubts
+from loadgen.measures.data_quality_warnings import data_quality_warnings
 from loadgen.measures.measurement import measure_run
 from loadgen.records.run_record import (
     AskedArrivals,
@@ -40,7 +40,7 @@ def found(run: RunRecord) -> tuple[str, ...]:
     return measure_run(run).warnings
 
 
-def test_a_sound_run_is_not_doubted() -> None:
+def test_a_sound_run_has_no_warning() -> None:
     assert found(SOUND) == ()
 
 
@@ -140,16 +140,16 @@ def test_a_rate_is_held_back_by_what_did_and_a_run_that_was_cut_off_by_nothing()
     asked = AskedArrivals(words="", time="wall", rate_per_s=40.0)
     slow = made_run([result(at, at, at + 5) for at in range(0, 2_000, 100)], arrivals=asked)
 
-    def doubts_of(run: RunRecord) -> str:
+    def warnings_of(run: RunRecord) -> str:
         return " ".join(warning for warning in found(run) if "sessions began" in warning)
 
-    assert "more --workers" in doubts_of(slow)
-    assert "--max-in-flight" not in doubts_of(slow)
+    assert "more --workers" in warnings_of(slow)
+    assert "--max-in-flight" not in warnings_of(slow)
     limited = ended(slow, sending={"default": replace(CALM, held_back=7)})
-    assert "--max-in-flight" in doubts_of(limited)
-    assert "--workers" not in doubts_of(limited)
-    assert doubts_of(replace(slow, end=None)) == ""
-    assert doubts_of(ended(slow, sending={"default": replace(CALM, interrupted=True)})) == ""
+    assert "--max-in-flight" in warnings_of(limited)
+    assert "--workers" not in warnings_of(limited)
+    assert warnings_of(replace(slow, end=None)) == ""
+    assert warnings_of(ended(slow, sending={"default": replace(CALM, interrupted=True)})) == ""
 
 
 def test_a_late_loop_is_put_down_to_its_own_work_only_if_it_has_any() -> None:
@@ -169,7 +169,7 @@ def test_a_p99_of_few_probes_of_the_loop_is_not_believed() -> None:
     assert (measures.loop_lag_p99_ms, measures.saturated, measures.warnings) == (None, False, ())
 
 
-def test_prefix_hits_beyond_what_the_workload_shares_are_doubted() -> None:
+def test_prefix_hits_beyond_what_the_workload_shares_are_warned_of() -> None:
     def run(planned: int, reused: int | None, **changes: object) -> RunRecord:
         each = replace(SOUND.header.classes[0], input_tokens=planned, reused_tokens=reused)
         return replace(SOUND, header=replace(SOUND.header, classes=(each,), **changes))
@@ -207,14 +207,14 @@ def test_a_skipped_part_without_an_end_in_sight_or_without_a_reading_is_said() -
     assert any("(status 500): energy over" in each for each in found(unread))
 
 
-def test_a_rate_that_was_kept_is_not_doubted() -> None:
+def test_a_rate_that_was_kept_has_no_warning() -> None:
     asked = AskedArrivals(words="", time="wall", rate_per_s=10.0)
     results = [result(at, at + 1, at + 50) for at in range(0, 5_000, 100)]
 
     assert found(made_run(results, arrivals=asked)) == ()
 
 
-def test_with_several_classes_a_doubt_names_its_own() -> None:
+def test_with_several_classes_a_warning_names_its_own() -> None:
     run = made_run(
         [
             result(0, 0, 5, 9, traffic_class="a"),
@@ -225,4 +225,4 @@ def test_with_several_classes_a_doubt_names_its_own() -> None:
     measures = measure_run(run)
 
     assert [warning.split(":")[0] for warning in measures.warnings] == ["b"]
-    assert tuple(doubts(run, measures)) == measures.warnings
+    assert tuple(data_quality_warnings(run, measures)) == measures.warnings

@@ -1,41 +1,40 @@
-"""Sentences on whatever makes a figure mean less than it seems to, each with its cure."""
+"""Warnings about the quality of a run's data: sentences, each with its cause and its cure."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from loadgen.measures.client_doubts import client_doubts
-from loadgen.measures.recount_doubts import recount_doubts
+from loadgen.measures.client_warnings import client_warnings
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
-from loadgen.measures.server_doubts import server_doubts
+from loadgen.measures.server_warnings import server_warnings
 from loadgen.records.counted import counted
-from loadgen.records.run_record import ClassHeader, RunRecord, SendSummary
+from loadgen.records.run_record import ClassHeader, Recount, RunRecord, SendSummary
 
 RATE_SHORTFALL: Final = 0.02
 """Sessions begun at a rate lower than asked by more than this. Beside it stands what chance makes:
 a late start or end of the last gap counts as one session."""
 
 
-def doubts(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
-    """Give every reason to doubt a figure; of a class by its name where there are several."""
+def data_quality_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
+    """Yield every warning about a figure; a class is named where there are several."""
     yield from record.header.notes
-    yield from _ending_doubts(record, measures)
-    yield from client_doubts(measures)
+    yield from _ending_warnings(record, measures)
+    yield from client_warnings(measures)
     for header in record.header.classes:
         found = measures.classes[header.name]
         named = f"{header.name}: " if len(measures.classes) > 1 else ""
         sentences = (
             *header.notes,
-            *_sending_doubts(record, header, found),
-            *_counting_doubts(header, found),
-            *_slo_doubts(found),
+            *_sending_warnings(record, header, found),
+            *_counting_warnings(header, found),
+            *_slo_warnings(found),
         )
         yield from (named + sentence for sentence in sentences)
     if record.end is not None:
-        yield from recount_doubts(record.end.recount)
-    yield from server_doubts(record, measures)
+        yield from recount_warnings(record.end.recount)
+    yield from server_warnings(record, measures)
 
 
-def _ending_doubts(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
+def _ending_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
     end = record.end
     if record.results and not measures.total.requests:
         yield (
@@ -60,10 +59,12 @@ def _ending_doubts(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
         )
 
 
-def _sending_doubts(record: RunRecord, header: ClassHeader, found: ClassMeasures) -> Iterator[str]:
+def _sending_warnings(
+    record: RunRecord, header: ClassHeader, found: ClassMeasures
+) -> Iterator[str]:
     summary = None if record.end is None else record.end.sending.get(header.name)
     if summary is not None:
-        yield from _summary_doubts(summary)
+        yield from _summary_warnings(summary)
     # Of a run that ended early only the beginning is known: another rate than the whole's.
     if summary is None or summary.interrupted or record.header.skip_s:
         return
@@ -83,7 +84,7 @@ def _sending_doubts(record: RunRecord, header: ClassHeader, found: ClassMeasures
         )
 
 
-def _summary_doubts(summary: SendSummary) -> Iterator[str]:
+def _summary_warnings(summary: SendSummary) -> Iterator[str]:
     if summary.held_back:
         yield (
             f"{counted(summary.held_back, 'request')} fell due while --max-in-flight was reached, "
@@ -107,7 +108,7 @@ def _summary_doubts(summary: SendSummary) -> Iterator[str]:
         )
 
 
-def _counting_doubts(header: ClassHeader, found: ClassMeasures) -> Iterator[str]:
+def _counting_warnings(header: ClassHeader, found: ClassMeasures) -> Iterator[str]:
     if found.uncounted_replies:
         yield f"{_replies(found.uncounted_replies)} without usage: each chunk counts as one token"
     if found.short_replies and header.free_length:
@@ -154,7 +155,7 @@ def _replies(count: int) -> str:
     return counted(count, "reply", "replies")
 
 
-def _slo_doubts(found: ClassMeasures) -> Iterator[str]:
+def _slo_warnings(found: ClassMeasures) -> Iterator[str]:
     if found.slo is None or not found.completed:
         return
     for bound in found.slo.bounds:
@@ -163,3 +164,35 @@ def _slo_doubts(found: ClassMeasures) -> Iterator[str]:
                 f"the SLO bounds {bound.measure}, and no reply had one: it is not kept, for "
                 "nothing shows that it is; replies of several chunks have one"
             )
+
+
+def recount_warnings(recount: Recount) -> Iterator[str]:
+    """Yield every warning about a count of tokens that was recounted."""
+    if recount.problem:
+        by_ids = recount.replies or recount.without_usage
+        which = "replies without token ids were not" if by_ids else "no reply's tokens were"
+        yield f"{which} counted again: {recount.problem}"
+    if recount.apart_by_ids:
+        yield (
+            f"of {recount.by_ids} replies that came with their token ids {recount.apart_by_ids} "
+            "have another number of them than the server's usage says: the server miscounts, or "
+            "a part of it does; compare with its own metrics before tokens/s are believed. The "
+            "usage is reported"
+        )
+    retokenised = recount.apart - recount.apart_by_ids
+    if retokenised:
+        yield (
+            f"of {recount.replies - recount.by_ids} replies whose text was tokenised again "
+            f"{retokenised} have another count than the server's usage (all that were counted "
+            f"again: {recount.counted_tokens:,} tokens against {recount.usage_tokens:,}): text "
+            "need not lead back to the same tokens, and special ones and an end of sequence are "
+            "not in it; token ids beside the reply, or --tokenizer with the model's own, tell "
+            "that from a server that miscounts. The usage is reported"
+        )
+    if recount.without_usage:
+        yield (
+            f"{recount.without_usage} replies without usage were counted by us: "
+            f"{recount.without_usage_tokens:,} tokens, where their "
+            f"{recount.without_usage_chunks:,} chunks are reported as so many: figures by the "
+            "token are off by that ratio; a server that sends usage with its streams cures it"
+        )

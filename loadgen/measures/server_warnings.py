@@ -18,7 +18,7 @@ TEMPLATE_TOKENS: Final = 64
 prompt; templates of several models have 3 to 40 there."""
 
 
-def server_doubts(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
+def server_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
     """Say what its clock, its meters and its prefix cache do to the figures, and the cure."""
     server = metered_window(record)
     if server.start.problem:
@@ -50,11 +50,11 @@ def server_doubts(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
             "arrivals were asked for in wall time and everything else is in emulated time: "
             f"a rate of 1 per wall s is {measures.dilation:g} per emulated s"
         )
-    yield from _metering_doubts(measures)
-    yield from _cache_doubts(record, measures)
+    yield from _metering_warnings(measures)
+    yield from _cache_warnings(record, measures)
 
 
-def _metering_doubts(measures: RunMeasures) -> Iterator[str]:
+def _metering_warnings(measures: RunMeasures) -> Iterator[str]:
     metered_s, window_s = measures.energy.metered_s, measures.window_s
     if metered_s is None or window_s is None:
         return
@@ -67,12 +67,12 @@ def _metering_doubts(measures: RunMeasures) -> Iterator[str]:
         )
 
 
-def _cache_doubts(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
+def _cache_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
     """Hold the server's prefix hits against what an empty cache could have had of the workload."""
     headers = record.header.classes
     repeated = record.end is not None and any(
         summary.repeated for summary in record.end.sending.values()
-    )  # which is a doubt of its own
+    )  # which has a warning of its own
     planned = sum(each.input_tokens or 0 for each in headers)
     if repeated or not planned or any(each.reused_tokens is None for each in headers):
         return

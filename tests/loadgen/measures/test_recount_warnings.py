@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from loadgen.measures.data_quality_warnings import recount_warnings
 from loadgen.measures.measurement import measure_run
-from loadgen.measures.recount_doubts import recount_doubts
 from loadgen.records.run_record import Recount
 from tests.loadgen.measures.made_run import made_run, result
 
@@ -34,8 +34,8 @@ from tests.loadgen.measures.made_run import made_run, result
         ),
     ],
 )
-def test_each_reason_to_doubt_a_count_is_said_once(recount: Recount, sentences: list[str]) -> None:
-    said = list(recount_doubts(recount))
+def test_each_warning_about_a_count_is_given_once(recount: Recount, sentences: list[str]) -> None:
+    said = list(recount_warnings(recount))
 
     assert [found[: len(words)] for found, words in zip(said, sentences, strict=True)] == sentences
 
