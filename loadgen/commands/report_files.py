@@ -14,9 +14,8 @@ from loadgen.commands.option_values import new_file
 from loadgen.commands.standard_output import printing
 from loadgen.errors import LoadError, OptionError
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.csv_form import to_csv
+from loadgen.reports.data_forms import to_csv, to_json
 from loadgen.reports.document import ReportDocument
-from loadgen.reports.json_form import to_json
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.requests_csv import request_lines
 from loadgen.reports.terminal import print_report, report_console
@@ -29,7 +28,7 @@ def _html(report: ReportDocument) -> str:
 
 
 def _png(report: ReportDocument) -> bytes:
-    from loadgen.reports.png import to_png  # noqa: PLC0415 - likewise
+    from loadgen.reports.charts import to_png  # noqa: PLC0415 - likewise
 
     return to_png(report)
 

@@ -1,7 +1,13 @@
 """A moment of the run in a line, for logs and pipes."""
 
-from loadgen.live.figure_words import clock_words, ms_words, rate_words
-from loadgen.live.live_figures import LiveClassFigures, LiveFigures, errors_in_words
+from loadgen.live.live_figures import (
+    LiveClassFigures,
+    LiveFigures,
+    clock_words,
+    errors_in_words,
+    ms_words,
+    rate_words,
+)
 
 
 def plain_line(seen: LiveFigures) -> str:

@@ -9,8 +9,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.live.figure_words import clock_words, count_words, ms_words, rate_words
-from loadgen.live.live_figures import LiveClassFigures, LiveFigures, errors_in_words
+from loadgen.live.live_figures import (
+    LiveClassFigures,
+    LiveFigures,
+    clock_words,
+    count_words,
+    errors_in_words,
+    ms_words,
+    rate_words,
+)
 
 WIDE: Final = 130
 """From so many columns on, what was asked has a column of its own."""

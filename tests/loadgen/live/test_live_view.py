@@ -5,9 +5,8 @@ import time
 import pytest
 from rich.console import Console
 
-from loadgen.live.figure_words import clock_words, count_words, ms_words
 from loadgen.live.live_counts import LiveCounts
-from loadgen.live.live_figures import LiveFiguresTaker
+from loadgen.live.live_figures import LiveFiguresTaker, clock_words, count_words, ms_words
 from loadgen.live.live_view import live_view
 from loadgen.live.screen import screen
 from tests.loadgen.live.made_counts import class_header, header, result

@@ -9,10 +9,10 @@ from loadgen.measures.measurement import measure_run
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
 from loadgen.records.server_reading import ServerReading
+from loadgen.reports.data_forms import to_json
 from loadgen.reports.document import ReportDocument
 from loadgen.reports.figure_text import number
 from loadgen.reports.html import to_html
-from loadgen.reports.json_form import to_json
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.run_report import RunReport
 from loadgen.reports.terminal import print_report

@@ -1,10 +1,10 @@
-"""A report as CSV, for spreadsheets: a row for each statistic of each figure."""
+"""A report for programs: JSON, and CSV with a row for each statistic of each figure."""
 
 import csv
 import io
+import json
 from typing import Final
 
-from loadgen.reports.csv_cell import text_cell
 from loadgen.reports.document import ReportDocument
 
 COLUMNS: Final = (
@@ -33,3 +33,26 @@ def to_csv(report: ReportDocument) -> str:
             )
         )
     return file.getvalue()
+
+
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the start of a formula, which it would run."""
+
+
+def text_cell(words: str) -> str:
+    """The words as a spreadsheet shows them; after an apostrophe where it would run them.
+
+    Numbers stay as they are, negative ones too.
+    """
+    if not words.startswith(_FORMULA):
+        return words
+    try:
+        float(words)
+    except ValueError:
+        return f"'{words}"
+    return words
+
+
+def to_json(report: ReportDocument) -> str:
+    """Return the report as JSON text; what is not known is null, and no number is NaN."""
+    return json.dumps(report.fields(), indent=2, allow_nan=False) + "\n"
