@@ -13,7 +13,6 @@ from loadgen.reports.run_report import RunReport
 from loadgen.reports.sweep_charts import sweep_charts
 from loadgen.reports.sweep_report import SweepReport
 
-
 _SCALE = 2.0  # pixels per point: sharp on the screens of today
 
 
