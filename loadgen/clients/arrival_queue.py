@@ -15,7 +15,7 @@ WAITING_MAX: Final = 1_024
 
 
 class StreamParser(Protocol):
-    """Whoever makes something of bytes."""
+    """Parses bytes of a stream as they arrive."""
 
     def parse(self, data: bytes, at_ns: int) -> None:
         """Take in bytes that arrived at `at_ns`; must not raise."""

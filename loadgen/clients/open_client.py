@@ -16,7 +16,7 @@ async def open_client(
 ) -> AsyncIterator[RequestClient]:
     """Open a client in the running event loop, and close its connections at the end.
 
-    `on_chunks` is told how many chunks have come, as they come. Raises OptionError for a file of
+    `on_chunks` is called with the number of chunks as they arrive. Raises OptionError for a file of
     certificates or a header that cannot be used. Nothing is connected before the first request.
     """
     if spec.api == "grpc":

@@ -36,7 +36,7 @@ RESEND_WITHIN_S: Final = 1.0
 
 
 class OpenAIHttpClient:
-    """Sends requests of one class to one server; `on_chunks` is told of chunks as they come.
+    """Sends requests of one class to one server; `on_chunks` is called as chunks arrive.
 
     A request is sent when `send` is called: where a connection has to be opened first, that is part
     of its latency. A request may meet the server's closing of an idle connection: one that was used

@@ -60,7 +60,7 @@ async def open_grpc(
 
 
 class VllmGrpcClient:
-    """Sends requests whose prompts are token ids; `on_chunks` is told of chunks as they come.
+    """Sends requests whose prompts are token ids; `on_chunks` is called as chunks arrive.
 
     Raises OptionError for `extra_body` that is no SamplingParams and headers that are no metadata.
     """

@@ -71,7 +71,7 @@ def _own(options: ClassOptions, *, loaded: bool) -> Iterator[tuple[str, str]]:
 
 
 def _time(seconds: float) -> str:
-    """To the last digit: what is sent depends on it."""
+    """Written to the last digit, because the sent requests depend on it."""
     words = duration_words(seconds)
     return words if parse_duration_s(words) == seconds else f"{seconds:.17f}"
 

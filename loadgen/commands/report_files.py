@@ -1,7 +1,7 @@
 """The forms that a report can be written in, and the writing of them.
 
 Every file is tried before there is anything to write: a run of an hour is not lost to a folder that
-cannot be written. Files are written before anything is printed: nobody may read to the end.
+cannot be written. Files are written before anything is printed: the pipe may close early.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def hand_over(
         _write_requests(given, record)
     console = report_console()
     with printing():
-        with console.capture() as captured:  # rich itself would end the process if nobody reads
+        with console.capture() as captured:  # rich itself would end the process at a closed pipe
             print_report(report, console)
         sys.stdout.write(captured.get())
 

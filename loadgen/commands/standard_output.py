@@ -1,4 +1,4 @@
-"""Printing on standard output, which may be a full disk, or a pipe that nobody reads any more."""
+"""Printing on standard output, which may be a full disk, or a pipe whose reader has closed it."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from loadgen.errors import LoadError
 
 
 class OutputClosed(Exception):
-    """Who reads standard output has closed it, as `head` does: there is nobody to tell more."""
+    """The reader of standard output has closed it, as `head` does."""
 
 
 @contextmanager

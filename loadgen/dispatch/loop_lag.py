@@ -36,7 +36,7 @@ class LoopLagMeter:
         self._cpu_ns = cpu_ns
         self._make_timer = timer
         self._lag_ns = array("q")
-        self._told = 0
+        self._reported = 0
         self._due_ns = 0
         self._began_ns = self._began_cpu_ns = 0
         self._wall_ns = self._used_cpu_ns = 0
@@ -59,8 +59,8 @@ class LoopLagMeter:
 
     def lately_ms(self) -> float:
         """The greatest lag since this was last asked; 0 if no probe has rung."""
-        recent = self._lag_ns[self._told :]
-        self._told = len(self._lag_ns)
+        recent = self._lag_ns[self._reported :]
+        self._reported = len(self._lag_ns)
         return max(recent, default=0) / NS_PER_MS
 
     def found(self, worker: int) -> LoopLag:

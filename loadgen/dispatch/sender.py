@@ -46,7 +46,7 @@ class SenderContext:
     """What the senders of one dispatcher share that have one `pace`.
 
     `origin_ns` is the run's start by `now_ns`; the timetable goes by steady ns since then.
-    `on_over` is told that a sender may have become `over`.
+    `on_over` is called when a sender may have become `over`.
     """
 
     timetable: Timetable

@@ -47,7 +47,7 @@ class StopWorker:
 
 @dataclass(frozen=True, slots=True)
 class Awake:
-    """The worker waits for its job. Before, nobody would read it: its writer would be held up."""
+    """The worker waits for its job. A job written earlier would block the parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def work(pipe: Connection) -> None:
     """Be a worker, in a process of its own. Ctrl-C, held back until now, is the parent's matter."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
-    with suppress(BrokenPipeError, ConnectionResetError, EOFError):  # nobody is left to be told
+    with suppress(BrokenPipeError, ConnectionResetError, EOFError):  # the parent is gone
         pipe.send(Awake())
         job = pipe.recv()
         assert isinstance(job, Job), job
@@ -108,7 +108,7 @@ class _WorkerSide:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         self._go: asyncio.Future[int] = loop.create_future()
-        loop.add_reader(self._pipe.fileno(), self._told)
+        loop.add_reader(self._pipe.fileno(), self._on_message)
         os.set_blocking(self._pipe.fileno(), True)  # uvloop has changed that: a message is whole
         flushing = asyncio.create_task(self._flush_often())
         try:
@@ -144,7 +144,7 @@ class _WorkerSide:
         if self._stopped:
             dispatcher.stop()
 
-    def _told(self) -> None:
+    def _on_message(self) -> None:
         try:
             word = self._pipe.recv()
         except (EOFError, OSError):
@@ -184,7 +184,7 @@ class _WorkerSide:
         self._chunks[traffic_class] += count
 
     def add_result(self, result: Result) -> None:
-        """Nothing: the parent has the results, and tells whoever watches there."""
+        """Nothing: the parent has the results and reports them."""
 
     def set_in_flight(self, traffic_class: str, count: int) -> None:
         """See `ProgressObserver`."""

@@ -102,7 +102,7 @@ class Workers:
     def stop(self) -> None:
         """Send no more, and abort what is under way. May be repeated, and come before `run`."""
         self._stopped = True
-        self._tell_all(StopWorker())  # the others are told when they have their jobs
+        self._tell_all(StopWorker())  # the others get it after their jobs
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -213,7 +213,7 @@ class Workers:
 def _ctrl_c_held_back() -> Iterator[None]:
     """Let a process begin with SIGINT blocked: while it imports, Ctrl-C would end it.
 
-    One that comes here meanwhile is heard at the end.
+    One that arrives meanwhile is handled at the end.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:

@@ -1,6 +1,6 @@
 """Figures of the moment, from the counts: pure, so that any moment can be looked at again.
 
-Rates and latencies are in the run's time; what is left is told in wall time, for that is what its
+Rates and latencies are in the run's time; the rest of the run is given in wall time, which its
 user waits for.
 """
 
@@ -226,7 +226,7 @@ def rate_words(per_s: float | None) -> str:
 
 
 def count_words(done: int, whole: int | None) -> str:
-    """`12/1,000`, or `12` where nobody knows how many there will be."""
+    """`12/1,000`, or `12` where the number is not known."""
     return f"{done:,}" if whole is None else f"{done:,}/{whole:,}"
 
 

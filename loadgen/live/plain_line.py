@@ -11,7 +11,7 @@ from loadgen.live.live_figures import (
 
 
 def plain_line(seen: LiveFigures) -> str:
-    """Say it in a line: what is done, rates and latencies with their time, and what is left."""
+    """One line: progress, rates and latencies with their time, and the time left."""
     several = len(seen.classes) > 1
     parts = [
         clock_words(seen.elapsed_wall_s),

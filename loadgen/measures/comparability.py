@@ -49,7 +49,7 @@ def comparison_notes(
 
 
 def _settings(header: RunHeader) -> Mapping[str, str]:
-    """Everything that a run was told, and what the server said it is."""
+    """Every option of a run, and the facts that the server reported."""
     settings = {
         "model": header.model,
         "seed": str(header.seed),

@@ -178,7 +178,7 @@ def _welch_freedom(a: tuple[float, float], b: tuple[float, float]) -> float:
 def _difference(
     key: Key, a: Sequence[RunFigures], b: Sequence[RunFigures], change: _Change | None
 ) -> Difference:
-    """Put figures and what is known of their difference together; the verdict comes later."""
+    """Join two figures with the estimate of their difference; the verdict is added later."""
     traffic_class, figure, statistic = key
     known_a = [run.figures[key] for run in a if key in run.figures]
     known_b = [run.figures[key] for run in b if key in run.figures]

@@ -83,7 +83,7 @@ class FigureRow:
 
 
 class ReportDocument(Protocol):
-    """Anything that can be told in all forms."""
+    """A report that can be written in every form."""
 
     def document(self) -> Document:
         """For people."""

@@ -1,4 +1,4 @@
-"""Every request in a row of CSV, for whoever wants to look further than a report does."""
+"""Every request as a row of CSV, for analysis beyond the report."""
 
 import csv
 import io

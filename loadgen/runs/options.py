@@ -53,8 +53,8 @@ class ClassOptions:
 class ServerOptions:
     """Who is asked. `grpc_target` is host:port of `vllm.grpc.engine.VllmEngine`, needed by a class
     whose api is grpc; `ca` a file of certificates to trust; `tokenizer` a local tokenizer.json (or
-    its folder), None for the server's own; with `count_words` nobody is asked, and a word counts as
-    a token. Raises OptionError for a URL of another form: it is in every report, so that a name and
+    its folder), None for the server's own; with `count_words` a word counts as a token.
+    Raises OptionError for a URL of another form: it is in every report, so that a name and
     a password in it are refused, and not repeated.
     """
 

@@ -301,7 +301,7 @@ def _sending(
 def _class_sending(header: ClassHeader, done: WorkersEnd, results: Sequence[Result]) -> SendSummary:
     parts = [end.sending[header.name] for end in done.ends]
     unsent = sum(part.unsent for part in parts)
-    if done.problem:  # nobody knows what a worker that died has sent: what is missing counts
+    if done.problem:  # what a worker that died has sent is unknown: what is missing counts
         kept = sum(result.traffic_class == header.name for result in results)
         unsent = 0 if header.requests is None else max(0, header.requests - kept)
     return SendSummary(

@@ -1,4 +1,4 @@
-"""From what was asked to sessions: lengths, what is shared, what waits for what; no words yet.
+"""Plans sessions from a `WorkloadSpec`: lengths, shared pieces, dependencies; no texts yet.
 
 The same spec, trace and seed give the same sessions, and the first of them are the same however
 many there are.
@@ -165,7 +165,7 @@ def _recorded_conversations(
 def _said(
     writer: CallWriter, trace: Conversations, text: str, *, role: Role = "user"
 ) -> PromptSegment:
-    """Make the piece of a recorded text: the same text is the same piece, whoever says it again."""
+    """Make the piece of a recorded text: the same text is the same piece, in any role."""
     return writer.same(text, trace.tokens[text], role=role, text=text)
 
 

@@ -1,4 +1,4 @@
-"""Sessions before they have words: how long each piece is, what is shared, what waits for what.
+"""Plans of sessions without texts: lengths of pieces, shared pieces, dependencies of calls.
 
 A plan says which pieces are the same text, by their key; `loadgen.prompts` finds the words.
 """

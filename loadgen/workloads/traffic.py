@@ -1,7 +1,7 @@
 """Requests over time: when each arrives, and how many tokens it brings and asks for.
 
-Recorded or made up, traffic is three arrays; what is done to it makes another one. Lengths are all
-that is known of a prompt: no two share a prefix. Simulators take it; a load is sent from a
+Recorded or drawn, traffic is three arrays, and an operation on it returns another object. Of a
+prompt only its length is kept: no two share a prefix. Simulators take it; a load is sent from a
 `WorkloadPlan`. This module must not know who serves it.
 """
 
