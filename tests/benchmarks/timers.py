@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.timers
 
-Each waits for `RINGS` times that are no whole milliseconds apart.
+Each waits for `CALLS` times of a Poisson process.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ import uvloop
 
 from loadgen.dispatch.timer import LoopTimer
 
-RINGS: Final = 1_000
-GAP_NS: Final = 2_310_000
+CALLS: Final = 1_000
+MEAN_GAP_NS: Final = 3_000_000
 
 LOOPS: Final[dict[str, Callable[[], Any]]] = {
     "asyncio": asyncio.new_event_loop,
@@ -25,31 +25,32 @@ LOOPS: Final[dict[str, Callable[[], Any]]] = {
 
 
 async def measure() -> tuple[np.ndarray, float]:
-    """Lateness of each ring in microseconds, and CPU microseconds per ring."""
+    """Lateness of each call in microseconds, and CPU microseconds per call."""
     late_ns: list[int] = []
     over = asyncio.get_running_loop().create_future()
+    gaps_ns = np.random.default_rng(0).exponential(MEAN_GAP_NS, CALLS).astype(int).tolist()
     due_ns = time.monotonic_ns()
 
-    def ring() -> None:
+    def call() -> None:
         nonlocal due_ns
         now_ns = time.monotonic_ns()
-        if now_ns < due_ns:  # early: an timer may, and is set again
+        if now_ns < due_ns:  # early: a timer may, and is set again
             timer.set(due_ns)
             return
         late_ns.append(now_ns - due_ns)
-        if len(late_ns) == RINGS:
+        if len(late_ns) == CALLS:
             over.set_result(None)
             return
-        due_ns += GAP_NS
+        due_ns += gaps_ns[len(late_ns)]
         timer.set(due_ns)
 
-    timer = LoopTimer(ring)
+    timer = LoopTimer(call)
     cpu_ns = time.process_time_ns()
-    ring()
+    call()
     await over
     cpu_ns = time.process_time_ns() - cpu_ns
     timer.close()
-    return np.array(late_ns) / 1e3, cpu_ns / 1e3 / RINGS
+    return np.array(late_ns) / 1e3, cpu_ns / 1e3 / CALLS
 
 
 def main() -> None:
