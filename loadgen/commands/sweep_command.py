@@ -179,7 +179,7 @@ def sweep_options(given: argparse.Namespace, *, parser: OneLineParser) -> SweepO
         vary=vary or made.classes[0].name,
         folder=given.folder or Path(f"sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"),
         precision=given.precision,
-        looks=given.repeats,
+        repeats=given.repeats,
     )
 
 
