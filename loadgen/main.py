@@ -11,7 +11,7 @@ from typing import Final
 
 from loadgen.commands import exit_codes
 from loadgen.commands.one_line_parser import OneLineParser
-from loadgen.commands.standard_output import ReaderGone
+from loadgen.commands.standard_output import OutputClosed
 from loadgen.errors import LoadError
 from loadgen.import_path import seal_import_path
 
@@ -23,7 +23,13 @@ COMMANDS: Final = {
     "compare": "say which differences between runs are beyond noise",
 }
 """What each does, for the help; the module of each is `loadgen.commands.NAME_command`."""
-TAKE_CLASSES: Final = ("run", "sweep")
+SEND: Final = ("run", "sweep")
+
+
+_OLD_CLASSES: Final = (
+    "warning: --class NAME OPTION ... goes with the next release; write --traffic-class "
+    "'NAME KEY=VALUE ...', or --classes FILE"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LoadError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return exit_codes.WRONG_INPUT
-    except ReaderGone:
+    except OutputClosed:
         return exit_codes.READER_GONE
     except KeyboardInterrupt:  # while there is nothing to report
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
@@ -62,10 +68,12 @@ def _run(words: Sequence[str]) -> int:
         parser.error("expected a command first")
     command = import_module(f"loadgen.commands.{name}_command")
     own = command.add(commands)
-    if name in TAKE_CLASSES:
-        common, classes = import_module("loadgen.commands.class_words").split_classes(words)
-        given = parser.parse_args(common)
-        code: int = command.handle(given, classes, parser=own, words=words)
+    if name in SEND:
+        current = import_module("loadgen.commands.traffic_class_spec").current_spelling(words)
+        if current != words:
+            print(f"{PROGRAM}: {_OLD_CLASSES}", file=sys.stderr)
+        given = parser.parse_args(current)
+        code: int = command.handle(given, parser=own, words=current)
     else:
         code = command.handle(parser.parse_args(words))
     return code

@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 from emulator.errors import UltraServeError
 from emulator.import_path import seal_import_path
 from serving.commands.renamed_flags import with_new_names
+from loadgen.errors import LoadError
 
 _COMPLAINS: Final = "triton._C.libtriton"
 
@@ -106,9 +107,9 @@ def _run(arguments: list[str]) -> int:
     args.unknown = unknown
     try:
         return int(args.run(args))
-    except UltraServeError as error:
+    except (UltraServeError, LoadError) as error:
         print(f"ultraserve {args.command}: {error}", file=sys.stderr)
-        return error.exit_code
+        return error.exit_code if isinstance(error, UltraServeError) else UltraServeError.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever read our output has had enough of it

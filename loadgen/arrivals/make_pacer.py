@@ -11,7 +11,7 @@ from loadgen.arrivals.gaps import RenewalArrivals
 from loadgen.arrivals.pacer import Pacer
 from loadgen.arrivals.piecewise_linear import PiecewiseLinear
 from loadgen.arrivals.rate_shape import RateShape, parse_rate
-from loadgen.arrivals.schedule import Schedule, by_rate, recorded
+from loadgen.arrivals.schedule import ArrivalSchedule, by_rate, recorded
 from loadgen.errors import OptionError
 from loadgen.records.arrival_process import arrival_process
 from loadgen.records.run_record import AskedArrivals
@@ -53,7 +53,7 @@ def asked(spec: ArrivalSpec, pacer: Pacer, *, time: str) -> AskedArrivals:
     "wall".
     """
     words = _words(spec, time)
-    if isinstance(pacer, Schedule):
+    if isinstance(pacer, ArrivalSchedule):
         found = arrival_process(pacer.due_ns)
         return AskedArrivals(
             words=words,
@@ -69,7 +69,7 @@ def asked(spec: ArrivalSpec, pacer: Pacer, *, time: str) -> AskedArrivals:
     return AskedArrivals(words=words, time=time, concurrency=most)
 
 
-def _asked_rate_per_s(schedule: Schedule) -> float | None:
+def _asked_rate_per_s(schedule: ArrivalSchedule) -> float | None:
     """The rate, or the mean of one that changes from the start to the last session."""
     rate = schedule.rate
     if rate is None:
@@ -80,7 +80,7 @@ def _asked_rate_per_s(schedule: Schedule) -> float | None:
     return float(rate.cumulative(last_s)[0] / last_s[0]) if last_s.any() else None
 
 
-def _asked_gap_cv(spec: ArrivalSpec, schedule: Schedule) -> float | None:
+def _asked_gap_cv(spec: ArrivalSpec, schedule: ArrivalSchedule) -> float | None:
     """The spread of the gaps before they are stretched; a rate that changes adds to it."""
     if schedule.rate is None or schedule.rate.constant_per_s is None:
         return None
@@ -112,7 +112,9 @@ def _check(spec: ArrivalSpec) -> None:
         raise OptionError(option="--duration", value=spec.duration_s, expected="more than 0 s")
 
 
-def _by_rate(spec: ArrivalSpec, rate: RateShape, sessions: int | None, seed: int) -> Schedule:
+def _by_rate(
+    spec: ArrivalSpec, rate: RateShape, sessions: int | None, seed: int
+) -> ArrivalSchedule:
     duration_s = spec.duration_s
     if sessions is None and duration_s is None:
         duration_s = rate.end_s  # what was written as a series of times ends with it

@@ -1,7 +1,7 @@
-"""The seam between the attack and its arrivals. A pacer is asked and answers; it sends nothing.
+"""When sessions begin, as a protocol. A pacer is asked and answers; it sends nothing.
 
-Times are nanoseconds since the attack's start, in whichever time the rate was given in: emulated
-time unless the user asked for wall time. The attack converts.
+Times are nanoseconds since the run's start, in whichever time the rate was given in: emulated
+time unless the user asked for wall time. The dispatcher converts.
 """
 
 from typing import Protocol, Self

@@ -12,7 +12,7 @@ from loadgen.records.arrays import Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Schedule:
+class ArrivalSchedule:
     """Session i is due at `due_ns[i]`, however the earlier ones fare.
 
     `rate` is the rate that they were drawn for, None for recorded times. Raises
@@ -54,7 +54,7 @@ def by_rate(
     *,
     sessions: int | None,
     duration_s: float | None,
-) -> Schedule:
+) -> ArrivalSchedule:
     """Stretch `arrivals`, which come once per unit, to `rate`: as many as come in `duration_s`.
 
     Arrival i of the unit process is due where the rate has summed to it: the gaps are short where
@@ -69,12 +69,12 @@ def by_rate(
     due_s = due_s[due_s < (np.inf if duration_s is None else duration_s)]
     # Rounding within a shape's inverse may swap two times that are a nanosecond apart.
     due_ns = np.maximum.accumulate(np.rint(due_s * 1e9).astype(np.int64))
-    return Schedule(due_ns=due_ns, rate=rate)
+    return ArrivalSchedule(due_ns=due_ns, rate=rate)
 
 
 def recorded(
     arrivals_ns: Sequence[int], *, speedup: float = 1.0, duration_s: float | None = None
-) -> Schedule:
+) -> ArrivalSchedule:
     """Send at the recorded times, `speedup` times as fast, the first at once.
 
     With `duration_s` only those that are then due before it. Raises ValueError for recorded times
@@ -84,4 +84,4 @@ def recorded(
     due_ns = np.rint((arrivals - arrivals[:1]) / speedup).astype(np.int64)
     if duration_s is not None:
         due_ns = due_ns[due_ns < duration_s * 1e9]
-    return Schedule(due_ns=due_ns)
+    return ArrivalSchedule(due_ns=due_ns)

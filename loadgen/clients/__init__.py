@@ -1,1 +1,1 @@
-"""The ways to reach a server: one file per protocol, all behind `client.Client`."""
+"""The ways to reach a server: one file per protocol, all behind `client.RequestClient`."""

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 WAITING_MAX: Final = 1_024
 
 
-class Parser(Protocol):
-    """Whoever makes something of bytes."""
+class StreamParser(Protocol):
+    """Parses bytes of a stream as they arrive."""
 
     def parse(self, data: bytes, at_ns: int) -> None:
         """Take in bytes that arrived at `at_ns`; must not raise."""
@@ -30,11 +30,11 @@ class ArrivalQueue:
     def __init__(self, loop: asyncio.AbstractEventLoop, now_ns: Callable[[], int]) -> None:
         self._loop = loop
         self._now_ns = now_ns
-        self._waiting: list[tuple[Parser, bytes, int]] = []
+        self._waiting: list[tuple[StreamParser, bytes, int]] = []
         self._seen = 0
         self._turning = False
 
-    def add(self, parser: Parser, data: bytes) -> None:
+    def add(self, parser: StreamParser, data: bytes) -> None:
         """Stamp `data`, and have it parsed soon."""
         self._waiting.append((parser, data, self._now_ns()))
         if not self._turning:

@@ -7,7 +7,8 @@ from loadgen.clients.reply_stream import ReplyStream
 
 
 class ArrivingReply:
-    """Bytes of a successful response go on to `stream`; `on_chunks` is told of the chunks in them.
+    """Passes the bytes of a successful response to `stream`, and the number of chunks in them to
+    `on_chunks`.
 
     `ended_ns` is when the last byte arrived, None before. `touched` tells whether any byte of a
     response came, `reused` whether an earlier request had the connection.

@@ -1,4 +1,4 @@
-"""The seam between the attack and a protocol: a request goes in, a reply comes out, never a raise.
+"""The client protocol: a request goes in, a reply comes out, and it never raises.
 
 Times are readings of the system's monotonic clock, in whole nanoseconds.
 """
@@ -34,7 +34,7 @@ class Reply:
     resent: bool = False
 
 
-class Client(Protocol):
+class RequestClient(Protocol):
     """Sends requests of one run to one server; many may be under way at once."""
 
     async def send(self, request: Request) -> Reply:

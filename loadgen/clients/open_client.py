@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from loadgen.clients.certificates import trusted
-from loadgen.clients.client import Client
+from loadgen.clients.client import RequestClient
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.openai_http import OpenAIHttpClient
 
@@ -13,10 +13,10 @@ from loadgen.clients.openai_http import OpenAIHttpClient
 @asynccontextmanager
 async def open_client(
     spec: ClientSpec, *, on_chunks: Callable[[int], None]
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[RequestClient]:
     """Open a client in the running event loop, and close its connections at the end.
 
-    `on_chunks` is told how many chunks have come, as they come. Raises OptionError for a file of
+    `on_chunks` is called with the number of chunks as they arrive. Raises OptionError for a file of
     certificates or a header that cannot be used. Nothing is connected before the first request.
     """
     if spec.api == "grpc":

@@ -19,9 +19,9 @@ from loadgen.clients.arriving_reply import ARRIVING, ArrivingReply
 from loadgen.clients.client import Reply
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.connection_problem import CONNECT_TIMEOUT_S, PROBLEMS, connection_problem
-from loadgen.clients.error_body import error_message
 from loadgen.clients.openai_body import PATHS, body_maker
 from loadgen.clients.reply_stream import ReplyStream
+from loadgen.clients.server_json import error_message
 from loadgen.clients.stamped_connection import StampedConnector, StampedResponse
 from loadgen.records.request import Request
 from loadgen.records.result import ABORTED, STREAM, TIMEOUT
@@ -36,7 +36,7 @@ RESEND_WITHIN_S: Final = 1.0
 
 
 class OpenAIHttpClient:
-    """Sends requests of one class to one server; `on_chunks` is told of chunks as they come.
+    """Sends requests of one class to one server; `on_chunks` is called as chunks arrive.
 
     A request is sent when `send` is called: where a connection has to be opened first, that is part
     of its latency. A request may meet the server's closing of an idle connection: one that was used
@@ -77,7 +77,7 @@ class OpenAIHttpClient:
             await self._anew.close()
 
     async def send(self, request: Request) -> Reply:
-        """Send, and read the reply to its end; see `Client.send`."""
+        """Send, and read the reply to its end; see `RequestClient.send`."""
         body = self._body(request)
         stream = ReplyStream(asked_tokens=request.output_tokens, keep=request.keep_reply)
         arriving = ArrivingReply(stream, self._on_chunks)
@@ -92,7 +92,7 @@ class OpenAIHttpClient:
                         raise
                     resent = True
                     error, words = await self._exchange(self._new_session(), body, arriving)
-        except asyncio.CancelledError:  # the attack's way to abort: swallowed here, and recorded
+        except asyncio.CancelledError:  # the run's way to abort: swallowed here, and recorded
             error, words = ABORTED, "the run was interrupted"
         except aiohttp.ConnectionTimeoutError as failure:  # a TimeoutError too, and not ours
             error, words = connection_problem(failure, touched=arriving.touched)

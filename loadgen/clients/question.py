@@ -6,8 +6,7 @@ import aiohttp
 import msgspec
 
 from loadgen.clients.connection_problem import PROBLEMS, connect_words
-from loadgen.clients.error_body import error_message
-from loadgen.clients.server_json import UNREADABLE
+from loadgen.clients.server_json import UNREADABLE, error_message
 from loadgen.errors import ServerError
 
 ANSWER_TIMEOUT_S: Final = 120.0

@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from loadgen.clients.error_body import error_message
-from loadgen.clients.server_json import UNREADABLE, TokenCount, TokenId
+from loadgen.clients.server_json import UNREADABLE, TokenCount, TokenId, error_message
 
 LINE_BYTES_MAX: Final = 1 << 20  # an event is a few hundred bytes; more is no event stream
 # *Assumed*: far more than what is asked for, which a server may exceed that knows no max_tokens or

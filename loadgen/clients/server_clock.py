@@ -14,8 +14,8 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.clients.connection_problem import PROBLEMS, connect_words
-from loadgen.clients.error_body import short_line
 from loadgen.clients.question import read_answer
+from loadgen.clients.server_json import short_line
 from loadgen.errors import ServerError
 from loadgen.records.server_reading import ServerReading
 

@@ -6,9 +6,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from loadgen.clients.error_body import short_line
 from loadgen.clients.question import ask
-from loadgen.clients.server_json import TokenCount
+from loadgen.clients.server_json import TokenCount, short_line
 from loadgen.errors import ServerError
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from loadgen.errors import one_line
+
 TOKENS_MAX: Final = 1_000_000_000
 """*Assumed*: a thousand times the longest context that is on offer (some 10^6 tokens)."""
 
@@ -17,3 +19,24 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]  # uint32 where gRPC 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that cannot be read, the last two for text that is no UTF-8 and for
 deep nesting."""
+
+
+MESSAGE_CHARACTERS_MAX: Final = 200
+
+
+def short_line(text: str) -> str:
+    """Make words of a server one short line that a terminal only shows."""
+    return one_line(text)[:MESSAGE_CHARACTERS_MAX]
+
+
+def error_message(body: bytes) -> str:
+    """Return the words of an error body: its `error.message` if it has one, else its beginning."""
+    try:
+        decoded = msgspec.json.decode(body)
+    except UNREADABLE:
+        decoded = None
+    if isinstance(decoded, dict):
+        inner = decoded.get("error", decoded)
+        found = inner.get("message", inner) if isinstance(inner, dict) else inner
+        return short_line(str(found))
+    return short_line(body.decode(errors="replace"))

@@ -7,7 +7,7 @@ body then goes to the reply at once: a request's task is woken for its head and 
 every token.
 
 What is used of aiohttp beyond its documented interface: that a connector makes its protocols by
-`_factory`, that these are `ResponseHandler`s, which are told of bytes by `data_received` and queue
+`_factory`, that these are `ResponseHandler`s, which get bytes by `data_received` and queue
 a message's head with its payload by `feed_data`, and that `_reading_paused` tells whether a full
 buffer holds the socket. tests/loadgen/clients/test_stamped_connection.py holds it.
 """
@@ -107,7 +107,7 @@ class StampedResponse(aiohttp.ClientResponse):
 
 
 class StampedConnector(aiohttp.TCPConnector):
-    """A connector without limits: the attack alone limits what is in flight.
+    """A connector without limits: the dispatcher alone limits what is in flight.
 
     `arrivals` is what its connections stamp with. Needs a running event loop; options are those of
     aiohttp.TCPConnector.

@@ -23,7 +23,7 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 from loadgen.clients.certificates import ca_bytes
 from loadgen.clients.client import Reply
 from loadgen.clients.client_spec import ClientSpec
-from loadgen.clients.error_body import short_line
+from loadgen.clients.server_json import short_line
 from loadgen.clients.token_stream import TokenStream
 from loadgen.errors import OptionError
 from loadgen.records.request import Request
@@ -60,7 +60,7 @@ async def open_grpc(
 
 
 class VllmGrpcClient:
-    """Sends requests whose prompts are token ids; `on_chunks` is told of chunks as they come.
+    """Sends requests whose prompts are token ids; `on_chunks` is called as chunks arrive.
 
     Raises OptionError for `extra_body` that is no SamplingParams and headers that are no metadata.
     """
@@ -86,7 +86,7 @@ class VllmGrpcClient:
         _sampling(spec.extra_body, pb.SamplingParams())
 
     async def send(self, request: Request) -> Reply:
-        """Send, and read the reply to its end; see `Client.send`. A prompt of text is refused."""
+        """Send, and read the reply to its end; see `RequestClient.send`. Refuses text."""
         message = self._message(request)
         stream = TokenStream(asked_tokens=request.output_tokens)
         error: str | None
@@ -99,7 +99,7 @@ class VllmGrpcClient:
                     call.cancel()
                     break
             error, words = (STREAM, stream.problem) if stream.problem else (None, "")
-        except asyncio.CancelledError:  # the attack's way to abort; grpc.aio has ended the call
+        except asyncio.CancelledError:  # the run's way to abort; grpc.aio has ended the call
             error, words = ABORTED, "the run was interrupted"
         except grpc.aio.AioRpcError as failure:
             error, words = _failure(failure, self._timeout_s)

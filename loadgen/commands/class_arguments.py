@@ -1,7 +1,7 @@
 """Options that every traffic class may have of its own: what arrives, when, and how it is asked.
 
 They have no defaults here: an option that was not given is not there, so that a class's own can be
-laid over what all classes share (`loadgen.commands.class_words`).
+laid over what all classes share (`loadgen.commands.traffic_class_spec`).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from loadgen.commands.option_values import (
     some_duration_s,
     window_s,
 )
-from loadgen.measures.slo import parse_slo
+from loadgen.measures.slo import Slo
 from loadgen.records.run_record import Api, PromptKind
 from loadgen.runs.options import History
 from loadgen.workloads.output_schema import read_output_schema
@@ -236,7 +236,7 @@ def _add_asking(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--slo",
-        type=parse_slo,
+        type=Slo.parse,
         metavar="BOUNDS",
         help="service level, as in ttft=200ms,tpot=20ms@p99: goodput is what keeps every bound",
     )

@@ -40,7 +40,7 @@ def add(commands: Commands) -> OneLineParser:
 
 
 def handle(given: argparse.Namespace) -> int:
-    """Compare and report; returns the exit code. Raises LoadError, ReaderGone."""
+    """Compare and report; returns the exit code. Raises LoadError, OutputClosed."""
     check_report_files(given, others=[("the input", path) for path in (*given.a, *given.b)])
     sides = [[read_results(path) for path in side] for side in (given.a, given.b)]
     hand_over(given, ComparisonReport(comparison=compare(*sides)))

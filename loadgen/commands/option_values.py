@@ -1,7 +1,7 @@
 """Values as they are typed after an option, each turned into what it means.
 
-Each function is a `type` of argparse: it raises ArgumentTypeError saying what was expected. What a
-room reads by itself (a rate, lengths, an SLO) is read there, and refused there.
+Each function is a `type` of argparse: it raises ArgumentTypeError saying what was expected. A value
+that a package parses by itself (a rate, lengths, an SLO) is parsed and refused there.
 """
 
 import argparse

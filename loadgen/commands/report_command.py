@@ -45,7 +45,7 @@ def add(commands: Commands) -> OneLineParser:
 
 
 def handle(given: argparse.Namespace) -> int:
-    """Write and print the reports; returns the exit code. Raises LoadError, ReaderGone."""
+    """Write and print the reports; returns the exit code. Raises LoadError, OutputClosed."""
     paths = [path / SWEEP_NAME if path.is_dir() else path for path in given.files]
     check_report_files(given, others=[("the input", path) for path in paths])
     if len(paths) > 1 and asked_files(given):

@@ -1,7 +1,7 @@
 """The forms that a report can be written in, and the writing of them.
 
 Every file is tried before there is anything to write: a run of an hour is not lost to a folder that
-cannot be written. Files are written before anything is printed: nobody may read to the end.
+cannot be written. Files are written before anything is printed: the pipe may close early.
 """
 
 import argparse
@@ -14,27 +14,26 @@ from loadgen.commands.option_values import new_file
 from loadgen.commands.standard_output import printing
 from loadgen.errors import LoadError, OptionError
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.csv_form import to_csv
-from loadgen.reports.document import Report
-from loadgen.reports.json_form import to_json
+from loadgen.reports.data_forms import to_csv, to_json
+from loadgen.reports.document import ReportDocument
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.requests_csv import request_lines
 from loadgen.reports.terminal import print_report, report_console
 
 
-def _html(report: Report) -> str:
+def _html(report: ReportDocument) -> str:
     from loadgen.reports.html import to_html  # noqa: PLC0415 - Altair alone takes half a second
 
     return to_html(report)
 
 
-def _png(report: Report) -> bytes:
-    from loadgen.reports.png import to_png  # noqa: PLC0415 - likewise
+def _png(report: ReportDocument) -> bytes:
+    from loadgen.reports.charts import to_png  # noqa: PLC0415 - likewise
 
     return to_png(report)
 
 
-_FORMS: Final[Mapping[str, tuple[str, Callable[[Report], str | bytes]]]] = {
+_FORMS: Final[Mapping[str, tuple[str, Callable[[ReportDocument], str | bytes]]]] = {
     "json": ("the report as JSON", to_json),
     "csv": ("a row per figure", to_csv),
     "markdown": ("the report as Markdown", to_markdown),
@@ -93,19 +92,24 @@ def check_report_files(
             path.unlink()
 
 
-def hand_over(given: argparse.Namespace, report: Report, record: RunRecord | None = None) -> None:
-    """Write every file that was asked for, then print the report; raises LoadError, ReaderGone."""
+def hand_over(
+    given: argparse.Namespace, report: ReportDocument, record: RunRecord | None = None
+) -> None:
+    """Write every file that was asked for, then print the report.
+
+    Raises LoadError or OutputClosed.
+    """
     _write_reports(given, report)
     if record is not None:
         _write_requests(given, record)
     console = report_console()
     with printing():
-        with console.capture() as captured:  # rich itself would end the process if nobody reads
+        with console.capture() as captured:  # rich itself would end the process at a closed pipe
             print_report(report, console)
         sys.stdout.write(captured.get())
 
 
-def _write_reports(given: argparse.Namespace, report: Report) -> None:
+def _write_reports(given: argparse.Namespace, report: ReportDocument) -> None:
     """Write every form that was asked for; raises OptionError."""
     for form, (_, made) in _FORMS.items():
         path: Path | None = getattr(given, form)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadgen.commands.class_options import class_options
-from loadgen.commands.class_words import ClassWords, class_values
 from loadgen.commands.option_values import (
     count,
     count_or_zero,
@@ -15,6 +14,11 @@ from loadgen.commands.option_values import (
     seed,
     some_duration_s,
     target,
+)
+from loadgen.commands.traffic_class_spec import (
+    TrafficClassSpec,
+    class_values,
+    given_classes,
 )
 from loadgen.durations import duration_words
 from loadgen.runs.options import DEFAULT_TIMEOUT_S, RunOptions, ServerOptions
@@ -122,13 +126,17 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_options(
-    given: argparse.Namespace, classes: Sequence[ClassWords], *, parser: argparse.ArgumentParser
+    given: argparse.Namespace,
+    *,
+    parser: argparse.ArgumentParser,
+    classes: Sequence[TrafficClassSpec] | None = None,
 ) -> RunOptions:
-    """Make the options of a run of what was `given` before the first --class, and of the classes.
+    """Make the options of a run of what was `given`, by default with its own classes.
 
     Raises LoadError.
     """
     values = vars(given)
+    classes = given_classes(given) if classes is None else classes
     if classes:
         made = tuple(
             class_options(class_values(values, each, program=parser.prog), name=each.name)

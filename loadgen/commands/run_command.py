@@ -5,13 +5,11 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from loadgen.attack.event_loop import run_to_end
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
-from loadgen.commands.class_words import CLASS_HELP, ClassWords
-from loadgen.commands.kept_command import kept_command
 from loadgen.commands.one_line_parser import Commands, OneLineParser
 from loadgen.commands.option_values import new_file
+from loadgen.commands.recorded_command import recorded_command
 from loadgen.commands.report_files import (
     add_report_arguments,
     check_report_files,
@@ -24,7 +22,9 @@ from loadgen.commands.run_arguments import (
     files_read,
     run_options,
 )
+from loadgen.commands.traffic_class_spec import add_traffic_class_arguments
 from loadgen.commands.watched_run import watched_run
+from loadgen.dispatch.event_loop import run_to_end
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
 from loadgen.reports.run_report import RunReport
@@ -40,8 +40,8 @@ examples:
   ultraserve-loadgen run --requests 200 --api chat --shared-prefix 512x4 --turns uniform:2-6 \\
       --think 5s --rate 2
   ultraserve-loadgen run --input 256 --output 64 --duration 60s \\
-      --class chat --rate 4 --api chat --slo ttft=200ms@p99 \\
-      --class batch --concurrency 8 --output 512"""
+      --traffic-class 'chat rate=4 api=chat slo=ttft=200ms@p99' \\
+      --traffic-class 'batch concurrency=8 output=512'"""
 
 
 def add(commands: Commands) -> OneLineParser:
@@ -49,12 +49,13 @@ def add(commands: Commands) -> OneLineParser:
     parser = commands.add_parser(
         NAME,
         description="Send a workload, streaming, and report what came back.",
-        usage="ultraserve-loadgen run [OPTION ...] [--class NAME [OPTION ...]] ...",
-        epilog="\n\n".join([CLASS_HELP, EXAMPLES, help_text(), exit_codes.WORDS]),
+        usage="ultraserve-loadgen run [OPTION ...]",
+        epilog="\n\n".join([EXAMPLES, help_text(), exit_codes.WORDS]),
         argument_default=argparse.SUPPRESS,
     )
     add_server_arguments(parser)
     add_class_arguments(parser)
+    add_traffic_class_arguments(parser)
     add_run_arguments(parser)
     parser.add_argument_group("results").add_argument(
         "--results",
@@ -69,17 +70,11 @@ def add(commands: Commands) -> OneLineParser:
     return parser
 
 
-def handle(
-    given: argparse.Namespace,
-    classes: Sequence[ClassWords],
-    *,
-    parser: OneLineParser,
-    words: Sequence[str],
-) -> int:
-    """Do the run of `words` and report it; returns the exit code. Raises LoadError, ReaderGone."""
-    options = run_options(given, classes, parser=parser)
+def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[str]) -> int:
+    """Run and report `words`; returns the exit code. Raises LoadError, OutputClosed."""
+    options = run_options(given, parser=parser)
     check_report_files(given, others=[("--results", options.results), *files_read(options)])
-    command, key = kept_command(words), os.environ.get(KEY_VARIABLE, "")
+    command, key = recorded_command(words), os.environ.get(KEY_VARIABLE, "")
     record = run_to_end(watched_run(options, command=command, key=key, quiet=given.quiet))
     measures = measure_run(record)
     hand_over(given, RunReport(record=record, measures=measures), record)

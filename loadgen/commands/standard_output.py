@@ -1,4 +1,4 @@
-"""Printing on standard output, which may be a full disk, or a pipe that nobody reads any more."""
+"""Printing on standard output, which may be a full disk, or a pipe whose reader has closed it."""
 
 import os
 import sys
@@ -8,19 +8,19 @@ from contextlib import contextmanager, suppress
 from loadgen.errors import LoadError
 
 
-class ReaderGone(Exception):
-    """Who reads standard output has closed it, as `head` does: there is nobody to tell more."""
+class OutputClosed(Exception):
+    """The reader of standard output has closed it, as `head` does."""
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Write what the block prints; raises LoadError if that cannot be, ReaderGone if none reads."""
+    """Write what the block prints; raises LoadError, or OutputClosed if the pipe has no reader."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError as error:
         _discard_the_rest()
-        raise ReaderGone from error
+        raise OutputClosed from error
     except OSError as error:
         _discard_the_rest()
         raise LoadError(f"standard output cannot be written ({error.strerror})") from error

@@ -9,13 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from loadgen.attack.event_loop import run_to_end
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
-from loadgen.commands.class_words import CLASS_HELP, ClassWords
-from loadgen.commands.kept_command import kept_command, kept_command_of_point
 from loadgen.commands.one_line_parser import Commands, OneLineParser
 from loadgen.commands.option_values import above_zero, count, share
+from loadgen.commands.recorded_command import recorded_command, recorded_command_of_point
 from loadgen.commands.report_files import add_report_arguments, check_report_files, hand_over
 from loadgen.commands.run_arguments import (
     KEY_VARIABLE,
@@ -24,7 +22,13 @@ from loadgen.commands.run_arguments import (
     files_read,
     run_options,
 )
+from loadgen.commands.traffic_class_spec import (
+    TrafficClassSpec,
+    add_traffic_class_arguments,
+    given_classes,
+)
 from loadgen.commands.watched_run import watched_run
+from loadgen.dispatch.event_loop import run_to_end
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.definitions import help_text
 from loadgen.records.run_record import RunRecord
@@ -68,13 +72,14 @@ def add(commands: Commands) -> OneLineParser:
         NAME,
         description="Run the same workload at rising loads, and report what they have in common.",
         usage="ultraserve-loadgen sweep (--rates R,... | --concurrencies N,... | --max-rate R)\n"
-        "                                [OPTION ...] [--class NAME [OPTION ...]] ...",
-        epilog="\n\n".join([METHOD, CLASS_HELP, EXAMPLES, help_text(), exit_codes.WORDS]),
+        "                                [OPTION ...]",
+        epilog="\n\n".join([METHOD, EXAMPLES, help_text(), exit_codes.WORDS]),
         argument_default=argparse.SUPPRESS,
     )
     _add_loads(parser.add_argument_group("loads"))
     add_server_arguments(parser)
     add_class_arguments(parser, loads=False)
+    add_traffic_class_arguments(parser)
     add_run_arguments(parser)
     add_report_arguments(parser, requests=False)
     parser.add_argument("--quiet", action="store_true", default=False, help="show no progress")
@@ -125,20 +130,15 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def handle(
-    given: argparse.Namespace,
-    classes: Sequence[ClassWords],
-    *,
-    parser: OneLineParser,
-    words: Sequence[str],
-) -> int:
-    """Do the sweep of `words`, report it, return the exit code. Raises LoadError, ReaderGone."""
-    options = sweep_options(given, classes, parser=parser)
+def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[str]) -> int:
+    """Do the sweep of `words`, report it, return the exit code. Raises LoadError, OutputClosed."""
+    options = sweep_options(given, parser=parser)
     record_path = options.folder / SWEEP_NAME
     check_report_files(given, others=[("the sweep's", record_path), *files_read(options.run)])
     _make_folder(options.folder)
     key = os.environ.get(KEY_VARIABLE, "")
-    sweep = run_to_end(_watched(options, words=words, key=key, quiet=given.quiet))
+    classes = given_classes(given)
+    sweep = run_to_end(_watched(options, words=words, classes=classes, key=key, quiet=given.quiet))
     write_sweep(record_path, sweep)
     hand_over(given, SweepReport(sweep=sweep))
     if sweep.interrupted:
@@ -146,10 +146,9 @@ def handle(
     return exit_codes.REQUESTS_FAILED if sweep.problem else exit_codes.OK
 
 
-def sweep_options(
-    given: argparse.Namespace, classes: Sequence[ClassWords], *, parser: OneLineParser
-) -> SweepOptions:
+def sweep_options(given: argparse.Namespace, *, parser: OneLineParser) -> SweepOptions:
     """Make the options of a sweep of what was typed; raises LoadError."""
+    classes = given_classes(given)
     axis: Axis = "rate" if given.concurrencies is None else "concurrency"
     if given.rates is not None:
         loads = parse_loads(given.rates, axis=axis, option="--rates")
@@ -162,16 +161,17 @@ def sweep_options(
         expected = f"one of the classes {', '.join(each.name for each in classes)}"
         raise LoadError(f"with several classes a sweep needs --vary: {expected}")
     # The varied class needs a load to be checked with; each run replaces it.
-    load = ("--rate" if axis == "rate" else "--concurrency", load_words(loads[0]))
+    load = (axis, load_words(loads[0]))
     values = vars(given)
     if not classes:
-        values["rate" if axis == "rate" else "concurrency"] = load[1]
+        values[axis] = load[1]
     if {"sessions", "duration_s", "trace"}.isdisjoint(values):
         values["sessions"] = DEFAULT_SESSIONS
     loaded = [
-        replace(each, words=(*load, *each.words)) if each.name == vary else each for each in classes
+        replace(each, settings=(load, *each.settings)) if each.name == vary else each
+        for each in classes
     ]
-    made = run_options(given, loaded, parser=parser)
+    made = run_options(given, parser=parser, classes=loaded)
     return SweepOptions(
         run=made,
         axis=axis,
@@ -179,7 +179,7 @@ def sweep_options(
         vary=vary or made.classes[0].name,
         folder=given.folder or Path(f"sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"),
         precision=given.precision,
-        looks=given.repeats,
+        repeats=given.repeats,
     )
 
 
@@ -195,17 +195,22 @@ def _make_folder(folder: Path) -> None:
 
 
 async def _watched(
-    options: SweepOptions, *, words: Sequence[str], key: str, quiet: bool
+    options: SweepOptions,
+    *,
+    words: Sequence[str],
+    classes: Sequence[TrafficClassSpec],
+    key: str,
+    quiet: bool,
 ) -> SweepRecord:
     """Sweep with each run's live view on stderr."""
 
     async def run_at(asked: RunOptions, load: str) -> RunRecord:
         say(f"-- {load}")
-        command = kept_command_of_point(words, asked, vary=options.vary)
+        command = recorded_command_of_point(words, classes, asked, vary=options.vary)
         return await watched_run(asked, command=command, key=key, quiet=quiet)
 
     def say(line: str) -> None:
         if not quiet:
             print(line, file=sys.stderr, flush=True)
 
-    return await run_sweep(options, run_at, command=kept_command(words), say=say)
+    return await run_sweep(options, run_at, command=recorded_command(words), say=say)

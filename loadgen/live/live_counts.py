@@ -1,7 +1,7 @@
-"""What has happened so far in a run, counted as it happens. It draws nothing and waits for nobody.
+"""What has happened so far in a run, counted as it happens. It draws nothing and never waits.
 
-It is the run's `Spectator`; `loadgen.live.snapshot` reads it. One thread: all calls come from one
-event loop.
+It is the run's `ProgressObserver`; `loadgen.live.live_figures` reads it. One thread: all calls
+come from one event loop.
 """
 
 from collections import Counter, deque
@@ -16,7 +16,7 @@ RECENT_REPLIES: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
-class ClassCounts:
+class LiveClassCounts:
     """Counts of one class. Its latencies are wall nanoseconds, from when a request was due.
 
     `ended_tokens` came in `ended_chunks`, in replies that are complete.
@@ -60,11 +60,11 @@ class LiveCounts:
     """The counts of a run. Before `begin` there is nothing to count: `origin_ns` is None.
 
     `dilation` is wall seconds per second of the run's time, `time` its name. `phase` says what is
-    done outside the attack, in words, or is empty.
+    done outside the dispatch, in words, or is empty.
     """
 
     def __init__(self) -> None:
-        self.classes: dict[str, ClassCounts] = {}
+        self.classes: dict[str, LiveClassCounts] = {}
         self.origin_ns: int | None = None
         self.time = "wall"
         self.dilation = 1.0
@@ -72,12 +72,12 @@ class LiveCounts:
         self.phase = ""
 
     def say(self, phase: str) -> None:
-        """Say what is done before or after the attack: `making prompts`, `counting tokens`."""
+        """Say what is done before or after the dispatch: `making prompts`, `counting tokens`."""
         self.phase = phase
 
     def begin(self, header: RunHeader, origin_ns: int) -> None:
-        """The attack starts at `origin_ns` of the monotonic clock; an earlier one is forgotten."""
-        self.classes = {each.name: ClassCounts(header=each) for each in header.classes}
+        """The dispatch starts at `origin_ns` of the monotonic clock; forgets an earlier one."""
+        self.classes = {each.name: LiveClassCounts(header=each) for each in header.classes}
         dilation = header.start.dilation
         self.time = "wall" if dilation is None else "emulated"
         self.dilation = 1.0 if dilation is None else dilation

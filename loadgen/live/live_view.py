@@ -1,6 +1,6 @@
 """The view of a run while it lasts, on stderr: drawn on a terminal, lines now and then elsewhere.
 
-It reads what the attack counts, at its own pace; nothing measured depends on it.
+It reads what the dispatcher counts, at its own pace; nothing measured depends on it.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from rich.live import Live
 from rich.text import Text
 
 from loadgen.live.live_counts import LiveCounts
+from loadgen.live.live_figures import LiveFigures, LiveFiguresTaker
 from loadgen.live.plain_line import plain_line
 from loadgen.live.screen import screen
-from loadgen.live.snapshot import Snapshot, Snapshots
 
 SCREEN_INTERVAL_S: Final = 1.0
 """Drawing takes about 3 ms of the event loop that stamps arrivals: once a second, 0.3 % of them can
 be late by as much."""
 PLAIN_INTERVAL_S: Final = 2.0
 PREPARING: Final = "preparing"
-_LOOK_S: Final = 0.05  # how often it looks whether the attack has begun
+_LOOK_S: Final = 0.05  # how often it looks whether the dispatch has begun
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ class _Display(Protocol):
 
     def prepare(self, phase: str) -> None: ...
 
-    def show(self, seen: Snapshot) -> None: ...
+    def show(self, seen: LiveFigures) -> None: ...
 
     def close(self) -> None: ...
 
@@ -62,7 +62,7 @@ class _View:
     def __init__(self, counts: LiveCounts, display: _Display) -> None:
         self._counts = counts
         self._display = display
-        self._snapshots = Snapshots(counts)
+        self._snapshots = LiveFiguresTaker(counts)
 
     async def show(self) -> None:
         """Draw until cancelled, and once more then."""
@@ -97,15 +97,15 @@ class _Screen:
         )
         self._live.start()
         self._phase = ""
-        # The first time takes ten times as long as any other, and is not to fall into the attack.
-        console.render_lines(screen(Snapshots(LiveCounts()).take(1.0), width=console.width))
+        # The first time takes ten times as long as any other, and is not to fall into the dispatch.
+        console.render_lines(screen(LiveFiguresTaker(LiveCounts()).take(1.0), width=console.width))
 
     def prepare(self, phase: str) -> None:
         if phase != self._phase:
             self._phase = phase
             self._live.update(Text(f" {phase}...", style="dim"), refresh=True)
 
-    def show(self, seen: Snapshot) -> None:
+    def show(self, seen: LiveFigures) -> None:
         self._live.update(screen(seen, width=self._console.width), refresh=True)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class _Lines:
             self._phase = phase
             print(f"{phase}...", file=self._file, flush=True)
 
-    def show(self, seen: Snapshot) -> None:
+    def show(self, seen: LiveFigures) -> None:
         print(plain_line(seen), file=self._file, flush=True)
 
     def close(self) -> None:

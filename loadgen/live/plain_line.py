@@ -1,11 +1,17 @@
 """A moment of the run in a line, for logs and pipes."""
 
-from loadgen.live.figure_words import clock_words, ms_words, rate_words
-from loadgen.live.snapshot import ClassSnapshot, Snapshot, errors_in_words
+from loadgen.live.live_figures import (
+    LiveClassFigures,
+    LiveFigures,
+    clock_words,
+    errors_in_words,
+    ms_words,
+    rate_words,
+)
 
 
-def plain_line(seen: Snapshot) -> str:
-    """Say it in a line: what is done, rates and latencies with their time, and what is left."""
+def plain_line(seen: LiveFigures) -> str:
+    """One line: progress, rates and latencies with their time, and the time left."""
     several = len(seen.classes) > 1
     parts = [
         clock_words(seen.elapsed_wall_s),
@@ -21,7 +27,7 @@ def plain_line(seen: Snapshot) -> str:
     return "  ".join(parts)
 
 
-def _class_words(seen: ClassSnapshot, *, named: bool) -> str:
+def _class_words(seen: LiveClassFigures, *, named: bool) -> str:
     name = f"{seen.name}: " if named else ""
     return "  ".join(
         [
@@ -34,7 +40,7 @@ def _class_words(seen: ClassSnapshot, *, named: bool) -> str:
     )
 
 
-def _ended_words(seen: ClassSnapshot) -> str:
+def _ended_words(seen: LiveClassFigures) -> str:
     """`68 completed, 32 failed of 100`: what failed is done with, and not done."""
     failed = f", {seen.failed:,} failed" if seen.failed else ""
     whole = "" if seen.requests is None else f" of {seen.requests:,}"

@@ -9,15 +9,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.live.figure_words import clock_words, count_words, ms_words, rate_words
-from loadgen.live.snapshot import ClassSnapshot, Snapshot, errors_in_words
+from loadgen.live.live_figures import (
+    LiveClassFigures,
+    LiveFigures,
+    clock_words,
+    count_words,
+    errors_in_words,
+    ms_words,
+    rate_words,
+)
 
 WIDE: Final = 130
 """From so many columns on, what was asked has a column of its own."""
 NAME_COLUMNS: Final = 16
 
 
-def screen(seen: Snapshot, *, width: int) -> RenderableType:
+def screen(seen: LiveFigures, *, width: int) -> RenderableType:
     """Draw it for a terminal of `width` columns."""
     wide = width >= WIDE
     lines: list[RenderableType] = [_headline(seen, width), _classes(seen, wide=wide)]
@@ -34,7 +41,7 @@ def screen(seen: Snapshot, *, width: int) -> RenderableType:
     return Group(*lines)
 
 
-def _headline(seen: Snapshot, width: int) -> Table:
+def _headline(seen: LiveFigures, width: int) -> Table:
     """The bar, and the words beside it."""
     done = "" if seen.share is None else f"{100 * seen.share:3.0f} %"
     line = Table.grid(padding=(0, 1))
@@ -50,7 +57,7 @@ def _headline(seen: Snapshot, width: int) -> Table:
     return line
 
 
-def _classes(seen: Snapshot, *, wide: bool) -> Table:
+def _classes(seen: LiveFigures, *, wide: bool) -> Table:
     # Words may be cut (see `_cells`), figures never: a column that is `no_wrap` keeps its width.
     gap = (0, 1) if wide else (0, 1, 0, 0)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=gap, header_style="bold")
@@ -70,7 +77,7 @@ def _classes(seen: Snapshot, *, wide: bool) -> Table:
     return table
 
 
-def _cells(seen: ClassSnapshot, *, wide: bool, whole: bool) -> Iterable[Text]:
+def _cells(seen: LiveClassFigures, *, wide: bool, whole: bool) -> Iterable[Text]:
     yield Text(f" {seen.name}", overflow="ellipsis", no_wrap=True)
     if wide:
         yield Text("" if whole else seen.asked, overflow="ellipsis", no_wrap=True)
@@ -84,7 +91,7 @@ def _cells(seen: ClassSnapshot, *, wide: bool, whole: bool) -> Iterable[Text]:
     yield Text(f"{seen.failed:,}", style="bold red" if seen.failed else "")
 
 
-def _foot(seen: Snapshot) -> Text:
+def _foot(seen: LiveFigures) -> Text:
     """Which time all this is in, tokens, and the loop's lateness."""
     emulated = f"emulated time (1 s is {seen.dilation:g} wall s)"
     parts = [

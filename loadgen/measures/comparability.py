@@ -23,7 +23,7 @@ def apart_settings(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Mapping[st
 def comparison_notes(
     a: Sequence[RunMeasures], b: Sequence[RunMeasures], *, fewest: int, enough: int
 ) -> Iterator[str]:
-    """Give every reason to doubt a verdict."""
+    """Yield every reason why a verdict may not hold."""
     if fewest < enough:
         yield (
             "a restart of the server, another placement or a busier host are not in this noise: "
@@ -49,7 +49,7 @@ def comparison_notes(
 
 
 def _settings(header: RunHeader) -> Mapping[str, str]:
-    """Everything that a run was told, and what the server said it is."""
+    """Every option of a run, and the facts that the server reported."""
     settings = {
         "model": header.model,
         "seed": str(header.seed),

@@ -9,7 +9,7 @@ from loadgen.measures.columns import Bools, Columns
 from loadgen.measures.intervals import share_estimate
 from loadgen.measures.run_measures import BoundKept
 from loadgen.measures.samples import Samples, token_gaps, values_ms
-from loadgen.measures.slo import Bound, ServiceLevel
+from loadgen.measures.slo import Bound, Slo
 from loadgen.records.arrays import Float64s
 from loadgen.records.estimate import Estimate
 
@@ -25,7 +25,7 @@ class Judgement:
     attainment: Estimate | None
 
 
-def judge(columns: Columns, level: ServiceLevel, *, dilation: float, measured: Bools) -> Judgement:
+def judge(columns: Columns, level: Slo, *, dilation: float, measured: Bools) -> Judgement:
     """Judge every request; `measured`, [requests], are those after the skipped part.
 
     A failed request keeps nothing: it counts as infinitely late. One that we aborted says nothing.

@@ -11,18 +11,18 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.measures.client_doubts import is_busy, is_late
+from loadgen.measures.client_warnings import is_busy, is_late
 from loadgen.measures.columns import UNKNOWN, Bools, Columns
+from loadgen.measures.data_quality_warnings import data_quality_warnings
 from loadgen.measures.distributions import distributions_of
-from loadgen.measures.doubts import doubts
 from loadgen.measures.energy import energy_of, metered_window
 from loadgen.measures.goodput import Judgement, judge, judged
 from loadgen.measures.intervals import share_estimate
 from loadgen.measures.rates import amounts_of, rates_of
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures, SloKept
 from loadgen.measures.samples import Samples, samples_of
-from loadgen.measures.slo import ServiceLevel, parse_slo
-from loadgen.measures.window import Window
+from loadgen.measures.slo import Slo
+from loadgen.measures.window import MeasuredWindow
 from loadgen.records.arrays import Float64s, Int64s
 from loadgen.records.arrival_process import arrival_process
 from loadgen.records.estimate import Estimate
@@ -51,11 +51,11 @@ class MeasuredClass:
     name: str
     results: Sequence[Result]
     skip_ns: int
-    window: Window | None
+    window: MeasuredWindow | None
     dilation: float
     begun_ns: Int64s
     wall_per_s: float
-    level: ServiceLevel | None
+    level: Slo | None
     columns: Columns
     measured: Bools
     rows: Columns
@@ -98,10 +98,10 @@ def measures_of(
         late=False,
     )
     measures = replace(measures, busy=is_busy(measures), late=is_late(measures))
-    return replace(measures, warnings=tuple(doubts(record, measures)))
+    return replace(measures, warnings=tuple(data_quality_warnings(record, measures)))
 
 
-def _wall_s(record: RunRecord, window: Window) -> float:
+def _wall_s(record: RunRecord, window: MeasuredWindow) -> float:
     """Wall seconds of the window, whose ends are steady."""
     start_ns, end_ns = record.wall_ns(np.array([window.start_ns, window.end_ns])).tolist()
     return float(end_ns - start_ns) / 1e9
@@ -118,7 +118,7 @@ def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredCl
         by_class.setdefault(result.traffic_class, []).append(result)
     columns = Columns.of(record.results)
     skip_ns = int(header.skip_s * (header.start.dilation or 1.0) * 1e9)
-    window = Window.of(columns, skip_ns=skip_ns)
+    window = MeasuredWindow.of(columns, skip_ns=skip_ns)
     if len(by_class) == 1:
         (name,) = by_class
         only = _measured(name, record.results, columns, window=window, record=record)
@@ -156,12 +156,12 @@ def _measured(
     results: Sequence[Result],
     columns: Columns,
     *,
-    window: Window | None,
+    window: MeasuredWindow | None,
     record: RunRecord,
 ) -> MeasuredClass:
     header = record.header
     known = next((each for each in header.classes if each.name == name and name != ALL), None)
-    level = parse_slo(known.slo) if known is not None and known.slo else None
+    level = Slo.parse(known.slo) if known is not None and known.slo else None
     dilation = header.start.dilation or 1.0
     in_wall_time = known is not None and known.arrivals.time == "wall"
     skip_ns = int(header.skip_s * dilation * 1e9)

@@ -6,12 +6,14 @@ import numpy as np
 
 from loadgen.measures.columns import Bools, Columns
 from loadgen.measures.intervals import rate_estimate
-from loadgen.measures.window import Window
+from loadgen.measures.window import MeasuredWindow
 from loadgen.records.arrays import Float64s
 from loadgen.records.estimate import Estimate
 
 
-def amounts_of(columns: Columns, window: Window, good: Bools | None) -> Mapping[str, Float64s]:
+def amounts_of(
+    columns: Columns, window: MeasuredWindow, good: Bools | None
+) -> Mapping[str, Float64s]:
     """Return what came in each cell of the window, [CELLS], by name of `definitions.RATES`.
 
     `columns` are of all results, those of the skipped part too; `good`, [requests], says which of
@@ -35,7 +37,7 @@ def amounts_of(columns: Columns, window: Window, good: Bools | None) -> Mapping[
 
 
 def rates_of(
-    amounts: Mapping[str, Float64s], window: Window, dilation: float
+    amounts: Mapping[str, Float64s], window: MeasuredWindow, dilation: float
 ) -> Mapping[str, Estimate]:
     """Estimate the rates of `amounts_of`, per second of the run's time."""
     window_s = window.wall_s / dilation

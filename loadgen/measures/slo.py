@@ -1,9 +1,14 @@
-"""Service level objectives as users write them: `ttft=200ms,tpot=20ms@p99`."""
+"""Service level objectives as users write them: `ttft=200ms,tpot=20ms@p99`.
+
+The one grammar of the project: measured runs and simulated ones are judged by the same objects.
+TTFT is from arrival to the first token; TPOT the time from the first token to the last over the
+tokens after the first, and none for a reply of one token, which meets any.
+"""
 
 import math
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from loadgen.durations import parse_duration_s
 from loadgen.errors import OptionError
@@ -41,48 +46,93 @@ class Bound:
         if not 0 < self.limit < math.inf or not 0 < self.percentile < 100:
             raise ValueError(f"a limit of {self.limit} at p{self.percentile}")
 
+    @property
+    def name(self) -> str:
+        """The measure as it is typed, such as ttft."""
+        return self.measure.removesuffix("_ms")
+
+    @property
+    def limit_s(self) -> float:
+        """The limit in seconds."""
+        return self.limit / 1e3
+
+    @property
+    def share(self) -> float:
+        """The share of the requests that have to be within the limit."""
+        return self.percentile / 100
+
+    def __str__(self) -> str:
+        return f"{self.name.upper()} p{self.percentile:g} <= {self.limit:g} ms"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLevel:
-    """All bounds that a class has to keep, at least one; `words` is how it was written."""
+class Slo:
+    """All bounds that requests have to keep, at least one.
+
+    Each is a promise of its own: requests that miss one may be others than those that miss the
+    other. `words` is how it was written.
+    """
 
     bounds: tuple[Bound, ...]
-    words: str
+    words: str = ""
 
     def __post_init__(self) -> None:
         if not self.bounds:
             raise ValueError("a service level has a bound")
 
+    @classmethod
+    def parse(cls, text: str, *, option: str = "--slo") -> Self:
+        """Read `MEASURE=TIME[@pN],...`: ttft, tpot, itl, ntpot or e2e, with a time in us to h.
 
-def parse_slo(text: str, *, option: str = "--slo") -> ServiceLevel:
-    """Read `MEASURE=TIME[@pN],...`: ttft, tpot, itl, ntpot or e2e, with a time in us to h.
+        A percentile holds for its own term and for those before it that have none; without any it
+        is p99. Raises OptionError for anything else, and for a measure that is bounded twice at one
+        percentile.
+        """
+        words = "".join(text.split())
+        bounds: list[Bound] = []
+        percentile = PERCENTILE
+        for term in reversed(words.split(",")):  # from the right: a percentile reaches to the left
+            found = _TERM.fullmatch(term)
+            if found is None or found["measure"] not in MEASURES:
+                raise _refused(option, text, f"MEASURE=TIME[@pN] with {'|'.join(MEASURES)}")
+            if found["percentile"] is not None:
+                percentile = float(found["percentile"])
+            try:
+                bounds.insert(0, _bound(found["measure"], found["limit"], percentile))
+            except ValueError as error:
+                expected = "a time above 0 and a percentile below p100"
+                raise _refused(option, text, expected) from error
+        if len({(bound.measure, bound.percentile) for bound in bounds}) < len(bounds):
+            raise _refused(option, text, "each measure once at a percentile")
+        return cls(bounds=tuple(bounds), words=words)
 
-    A percentile holds for its own term and for those before it that have none; without any it is
-    p99. Raises OptionError for anything else, and for a measure that is bounded twice at one
-    percentile.
-    """
-    words = "".join(text.split())
-    bounds: list[Bound] = []
-    percentile: float | None = None
-    for term in reversed(words.split(",")):  # from the right: a percentile reaches to the left
-        found = _TERM.fullmatch(term)
-        if found is None or found["measure"] not in MEASURES:
-            raise _refused(option, text, f"MEASURE=TIME[@pN] with {'|'.join(MEASURES)}")
-        if found["percentile"] is not None:
-            percentile = float(found["percentile"])
-        try:
-            bound = Bound(
-                measure=MEASURES[found["measure"]],
-                # 1,729us are 1.729 ms, not a rounding error below it.
-                limit=round(parse_duration_s(found["limit"]) * 1e3, 9),
-                percentile=PERCENTILE if percentile is None else percentile,
-            )
-        except ValueError as error:
-            raise _refused(option, text, "a time above 0 and a percentile below p100") from error
-        bounds.insert(0, bound)
-    if len({(bound.measure, bound.percentile) for bound in bounds}) < len(bounds):
-        raise _refused(option, text, "each measure once at a percentile")
-    return ServiceLevel(bounds=tuple(bounds), words=words)
+    @property
+    def ttft_s(self) -> float | None:
+        """The tightest limit on TTFT in seconds; None without one."""
+        return self._limit_s("ttft")
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The tightest limit on TPOT in seconds; None without one."""
+        return self._limit_s("tpot")
+
+    @property
+    def ttft_percentile(self) -> float:
+        """The percentile of the tightest limit on TTFT; p99 without one."""
+        bounds = [bound for bound in self.bounds if bound.name == "ttft"]
+        return min(bounds, key=lambda bound: bound.limit).percentile if bounds else PERCENTILE
+
+    def _limit_s(self, name: str) -> float | None:
+        return min((bound.limit_s for bound in self.bounds if bound.name == name), default=None)
+
+    def __str__(self) -> str:
+        return ", ".join(str(bound) for bound in self.bounds)
+
+
+def _bound(measure: str, limit: str, percentile: float) -> Bound:
+    # 1,729us are 1.729 ms, not a rounding error below it.
+    limit_ms = round(parse_duration_s(limit) * 1e3, 9)
+    return Bound(measure=MEASURES[measure], limit=limit_ms, percentile=percentile)
 
 
 def _refused(option: str, text: str, expected: str) -> OptionError:

@@ -12,7 +12,7 @@ from loadgen.records.arrays import Float64s, Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class MeasuredWindow:
     """From `start_ns` to `end_ns`, wall ns since the run's start, both included; cut into cells.
 
     Raises ValueError for one that has no length.

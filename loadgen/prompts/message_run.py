@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Self
 
 from loadgen.records.request import Role
-from loadgen.workloads.session_plan import Segment
+from loadgen.workloads.session_plan import PromptSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class MessageRun:
     """What `role` says at one go, or the reply to the call at `reply_of`."""
 
     role: Role
-    segments: tuple[Segment, ...]
+    segments: tuple[PromptSegment, ...]
     reply_of: int | None = None
 
     @property
@@ -38,7 +38,7 @@ class MessageRun:
         return replace(self, segments=tuple(kept))
 
 
-def message_runs(segments: Sequence[Segment]) -> list[MessageRun]:
+def message_runs(segments: Sequence[PromptSegment]) -> list[MessageRun]:
     """Put neighbours of one role together; a reply stands alone."""
     runs: list[MessageRun] = []
     first = 0
@@ -56,7 +56,7 @@ def message_runs(segments: Sequence[Segment]) -> list[MessageRun]:
     return runs
 
 
-def roles_of(segments: Sequence[Segment]) -> tuple[Role, ...]:
+def roles_of(segments: Sequence[PromptSegment]) -> tuple[Role, ...]:
     """Say who speaks in the messages that `message_runs` would make."""
     if len(segments) == 1:
         return (segments[0].role,)
@@ -65,5 +65,5 @@ def roles_of(segments: Sequence[Segment]) -> tuple[Role, ...]:
     return tuple(roles)
 
 
-def _joined(one: Segment, other: Segment) -> bool:
+def _joined(one: PromptSegment, other: PromptSegment) -> bool:
     return one.role == other.role and one.reply_of is None and other.reply_of is None

@@ -34,7 +34,7 @@ def _repeated(workload: PromptedWorkload) -> list[str]:
         return []
     return [
         f"{repeated:,} of {workload.plan.keys:,} pieces of prompts may begin like another: the "
-        "tokenizer tells too few words apart; prefix caches find what nobody meant to share"
+        "tokenizer tells too few words apart; prefix caches find what is not shared"
     ]
 
 

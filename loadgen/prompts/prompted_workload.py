@@ -1,4 +1,4 @@
-"""A plan with its words: sessions of requests, made when the attack asks for them.
+"""A plan with its words: sessions of requests, made when the dispatcher asks for them.
 
 Making one costs some microseconds: all that needs a tokenizer was done before the run.
 """
@@ -11,7 +11,7 @@ from loadgen.prompts.message_run import MessageRun, message_runs
 from loadgen.prompts.template_cost import Roles
 from loadgen.prompts.wording import Wording
 from loadgen.records.request import Call, Message, Prompt, Request, Session
-from loadgen.workloads.session_plan import CallPlan, Segment, WorkloadPlan
+from loadgen.workloads.session_plan import CallPlan, PromptSegment, WorkloadPlan
 
 WARMUP_INPUT_TOKENS: Final = 16
 WARMUP_OUTPUT_TOKENS: Final = 2  # the second one takes a decode step
@@ -68,13 +68,13 @@ class PromptedWorkload:
             calls.append(Call(request=request, after=plan.after, think_ns=plan.think_ns))
         return Session(session_id=index, calls=tuple(calls))
 
-    def input_tokens(self, segments: Sequence[Segment]) -> int:
+    def input_tokens(self, segments: Sequence[PromptSegment]) -> int:
         """How many tokens a prompt of these segments comes to, its template included."""
         return self._lengths(segments)[1]
 
     def warmup_request(self, index: int) -> Request:
         """Make a short request that is none of the workload's own."""
-        segment = Segment(key=self.plan.keys + index, tokens=WARMUP_INPUT_TOKENS)
+        segment = PromptSegment(key=self.plan.keys + index, tokens=WARMUP_INPUT_TOKENS)
         plan = CallPlan(segments=(segment,), output_tokens=WARMUP_OUTPUT_TOKENS)
         return self._request(plan, index, session_id=index, turn=0, keep_reply=False)
 
@@ -103,7 +103,7 @@ class PromptedWorkload:
             keep_reply=keep_reply,
         )
 
-    def _messages(self, segments: Sequence[Segment]) -> tuple[tuple[Message, ...], int]:
+    def _messages(self, segments: Sequence[PromptSegment]) -> tuple[tuple[Message, ...], int]:
         """Make a prompt's messages, and say how many tokens it comes to, template included."""
         runs, input_tokens = self._lengths(segments)
         said = [(run, [self.wording.piece(segment) for segment in run.segments]) for run in runs]
@@ -128,7 +128,7 @@ class PromptedWorkload:
                 merged.append((run, pieces))
         return merged
 
-    def _lengths(self, segments: Sequence[Segment]) -> tuple[list[MessageRun], int]:
+    def _lengths(self, segments: Sequence[PromptSegment]) -> tuple[list[MessageRun], int]:
         """Take off what the prompt has beside its contents; say how many tokens it comes to."""
         runs = message_runs(segments)
         if not self.taken:

@@ -8,7 +8,7 @@ from loadgen.errors import LoadError
 class WordTokenizer:
     """Counts a word as a token, and no template and no special token at all.
 
-    The server counts otherwise, usually more; whoever uses this says so in the report. Ids are
+    The server counts otherwise, usually more; its use stands in the report. Ids are
     numbers of words in the order of their first sight; they mean nothing to a server.
     """
 

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from loadgen.prompts.piece_pool import PiecePool
 from loadgen.records.request import Prompt
-from loadgen.workloads.session_plan import Segment
+from loadgen.workloads.session_plan import PromptSegment
 
 TokenIds = tuple[int, ...]
 Recorded = tuple[str, int]
@@ -24,7 +24,7 @@ class Wording(Protocol):
         """How many keys begin in a way of their own."""
         ...
 
-    def piece(self, segment: Segment) -> Prompt:
+    def piece(self, segment: PromptSegment) -> Prompt:
         """Make the piece; KeyError for a recorded text that is not in the table."""
         ...
 
@@ -53,7 +53,7 @@ class IdWording:
         """Those of the pool."""
         return self.pool.keys
 
-    def piece(self, segment: Segment) -> Prompt:
+    def piece(self, segment: PromptSegment) -> Prompt:
         """Make it, or take the recorded ids."""
         if segment.text is None:
             return self.made(segment.key, segment.tokens)
@@ -94,7 +94,7 @@ class TextWording:
         """Those of the pool, if its words are different tokens."""
         return self.pool.keys if self.told_apart else 1
 
-    def piece(self, segment: Segment) -> Prompt:
+    def piece(self, segment: PromptSegment) -> Prompt:
         """Make it, or take the recorded text."""
         if segment.text is None:
             return self.made(segment.key, segment.tokens)

@@ -108,7 +108,7 @@ class SendSummary:
 class LoopLag:
     """How late a worker's event loop was, in wall ms, and how busy its process.
 
-    Measured by a timer of its own while the worker attacked; `cpu_share` is CPU seconds per wall
+    Measured by a timer of its own while the worker dispatched; `cpu_share` is CPU seconds per wall
     second of the worker's process. `probes` is how often the timer rang, None in older files.
     """
 
@@ -146,7 +146,7 @@ class Recount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """What is known after the last reply. `wall_s` is the attack's own length.
+    """What is known after the last reply. `wall_s` is the run's own length.
 
     `problem` is empty, or says what ended the sending before its time (a worker process that died).
     `epochs` are those of the server's clock in the run, where it tells them.

@@ -1,4 +1,4 @@
-"""The seam between prompts and whoever splits text into tokens: a server, or a file at hand."""
+"""The tokenizer protocol: implemented by a server's endpoint and by a local file."""
 
 from collections.abc import Sequence
 from typing import Protocol

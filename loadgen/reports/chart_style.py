@@ -104,7 +104,7 @@ def rounded(values: Float64s) -> list[float]:
 
 
 def styled(chart: Chart) -> Chart:
-    """A whole picture in the house's style."""
+    """A whole picture in the project's style."""
     made: Chart = (
         chart.configure(background="white", font="system-ui, sans-serif")
         .configure_view(stroke=None)

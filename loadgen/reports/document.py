@@ -82,8 +82,8 @@ class FigureRow:
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
-class Report(Protocol):
-    """Anything that can be told in all forms."""
+class ReportDocument(Protocol):
+    """A report that can be written in every form."""
 
     def document(self) -> Document:
         """For people."""

@@ -9,11 +9,11 @@ import vl_convert
 
 from loadgen.reports.chart_style import TitledChart, styled
 from loadgen.reports.charts import charts_of
-from loadgen.reports.document import Cell, Document, Facts, Grid, Report
+from loadgen.reports.document import Cell, Document, Facts, Grid, ReportDocument
 from loadgen.reports.page_style import DRAW, POLICY, STYLE
 
 
-def to_html(report: Report) -> str:
+def to_html(report: ReportDocument) -> str:
     """Return the report as a page: its figures as tables, and its charts with all they need."""
     return "\n".join(_page(report.document(), charts_of(report))) + "\n"
 

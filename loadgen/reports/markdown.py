@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from loadgen.reports.document import Document, Facts, Grid, Report, plain
+from loadgen.reports.document import Document, Facts, Grid, ReportDocument, plain
 
 
-def to_markdown(report: Report) -> str:
+def to_markdown(report: ReportDocument) -> str:
     """Return the report as Markdown text."""
     return "\n".join(_lines(report.document())) + "\n"
 

@@ -1,4 +1,4 @@
-"""Every request in a row of CSV, for whoever wants to look further than a report does."""
+"""Every request as a row of CSV, for analysis beyond the report."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from loadgen.measures.samples import values_ms
 from loadgen.records.arrays import Float64s
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.csv_cell import text_cell
+from loadgen.reports.data_forms import text_cell
 
 COLUMNS: Final = (
     *("class", "request_id", "session_id", "turn", "worker"),

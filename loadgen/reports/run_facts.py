@@ -68,7 +68,7 @@ def class_facts(header: ClassHeader, *, several: bool) -> Facts:
 
 
 def _limit(header: ClassHeader) -> str:
-    """What ends the class: its plan, its time, of which nobody knows how many fit, or both."""
+    """What ends the class: its plan, its time (with an unknown number of requests), or both."""
     within = ""
     if header.ends_s is not None:
         within = f"as many sessions as begin within {header.ends_s:g} {header.arrivals.time} s"

@@ -1,4 +1,4 @@
-"""The report of one run: its figures, how they were got, and every reason to doubt them.
+"""The report of one run: its figures, how they were got, and every warning about them.
 
 Nothing here measures; the figures are `loadgen.measures`'.
 """
@@ -44,7 +44,7 @@ class RunReport:
         return Document(
             title=f"UltraServe load report{label}",
             subtitle=f"{header.model} at {header.url} · {header.started_at} · {_time(self)}",
-            sections=_told(
+            sections=_not_empty(
                 server_facts(record, measures),
                 *(class_facts(each, several=len(header.classes) > 1) for each in header.classes),
                 request_facts(record, measures),
@@ -77,6 +77,6 @@ def _time(report: RunReport) -> str:
     return "wall time"
 
 
-def _told(*sections: Facts | Grid) -> tuple[Facts | Grid, ...]:
+def _not_empty(*sections: Facts | Grid) -> tuple[Facts | Grid, ...]:
     """Without tables that have no row: nothing completed that they could be of."""
     return tuple(section for section in sections if section.rows)

@@ -30,7 +30,7 @@ def knee_words(sweep: SweepRecord, knee: Knee) -> str:
 
 
 def best_words(sweep: SweepRecord, best: BestLoad) -> str:
-    """The highest load that keeps the SLO, with what is known above it."""
+    """The highest load that keeps the SLO, with the lowest load above it that misses."""
     sure = f"with {100 * best.confidence:g} % confidence"
     kept = "no load that was tried" if best.load is None else load_and_unit(sweep, best.load)
     ends = f"; {best.words}" if best.words else ""
@@ -75,7 +75,7 @@ def _facts(sweep: SweepRecord) -> Iterator[tuple[str, str]]:
 def point_notes(sweep: SweepRecord) -> Iterator[str]:
     """The warnings of all points, each once: `sessions/s 1, 2, 8: ...`.
 
-    Those that differ in nothing but their numbers are one, told with those of the highest load.
+    Those that differ in nothing but their numbers are one, given with those of the highest load.
     """
     found: dict[str, dict[float, str]] = {}
     for point in sorted(sweep.points, key=lambda each: each.load):

@@ -9,7 +9,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.reports.document import Cell, Facts, Grid, Report
+from loadgen.reports.document import Cell, Facts, Grid, ReportDocument
 
 PLAIN_WIDTH: Final = 110
 """Columns of a report that goes to a file."""
@@ -23,7 +23,7 @@ def report_console() -> Console:
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: ReportDocument, console: Console) -> None:
     """Print the whole report; tables leave out columns that the console is too narrow for."""
     document = report.document()
     console.print(Rule(_shown(document.title, "bold"), align="left", style="dim"))

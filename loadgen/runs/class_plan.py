@@ -9,7 +9,7 @@ import numpy as np
 from loadgen.arrivals.closed_loop import ClosedLoop
 from loadgen.arrivals.make_pacer import asked, make_pacer
 from loadgen.arrivals.pacer import Pacer
-from loadgen.attack.traffic import Traffic
+from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.errors import OptionError
 from loadgen.prompts.contents import make_workload
 from loadgen.prompts.prompted_workload import PromptedWorkload
@@ -51,10 +51,10 @@ class ClassPlan:
         """Wall seconds per second of the time that its arrivals are in."""
         return 1.0 if self.options.arrivals.wall_time else dilation
 
-    def traffic(self, dilation: float) -> Traffic:
-        """What the attack takes. `dilation` is wall seconds per second of the server's time."""
+    def traffic(self, dilation: float) -> DispatchedClass:
+        """What the dispatcher takes. `dilation` is wall seconds per second of the server's time."""
         wall_per_pace = self.wall_per_pace(dilation)
-        return Traffic(
+        return DispatchedClass(
             name=self.options.name,
             workload=self.workload,
             pacer=self.pacer,

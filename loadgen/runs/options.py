@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.errors import LoadError, OptionError
-from loadgen.measures.slo import ServiceLevel
+from loadgen.measures.slo import Slo
 from loadgen.records.run_record import Api, PromptKind
 from loadgen.workloads.workload_spec import WorkloadSpec
 
@@ -36,7 +36,7 @@ class ClassOptions:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     temperature: float = 0.0
     ignore_eos: bool = True
-    slo: ServiceLevel | None = None
+    slo: Slo | None = None
 
     def __post_init__(self) -> None:
         if self.api == "chat" and self.prompts == "token-ids":
@@ -53,8 +53,8 @@ class ClassOptions:
 class ServerOptions:
     """Who is asked. `grpc_target` is host:port of `vllm.grpc.engine.VllmEngine`, needed by a class
     whose api is grpc; `ca` a file of certificates to trust; `tokenizer` a local tokenizer.json (or
-    its folder), None for the server's own; with `count_words` nobody is asked, and a word counts as
-    a token. Raises OptionError for a URL of another form: it is in every report, so that a name and
+    its folder), None for the server's own; with `count_words` a word counts as a token.
+    Raises OptionError for a URL of another form: it is in every report, so that a name and
     a password in it are refused, and not repeated.
     """
 
@@ -94,6 +94,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         names = [each.name for each in self.classes]
         if len(set(names)) != len(names):
-            raise OptionError(option="--class", value=names, expected="names that differ")
+            raise OptionError(option="--traffic-class", value=names, expected="names that differ")
         if any(each.api == "grpc" for each in self.classes) and not self.server.grpc_target:
             raise LoadError("--api grpc needs --grpc HOST:PORT")

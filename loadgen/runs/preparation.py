@@ -5,6 +5,7 @@ Whatever can stop a run stops it here, before anything is measured.
 
 import asyncio
 import gc
+import resource
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from typing import Final
 
 import aiohttp
 
-from loadgen.attack.job import Job
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.clients.server_clock import read_server
 from loadgen.clients.server_facts import served_model
 from loadgen.clients.server_tokenizer import ServerTokenizer
+from loadgen.dispatch.job import Job
 from loadgen.errors import OptionError
 from loadgen.live.live_counts import LiveCounts
 from loadgen.prompts.local_tokenizer import LocalTokenizer
@@ -28,7 +29,6 @@ from loadgen.records.run_record import RunHeader
 from loadgen.records.tokenizer import Tokenizer
 from loadgen.runs.class_draft import ClassDraft, draft_class
 from loadgen.runs.class_plan import ClassPlan, class_seeds, plan_class
-from loadgen.runs.open_files import allow_connections
 from loadgen.runs.options import ClassOptions, RunOptions, ServerOptions
 
 STEP_TIMEOUT_S: Final = 10.0
@@ -169,3 +169,28 @@ async def _step(plan: ClassPlan, spec: ClientSpec, *, index: int) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(STEP_TIMEOUT_S):
                 await client.send(plan.workload.warmup_request(index))
+
+
+OTHER_FILES: Final = 64
+"""Open beside the connections: the program's own, its pipes, a results file."""
+
+
+def allow_connections(connections: int) -> None:
+    """Raise the process's own limit of open files as far as `connections` need.
+
+    Raises OptionError where the system allows fewer: a request that cannot be sent for want of a
+    file would look like a failure of the server.
+    """
+    needed = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (ValueError, OSError) as error:
+        raise OptionError(
+            option="--max-in-flight",
+            value=connections,
+            expected=f"at most {hard - OTHER_FILES:,} a worker: the system allows a process "
+            f"{hard:,} open files (ulimit -n)",
+        ) from error

@@ -1,4 +1,4 @@
-"""One run from its options to its record: asks the server, attacks it, and keeps what happened.
+"""One run from its options to its record: asks the server, dispatches, keeps the results.
 
 A thin shell around the pure parts; reports are made from the record, by others.
 """
@@ -14,13 +14,13 @@ from typing import Final
 
 import aiohttp
 
-from loadgen.attack.attack import Attack
-from loadgen.attack.job import do_job
-from loadgen.attack.pace import Pace
-from loadgen.attack.workers import HEAD_START_NS as WORKERS_HEAD_START_NS
-from loadgen.attack.workers import Workers, WorkersEnd
 from loadgen.clients.server_clock import read_server
 from loadgen.clients.server_session import open_session
+from loadgen.dispatch.dispatcher import Dispatcher
+from loadgen.dispatch.job import do_job
+from loadgen.dispatch.pace import Pace
+from loadgen.dispatch.workers import HEAD_START_NS as WORKERS_HEAD_START_NS
+from loadgen.dispatch.workers import Workers, WorkersEnd
 from loadgen.errors import LoadError, ServerError
 from loadgen.live.live_counts import LiveCounts
 from loadgen.prompts.recount import recount
@@ -43,7 +43,7 @@ from loadgen.runs.preparation import Prepared, prepare
 from loadgen.runs.unreachable import UnreachableWatch
 
 HEAD_START_NS: Final = 10_000_000
-"""From the start in this process to the first request: by then the attack waits for it."""
+"""From the start in this process to the first request: by then the dispatcher waits for it."""
 
 STEPPED: Final = (
     "one request was sent before the run for all of --warmup 0: the server counts idle time, and "
@@ -108,7 +108,7 @@ class _Run:
 
     async def run(self) -> RunRecord:
         with stopped_by_signals(self._interrupt):
-            done = await self._attack()
+            done = await self._dispatch()
             wall_s = self._wall_s()
             if self._began_ns is None:  # interrupted before it began
                 self._write_header()
@@ -124,12 +124,12 @@ class _Run:
             self._writer.header(self._header)
 
     def _wall_s(self) -> float:
-        """How long the attack has lasted; 0 if it was interrupted before it began."""
+        """How long the dispatch has lasted; 0 if it was interrupted before it began."""
         if self._began_ns is None:
             return 0.0
         return max(0, time.monotonic_ns() - self._began_ns) / 1e9
 
-    async def _attack(self) -> WorkersEnd:
+    async def _dispatch(self) -> WorkersEnd:
         """Send everything, in this process or in workers."""
         jobs = self._prepared.jobs
         # What is there by now stays: without this the collector would go through all of it again
@@ -142,11 +142,11 @@ class _Run:
                     jobs[0],
                     origin_ns=partial(self._begin, HEAD_START_NS),
                     sink=self._keep,
-                    spectator=self._live,
-                    on_attack=self._attacks,
+                    observer=self._live,
+                    on_dispatcher=self._dispatches,
                 )
                 return WorkersEnd(ends=[end])
-            pool = Workers(jobs, sink=self._keep, spectator=self._live)
+            pool = Workers(jobs, sink=self._keep, observer=self._live)
             self._follow = pool.follow
             self._stop_by(pool.stop)
             return await pool.run(partial(self._begin, WORKERS_HEAD_START_NS))
@@ -217,10 +217,10 @@ class _Run:
             if self._problem:
                 self._interrupt()
 
-    def _attacks(self, attack: Attack) -> None:
-        self._follow = attack.follow
-        attack.follow(self._steady_per_wall)
-        self._stop_by(attack.stop)
+    def _dispatches(self, dispatcher: Dispatcher) -> None:
+        self._follow = dispatcher.follow
+        dispatcher.follow(self._steady_per_wall)
+        self._stop_by(dispatcher.stop)
 
     def _dilated(self, dilation: float) -> None:
         """The server's emulated second takes `dilation` wall seconds from now on."""
@@ -301,7 +301,7 @@ def _sending(
 def _class_sending(header: ClassHeader, done: WorkersEnd, results: Sequence[Result]) -> SendSummary:
     parts = [end.sending[header.name] for end in done.ends]
     unsent = sum(part.unsent for part in parts)
-    if done.problem:  # nobody knows what a worker that died has sent: what is missing counts
+    if done.problem:  # what a worker that died has sent is unknown: what is missing counts
         kept = sum(result.traffic_class == header.name for result in results)
         unsent = 0 if header.requests is None else max(0, header.requests - kept)
     return SendSummary(

@@ -1,4 +1,4 @@
-"""Whether the server has gone: a run against nobody is ended, and does not go on to its end.
+"""Whether the server has gone: a run without a server is ended early.
 
 The rule: for `UNREACHABLE_S` of wall time no request reached it, at least `REQUESTS_MIN` tried, and
 nothing came on any connection that was still open. One that is overloaded, fails, or is restarted

@@ -24,7 +24,7 @@ from loadgen.durations import duration_words
 from loadgen.measures.columns import Bools, Columns
 from loadgen.measures.intervals import spread_of_sum, wilson
 from loadgen.measures.samples import Samples, token_gaps, values_ms
-from loadgen.measures.slo import MEASURES, Bound, ServiceLevel
+from loadgen.measures.slo import MEASURES, Bound, Slo
 from loadgen.records.arrays import Float64s
 from loadgen.records.run_record import RunRecord
 from loadgen.records.sweep_record import BoundShare, Verdict
@@ -102,7 +102,7 @@ def verdict_of(bounds: Sequence[BoundShare]) -> Verdict:
     return "undecided" if "undecided" in verdicts else "kept"
 
 
-def samples_needed(level: ServiceLevel, *, tail: float) -> int:
+def samples_needed(level: Slo, *, tail: float) -> int:
     """Independent samples without a miss that it takes to say that every bound is kept.
 
     With no miss in n, Wilson's lower end is n / (n + z²).

@@ -1,12 +1,13 @@
 """What follows from all the runs of a sweep: the knee, the highest load of the SLO, the Pareto."""
 
+from collections.abc import Sequence
+
 from loadgen.records.sweep_record import BestLoad, SweepPoint, SweepRecord
 from loadgen.sweeps.knee import find_knee
 from loadgen.sweeps.known import Known
 from loadgen.sweeps.limit_search import LimitSearch
 from loadgen.sweeps.load_grid import load_words
 from loadgen.sweeps.options import ERROR_SHARE, SweepOptions
-from loadgen.sweeps.pareto import pareto_front
 from loadgen.sweeps.step_words import notes
 
 
@@ -75,3 +76,20 @@ def _pair(point: SweepPoint, tokens_per_s: float | None) -> tuple[float, float] 
     if interactivity is None or tokens_per_s is None:
         return None
     return interactivity.value, tokens_per_s
+
+
+def pareto_front(values: Sequence[tuple[float, float] | None]) -> tuple[int, ...]:
+    """Return the positions of the points that no other beats, by the first figure, rising.
+
+    More is better in both. A point is beaten by one that is at least as good in both and better in
+    one; of equal points the first stays. None is a point that lacks a figure: it is left out.
+    """
+    known = [(value, position) for position, value in enumerate(values) if value is not None]
+    front: list[int] = []
+    best = float("-inf")
+    # From the best of the first figure downward, each has to bring more of the second.
+    for (_, second), position in sorted(known, key=lambda each: (-each[0][0], -each[0][1])):
+        if second > best:
+            front.append(position)
+            best = second
+    return tuple(reversed(front))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from loadgen.errors import OptionError
-from loadgen.measures.slo import ServiceLevel
+from loadgen.measures.slo import Slo
 from loadgen.records.sweep_record import Axis
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.sweeps.load_grid import load_words
@@ -19,7 +19,7 @@ class SweepOptions:
     """A run that is repeated at `loads`, rising, of the class `vary`; results go into `folder`.
 
     With an SLO of any class the highest load that keeps it is searched, to within `precision` of
-    the load; an undecided load is run up to `looks` times, each time twice as long. Raises
+    the load; an undecided load is run up to `repeats` times, each time twice as long. Raises
     OptionError for a class that is not there.
     """
 
@@ -29,7 +29,7 @@ class SweepOptions:
     vary: str
     folder: Path
     precision: float = 0.05
-    looks: int = 4
+    repeats: int = 4
 
     def __post_init__(self) -> None:
         names = [each.name for each in self.run.classes]
@@ -38,11 +38,11 @@ class SweepOptions:
 
     @property
     def tail(self) -> float:
-        """Chance of being wrong that each look at a load may use up, on either side."""
-        return ERROR_SHARE / self.looks
+        """Chance of being wrong that each run at a load may use up, on either side."""
+        return ERROR_SHARE / self.repeats
 
     @property
-    def levels(self) -> tuple[tuple[str, ServiceLevel], ...]:
+    def levels(self) -> tuple[tuple[str, Slo], ...]:
         """The classes that have an SLO, and theirs."""
         return tuple((each.name, each.slo) for each in self.run.classes if each.slo is not None)
 

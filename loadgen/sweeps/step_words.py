@@ -34,7 +34,7 @@ def notes(options: SweepOptions) -> tuple[str, ...]:
     if varied.slo is None or varied.workload.sessions is None:
         return ()
     needed = samples_needed(varied.slo, tail=options.tail)
-    most = varied.workload.sessions * sum(options.growth(each) for each in range(options.looks))
+    most = varied.workload.sessions * sum(options.growth(each) for each in range(options.repeats))
     if most >= needed:
         return ()
     return (

@@ -180,7 +180,7 @@ class _Sweep:
         known.standings[load] = Standing(
             verdict=verdict,
             seems_kept=all(bound.share >= bound.needed for bound in bounds),
-            may_repeat=len(rows) < options.looks,
+            may_repeat=len(rows) < options.repeats,
         )
         return bounds, verdict
 

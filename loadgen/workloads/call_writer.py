@@ -5,10 +5,10 @@ from typing import Any
 
 from loadgen.records.request import Role
 from loadgen.workloads.recording import NS_PER_S
-from loadgen.workloads.session_plan import CallPlan, LengthCuts, Segment
+from loadgen.workloads.session_plan import CallPlan, LengthCuts, PromptSegment
 from loadgen.workloads.workload_spec import WorkloadSpec
 
-Segments = tuple[Segment, ...]
+Segments = tuple[PromptSegment, ...]
 
 
 class CallWriter:
@@ -25,24 +25,24 @@ class CallWriter:
         self._max_input_tokens = spec.max_input_tokens
         self._max_output_tokens = spec.max_output_tokens
         self._keys: dict[Hashable, int] = {}
-        self._segments: dict[tuple[Hashable, int, Role], Segment] = {}
+        self._segments: dict[tuple[Hashable, int, Role], PromptSegment] = {}
         self._cut_inputs: list[int] = []
         self._cut_outputs: list[int] = []
 
-    def own(self, tokens: int, role: Role = "user") -> Segment:
+    def own(self, tokens: int, role: Role = "user") -> PromptSegment:
         """Make a piece that no other is like."""
         self.keys += 1
-        return Segment(key=self.keys - 1, tokens=tokens, role=role)
+        return PromptSegment(key=self.keys - 1, tokens=tokens, role=role)
 
     def same(
         self, name: Hashable, tokens: int, *, role: Role = "user", text: str | None = None
-    ) -> Segment:
+    ) -> PromptSegment:
         """Make a piece that is like all others of that name, as far as the shorter goes."""
         segment = self._segments.get((name, tokens, role))
         if segment is None:
             key = self._keys.setdefault(name, self.keys)
             self.keys = max(self.keys, key + 1)
-            segment = Segment(key=key, tokens=tokens, role=role, text=text)
+            segment = PromptSegment(key=key, tokens=tokens, role=role, text=text)
             self._segments[name, tokens, role] = segment
         return segment
 
@@ -75,10 +75,10 @@ class CallWriter:
 
     def reply(
         self, position: int, call: CallPlan, *, role: Role = "assistant", text: str | None = None
-    ) -> Segment:
+    ) -> PromptSegment:
         """Make the piece that stands for the reply of the call at `position`."""
         self.keys += 1
-        return Segment(
+        return PromptSegment(
             key=self.keys - 1, tokens=call.output_tokens, role=role, reply_of=position, text=text
         )
 
@@ -96,7 +96,7 @@ class CallWriter:
 
 def _cut(segments: Segments, tokens: int) -> Segments:
     """Keep the first `tokens` of them."""
-    kept: list[Segment] = []
+    kept: list[PromptSegment] = []
     for segment in segments:
         if not tokens:
             break

@@ -27,6 +27,8 @@ from loadgen.workloads.workload_spec import Lengths
 
 FORMS: Final = "512, uniform:64-1024, lognormal:MEAN,STD[,MIN-MAX] or histogram:FILE.csv"
 
+_SPREAD_MIN_TOKENS: Final = 1e-3  # of a deviation: less is lost in rounding to whole tokens
+
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
 _LOGNORMAL = re.compile(r"([\d.]{1,20}),([\d.]{1,20})(?:,(\d{1,9})-(\d{1,9}))?", re.ASCII)
 
@@ -70,7 +72,7 @@ class Lognormal:
     most: int = TOKENS_MAX
 
     def __post_init__(self) -> None:
-        if not (0.0 < self.mean <= TOKENS_MAX and 0.0 < self.deviation <= TOKENS_MAX):
+        if not (0.0 < self.mean <= TOKENS_MAX and 0.0 < self.deviation < math.inf):
             raise ValueError(f"mean {self.mean}, deviation {self.deviation}")
         _check_ends(self.least, self.most)
 
@@ -93,6 +95,29 @@ class Lognormal:
     def draw(self, chance: np.random.Generator, count: int) -> Int64s:
         """Draw lengths, int64[count]."""
         return self.at(chance.random(count))
+
+
+def lognormal_of_median(
+    *, median: float, sigma: float, least: int = 1, most: int = TOKENS_MAX
+) -> Lengths:
+    """exp(N(ln median, sigma)), rounded and kept within the ends; always the same without a spread.
+
+    Its mean is median * exp(sigma^2 / 2). Raises OptionError for a sigma that is not a finite
+    number from 0 on, for a median outside the ends, and for a spread without bound.
+    """
+    if not 1 <= least <= median <= most <= TOKENS_MAX:
+        expected = f"within {least:,} to {most:,}, and these in 1 to {TOKENS_MAX:,} tokens"
+        raise OptionError(option="median", value=median, expected=expected)
+    if not 0.0 <= sigma < math.inf:
+        raise OptionError(option="sigma", value=sigma, expected="a finite number from 0 on")
+    try:
+        mean = median * math.exp(sigma**2 / 2)
+        deviation = mean * math.sqrt(math.expm1(sigma**2))
+        if deviation < _SPREAD_MIN_TOKENS:
+            return Uniform(least=round(median), most=round(median))
+        return Lognormal(mean=mean, deviation=deviation, least=least, most=most)
+    except (ValueError, OverflowError) as error:
+        raise OptionError(option="sigma", value=sigma, expected=f"less spread ({error})") from error
 
 
 def parse_lengths(text: str, *, option: str = "lengths") -> Lengths:

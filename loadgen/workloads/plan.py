@@ -1,4 +1,4 @@
-"""From what was asked to sessions: lengths, what is shared, what waits for what; no words yet.
+"""Plans sessions from a `WorkloadSpec`: lengths, shared pieces, dependencies; no texts yet.
 
 The same spec, trace and seed give the same sessions, and the first of them are the same however
 many there are.
@@ -17,7 +17,7 @@ from loadgen.workloads.session_draws import (
     draw_sessions,
     draw_turns,
 )
-from loadgen.workloads.session_plan import CallPlan, Segment, WorkloadPlan
+from loadgen.workloads.session_plan import CallPlan, PromptSegment, WorkloadPlan
 from loadgen.workloads.session_shapes import Turn, conversation, fan_out
 from loadgen.workloads.sharegpt import Conversations
 from loadgen.workloads.trace_file import Trace, read_trace
@@ -127,7 +127,7 @@ def _blocks(writer: CallWriter, recording: Recording, index: int, tokens: int) -
     """Make the blocks of a row's prompt; a row that comes again has words of its own round."""
     assert recording.blocks is not None  # the caller asked
     again, row = divmod(index, len(recording))
-    segments: list[Segment] = []
+    segments: list[PromptSegment] = []
     for block in recording.blocks[row]:
         taken = min(tokens, recording.block_tokens)
         segments.append(writer.same(("block", again, block), taken))
@@ -162,8 +162,10 @@ def _recorded_conversations(
         )
 
 
-def _said(writer: CallWriter, trace: Conversations, text: str, *, role: Role = "user") -> Segment:
-    """Make the piece of a recorded text: the same text is the same piece, whoever says it again."""
+def _said(
+    writer: CallWriter, trace: Conversations, text: str, *, role: Role = "user"
+) -> PromptSegment:
+    """Make the piece of a recorded text: the same text is the same piece, in any role."""
     return writer.same(text, trace.tokens[text], role=role, text=text)
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadgen.workloads.session_plan import CallPlan, Segment
+from loadgen.workloads.session_plan import CallPlan, PromptSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,13 @@ class _Beginnings:
     def __init__(self) -> None:
         self._longest: dict[tuple[int, int], int] = {}  # (node, key): the longest piece behind it
         self._nodes: dict[tuple[int, int, int], int] = {}  # (node, key, tokens): the next node
-        self._latest: tuple[Sequence[Segment], int, int] = ((), 0, 0)  # its node, and its tokens
+        self._latest: tuple[Sequence[PromptSegment], int, int] = (
+            (),
+            0,
+            0,
+        )  # its node, and its tokens
 
-    def add(self, segments: Sequence[Segment]) -> int:
+    def add(self, segments: Sequence[PromptSegment]) -> int:
         """Take a prompt in; return how many of its tokens an earlier one begins with."""
         node, found_tokens, known = 0, 0, True
         latest, at, tokens = self._latest

@@ -85,7 +85,7 @@ def draw_sessions(
 
 
 def draw_turns(spec: WorkloadSpec, *, sessions: int, seed: int) -> Int64s | None:
-    """How many turns each session has, int64[sessions]; None if nobody asked for a number."""
+    """How many turns each session has, int64[sessions]; None without --turns."""
     if spec.turns is None:
         return None
     return spec.turns.draw(_chance(seed, Stream.TURNS), sessions)

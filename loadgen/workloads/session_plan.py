@@ -1,4 +1,4 @@
-"""Sessions before they have words: how long each piece is, what is shared, what waits for what.
+"""Plans of sessions without texts: lengths of pieces, shared pieces, dependencies of calls.
 
 A plan says which pieces are the same text, by their key; `loadgen.prompts` finds the words.
 """
@@ -11,7 +11,7 @@ from loadgen.records.request import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class PromptSegment:
     """A piece of a prompt, of `tokens` tokens.
 
     Pieces of the same key and length are the same text; of two lengths, the shorter is the
@@ -40,7 +40,7 @@ class Segment:
 class CallPlan:
     """One request to be: see `records.request.Call`. The prompt is its segments in order."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[PromptSegment, ...]
     output_tokens: int
     after: tuple[int, ...] = ()
     think_ns: int = 0

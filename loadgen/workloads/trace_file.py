@@ -39,7 +39,7 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
             expected = f"a trace with times, which {spec.trace} has not"
             raise OptionError(option="--window", value=window, expected=expected)
         return read_sharegpt(spec.trace, limit=sessions)
-    recording = _READERS[kind](spec.trace)
+    recording = read_recording(spec.trace, kind=kind)
     if spec.window_s is None:
         return recording
     kept = recording.window(*spec.window_s)
@@ -48,6 +48,18 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
         reason = "no row arrived in the window {:g}-{:g} s; the last is at {:g} s"
         raise FileError(path=spec.trace, line=None, reason=reason.format(*spec.window_s, last_s))
     return kept
+
+
+def read_recording(path: Path, *, kind: TraceFormat = "auto") -> Recording:
+    """Read every row of a trace that has arrival times.
+
+    Raises FileError for a file that cannot be used; conversations have no times.
+    """
+    kind = trace_format(path) if kind == "auto" else kind
+    if kind not in _READERS:
+        reason = f"its format is {kind}: expected a trace with arrival times"
+        raise FileError(path=path, line=None, reason=reason)
+    return _READERS[kind](path)
 
 
 def trace_format(path: Path) -> TraceFormat:

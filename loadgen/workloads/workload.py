@@ -1,4 +1,4 @@
-"""The seam between the attack and what it sends."""
+"""What a dispatcher sends, as a protocol."""
 
 from typing import Protocol
 

@@ -17,12 +17,12 @@ from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
     from emulator.model import ModelSpec
+    from loadgen.workloads.length_pairs import ObservedLengths
+    from serving.analysis.steady_state.sweep import Sweep
     from serving.analysis.day.day_comparison import DayQuestion
     from serving.analysis.day.day_trace import DayTrace
     from serving.analysis.day.training_table import JobTerms
     from serving.analysis.day.virtual_day import DaySettings
-    from serving.analysis.steady_state.sweep import Sweep
-    from serving.traffic.lengths import ObservedLengths
 
 _ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
@@ -224,11 +224,11 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     from serving.analysis.day.exact_hour import HourCheck
     from serving.analysis.day.virtual_day import DaySettings
     from serving.traffic.engine_limits import EngineLimits
-    from serving.traffic.slo import Slo
+    from serving.traffic.slo import parse_slo
 
     if args.seed < 0:
         raise ConfigError(field="seed", value=args.seed, expected="from 0 on")
-    slo = Slo.parse(args.slo)
+    slo = parse_slo(args.slo)
     model = model_by_name(args.model)
     trace = day_trace(args.trace)
     lengths, words = _lengths(args, model, trace)
@@ -238,7 +238,7 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     if args.check_hour is not None:
         length_s = args.check_minutes * 60.0
         check = HourCheck(begin_s=args.check_hour * 3_600.0, length_s=length_s)
-    shares = [percentile / 100 for _, _, percentile in slo.terms()]
+    shares = [bound.share for bound in slo.bounds]
     return DaySettings(
         sweep=sweep,
         machines=args.ultraservers,
@@ -312,11 +312,12 @@ def _lengths(
     """Pairs of lengths within the context, and where they come from."""
     import numpy as np
 
-    from serving.traffic.lengths import IndependentLengths, LognormalLength, ObservedLengths
-    from serving.traffic.trace_file import read_trace
+    from loadgen.workloads.length_pairs import IndependentLengths, ObservedLengths
+    from loadgen.workloads.lengths import lognormal_of_median
+    from loadgen.workloads.traffic import Traffic
 
     context = model.max_context_tokens
-    recorded = read_trace(args.lengths) if args.lengths is not None else trace.traffic
+    recorded = Traffic.recorded(args.lengths) if args.lengths is not None else trace.traffic
     if recorded is not None:
         within = recorded.within_context(context)
         if not len(within):
@@ -330,12 +331,8 @@ def _lengths(
         return within.lengths, words
     ratio = float(np.exp(-(_SPREAD**2) / 2))
     lengths = IndependentLengths(
-        prompt=LognormalLength(
-            median_tokens=round(_ISL * ratio), sigma=_SPREAD, most_tokens=context // 2
-        ),
-        output=LognormalLength(
-            median_tokens=round(_OSL * ratio), sigma=_SPREAD, most_tokens=context // 4
-        ),
+        prompt=lognormal_of_median(median=round(_ISL * ratio), sigma=_SPREAD, most=context // 2),
+        output=lognormal_of_median(median=round(_OSL * ratio), sigma=_SPREAD, most=context // 4),
     )
     rng = np.random.default_rng(args.seed)
     prompts, outputs = lengths.draw_pairs(rng, _SYNTHETIC_PAIRS)

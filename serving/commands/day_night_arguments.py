@@ -21,7 +21,7 @@ from serving.server.day_night.day_night_settings import (
     check_weighs,
 )
 from serving.settings import Settings
-from serving.traffic.slo import Slo
+from serving.traffic.slo import parse_slo
 
 if TYPE_CHECKING:
     from serving.engine.deployment import Deployment
@@ -163,7 +163,7 @@ def day_night_settings(
         group_chips=group_chips,
         lend_groups=_lend_groups(args.lend_chips, served.chips, group_chips),
         grace_s=_duration_s(args, "drain_grace", GRACE_S),
-        slo=Slo.parse(args.slo or SLO),
+        slo=parse_slo(args.slo or SLO),
         group_requests_per_s=args.group_requests_per_s,
         group_requests_source="" if args.group_requests_per_s is None else "as it was said",
         reading_s=0.0,

@@ -18,11 +18,11 @@ from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
     from emulator.model import ModelSpec, Prices
+    from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.night import Day
     from serving.analysis.plan.plan import PlanQuestion
     from serving.analysis.plan.plan_demand import Demand
     from serving.analysis.steady_state.sweep import Sweep
-    from serving.traffic.traffic import Traffic
 
 _OVERLAPS: Final = ("none", "two-batch", "full")
 _SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
@@ -197,9 +197,9 @@ def question_of(args: argparse.Namespace) -> PlanQuestion:
     from serving.analysis.plan.plan import PlanQuestion
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_choice import SearchTerms
-    from serving.traffic.slo import Slo
+    from serving.traffic.slo import parse_slo
 
-    slo = Slo.parse(args.slo)
+    slo = parse_slo(args.slo)
     model = model_by_name(args.model)
     prices = _prices(args)
     _refuse_what_is_not_used(args)
@@ -271,8 +271,10 @@ def _demand(args: argparse.Namespace, model: ModelSpec) -> tuple[Demand, Day]:
 
 
 def _rate_demand(args: argparse.Namespace, model: ModelSpec) -> Demand:
+    from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs
+    from loadgen.workloads.lengths import lognormal_of_median
+    from loadgen.workloads.workload_spec import Lengths
     from serving.analysis.plan.plan_demand import RateDemand
-    from serving.traffic.lengths import IndependentLengths, LengthPairs, LognormalLength
 
     lengths: LengthPairs
     if args.lengths is not None:
@@ -285,12 +287,12 @@ def _rate_demand(args: argparse.Namespace, model: ModelSpec) -> Demand:
         if not 0 <= spread <= 3:
             raise ConfigError(field="spread", value=spread, expected="0 to 3")
 
-        def lognormal(name: str, mean: float) -> LognormalLength:
+        def lognormal(name: str, mean: float) -> Lengths:
             if not 1 <= mean <= model.max_context_tokens:
                 expected = f"1 to the context, {model.max_context_tokens:,}"
                 raise ConfigError(field=name, value=mean, expected=expected)
             median = max(1, round(mean * math.exp(-(spread**2) / 2)))
-            return LognormalLength(median_tokens=median, sigma=spread)
+            return lognormal_of_median(median=median, sigma=spread)
 
         lengths = IndependentLengths(prompt=lognormal("isl", isl), output=lognormal("osl", osl))
         words = f"lognormal lengths of mean {isl:,g} and {osl:,g} tokens, sigma {spread:g}"
@@ -305,10 +307,10 @@ def _rate_demand(args: argparse.Namespace, model: ModelSpec) -> Demand:
 
 def _recorded(path: Path, model: ModelSpec) -> tuple[Traffic, str]:
     """A trace without what is longer than the context, and its name with how many those were."""
+    from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.plan_demand import too_long
-    from serving.traffic.trace_file import read_trace
 
-    everything = read_trace(path)
+    everything = Traffic.recorded(path)
     traffic = everything.within_context(model.max_context_tokens)
     if not len(traffic):
         raise too_long(model.max_context_tokens)

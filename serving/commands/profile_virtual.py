@@ -18,9 +18,11 @@ from emulator.specs.overlap import Overlap
 from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.engine.step_recording import STEPS_DEFAULT
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import lognormal_of_median
+from loadgen.workloads.traffic import Traffic
 from serving.settings import Settings
-from serving.traffic.lengths import IndependentLengths, LognormalLength
-from serving.traffic.traffic import Traffic
+
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings
@@ -62,8 +64,8 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
 def _traffic(args: argparse.Namespace) -> Traffic:
     spread = _given(args.spread, 0.5)
     lengths = IndependentLengths(
-        prompt=LognormalLength(median_tokens=_given(args.prompt_tokens, 1_024), sigma=spread),
-        output=LognormalLength(median_tokens=_given(args.output_tokens, 128), sigma=spread),
+        prompt=lognormal_of_median(median=_given(args.prompt_tokens, 1_024), sigma=spread),
+        output=lognormal_of_median(median=_given(args.output_tokens, 128), sigma=spread),
     )
     return Traffic.poisson(
         rate_per_s=_given(args.rate, 10.0),

@@ -6,7 +6,7 @@ import numpy as np
 
 from emulator.model import StepBatch, StepCost
 from emulator.units import NS_PER_S
-from serving.traffic.percentile import percentile
+from loadgen.measures.percentile import percentile
 from serving.wire.hardware import StepTimes
 from serving.wire.step_record import StepPhase, phase_of, prefill_and_decode_tokens
 

@@ -18,13 +18,13 @@ from vllm.v1.structured_output import StructuredOutputManager
 from emulator.model import ConfigError, StepBatch, StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from serving.engine.scheduler_state import RankQueues
+from loadgen.measures.slo import Bound
+from loadgen.workloads.traffic import Traffic
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.virtual_engine_config import virtual_engine_config, virtual_kv_pool
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.service_level import ServiceLevel
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
-from serving.traffic.traffic import Traffic
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -52,7 +52,7 @@ def simulate(
     cost_model: StepCostModel,
     limits: EngineLimits,
     *,
-    levels: Sequence[ServiceLevel] = (),
+    levels: Sequence[Bound] = (),
     among: Bools | None = None,
     until_s: float = float("inf"),
     on_step: StepObserver | None = None,
@@ -159,7 +159,7 @@ class _VirtualServing:
         self._kv_blocks_used_max = 0
         self._empty_steps = 0
 
-    def serve(self, levels: Sequence[ServiceLevel], judged: Bools, *, until_ns: float) -> Ending:
+    def serve(self, levels: Sequence[Bound], judged: Bools, *, until_ns: float) -> Ending:
         """Step until the end; levels are about the requests that are `judged`, [requests]."""
         self._judged = judged
         self._judged_left = int(judged.sum())
@@ -257,7 +257,7 @@ class _VirtualServing:
         self._tokens_left[given] -= 1
         self._last_token_s[given[self._tokens_left[given] == 0]] = now_s
 
-    def _is_hopeless(self, levels: Sequence[ServiceLevel], judged: Bools) -> bool:
+    def _is_hopeless(self, levels: Sequence[Bound], judged: Bools) -> bool:
         """Whether more requests have missed a level than it allows, whatever comes."""
         requests = int(judged.sum())
         for level in levels:

@@ -10,9 +10,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.traffic.percentile import percentile
-from serving.traffic.service_level import ServiceLevel
-from serving.traffic.traffic import Traffic
+from loadgen.measures.percentile import percentile
+from loadgen.measures.slo import Bound
+from loadgen.workloads.traffic import Traffic
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
@@ -144,57 +144,59 @@ class ServingRun:
         chosen = several if among is None else several & among
         return _percentile(self.tpot_s[chosen], q, "last token")
 
-    def missed(self, level: ServiceLevel) -> Bools:
-        """Which requests have certainly missed a time of `level` by the end of the run, [requests].
+    def missed(self, bound: Bound) -> Bools:
+        """Which requests have certainly missed `bound` by the end of the run, [requests].
 
         One that waits for a token has waited until now at least; one that came after the end has
         not missed anything yet. Of a run that served all these are those that missed, no others.
         """
         return missed_by(
-            level,
+            bound,
             self.traffic,
             first_token_s=self.first_token_s,
             last_token_s=self.last_token_s,
             now_s=self.emulated_s,
         )
 
-    def attainment(self, level: ServiceLevel, among: Bools | None = None) -> float:
-        """Share of the requests (of `among`) that met both times; 1 of none.
+    def attainment(self, bound: Bound, among: Bools | None = None) -> float:
+        """Share of the requests (of `among`) that kept the limit; 1 of none.
 
         Of a run that was stopped: the most that it could have come to.
         """
-        missed = self.missed(level)
+        missed = self.missed(bound)
         missed = missed if among is None else missed[among]
         return (len(missed) - int(missed.sum())) / len(missed) if len(missed) else 1.0
 
-    def meets(self, level: ServiceLevel, among: Bools | None = None) -> bool | None:
-        """Whether enough requests met the level; None when a stopped run leaves it open."""
-        if self.attainment(level, among) < level.share:
+    def meets(self, bound: Bound, among: Bools | None = None) -> bool | None:
+        """Whether enough requests kept the limit; None when a stopped run leaves it open."""
+        if self.attainment(bound, among) < bound.share:
             return False
         finished = self.finished if among is None else self.finished[among]
         return True if finished.all() else None
 
 
 def missed_by(
-    level: ServiceLevel,
+    bound: Bound,
     traffic: Traffic,
     *,
     first_token_s: Float64s,
     last_token_s: Float64s,
     now_s: float,
 ) -> Bools:
-    """Which requests have missed a time of `level` for certain at `now_s`: all [requests].
+    """Which requests have missed `bound`, on TTFT or TPOT, for certain at `now_s`: all [requests].
 
     A token that has not come (NaN) comes no earlier than now.
     """
     first_s = np.where(np.isnan(first_token_s), now_s, first_token_s)
+    if bound.name == "ttft":
+        late: Bools = first_s - traffic.arrival_s > bound.limit_s
+        return late
+    assert bound.name == "tpot", bound
     last_s = np.where(np.isnan(last_token_s), now_s, last_token_s)
     gaps = np.maximum(traffic.output_tokens - 1, 1)
-    late = first_s - traffic.arrival_s > level.ttft_s
     # The span is 0 for a reply of one token, and without a first one: then nothing is missed yet.
-    slow = (last_s - first_s) / gaps > level.tpot_s
-    missed: Bools = late | slow
-    return missed
+    slow: Bools = (last_s - first_s) / gaps > bound.limit_s
+    return slow
 
 
 def _percentile(samples: Float64s, q: float, what: str) -> float:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.model import Partition, StepCostModel, model_by_name, system_by_name
+from loadgen.workloads.traffic import Traffic
 from serving.plugin.virtual_serving import simulate
 from serving.settings import Settings
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import ServingRun
-from serving.traffic.traffic import Traffic
 
 POLICIES = (
     "none",

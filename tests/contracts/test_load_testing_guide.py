@@ -10,7 +10,6 @@ from typing import get_args
 import pytest
 
 from loadgen.commands import compare_command, report_command, run_command, sweep_command
-from loadgen.commands.class_words import split_classes
 from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.commands.run_arguments import run_options
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
@@ -72,12 +71,10 @@ def test_a_command_that_is_shown_is_one_that_the_program_takes(command: str) -> 
         for module in (run_command, sweep_command, report_command, compare_command)
     }
     words = shlex.split(command)
-    common, classes = split_classes(words) if words[0] in ("run", "sweep") else (words, [])
-
-    given: argparse.Namespace = parser.parse_args(common)
+    given: argparse.Namespace = parser.parse_args(words)
 
     if words[0] == "run":
-        assert run_options(given, classes, parser=parsers["run"]).classes
+        assert run_options(given, parser=parsers["run"]).classes
 
 
 def test_the_guide_has_every_trace_format() -> None:

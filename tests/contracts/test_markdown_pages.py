@@ -8,9 +8,8 @@ import pytest
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from loadgen.commands.class_words import split_classes
 from loadgen.commands.one_line_parser import OneLineParser
-from loadgen.main import COMMANDS, TAKE_CLASSES
+from loadgen.main import COMMANDS
 from serving.commands.serve_arguments import resolve_arguments
 from serving.main import command_parser
 from tests.contracts.markdown_pages import ROOT, Page, anchor, pages, simple_commands
@@ -148,9 +147,7 @@ def test_a_command_of_the_load_generator_is_one_that_it_takes(
     module = import_module(f"loadgen.commands.{name}_command")
     module.add(parser.add_subparsers(dest="command"))
 
-    common, _ = split_classes(words) if name in TAKE_CLASSES else (words, [])
-
-    assert parser.parse_args(common).command == name
+    assert parser.parse_args(words).command == name
 
 
 @pytest.mark.parametrize(("page", "program", "words"), shown("make"))

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.model import ModelSpec, Season, SystemPower, SystemSpec, served_flops
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.day_walk import DayWalk
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import TrainingYield
-from serving.traffic.lengths import ObservedLengths
 
 Float64s = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from serving.traffic.traffic import Traffic
+from loadgen.workloads.traffic import Traffic
 
 Float64s = NDArray[np.float64]
 

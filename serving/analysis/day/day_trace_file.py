@@ -4,7 +4,7 @@
   requests_est,rps_est`, hours in order, times like 2024-05-10T00:00Z.
 - A day's steps, as DeepSeek's was: a header `local_start,local_end,h800_nodes`, times of one day
   like 08:30. Nodes in service stand for demand (assumed).
-- Requests one by one, in the formats of `serving.traffic.trace_file`.
+- Requests one by one, in the formats of `loadgen.workloads.trace_file`.
 """
 
 import csv
@@ -18,9 +18,11 @@ import numpy as np
 
 from emulator.errors import ConfigError
 from serving.analysis.day.day_trace import DAY_S, HOUR_S, DayTrace
+from loadgen.errors import FileError
+from loadgen.workloads.trace_lines import read_text
+from loadgen.workloads.traffic import Traffic
 from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
-from serving.traffic.recorded_file import is_csv, read_recorded
-from serving.traffic.trace_file import read_trace
+
 
 HOURLY_HEADER: Final = ["hour_index", "utc_hour_start", "requests_est", "rps_est"]
 STEPS_HEADER: Final = ["local_start", "local_end", "h800_nodes"]
@@ -45,10 +47,10 @@ def day_trace(name: str) -> DayTrace:
         return sample_week()
     path = Path(name)
     try:
-        text = read_recorded(path)
-        rows = list(csv.reader(io.StringIO(text, newline=""))) if is_csv(path) else []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = str(getattr(error, "strerror", None) or error)
+        is_csv = path.name.lower().removesuffix(".gz").endswith(".csv")
+        rows = list(csv.reader(io.StringIO(read_text(path), newline=""))) if is_csv else []
+    except (FileError, csv.Error) as error:
+        reason = error.reason if isinstance(error, FileError) else str(error)
         expected = f"a trace file or one of {', '.join(BUILT_IN)} ({reason})"
         raise ConfigError(field="trace", value=name, expected=expected) from error
     header = [cell.strip() for cell in rows[0]] if rows else []
@@ -113,7 +115,7 @@ def _of_nodes(steps: list[tuple[float, float, float]], source: str) -> DayTrace:
 
 def _of_requests(path: Path) -> DayTrace:
     """Counted in bins of five minutes, straight lines between their middles."""
-    traffic = read_trace(path)
+    traffic = Traffic.recorded(path)
     bins = int(traffic.span_s // _BIN_S)
     if not bins:
         expected = f"requests over {_BIN_S:g} s or more"

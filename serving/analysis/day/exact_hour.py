@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
+from loadgen.measures.percentile import percentile
+from loadgen.workloads.traffic import Traffic
+from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest, serve
-from serving.analysis.steady_state.simulation_workers import SimulationWorkers
-from serving.traffic.percentile import percentile
-from serving.traffic.traffic import Traffic
 
 Progress = Callable[[str], None]
 Float64s = NDArray[np.float64]

@@ -22,15 +22,15 @@ from emulator.model import (
     SystemSpec,
 )
 from emulator.units import NS_PER_S
+from loadgen.measures.percentile import percentile
+from loadgen.measures.slo import Slo
+from loadgen.workloads.length_pairs import ObservedLengths
+from loadgen.workloads.traffic import Traffic
 from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import ROUTING_SEED
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.lengths import ObservedLengths
-from serving.traffic.percentile import percentile
 from serving.traffic.serving_run import Ending, ServingRun
-from serving.traffic.slo import Slo
-from serving.traffic.traffic import Traffic
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]

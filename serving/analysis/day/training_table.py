@@ -26,10 +26,10 @@ from emulator.model import (
     weights_read,
 )
 from emulator.units import NS_PER_S
+from loadgen.workloads.length_pairs import ObservedLengths
+from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
-from serving.analysis.steady_state.partitions import Candidate
-from serving.traffic.lengths import ObservedLengths
 
 START_S: Final = 30.0
 """Assumed: processes start and compiled models are loaded in half a minute; nobody publishes it."""

@@ -21,9 +21,10 @@ from serving.analysis.day.training_table import JobTerms, group_handover, traini
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 from serving.analysis.steady_state.sweep import Sweep
+from loadgen.measures.slo import Slo
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.lengths import ObservedLengths
-from serving.traffic.slo import Slo
+
 
 Progress = Callable[[str], None]
 

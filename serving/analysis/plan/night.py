@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.model import ConfigError
+from loadgen.errors import FileError
+from loadgen.workloads.trace_lines import read_lines
+from loadgen.workloads.traffic import Traffic
 from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
-from serving.traffic.recorded_file import read_recorded
-from serving.traffic.traffic import Traffic
 
 Float64s = NDArray[np.float64]
 
@@ -168,9 +169,9 @@ def read_day(path: Path) -> Day:
         return ConfigError(field="day", value=path, expected=f"a CSV of hour,requests; {what}")
 
     try:
-        rows = list(csv.reader(read_recorded(path).splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise refuse(str(getattr(error, "strerror", None) or "it is not UTF-8 text")) from error
+        rows = list(csv.reader(read_lines(path)))
+    except FileError as error:
+        raise refuse(error.reason) from error
     if not rows or [cell.strip() for cell in rows[0]] != ["hour", "requests"]:
         raise refuse("its first line is hour,requests")
     requests: dict[int, float] = {}

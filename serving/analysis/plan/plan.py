@@ -9,6 +9,8 @@ from math import ceil
 
 from emulator.model import Prices, TokenRates
 from emulator.units import NS_PER_S
+from loadgen.measures.slo import Slo
+from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Day, Night, night_of
 from serving.analysis.plan.plan_bill import Bill, Fleet, bill_of
 from serving.analysis.plan.plan_check import CheckTerms
@@ -18,8 +20,6 @@ from serving.analysis.plan.plan_workers import CheckWorkers
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
 from serving.analysis.steady_state.sweep import Sweep
-from serving.traffic.slo import Slo
-from serving.traffic.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from emulator.model import THROTTLE, ExpertDistribution, StepBatch, StepCost, StepCostModel
 from emulator.units import NS_PER_S
+from loadgen.measures.percentile import percentile
+from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_demand import Demand, Share
 from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.steady_state.sweep import ROUTING_SEED, Sweep
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.percentile import percentile
 from serving.traffic.serving_run import Ending, ServingRun
-from serving.traffic.slo import Slo
 
 Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -238,7 +238,7 @@ def _serve(
         share.traffic,
         costs,
         limits,
-        levels=task.slo.levels() if early_end else (),
+        levels=task.slo.bounds if early_end else (),
         among=share.judged,
         until_s=end_s + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
         on_step=meter,
@@ -257,20 +257,20 @@ def _longest_allowed_s(share: Share, slo: Slo) -> float:
 def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[ServingRun]) -> tuple[TermCheck, ...]:
     times_s = _times_s(shares, runs)
     checks = []
-    for (name, limit_s, asked), level in zip(slo.terms(), slo.levels(), strict=True):
+    for bound in slo.bounds:
         judged = sum(int(share.judged.sum()) for share in shares)
         missed = 0
         for share, run in zip(shares, runs, strict=True):
-            late = run.missed(level)
+            late = run.missed(bound)
             if run.ending is Ending.TIME_UP:
-                late |= np.isnan(run.first_token_s) if name == "ttft" else ~run.finished
+                late |= np.isnan(run.first_token_s) if bound.name == "ttft" else ~run.finished
             missed += int(late[share.judged].sum())
         checks.append(
             TermCheck(
-                name=name,
-                limit_s=limit_s,
-                percentile=asked,
-                reached_s=_percentile(times_s[name], asked),
+                name=bound.name,
+                limit_s=bound.limit_s,
+                percentile=bound.percentile,
+                reached_s=_percentile(times_s[bound.name], bound.percentile),
                 share=(judged - missed) / judged if judged else 1.0,
             )
         )

@@ -13,13 +13,13 @@ import numpy as np
 
 from emulator.model import ConfigError
 from emulator.units import NS_PER_S
+from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import Check, CheckTerms, SizeTask
 from serving.analysis.plan.plan_demand import Demand
 from serving.analysis.plan.plan_options import Option, Options, replicas_below, strongest
 from serving.analysis.plan.plan_search import smallest_passing
 from serving.analysis.plan.plan_workers import CheckWorkers
 from serving.analysis.steady_state.sweep import Sweep
-from serving.traffic.slo import Slo
 
 Found = tuple[Option, int]
 """An option with so many replicas."""

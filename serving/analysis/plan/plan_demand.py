@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.model import ConfigError
-from serving.traffic.lengths import LengthPairs
-from serving.traffic.traffic import Traffic
+from loadgen.workloads.length_pairs import LengthPairs
+from loadgen.workloads.traffic import Traffic
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.units import NS_PER_S
+from loadgen.measures.percentile import percentile
+from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_demand import Demand
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
-from serving.traffic.percentile import percentile
-from serving.traffic.slo import Slo
 
 Int64s = NDArray[np.int64]
 

@@ -233,8 +233,12 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "model": sweep.model.name,
             "system": sweep.system.name,
             "slo": [
-                {"name": name, "limit_s": limit_s, "percentile": percentile}
-                for name, limit_s, percentile in question.slo.terms()
+                {
+                    "name": bound.name,
+                    "limit_s": bound.limit_s,
+                    "percentile": bound.percentile,
+                }
+                for bound in question.slo.bounds
             ],
             "readings": question.readings,
             "traffic": question.demand.in_words(),

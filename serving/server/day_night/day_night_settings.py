@@ -12,9 +12,9 @@ from typing import Final, Self
 import msgspec
 
 from emulator.errors import ConfigError
-from serving.policy.day_night.policy_text import parse_policy
+from loadgen.measures.slo import Slo
 from serving.server.day_night.day_clock import DayClock
-from serving.traffic.slo import Slo
+from serving.policy.day_night.policy_text import parse_policy
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 MANUAL: Final = "manual"

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from loadgen.commands import run_command
-from loadgen.commands.class_words import split_classes
 from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.commands.run_arguments import run_options
 from tests.deploy.docker.image_file import DOCKERFILE, ROOT, named, stages
@@ -153,11 +152,9 @@ def test_the_load_is_one_that_the_load_generator_takes(compose: dict[str, Any]) 
     load, engine = compose["services"]["load"], compose["services"]["engine"]
     parser = OneLineParser(prog="ultraserve-loadgen")
     run = run_command.add(parser.add_subparsers())
-    common, classes = split_classes(load["command"])
+    args = parser.parse_args(load["command"])
 
-    args = parser.parse_args(common)
-
-    assert run_options(args, classes, parser=run)
+    assert run_options(args, parser=run)
     assert args.url == f"http://engine:{served(engine['command']).port}"
     assert load["image"] == engine["image"]
     assert load["depends_on"] == {"engine": {"condition": "service_healthy"}}

@@ -7,7 +7,7 @@ import pytest
 from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.arrivals.closed_loop import ClosedLoop
 from loadgen.arrivals.make_pacer import asked, make_pacer
-from loadgen.arrivals.schedule import Schedule
+from loadgen.arrivals.schedule import ArrivalSchedule
 from loadgen.errors import OptionError
 
 S = 1_000_000_000
@@ -20,7 +20,7 @@ def scheduled(
     spec: ArrivalSpec, sessions: int | None = None, recorded_ns: list[int] | None = None
 ) -> list[int]:
     pacer = make_pacer(spec, sessions=sessions, recorded_ns=recorded_ns, seed=1)
-    assert isinstance(pacer, Schedule)
+    assert isinstance(pacer, ArrivalSchedule)
     return [int(due_ns) for due_ns in pacer.due_ns]
 
 
@@ -62,9 +62,9 @@ def test_one_seed_gives_one_schedule_and_another_another() -> None:
         make_pacer(BURSTY, sessions=50, recorded_ns=None, seed=seed) for seed in (1, 1, 2)
     )
 
-    assert isinstance(first, Schedule)
-    assert isinstance(again, Schedule)
-    assert isinstance(other, Schedule)
+    assert isinstance(first, ArrivalSchedule)
+    assert isinstance(again, ArrivalSchedule)
+    assert isinstance(other, ArrivalSchedule)
     assert first.due_ns.tolist() == again.due_ns.tolist() != other.due_ns.tolist()
 
 
@@ -118,7 +118,7 @@ def test_the_rate_that_was_asked_for_is_told_apart_from_the_few_sessions_that_we
 
     found = asked(spec, pacer, time="wall")
 
-    assert isinstance(pacer, Schedule)
+    assert isinstance(pacer, ArrivalSchedule)
     assert (found.asked_rate_per_s, found.asked_gap_cv) == (60.0, 1.0)
     assert found.rate_per_s == pytest.approx(2e9 / (pacer.due_ns[2] - pacer.due_ns[0]))
     assert found.rate_per_s != pytest.approx(60.0, rel=0.01)

@@ -9,7 +9,7 @@ from scipy import stats
 from loadgen.arrivals.arrival_spec import Gaps
 from loadgen.arrivals.gaps import RenewalArrivals
 from loadgen.arrivals.rate_shape import parse_rate
-from loadgen.arrivals.schedule import Schedule, by_rate, recorded
+from loadgen.arrivals.schedule import ArrivalSchedule, by_rate, recorded
 from tests.loadgen.arrivals.rate_at import rate_at
 
 S = 1_000_000_000
@@ -23,7 +23,7 @@ def schedule(
     duration_s: float | None = None,
     seed: int = 4,
     burstiness: float = 1.0,
-) -> Schedule:
+) -> ArrivalSchedule:
     arrivals = RenewalArrivals(cast(Gaps, gaps), burstiness=burstiness, seed=seed)
     return by_rate(arrivals, parse_rate(rate), sessions=sessions, duration_s=duration_s)
 
@@ -53,7 +53,7 @@ FAST_REPLAY = recorded([7 * S, 7 * S, 10 * S], speedup=2.0)
     ],
 )
 def test_an_open_loop_says_when_the_next_session_is_due(
-    pacer: Schedule, elapsed_ns: int, sent: int, in_flight: int, due_ns: int
+    pacer: ArrivalSchedule, elapsed_ns: int, sent: int, in_flight: int, due_ns: int
 ) -> None:
     assert pacer.pace(elapsed_ns=elapsed_ns, sent=sent, in_flight=in_flight) == due_ns
 
@@ -161,4 +161,4 @@ def test_a_replay_is_cut_where_its_duration_in_the_runs_own_time_is_over() -> No
 )
 def test_a_schedule_out_of_order_or_of_another_shape_is_refused(due_ns: np.ndarray) -> None:
     with pytest.raises(ValueError, match="due"):
-        Schedule(due_ns=due_ns)
+        ArrivalSchedule(due_ns=due_ns)

@@ -1,6 +1,6 @@
 import pytest
 
-from loadgen.clients.error_body import error_message
+from loadgen.clients.server_json import error_message
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.clients import openai_http
-from loadgen.clients.client import Client, Reply
+from loadgen.clients.client import Reply, RequestClient
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.records.request import Message, Request
@@ -49,7 +49,7 @@ def send(
 ) -> list[Reply]:
     """Send one after another with one client."""
 
-    async def one(client: Client, request: Request) -> Reply:
+    async def one(client: RequestClient, request: Request) -> Reply:
         task = asyncio.ensure_future(client.send(request))
         if cancel_after_s is not None:
             asyncio.get_running_loop().call_later(cancel_after_s, task.cancel)

@@ -325,3 +325,11 @@ def test_words_that_are_no_utf_8_are_one_line(capsys: pytest.CaptureFixture[str]
     assert err == (
         "ultraserve-loadgen: 'a\\udcff.json': expected UTF-8: the command is in every report\n"
     )
+
+
+def test_the_old_spelling_of_classes_warns_of_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--rate", "1", "--class", "a", "--seed", "3"]) == 2
+    warning, refusal = capsys.readouterr().err.splitlines()
+
+    assert "warning: --class NAME OPTION ... goes with the next release" in warning
+    assert "--traffic-class a: --seed=3 is no option of a class" in refusal

@@ -1,26 +1,28 @@
 """From what is typed to the options of a run."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from loadgen.commands import run_command
-from loadgen.commands.class_words import split_classes
 from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.commands.run_arguments import run_options
+from loadgen.commands.traffic_class_spec import current_spelling
 from loadgen.errors import LoadError
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.workloads.sample_trace import BUNDLED_TRACE
+
+TRAFFIC_CLASS = "--traffic-class"
 
 
 def parse(*words: str) -> RunOptions:
     parser = OneLineParser(prog="ultraserve-loadgen")
     commands = parser.add_subparsers(dest="command")
     run = run_command.add(commands)
-    common, classes = split_classes(["run", *words])
-    return run_options(parser.parse_args(common), classes, parser=run)
+    return run_options(parser.parse_args(current_spelling(["run", *words])), parser=run)
 
 
 def only(*words: str) -> ClassOptions:
@@ -113,11 +115,11 @@ def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
     assert only("--schema", str(path)).workload.output_schema == {"type": "object"}
 
 
-def test_what_stands_before_the_first_class_is_every_class_s_default() -> None:
+def test_options_of_the_run_are_every_class_s_default() -> None:
     options = parse(
         *("--seed", "7", "--input", "64", "--output", "16", "--duration", "10s", "--rate", "3"),
-        *("--class", "chat", "--api", "chat", "--slo", "ttft=200ms"),
-        *("--class=batch", "--concurrency", "8", "--output", "512"),
+        *("--traffic-class", "chat api=chat slo=ttft=200ms"),
+        "--traffic-class=batch concurrency=8 output=512",
     )
     chat, batch = options.classes
 
@@ -135,13 +137,55 @@ def test_what_stands_before_the_first_class_is_every_class_s_default() -> None:
 def test_a_class_s_own_trace_replaces_lengths_and_its_headers_are_added() -> None:
     options = parse(
         *("--input", "64", "--output", "16", "--rate", "3", "--header", "X-A: 1"),
-        *("--class", "day", "--trace", "day.csv", "--speedup", "2", "--header", "X-B: 2"),
+        *("--traffic-class", "day trace=day.csv speedup=2 'header=X-B: 2'"),
     )
     (day,) = options.classes
 
     assert (day.workload.trace, day.workload.input_lengths) == (Path("day.csv"), None)
     assert (day.arrivals.rate, day.arrivals.speedup) == (None, 2)
     assert day.headers == {"X-A": "1", "X-B": "2"}
+
+
+def test_the_old_spelling_of_classes_means_the_same() -> None:
+    common = ("--seed", "7", "--input", "64", "--output", "16", "--duration", "10s", "--rate", "3")
+    old = ("--class", "a", "--header", "X-A: b c", "--wall-time", "--class=b", "--rate=4")
+
+    assert parse(*common, *old) == parse(
+        *common, TRAFFIC_CLASS, "a 'header=X-A: b c' wall-time", f"{TRAFFIC_CLASS}=b rate=4"
+    )
+
+
+def test_a_file_of_classes_means_what_is_typed(tmp_path: Path) -> None:
+    path = tmp_path / "classes.toml"
+    path.write_text(
+        '[chat]\nrate = 4\napi = "chat"\nwall-time = true\n'
+        '[batch]\nconcurrency = 8\nheader = ["X-A: 1", "X-B: 2"]\n'
+    )
+    common = ("--input", "64", "--output", "16", "--duration", "10s")
+
+    assert parse(*common, "--classes", str(path)) == parse(
+        *(*common, TRAFFIC_CLASS, "chat rate=4 api=chat wall-time"),
+        *(TRAFFIC_CLASS, "batch concurrency=8 'header=X-A: 1' 'header=X-B: 2'"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[chat", "is not TOML"),
+        ("rate = 4", "expected a table for each class"),
+        ("", "expected a table for each class"),
+        ("[chat]\nrate = false", "rate: expected a text, a number, true, or a list"),
+        ("[chat.own]\nrate = 4", "own: expected a text, a number, true, or a list"),
+    ],
+)
+def test_a_file_of_classes_that_cannot_be_used_is_refused_by_name(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "classes.toml"
+    path.write_text(text)
+    with pytest.raises(LoadError, match=re.escape(f"{path}: ") + ".*" + re.escape(reason)):
+        parse("--classes", str(path))
 
 
 @pytest.mark.parametrize(
@@ -187,14 +231,17 @@ def test_a_class_s_own_trace_replaces_lengths_and_its_headers_are_added() -> Non
         (["--api", "grpc"], "--api grpc needs --grpc HOST:PORT"),
         (["--api", "chat", "--prompts", "token-ids"], "--prompts=token-ids: expected text"),
         (["--grpc", "host"], "argument --grpc: expected HOST:PORT, not 'host'"),
-        (["--class"], "--class=: expected a name"),
-        (["--class", "a", "--class", "a"], "--class=['a', 'a']: expected names that differ"),
-        (["--class", "a", "--seed", "3"], "--class a: --seed is no option of a class; what is for"),
-        (["--class", "a", "--json=x"], "--class a: --json=x is no option of a class"),
-        (["--class", "a", "--what"], "--class a: --what is no option of a class"),
-        (["--class", "a", "--help"], "the whole run goes before the first --class (ultraserve-"),
-        (["--class", "a", "--rate"], "--class a: argument --rate: expected one argument"),
-        (["--class", "a", "--rate"], "(ultraserve-loadgen run --help says more)"),
+        (["--class"], "--traffic-class=: expected a name"),
+        (["--class", "a", "what"], "--class: what is no option of a class"),
+        ([TRAFFIC_CLASS, ""], "--traffic-class=: expected a name"),
+        ([TRAFFIC_CLASS, "a 'b"], "expected NAME KEY=VALUE ... (No closing quotation)"),
+        ([TRAFFIC_CLASS, "a", TRAFFIC_CLASS, "a"], "=['a', 'a']: expected names that differ"),
+        ([TRAFFIC_CLASS, "a seed=3"], "--traffic-class a: --seed=3 is no option of a class"),
+        ([TRAFFIC_CLASS, "a json=x"], "--traffic-class a: --json=x is no option of a class"),
+        ([TRAFFIC_CLASS, "a help"], "--help is no option of a class (ultraserve-loadgen run"),
+        ([TRAFFIC_CLASS, "a rate"], "--traffic-class a: argument --rate: expected one argument"),
+        ([TRAFFIC_CLASS, "a rate"], "(ultraserve-loadgen run --help says more)"),
+        (["--classes", "nothing.toml"], "nothing.toml: No such file"),
         (["--concurrency", "0"], "--concurrency=0: expected a whole number from 1 on, ramp:"),
         (["--concurrency", "2.5"], "--concurrency=2.5: expected a whole number from 1 on, ramp:"),
         (["--requests", "1" + "0" * 22], "expected at most 1,000,000,000, not '1000000"),
@@ -227,7 +274,7 @@ def test_the_help_gives_units_examples_and_the_formula_of_every_measure(
     text = " ".join(capsys.readouterr().out.split())
 
     assert caught.value.code == 0
-    for phrase in ("wall seconds", "examples:", "exit codes:", "--class NAME", "5%:32000"):
+    for phrase in ("wall seconds", "examples:", "exit codes:", "--traffic-class SPEC", "5%:32000"):
         assert phrase in text
     for each in (*DISTRIBUTIONS, *RATES, *ENERGY):
         assert f"{each.label}" in text

@@ -53,7 +53,7 @@ def test_a_sweep_leaves_its_runs_its_record_and_its_report(
 @pytest.mark.long
 def test_one_class_is_varied_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
     words = ("--rates", "50,100", "--vary", "chat", "--requests", "12")
-    classes = ("--class", "chat", "--class", "batch", "--concurrency", "2", "--requests", "6")
+    classes = ("--traffic-class", "chat", "--traffic-class", "batch concurrency=2 requests=6")
     code = swept(tmp_path / "s", *words, *classes)
     header = json.loads((tmp_path / "s" / "002-rate-100.jsonl").read_text().splitlines()[0])
     chat, batch = header["run"]["classes"]
@@ -72,7 +72,7 @@ def test_one_class_is_varied_and_the_others_stay_as_they_are(tmp_path: Path) -> 
         (["--concurrencies", "1.5"], "--concurrencies=1.5: expected whole numbers"),
         (["--rates", "1", "--vary", "other"], "--vary=other: expected default"),
         (
-            ["--rates", "1", "--class", "a", "--class", "b", "--rate", "1"],
+            ["--rates", "1", "--traffic-class", "a", "--traffic-class", "b rate=1"],
             "with several classes a sweep needs --vary: one of the classes a, b",
         ),
         (

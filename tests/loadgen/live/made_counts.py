@@ -47,7 +47,7 @@ def header(*classes: ClassHeader, dilation: float | None = 4.0) -> RunHeader:
 
 
 def begun(*classes: ClassHeader, dilation: float | None = 4.0, origin_ns: int = 0) -> LiveCounts:
-    """Counts of an attack that has just begun."""
+    """Counts of a dispatch that has just begun."""
     counts = LiveCounts()
     counts.begin(header(*classes, dilation=dilation), origin_ns)
     return counts

@@ -5,7 +5,7 @@ from loadgen.live.live_counts import RECENT_REPLIES, LiveCounts
 from tests.loadgen.live.made_counts import MS, begun, header, result
 
 
-def test_before_the_attack_there_is_only_what_is_being_done() -> None:
+def test_before_the_dispatch_there_is_only_what_is_being_done() -> None:
     counts = LiveCounts()
     counts.say("making prompts")
 
@@ -61,7 +61,7 @@ def test_only_so_many_replies_are_kept_however_long_the_run() -> None:
     assert kept[0] == 6 * MS
 
 
-def test_another_attack_begins_from_nothing() -> None:
+def test_another_dispatch_begins_from_nothing() -> None:
     counts = begun()
     counts.add_result(result(first_ms=1))
     counts.set_lag(1, 3.0)

@@ -5,16 +5,15 @@ import time
 import pytest
 from rich.console import Console
 
-from loadgen.live.figure_words import clock_words, count_words, ms_words
 from loadgen.live.live_counts import LiveCounts
+from loadgen.live.live_figures import LiveFiguresTaker, clock_words, count_words, ms_words
 from loadgen.live.live_view import live_view
 from loadgen.live.screen import screen
-from loadgen.live.snapshot import Snapshots
 from tests.loadgen.live.made_counts import class_header, header, result
 
 
 def fill(counts: LiveCounts, *names: str) -> None:
-    """Two seconds ago an attack began, and three replies have come of each class."""
+    """Two seconds ago a dispatch began, and three replies have come of each class."""
     classes = tuple(class_header(name) for name in names)
     counts.begin(header(*classes), time.monotonic_ns() - 2_000_000_000)
     for name in names:
@@ -82,7 +81,7 @@ def drawn(width: int, *names: str) -> list[str]:
     fill(counts, *names)
     console = Console(width=width, force_terminal=False, file=io.StringIO())
     with console.capture() as captured:
-        console.print(screen(Snapshots(counts).take(2.0), width=width))
+        console.print(screen(LiveFiguresTaker(counts).take(2.0), width=width))
     return captured.get().splitlines()
 
 

@@ -14,7 +14,7 @@ from loadgen.prompts.prompted_workload import PromptedWorkload
 from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.records.request import Request, Role
 from loadgen.records.tokenizer import Tokenizer
-from loadgen.workloads.session_plan import CallPlan, LengthCuts, Segment, WorkloadPlan
+from loadgen.workloads.session_plan import CallPlan, LengthCuts, PromptSegment, WorkloadPlan
 from tests.loadgen.prompts.trained_tokenizers import local, trained
 
 BLOCK_TOKENS = 16  # of vLLM's KV cache, as its prefix cache shares them
@@ -25,12 +25,12 @@ def small_moe() -> LocalTokenizer:
     return LocalTokenizer(SMALL_MOE_DIR)
 
 
-def call(*segments: Segment, output_tokens: int = 4, after: tuple[int, ...] = ()) -> CallPlan:
+def call(*segments: PromptSegment, output_tokens: int = 4, after: tuple[int, ...] = ()) -> CallPlan:
     return CallPlan(segments=segments, output_tokens=output_tokens, after=after)
 
 
-def piece(key: int, tokens: int, role: Role = "user", reply_of: int | None = None) -> Segment:
-    return Segment(key=key, tokens=tokens, role=role, reply_of=reply_of)
+def piece(key: int, tokens: int, role: Role = "user", reply_of: int | None = None) -> PromptSegment:
+    return PromptSegment(key=key, tokens=tokens, role=role, reply_of=reply_of)
 
 
 def plan(*sessions: tuple[CallPlan, ...]) -> WorkloadPlan:
@@ -266,7 +266,7 @@ def test_a_reply_that_the_server_s_own_will_replace_is_a_message_of_its_own(kind
 def test_recorded_texts_are_sent_as_they_are_or_their_first_tokens(kind: str) -> None:
     text = "do not get me a key, or an error in the path"
     ids = tuple(REFERENCE(text)["input_ids"])
-    recorded = Segment(key=0, tokens=len(ids), text=text)
+    recorded = PromptSegment(key=0, tokens=len(ids), text=text)
     whole, cut = requests(made(plan((call(recorded),), (call(recorded.cut(5)),)), kind=kind))
 
     assert (whole.input_tokens, cut.input_tokens) == (len(ids), 5)

@@ -2,11 +2,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.prompts.message_run import MessageRun, message_runs, roles_of
-from loadgen.workloads.session_plan import Segment
+from loadgen.workloads.session_plan import PromptSegment
 
 
-def piece(tokens: int, role: str = "user", reply_of: int | None = None) -> Segment:
-    return Segment(key=tokens, tokens=tokens, role=role, reply_of=reply_of)  # type: ignore[arg-type]
+def piece(tokens: int, role: str = "user", reply_of: int | None = None) -> PromptSegment:
+    return PromptSegment(key=tokens, tokens=tokens, role=role, reply_of=reply_of)  # type: ignore[arg-type]
 
 
 def lengths(run: MessageRun) -> list[int]:
@@ -59,7 +59,7 @@ def test_a_message_is_shortened_at_its_end() -> None:
 
 
 def test_a_recorded_text_is_never_shortened() -> None:
-    recorded = Segment(key=0, tokens=4, text="one two three four")
+    recorded = PromptSegment(key=0, tokens=4, text="one two three four")
 
     assert lengths(message_runs([recorded])[0].shorter(3)) == [4]
     assert lengths(message_runs([recorded, piece(2)])[0].shorter(3)) == [4]
@@ -67,7 +67,7 @@ def test_a_recorded_text_is_never_shortened() -> None:
 
 @given(segments=SEGMENTS)
 def test_messages_hold_all_segments_in_order_and_their_roles_are_known(
-    segments: list[Segment],
+    segments: list[PromptSegment],
 ) -> None:
     runs = message_runs(segments)
 
@@ -78,7 +78,7 @@ def test_messages_hold_all_segments_in_order_and_their_roles_are_known(
 @given(
     segments=st.lists(st.builds(piece, st.integers(1, 9)), min_size=1), taken=st.integers(-9, 99)
 )
-def test_what_is_taken_is_gone_but_for_one_token(segments: list[Segment], taken: int) -> None:
+def test_what_is_taken_is_gone_but_for_one_token(segments: list[PromptSegment], taken: int) -> None:
     (run,) = message_runs(segments)
 
     assert run.shorter(taken).tokens == max(1, run.tokens - taken)

@@ -2,7 +2,7 @@ import asyncio
 
 from loadgen.prompts.contents import make_workload
 from loadgen.prompts.word_tokenizer import WordTokenizer
-from loadgen.workloads.session_plan import CallPlan, LengthCuts, Segment, WorkloadPlan
+from loadgen.workloads.session_plan import CallPlan, LengthCuts, PromptSegment, WorkloadPlan
 
 
 class CountsEveryTenth(WordTokenizer):
@@ -16,7 +16,7 @@ class CountsEveryTenth(WordTokenizer):
 def notes(*lengths: int) -> tuple[str, ...]:
     plan = WorkloadPlan(
         sessions=[
-            (CallPlan(segments=(Segment(key=key, tokens=tokens),), output_tokens=1),)
+            (CallPlan(segments=(PromptSegment(key=key, tokens=tokens),), output_tokens=1),)
             for key, tokens in enumerate(lengths)
         ],
         arrivals_ns=None,

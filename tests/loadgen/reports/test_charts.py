@@ -14,9 +14,8 @@ from loadgen.errors import LoadError
 from loadgen.measures.measurement import measure_run
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.chart_style import TitledChart, styled
-from loadgen.reports.charts import charts_of
+from loadgen.reports.charts import charts_of, to_png
 from loadgen.reports.html import to_html
-from loadgen.reports.png import to_png
 from loadgen.reports.run_report import RunReport
 from loadgen.reports.sweep_report import SweepReport
 from tests.loadgen.reports.made_runs import MS, made_run

@@ -9,9 +9,8 @@ from rich.console import Console
 from loadgen.measures.comparison import Comparison, Difference, Side
 from loadgen.reports.charts import charts_of
 from loadgen.reports.comparison_report import ComparisonReport
-from loadgen.reports.csv_form import to_csv
+from loadgen.reports.data_forms import to_csv, to_json
 from loadgen.reports.html import to_html
-from loadgen.reports.json_form import to_json
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.terminal import print_report
 

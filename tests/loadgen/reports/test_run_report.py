@@ -9,10 +9,10 @@ from loadgen.measures.measurement import measure_run
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
 from loadgen.records.server_reading import ServerReading
-from loadgen.reports.document import Report
+from loadgen.reports.data_forms import to_json
+from loadgen.reports.document import ReportDocument
 from loadgen.reports.figure_text import number
 from loadgen.reports.html import to_html
-from loadgen.reports.json_form import to_json
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.run_report import RunReport
 from loadgen.reports.terminal import print_report
@@ -60,7 +60,7 @@ def report(made: RunRecord) -> RunReport:
     return RunReport(record=made, measures=measure_run(made))
 
 
-def printed(made: Report, *, width: int = 110) -> str:
+def printed(made: ReportDocument, *, width: int = 110) -> str:
     console = Console(width=width, force_terminal=False)
     with console.capture() as captured:
         print_report(made, console)

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from loadgen.records.sweep_record import PointFigures, SaturationFound, SweepPoint, SweepRecord
 from loadgen.reports.charts import charts_of
-from loadgen.reports.csv_form import to_csv
-from loadgen.reports.json_form import to_json
+from loadgen.reports.data_forms import to_csv, to_json
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.sweep_report import SweepReport
 from loadgen.reports.terminal import print_report

@@ -10,8 +10,7 @@ from markdown_it import MarkdownIt
 
 from loadgen.measures.measurement import measure_run
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.csv_cell import text_cell
-from loadgen.reports.csv_form import to_csv
+from loadgen.reports.data_forms import text_cell, to_csv
 from loadgen.reports.markdown import to_markdown
 from loadgen.reports.requests_csv import COLUMNS, request_lines
 from loadgen.reports.run_report import RunReport

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loadgen.attack.event_loop import run_to_end
+from loadgen.dispatch.event_loop import run_to_end
 from loadgen.runs.interruption import stopped_by_signals
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadgen.errors import OptionError
-from loadgen.runs.open_files import OTHER_FILES, allow_connections
+from loadgen.runs.preparation import OTHER_FILES, allow_connections
 
 
 @pytest.fixture(autouse=True)

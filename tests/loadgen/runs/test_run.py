@@ -514,7 +514,7 @@ def test_a_server_without_a_tokenizer_is_driven_with_counted_words() -> None:
 
 
 def test_two_classes_of_one_name_are_refused() -> None:
-    with pytest.raises(OptionError, match="--class"):
+    with pytest.raises(OptionError, match="--traffic-class"):
         RunOptions(
             server=ServerOptions(url="http://h"), classes=(a_class(rate="1"), a_class(rate="2"))
         )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
-from loadgen.measures.slo import parse_slo
+from loadgen.measures.slo import Slo
 from loadgen.records.result import Result
 from loadgen.records.run_record import (
     AskedArrivals,
@@ -153,7 +153,7 @@ def queue_options(
             ClassOptions(
                 workload=WorkloadSpec(input_lengths=one, output_lengths=one, sessions=requests),
                 arrivals=ArrivalSpec(),
-                slo=parse_slo(slo) if slo else None,
+                slo=Slo.parse(slo) if slo else None,
             ),
         ),
         seed=seed,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from loadgen.measures.intervals import wilson
-from loadgen.measures.slo import Bound, parse_slo
+from loadgen.measures.slo import Bound, Slo
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
 from loadgen.sweeps.bound_shares import Held, bound_share, held, samples_needed, verdict_of
@@ -116,7 +116,7 @@ def test_wilson_s_interval_is_scipy_s(count: int, data: st.DataObject, tail: flo
 
 @given(st.floats(50, 99.9), st.sampled_from([0.025, 0.0125, 0.005]))
 def test_the_samples_needed_are_the_fewest_that_can_be_kept(percentile: float, tail: float) -> None:
-    level = parse_slo(f"ttft=200ms@p{percentile:.4f}")
+    level = Slo.parse(f"ttft=200ms@p{percentile:.4f}")
     (bound,) = level.bounds
     needed = samples_needed(level, tail=tail)
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.sweeps.pareto import pareto_front
+from loadgen.sweeps.conclusion import pareto_front
 
 POINTS = st.lists(st.none() | st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 

@@ -32,7 +32,7 @@ def sweep(
     requests: int = 600,
     slo: str = "",
     seed: int = 0,
-    looks: int = 4,
+    repeats: int = 4,
 ) -> SweepRecord:
     options = SweepOptions(
         run=queue_options(requests=requests, slo=slo, seed=seed),
@@ -40,7 +40,7 @@ def sweep(
         loads=loads,
         vary="default",
         folder=Path("sweep"),
-        looks=looks,
+        repeats=repeats,
     )
     return asyncio.run(run_sweep(options, run_at, command="", say=lambda _: None))
 
@@ -158,9 +158,9 @@ def test_where_none_keeps_it_lower_loads_are_tried_and_given_up() -> None:
 
 @pytest.mark.long
 def test_too_few_requests_for_any_verdict_are_warned_of() -> None:
-    swept = sweep(MM1, loads=(10,), slo="ttft=900ms@p99", requests=20, looks=2)
+    swept = sweep(MM1, loads=(10,), slo="ttft=900ms@p99", requests=20, repeats=2)
 
-    # Two looks share 5 % on either side: z is 1.96, and 0.99 / 0.01 of its square are needed.
+    # Two repeats share 5 % on either side: z is 1.96, and 0.99 / 0.01 of its square are needed.
     assert any("takes 381 requests without a miss" in note for note in swept.notes)
     assert swept.best is not None
     assert swept.best.load is None

@@ -12,7 +12,7 @@ from loadgen.errors import OptionError
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.plan import plan_workload
 from loadgen.workloads.sample_trace import BUNDLED_TRACE
-from loadgen.workloads.session_plan import CallPlan, LengthCuts, Segment
+from loadgen.workloads.session_plan import CallPlan, LengthCuts, PromptSegment
 from loadgen.workloads.workload_spec import WorkloadSpec
 from tests.loadgen.workloads.made_plans import (
     azure,
@@ -297,19 +297,21 @@ def test_a_plan_can_be_pickled() -> None:
 
 
 def test_a_piece_is_cut_to_its_beginning() -> None:
-    segment = Segment(key=3, tokens=10, role="system", text="one two")
+    segment = PromptSegment(key=3, tokens=10, role="system", text="one two")
 
-    assert segment.cut(4) == Segment(key=3, tokens=4, role="system", text="one two")
+    assert segment.cut(4) == PromptSegment(key=3, tokens=4, role="system", text="one two")
 
 
 @pytest.mark.parametrize(("key", "tokens"), [(-1, 1), (0, 0), (-1, 0)])
 def test_a_piece_without_a_key_or_a_length_cannot_be_made(key: int, tokens: int) -> None:
     with pytest.raises(ValueError, match=f"a segment of {tokens} tokens, key {key}"):
-        Segment(key=key, tokens=tokens)
+        PromptSegment(key=key, tokens=tokens)
 
 
 def test_a_call_of_a_plan_waits_for_none_and_at_once_unless_it_says_so() -> None:
-    call = CallPlan(segments=(Segment(key=0, tokens=5), Segment(key=1, tokens=7)), output_tokens=3)
+    call = CallPlan(
+        segments=(PromptSegment(key=0, tokens=5), PromptSegment(key=1, tokens=7)), output_tokens=3
+    )
 
     assert (call.after, call.think_ns, call.output_schema, call.input_tokens) == ((), 0, None, 12)
 

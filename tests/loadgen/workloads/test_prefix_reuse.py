@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.plan import plan_workload
 from loadgen.workloads.prefix_reuse import prefix_reuse
-from loadgen.workloads.session_plan import CallPlan, Segment
+from loadgen.workloads.session_plan import CallPlan, PromptSegment
 from loadgen.workloads.workload_spec import WorkloadSpec
 
 
@@ -15,7 +15,7 @@ def call(*pieces: tuple[int, int], reply_of: int | None = None) -> CallPlan:
     """Pieces by key and tokens; with `reply_of` the second stands for a reply."""
     return CallPlan(
         segments=tuple(
-            Segment(key=key, tokens=tokens, reply_of=reply_of if at == 1 else None)
+            PromptSegment(key=key, tokens=tokens, reply_of=reply_of if at == 1 else None)
             for at, (key, tokens) in enumerate(pieces)
         ),
         output_tokens=1,

@@ -10,6 +10,7 @@ import pytest
 from emulator.errors import ConfigError, UltraServeError
 from emulator.ultraserver.relief import FULL_SPEED
 from serving.analysis.profile.profile_summary import summarize
+from loadgen.errors import LoadError
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
 from serving.wire.step_record import StepPhase
@@ -213,7 +214,7 @@ def test_an_overlap_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_a_wrong_argument_is_one_line(arguments: tuple[str, ...], line: str) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises((ConfigError, LoadError)) as raised:
         run(*arguments)
 
     assert str(raised.value).startswith(line)

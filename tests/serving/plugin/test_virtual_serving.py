@@ -26,13 +26,14 @@ from emulator.model import (
 )
 from emulator.units import NS_PER_S
 from serving.engine.scheduler_state import RankQueues
+from loadgen.measures.slo import Bound
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import Uniform, lognormal_of_median
+from loadgen.workloads.traffic import Traffic
 from serving.plugin import virtual_serving
 from serving.plugin.virtual_serving import blocks_in_use_max, simulate
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.lengths import FixedLength, IndependentLengths, LognormalLength
-from serving.traffic.service_level import ServiceLevel
 from serving.traffic.serving_run import Ending, ServingRun
-from serving.traffic.traffic import Traffic
 from tests.serving.plugin.engine_config import engine_config, kv_pool
 
 BLOCK_TOKENS = 16
@@ -44,8 +45,8 @@ LIMITS = EngineLimits(
     prefill_policy="none",
 )
 SHORT = IndependentLengths(
-    prompt=LognormalLength(median_tokens=60, sigma=1.0, most_tokens=400),
-    output=LognormalLength(median_tokens=12, sigma=1.0, most_tokens=60),
+    prompt=lognormal_of_median(median=60, sigma=1.0, most=400),
+    output=lognormal_of_median(median=12, sigma=1.0, most=60),
 )
 
 
@@ -188,7 +189,7 @@ def test_one_seat_and_replies_of_one_token_make_the_queue_of_the_textbook(
     """Poisson arrivals, one server, a fixed service time: M/D/1."""
     service_ns = step_ns(one_chip, (32, 0), logits=1)
     service_s, load = service_ns / NS_PER_S, 0.7
-    lengths = IndependentLengths(prompt=FixedLength(tokens=32), output=FixedLength(tokens=1))
+    lengths = IndependentLengths(prompt=Uniform(least=32, most=32), output=Uniform(least=1, most=1))
     asked = Traffic.poisson(rate_per_s=load / service_s, lengths=lengths, seed=4, requests=6_000)
     run = simulate(asked, one_chip, replace(LIMITS, max_num_seqs=1))
 
@@ -313,12 +314,17 @@ def test_the_blocks_that_can_be_in_use_are_those_of_the_longest_that_run_togethe
     assert blocks_in_use_max(asked, LIMITS) == 8 + 2 + 1 + 1
 
 
+def just_kept(name: str, limit_s: float, *, percentile: float) -> Bound:
+    """A limit in ms that a time of `limit_s` keeps whatever the rounding."""
+    return Bound(measure=f"{name}_ms", limit=limit_s * 1e3 * (1 + 1e-12), percentile=percentile)
+
+
 @pytest.mark.long
 def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
     full = simulate(asked, one_chip, LIMITS)
-    level = ServiceLevel(ttft_s=full.ttft_percentile_s(50), share=0.9)
-    run = simulate(asked, one_chip, LIMITS, levels=[ServiceLevel(ttft_s=1e6), level])
+    level = just_kept("ttft", full.ttft_percentile_s(50), percentile=90)
+    run = simulate(asked, one_chip, LIMITS, levels=[Bound(measure="ttft_ms", limit=1e9), level])
 
     assert run.ending is Ending.HOPELESS
     assert run.meets(level) is False
@@ -333,7 +339,7 @@ def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCo
 def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
     full = simulate(asked, one_chip, LIMITS)
-    level = ServiceLevel(ttft_s=full.ttft_percentile_s(30), share=0.9)
+    level = just_kept("ttft", full.ttft_percentile_s(30), percentile=90)
     early = np.arange(200) < 20
 
     assert full.meets(level) is False
@@ -354,8 +360,8 @@ def test_levels_that_can_be_met_change_nothing(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=8, requests=100)
     full = simulate(asked, one_chip, LIMITS)
     levels = [
-        ServiceLevel(ttft_s=full.ttft_percentile_s(99), share=0.99),
-        ServiceLevel(tpot_s=full.tpot_percentile_s(90), share=0.9),
+        just_kept("ttft", full.ttft_percentile_s(99), percentile=99),
+        just_kept("tpot", full.tpot_percentile_s(90), percentile=90),
     ]
 
     assert arrays(simulate(asked, one_chip, LIMITS, levels=levels)) == arrays(full)
@@ -403,7 +409,7 @@ def test_no_traffic_takes_no_time(one_chip: StepCostModel) -> None:
     run = simulate(nothing, one_chip, LIMITS)
 
     assert (run.ending, run.steps, run.emulated_s, run.joules) == (Ending.SERVED, 0, 0.0, 0.0)
-    assert run.attainment(ServiceLevel(ttft_s=1.0)) == 1.0
+    assert run.attainment(Bound(measure="ttft_ms", limit=1e3)) == 1.0
 
 
 def test_a_longest_request_that_just_fits_is_served(one_chip: StepCostModel) -> None:

@@ -20,9 +20,9 @@ from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep
 from serving.policy.day_night.fixed import Never
+from loadgen.measures.slo import Slo
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.lengths import ObservedLengths
-from serving.traffic.slo import Slo
 from tests.serving.analysis.day.days import HANDOVER, demand, machine, trained
 from tests.serving.analysis.plan.planned import MODEL, SYSTEM
 

@@ -14,9 +14,9 @@ from emulator.model import (
     weights_read,
 )
 from emulator.specs.calibration import CEILING
-from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
-from serving.traffic.lengths import ObservedLengths
+from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
 from tests.serving.analysis.day.days import CURVE, SYSTEM
 
 MODEL = model_by_name("qwen3-30b-a3b")

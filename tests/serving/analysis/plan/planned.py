@@ -4,6 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from emulator.model import HbmTerms, model_by_name, system_by_name
+from loadgen.measures.slo import Slo
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import lognormal_of_median
 from serving.analysis.plan.night import deepseek_day
 from serving.analysis.plan.plan import PlanQuestion
 from serving.analysis.plan.plan_check import CheckTerms
@@ -12,8 +15,6 @@ from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.sweep import Sweep
-from serving.traffic.lengths import IndependentLengths, LognormalLength
-from serving.traffic.slo import Slo
 
 SYSTEM = system_by_name("trn3-nl72x2")
 MODEL = model_by_name("qwen3-30b-a3b")
@@ -28,8 +29,8 @@ SWEEP = Sweep(
 DEMAND = RateDemand(
     rate_per_s=250.0,
     lengths=IndependentLengths(
-        prompt=LognormalLength(median_tokens=380, sigma=0.3),
-        output=LognormalLength(median_tokens=15, sigma=0.3),
+        prompt=lognormal_of_median(median=380, sigma=0.3),
+        output=lognormal_of_median(median=15, sigma=0.3),
     ),
     context_tokens=MODEL.max_context_tokens,
     lengths_in_words="short ones",

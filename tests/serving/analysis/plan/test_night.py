@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import (
     DAY_S,
     HOURS,
@@ -17,7 +18,6 @@ from serving.analysis.plan.night import (
     night_of,
     read_day,
 )
-from serving.traffic.traffic import Traffic
 
 
 def day(*shares: float) -> Day:

@@ -6,14 +6,13 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.model import Prices, model_by_name
-from emulator.units import NS_PER_S
+from loadgen.measures.slo import Bound, Slo
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_choice import SearchTerms, below_one_replica
 from serving.analysis.plan.plan_options import Options, strongest
 from serving.analysis.plan.plan_report import plan_data, plan_lines
 from serving.analysis.steady_state.partitions import PartitionFilter
-from serving.traffic.slo import Slo
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP, question
 from tests.serving.analysis.steady_state.small_machines import trays
 
@@ -111,7 +110,13 @@ def test_below_one_replica_is_the_strongest_partition_of_fewer_chips() -> None:
     for precision, candidate in SWEEP.tasks():
         alone = SWEEP.replica(precision, candidate).decode(1)
         by_chips[candidate.partition.chips].append(alone.duration_ns)
-    between = Slo(tpot_s=(min(by_chips[2]) + by_chips[1][0]) / 2 / NS_PER_S, tpot_percentile=50.0)
+    between = Slo(
+        bounds=(
+            Bound(
+                measure="tpot_ms", limit=(min(by_chips[2]) + by_chips[1][0]) / 2e6, percentile=50
+            ),
+        )
+    )
     few = replace(DEMAND, rate_per_s=1.0)
     found = plan(question(slo=between, demand=few, check=replace(CHECK, judged=10)))
 

@@ -7,13 +7,13 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.model import StepCostModel
+from loadgen.measures.slo import Bound, Slo
+from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.plan_check import Check, SizeTask, check_size
 from serving.analysis.plan.plan_demand import Share, TraceDemand
 from serving.plugin.virtual_serving import simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending
-from serving.traffic.slo import Slo
-from serving.traffic.traffic import Traffic
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP
 
 (ONE_CHIP,) = [candidate for _, candidate in SWEEP.tasks() if candidate.partition.chips == 1]
@@ -61,8 +61,8 @@ def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
         run.ttft_percentile_s(95.0, share.judged),
         run.tpot_percentile_s(95.0, share.judged),
     ]
-    for term, level in zip(twenty.terms, QUESTION.slo.levels(), strict=True):
-        assert term.share == run.attainment(level, share.judged)
+    for term, bound in zip(twenty.terms, QUESTION.slo.bounds, strict=True):
+        assert term.share == run.attainment(bound, share.judged)
     last = run.last_token_s[share.judged].max()
     assert twenty.steps == int((run.step_end_s <= last).sum()) < run.steps
 
@@ -98,10 +98,12 @@ def test_a_target_just_above_what_was_reached_is_met_and_one_below_is_not(twenty
     assert reached is not None
 
     def meets(tpot_s: float) -> bool:
-        return check_size(task(slo=Slo(tpot_s=tpot_s, tpot_percentile=95.0))).meets
+        return check_size(
+            task(slo=Slo(bounds=(Bound(measure="tpot_ms", limit=tpot_s * 1e3, percentile=95),)))
+        ).meets
 
-    assert meets(reached)
-    assert not meets(np.nextafter(reached, 0.0))
+    assert meets(reached * (1 + 1e-12))
+    assert not meets(reached * (1 - 1e-12))
 
 
 @pytest.mark.long

@@ -6,6 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import Uniform, lognormal_of_median
+from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.plan_demand import (
     COPIES_SPREAD_S,
     RateDemand,
@@ -14,11 +17,9 @@ from serving.analysis.plan.plan_demand import (
     busiest_window,
     multiplied,
 )
-from serving.traffic.lengths import FixedLength, IndependentLengths, LognormalLength
-from serving.traffic.traffic import Traffic
 
 LENGTHS = IndependentLengths(
-    prompt=LognormalLength(median_tokens=100, sigma=0.5), output=FixedLength(tokens=20)
+    prompt=lognormal_of_median(median=100, sigma=0.5), output=Uniform(least=20, most=20)
 )
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from emulator.units import NS_PER_S
+from loadgen.measures.slo import Bound, Slo
 from serving.analysis.plan.plan_options import Option, Options, replicas_below, strongest
-from serving.traffic.slo import Slo
 from tests.serving.analysis.plan.planned import DEMAND, SWEEP
 
 SLO = Slo.parse("ttft=300ms,tpot=20ms")
@@ -67,7 +67,9 @@ def test_a_limit_between_alone_and_steady_leaves_room_for_few_prompts() -> None:
     (one,) = [each for each in options().smallest_first() if each.replica_chips == 1]
     limit_ns = 1.25 * one.alone_ns
     assert limit_ns < SWEEP.replica("stored", one.candidate).operating_point(1).tpot_ns
-    found = options(Slo(tpot_s=limit_ns / NS_PER_S), rate_per_s=20.0).below(2)
+    found = options(
+        Slo(bounds=(Bound(measure="tpot_ms", limit=limit_ns / 1e6),)), rate_per_s=20.0
+    ).below(2)
     (option,) = found
 
     # A fifth of the time may go to prompts of the mean length.
@@ -81,7 +83,7 @@ def test_a_first_token_that_comes_too_late_alone_rules_a_partition_out(
     known: tuple[Option, ...],
 ) -> None:
     times_s = sorted(each.prompt_ns / NS_PER_S for each in known)
-    between = Slo(ttft_s=(times_s[0] + times_s[-1]) / 2)
+    between = Slo(bounds=(Bound(measure="ttft_ms", limit=(times_s[0] + times_s[-1]) / 2 * 1e3),))
     found = options(between)
     found.below(1_000)
 

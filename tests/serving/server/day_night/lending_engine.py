@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from loadgen.measures.slo import Slo
 from serving.policy.day_night.handover import Event, Phase, transition
 from serving.server.day_night.day_night_settings import DayNightSettings, TrainingSettings
-from serving.traffic.slo import Slo
 from serving.wire.control_call import (
     METHOD,
     ControlReply,
@@ -292,7 +292,7 @@ def a_settings(directory: Path, **given: Any) -> DayNightSettings:
         group_chips=1,
         lend_groups=3,
         grace_s=2.0,
-        slo=Slo(ttft_s=1.0),
+        slo=Slo.parse("ttft=1s"),
         group_requests_per_s=None,
         group_requests_source="",
         reading_s=0.0,

@@ -6,6 +6,7 @@ import pytest
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.model import HbmTerms, calibration_for, model_by_name, system_by_name
+from loadgen.measures.slo import Slo
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
@@ -17,7 +18,7 @@ from serving.server.day_night.group_capacity import (
     group_requests_per_s,
 )
 from serving.settings import Settings
-from serving.traffic.slo import Slo
+
 
 MODEL = "gpt-oss-120b"
 SHAPE = RequestShape(prompt_tokens=1_155, output_tokens=211)

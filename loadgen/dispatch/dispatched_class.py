@@ -1,0 +1,64 @@
+"""A traffic class as the dispatcher takes it: what to send, when, and within which bounds."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from loadgen.arrivals.pacer import Pacer
+from loadgen.errors import OptionError
+from loadgen.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchedClass:
+    """One class, or a worker's part of it: every `stride`-th session of the workload from `first`.
+
+    `pacer` has times for those sessions alone. `wall_per_pace` is wall seconds per second of the
+    pacer's time, which think times are in too: where it `follows_server`, at the dilation of the
+    run's start. `start_ns` is wall ns after the run's start at which the pacer's time begins,
+    `max_in_flight` the most requests under way at once. With `served_history` a message that stands
+    for an earlier reply carries what the server said. Raises ValueError for what cannot be.
+    """
+
+    name: str
+    workload: Workload
+    pacer: Pacer
+    wall_per_pace: float
+    max_in_flight: int
+    start_ns: int = 0
+    served_history: bool = False
+    follows_server: bool = True
+    first: int = 0
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.wall_per_pace > 0:
+            raise ValueError(f"wall_per_pace={self.wall_per_pace}")
+        if self.max_in_flight < 1 or self.start_ns < 0:
+            raise ValueError(f"max_in_flight={self.max_in_flight}, start_ns={self.start_ns}")
+        if not 0 <= self.first < self.stride:
+            raise ValueError(f"first={self.first}, stride={self.stride}")
+
+    def part(self, worker: int, workers: int) -> Self:
+        """What one of several workers sends: all parts together are this traffic.
+
+        `max_in_flight` is split as evenly as whole numbers allow. Raises OptionError where a worker
+        would have none of it, or of the pacer's concurrency.
+        """
+        if self.stride != 1:
+            raise ValueError("a part has no parts")
+        if self.max_in_flight < workers:
+            expected = f"at most {self.max_in_flight}, the --max-in-flight of {self.name}"
+            raise OptionError(option="--workers", value=workers, expected=expected)
+        share = (self.max_in_flight + workers - 1 - worker) // workers
+        return type(self)(
+            name=self.name,
+            workload=self.workload,
+            pacer=self.pacer.part(worker, workers),
+            wall_per_pace=self.wall_per_pace,
+            max_in_flight=share,
+            start_ns=self.start_ns,
+            served_history=self.served_history,
+            follows_server=self.follows_server,
+            first=worker,
+            stride=workers,
+        )

@@ -1,0 +1,94 @@
+"""One process's share of a run: opens its clients, dispatches, and measures its own lateness."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.open_client import open_client
+from loadgen.dispatch.dispatched_class import DispatchedClass
+from loadgen.dispatch.dispatcher import Dispatcher
+from loadgen.dispatch.loop_lag import LoopLagMeter
+from loadgen.dispatch.progress_observer import ProgressObserver
+from loadgen.records.result import Result
+from loadgen.records.run_record import LoopLag, SendSummary
+
+TOLD_EVERY_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one of `workers` processes sends: its part of each class. Can be pickled."""
+
+    traffics: Sequence[tuple[DispatchedClass, ClientSpec]]
+    worker: int = 0
+    workers: int = 1
+
+    def split(self, workers: int) -> list["Job"]:
+        """The jobs of `workers` processes; together they are this one. OptionError if too many."""
+        if workers == 1:
+            return [self]
+        return [
+            Job(
+                traffics=[(traffic.part(at, workers), spec) for traffic, spec in self.traffics],
+                worker=at,
+                workers=workers,
+            )
+            for at in range(workers)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """How a job's sending went, by class, and how late its event loop was."""
+
+    sending: Mapping[str, SendSummary]
+    lag: LoopLag
+
+
+async def do_job(
+    job: Job,
+    *,
+    origin_ns: Callable[[], Awaitable[int]],
+    sink: Callable[[Result], None],
+    observer: ProgressObserver,
+    on_dispatcher: Callable[[Dispatcher], None],
+) -> JobEnd:
+    """Open the clients, await the run's start, and dispatch.
+
+    `origin_ns` is asked when the clients are open, and gives the start by the system's monotonic
+    clock; `on_dispatcher` gets the dispatcher before it runs, to stop it by.
+    """
+    async with AsyncExitStack() as stack:
+        traffics = []
+        for traffic, spec in job.traffics:
+            opened = open_client(spec, on_chunks=partial(observer.add_chunks, traffic.name))
+            traffics.append((traffic, await stack.enter_async_context(opened)))
+        dispatcher = Dispatcher(
+            traffics,
+            sink=sink,
+            origin_ns=await origin_ns(),
+            worker=job.worker,
+        )
+        on_dispatcher(dispatcher)
+        meter = LoopLagMeter()
+        with meter:
+            telling = asyncio.create_task(_tell(dispatcher, meter, observer, job.worker))
+            try:
+                sending = await dispatcher.run()
+            finally:
+                telling.cancel()
+        return JobEnd(sending=sending, lag=meter.found(job.worker))
+
+
+async def _tell(
+    dispatcher: Dispatcher, meter: LoopLagMeter, observer: ProgressObserver, worker: int
+) -> None:
+    while True:
+        await asyncio.sleep(TOLD_EVERY_S)
+        observer.set_lag(worker, meter.lately_ms())
+        for name, count in dispatcher.in_flight.items():
+            observer.set_in_flight(name, count)

@@ -1,0 +1,83 @@
+"""Actions and when they are due, with one timer for the earliest of them."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+Action = Callable[[], None]
+
+
+class DispatchTimer(Protocol):
+    """Rings once at a time of the monotonic clock; may ring early, and is then set again."""
+
+    def set(self, at_ns: int) -> None:
+        """Ring at `at_ns` instead of at what was set before; at once if that has passed."""
+        ...
+
+    def close(self) -> None:
+        """Never ring again."""
+        ...
+
+
+class Timetable:
+    """Runs each action at its time, and those of one time in the order in which they were added.
+
+    An action that raises is handed to `on_fault`; the others still run.
+    """
+
+    def __init__(
+        self,
+        *,
+        now_ns: Callable[[], int],
+        make_timer: Callable[[Action], DispatchTimer],
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._now_ns = now_ns
+        self._on_fault = on_fault
+        self._timer = make_timer(self._ring)
+        self._numbers = count()
+        self._due: list[tuple[int, int, Action]] = []
+        self._set_ns: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def at(self, due_ns: int, action: Action) -> None:
+        """Run `action` at `due_ns`: never within this call, even if that has passed."""
+        heapq.heappush(self._due, (due_ns, next(self._numbers), action))
+        if self._set_ns is None or due_ns < self._set_ns:
+            self._set(due_ns)
+
+    def rearm(self) -> None:
+        """Set the timer anew: the times that it rings at have changed."""
+        if self._due:
+            self._set(self._due[0][0])
+
+    def clear(self) -> None:
+        """Forget every action."""
+        self._due.clear()
+
+    def close(self) -> None:
+        """Forget every action, and stop for good."""
+        self.clear()
+        self._timer.close()
+
+    def _set(self, at_ns: int) -> None:
+        self._set_ns = at_ns
+        self._timer.set(at_ns)
+
+    def _ring(self) -> None:
+        self._set_ns = -1  # what is added meanwhile needs no timer: one is set below
+        now_ns = self._now_ns()
+        batch = []
+        while self._due and self._due[0][0] <= now_ns:
+            batch.append(heapq.heappop(self._due)[2])
+        for action in batch:
+            try:
+                action()
+            except Exception as fault:  # noqa: BLE001 - handed on, whatever it is
+                self._on_fault(fault)
+        self._set_ns = None
+        if self._due:
+            self._set(self._due[0][0])

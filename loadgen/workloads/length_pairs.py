@@ -1,0 +1,63 @@
+"""Joint distributions of a request's prompt and its reply, each in whole tokens."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from loadgen.errors import OptionError
+from loadgen.records.arrays import Int64s
+from loadgen.workloads.trace_lines import TOKENS_MAX
+from loadgen.workloads.workload_spec import Lengths
+
+
+class LengthPairs(Protocol):
+    """A joint distribution of a request's prompt and reply."""
+
+    def draw_pairs(self, chance: np.random.Generator, requests: int) -> tuple[Int64s, Int64s]:
+        """Draw prompt tokens and output tokens, each int64[requests]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndependentLengths:
+    """Prompts and replies whose lengths have nothing to do with each other."""
+
+    prompt: Lengths
+    output: Lengths
+
+    def draw_pairs(self, chance: np.random.Generator, requests: int) -> tuple[Int64s, Int64s]:
+        """Draw from a stream for each, so that more requests leave the first ones as they are."""
+        prompts, outputs = chance.spawn(2)
+        return self.prompt.draw(prompts, requests), self.output.draw(outputs, requests)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ObservedLengths:
+    """Pairs drawn with replacement from those that were seen, so that they stay together.
+
+    Raises OptionError for arrays that do not match, or without a pair, or tokens outside 1 to
+    `TOKENS_MAX`.
+    """
+
+    prompt_tokens: Int64s  # [seen]
+    output_tokens: Int64s  # [seen]
+
+    def __post_init__(self) -> None:
+        if self.prompt_tokens.shape != self.output_tokens.shape or not self.prompt_tokens.size:
+            raise OptionError(
+                option="output_tokens",
+                value=f"shape {self.output_tokens.shape}",
+                expected=f"one for each prompt, of shape {self.prompt_tokens.shape}, and some",
+            )
+        for name in ("prompt_tokens", "output_tokens"):
+            array = getattr(self, name)
+            for tokens in (int(array.min()), int(array.max())):
+                if not 1 <= tokens <= TOKENS_MAX:
+                    expected = f"1 to {TOKENS_MAX:,} tokens"
+                    raise OptionError(option=name, value=tokens, expected=expected)
+
+    def draw_pairs(self, chance: np.random.Generator, requests: int) -> tuple[Int64s, Int64s]:
+        """Draw pairs: each int64[requests]."""
+        which = chance.integers(len(self.prompt_tokens), size=requests)
+        return self.prompt_tokens[which], self.output_tokens[which]

@@ -1,0 +1,162 @@
+"""Requests over time: when each arrives, and how many tokens it brings and asks for.
+
+Recorded or drawn, traffic is three arrays, and an operation on it returns another object. Of a
+prompt only its length is kept: no two share a prefix. Simulators take it; a load is sent from a
+`WorkloadPlan`. This module must not know who serves it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrivals.gaps import RenewalArrivals
+from loadgen.errors import OptionError
+from loadgen.records.arrays import Float64s, Int64s
+from loadgen.workloads.length_pairs import LengthPairs, ObservedLengths
+from loadgen.workloads.recording import NS_PER_S
+from loadgen.workloads.trace_file import read_recording
+from loadgen.workloads.trace_lines import TOKENS_MAX
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """Requests in the order of their arrival; time begins at 0. There may be none.
+
+    Raises OptionError for arrays of another shape or dtype, arrivals that are not finite, before 0
+    or out of order, and token counts outside 1 to `TOKENS_MAX`.
+    """
+
+    arrival_s: Float64s  # [requests]
+    prompt_tokens: Int64s  # [requests]
+    output_tokens: Int64s  # [requests]
+
+    def __post_init__(self) -> None:
+        arrival_s = self.arrival_s
+        for name, dtype in (
+            ("arrival_s", np.float64),
+            ("prompt_tokens", np.int64),
+            ("output_tokens", np.int64),
+        ):
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != 1 or array.shape != arrival_s.shape:
+                expected = f"{np.dtype(dtype)}[requests], as many as there are arrivals"
+                raise OptionError(
+                    option=name, value=f"{array.dtype}{array.shape}", expected=expected
+                )
+        bad = ~np.isfinite(arrival_s) | (arrival_s < 0) | (np.diff(arrival_s, prepend=0.0) < 0)
+        self._refuse("arrival_s", bad, "a finite time from 0 on, not before the request before")
+        for name in ("prompt_tokens", "output_tokens"):
+            tokens = getattr(self, name)
+            self._refuse(name, (tokens < 1) | (tokens > TOKENS_MAX), f"1 to {TOKENS_MAX:,} tokens")
+
+    def _refuse(self, name: str, bad: Bools, expected: str) -> None:
+        """Name the first request that is `bad`: [requests]."""
+        if bad.any():
+            request = int(bad.argmax())
+            raise OptionError(
+                option=f"{name}[{request}]", value=getattr(self, name)[request], expected=expected
+            )
+
+    @classmethod
+    def recorded(cls, path: Path) -> Self:
+        """Read a trace in any format that has arrival times; the first request arrives at 0.
+
+        What prompts share is left out. Raises FileError for a file that cannot be used.
+        """
+        recording = read_recording(path)
+        return cls(
+            arrival_s=recording.arrivals_ns / NS_PER_S,
+            prompt_tokens=recording.input_tokens,
+            output_tokens=recording.output_tokens,
+        )
+
+    @classmethod
+    def poisson(
+        cls,
+        *,
+        rate_per_s: float,
+        lengths: LengthPairs,
+        seed: int,
+        requests: int | None = None,
+        duration_s: float | None = None,
+    ) -> Self:
+        """Make up requests that arrive independently of each other, `rate_per_s` on average.
+
+        So many `requests`, or those of `duration_s`. Gaps, and the lengths, come from streams of
+        their own under the seed: more requests or another rate leave the lengths as they are.
+        Raises OptionError for a rate or an extent that is not above 0, and for both extents or
+        none.
+        """
+        _check_positive("rate_per_s", rate_per_s)
+        if (requests is None) == (duration_s is None):
+            raise OptionError(
+                option="requests", value=requests, expected="requests or duration_s, one of them"
+            )
+        arrivals = RenewalArrivals("poisson", burstiness=1.0, seed=seed)
+        if requests is not None:
+            _check_positive("requests", requests)
+            arrival_s = arrivals.next(requests) / rate_per_s
+        else:
+            assert duration_s is not None
+            _check_positive("duration_s", duration_s)
+            arrival_s = arrivals.until(rate_per_s * duration_s) / rate_per_s
+        chance = np.random.default_rng([seed, 2])
+        prompt_tokens, output_tokens = lengths.draw_pairs(chance, len(arrival_s))
+        return cls(arrival_s=arrival_s, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def chosen(self, which: Bools | Int64s) -> Self:
+        """The chosen requests at their times: a mask [requests], or ascending numbers."""
+        return type(self)(
+            arrival_s=self.arrival_s[which],
+            prompt_tokens=self.prompt_tokens[which],
+            output_tokens=self.output_tokens[which],
+        )
+
+    def window(self, begin_s: float, end_s: float) -> Self:
+        """Requests that arrive from `begin_s` until before `end_s`, with `begin_s` as time 0."""
+        if not 0.0 <= begin_s < end_s:
+            raise OptionError(
+                option="window", value=f"{begin_s} to {end_s} s", expected="0 <= begin < end"
+            )
+        first, last = np.searchsorted(self.arrival_s, [begin_s, end_s])
+        return type(self)(
+            arrival_s=self.arrival_s[first:last] - begin_s,
+            prompt_tokens=self.prompt_tokens[first:last],
+            output_tokens=self.output_tokens[first:last],
+        )
+
+    def sped_up(self, factor: float) -> Self:
+        """The same requests with all times divided by `factor`, so the rate is so many times."""
+        _check_positive("factor", factor)
+        return type(self)(
+            arrival_s=self.arrival_s / factor,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+        )
+
+    def within_context(self, context_tokens: int) -> Self:
+        """Without the requests whose prompt and reply together do not fit in the context."""
+        return self.chosen(self.prompt_tokens + self.output_tokens <= context_tokens)
+
+    @property
+    def lengths(self) -> ObservedLengths:
+        """The pairs of lengths, to make up more requests like these."""
+        return ObservedLengths(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds between the first and the last arrival; 0 for fewer than two requests."""
+        return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
+
+
+def _check_positive(field: str, value: float) -> None:
+    if not 0 < value < np.inf:
+        raise OptionError(option=field, value=value, expected="a finite number above 0")
