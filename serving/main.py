@@ -16,8 +16,8 @@ from typing import Final, NoReturn
 
 from emulator.errors import UltraServeError
 from emulator.import_path import seal_import_path
-from serving.commands.renamed_flags import with_new_names
 from loadgen.errors import LoadError
+from serving.commands.renamed_flags import with_new_names
 
 _COMPLAINS: Final = "triton._C.libtriton"
 

@@ -18,11 +18,11 @@ from serving.commands.reading_argument import add_reading_argument
 if TYPE_CHECKING:
     from emulator.model import ModelSpec
     from loadgen.workloads.length_pairs import ObservedLengths
-    from serving.analysis.steady_state.sweep import Sweep
     from serving.analysis.day.day_comparison import DayQuestion
     from serving.analysis.day.day_trace import DayTrace
     from serving.analysis.day.training_table import JobTerms
     from serving.analysis.day.virtual_day import DaySettings
+    from serving.analysis.steady_state.sweep import Sweep
 
 _ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")

@@ -15,14 +15,13 @@ from emulator.model import (
     with_readings,
 )
 from emulator.specs.overlap import Overlap
-from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
-from serving.analysis.steady_state.step_assumptions import StepAssumptions
-from serving.engine.step_recording import STEPS_DEFAULT
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import lognormal_of_median
 from loadgen.workloads.traffic import Traffic
+from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.engine.step_recording import STEPS_DEFAULT
 from serving.settings import Settings
-
 
 if TYPE_CHECKING:
     from emulator.model import Ceilings

@@ -17,9 +17,9 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.model import ConfigError, StepBatch, StepCost, StepCostModel
 from emulator.units import NS_PER_S
-from serving.engine.scheduler_state import RankQueues
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
+from serving.engine.scheduler_state import RankQueues
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.virtual_engine_config import virtual_engine_config, virtual_kv_pool

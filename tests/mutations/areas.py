@@ -34,7 +34,12 @@ class Area:
 AREAS: Final = (
     Area(
         name="policy",
-        packages=("serving/policy", "serving/placement", "serving/admission", "serving/daynight"),
+        packages=(
+            "serving/policy",
+            "serving/policy/placement",
+            "serving/policy/admission",
+            "serving/policy/day_night",
+        ),
     ),
     Area(
         name="engine",
@@ -43,7 +48,7 @@ AREAS: Final = (
     ),
     Area(
         name="simulator",
-        packages=("serving/virtual_day", "serving/steady_state", "serving/planning"),
+        packages=("serving/analysis/day", "serving/analysis/steady_state", "serving/analysis/plan"),
         without=frozenset({"altair"}),  # what draws charts only shows what was decided
     ),
     Area(name="memory", packages=("emulator/memory",)),

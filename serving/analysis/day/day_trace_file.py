@@ -17,12 +17,11 @@ from typing import Final
 import numpy as np
 
 from emulator.errors import ConfigError
-from serving.analysis.day.day_trace import DAY_S, HOUR_S, DayTrace
 from loadgen.errors import FileError
 from loadgen.workloads.trace_lines import read_text
 from loadgen.workloads.traffic import Traffic
+from serving.analysis.day.day_trace import DAY_S, HOUR_S, DayTrace
 from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
-
 
 HOURLY_HEADER: Final = ["hour_index", "utc_hour_start", "requests_est", "rps_est"]
 STEPS_HEADER: Final = ["local_start", "local_end", "h800_nodes"]

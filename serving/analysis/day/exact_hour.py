@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 from loadgen.measures.percentile import percentile
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest, serve
+from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 
 Progress = Callable[[str], None]
 Float64s = NDArray[np.float64]

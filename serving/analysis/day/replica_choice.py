@@ -12,11 +12,11 @@ from typing import Final
 from emulator.model import ConfigError
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
+from serving.analysis.day.curve_search import FirstGuess
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
-from serving.analysis.day.curve_search import FirstGuess
 
 GROUPS_MIN: Final = 12
 """Replicas that a machine has at least, where its model's smallest replica leaves room for them."""

@@ -27,9 +27,9 @@ from emulator.model import (
 )
 from emulator.units import NS_PER_S
 from loadgen.workloads.length_pairs import ObservedLengths
-from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
+from serving.analysis.steady_state.partitions import Candidate
 
 START_S: Final = 30.0
 """Assumed: processes start and compiled models are loaded in half a minute; nobody publishes it."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from emulator.model import ConfigError
+from loadgen.measures.slo import Slo
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, find_curve
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
 from serving.analysis.day.day_result import DayMachine, mean_request_flops
@@ -21,10 +23,7 @@ from serving.analysis.day.training_table import JobTerms, group_handover, traini
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 from serving.analysis.steady_state.sweep import Sweep
-from loadgen.measures.slo import Slo
-from loadgen.workloads.length_pairs import ObservedLengths
 from serving.traffic.engine_limits import EngineLimits
-
 
 Progress = Callable[[str], None]
 

@@ -19,9 +19,9 @@ from emulator.model import (
 )
 from emulator.units import NS_PER_S
 from loadgen.workloads.traffic import Traffic
-from serving.engine.step_recording import StepRecording
 from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledChip, ProfiledRun, by_owner
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.engine.step_recording import StepRecording
 from serving.traffic.engine_limits import EngineLimits
 
 BLOCK_TOKENS: Final = 16

@@ -13,8 +13,8 @@ import msgspec
 
 from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
-from serving.server.day_night.day_clock import DayClock
 from serving.policy.day_night.policy_text import parse_policy
+from serving.server.day_night.day_clock import DayClock
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 MANUAL: Final = "manual"

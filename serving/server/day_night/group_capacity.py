@@ -14,12 +14,12 @@ from emulator.errors import HbmExhausted
 from emulator.model import ExpertDistribution, HbmTerms, Overlap, Partition, kv_room_tokens
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
-from serving.engine.deployment import Deployment
-from serving.engine.lease_checks import training_hbm
 from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.engine.deployment import Deployment
+from serving.engine.lease_checks import training_hbm
 
 QUEUE_SHARE: Final = 0.5
 """Of the steady state's rate. Step by step, vLLM's schedulers under Poisson arrivals kept TTFT 1 s

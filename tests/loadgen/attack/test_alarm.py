@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import uvloop
-
 from loadgen.attack.alarm import KernelAlarm, LoopAlarm, make_alarm
 from loadgen.attack.timetable import Timetable
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError, UltraServeError
+from loadgen.errors import LoadError
 from serving.analysis.plan.night import DEEPSEEK_SOURCE
 from serving.analysis.plan.plan_demand import TraceDemand
-from loadgen.errors import LoadError
 from serving.commands import plan as command
 
 SMALL = (

@@ -9,8 +9,8 @@ import pytest
 
 from emulator.errors import ConfigError, UltraServeError
 from emulator.ultraserver.relief import FULL_SPEED
-from serving.analysis.profile.profile_summary import summarize
 from loadgen.errors import LoadError
+from serving.analysis.profile.profile_summary import summarize
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
 from serving.wire.step_record import StepPhase

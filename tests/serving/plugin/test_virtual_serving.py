@@ -25,11 +25,11 @@ from emulator.model import (
     system_by_name,
 )
 from emulator.units import NS_PER_S
-from serving.engine.scheduler_state import RankQueues
 from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform, lognormal_of_median
 from loadgen.workloads.traffic import Traffic
+from serving.engine.scheduler_state import RankQueues
 from serving.plugin import virtual_serving
 from serving.plugin.virtual_serving import blocks_in_use_max, simulate
 from serving.traffic.engine_limits import EngineLimits

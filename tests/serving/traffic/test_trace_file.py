@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serving.traffic.trace_file import MalformedTrace, read_trace
 
 from loadgen.workloads.azure2023 import read_azure2023
 from loadgen.workloads.sample_trace import BUNDLED_TRACE
-from serving.traffic.trace_file import MalformedTrace, read_trace
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 FIRST = "2023-11-16 18:15:46.6805900,374,44"

@@ -5,11 +5,11 @@ import pytest
 
 from emulator.model import SystemPower, model_by_name, served_flops
 from loadgen.workloads.length_pairs import ObservedLengths
-from serving.policy.day_night.fixed import Never
 from serving.analysis.day.day_comparison import DayQuestion, compare
 from serving.analysis.day.day_result import DayResult, mean_request_flops
 from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import WalkTerms, walk
+from serving.policy.day_night.fixed import Never
 from tests.serving.analysis.day.days import CURVE, HANDOVER, SYSTEM, demand, machine, trained
 
 

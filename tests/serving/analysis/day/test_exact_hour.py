@@ -7,6 +7,8 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.model import calibration_for
+from loadgen.measures.slo import Slo
+from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, find_curve
 from serving.analysis.day.day_result import DayMachine, DayResult
 from serving.analysis.day.day_walk import WalkTerms, walk
@@ -20,8 +22,6 @@ from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep
 from serving.policy.day_night.fixed import Never
-from loadgen.measures.slo import Slo
-from loadgen.workloads.length_pairs import ObservedLengths
 from serving.traffic.engine_limits import EngineLimits
 from tests.serving.analysis.day.days import HANDOVER, demand, machine, trained
 from tests.serving.analysis.plan.planned import MODEL, SYSTEM

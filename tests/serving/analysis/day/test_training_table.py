@@ -15,8 +15,8 @@ from emulator.model import (
 )
 from emulator.specs.calibration import CEILING
 from loadgen.workloads.length_pairs import ObservedLengths
-from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
 from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
+from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
 from tests.serving.analysis.day.days import CURVE, SYSTEM
 
 MODEL = model_by_name("qwen3-30b-a3b")

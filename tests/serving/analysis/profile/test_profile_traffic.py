@@ -13,9 +13,9 @@ from emulator.model import (
     system_by_name,
 )
 from loadgen.workloads.traffic import Traffic
-from serving.wire.step_record import StepPhase
 from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
 from serving.analysis.profile.profiled_run import ProfiledRun
+from serving.wire.step_record import StepPhase
 
 SYSTEM, MODEL = system_by_name("trn3-nl72x2"), model_by_name("qwen3-30b-a3b")
 PARTITION = Partition(chips=2, tp=1, ep=2, lnc=2, first_chip=70)

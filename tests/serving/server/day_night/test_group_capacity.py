@@ -19,7 +19,6 @@ from serving.server.day_night.group_capacity import (
 )
 from serving.settings import Settings
 
-
 MODEL = "gpt-oss-120b"
 SHAPE = RequestShape(prompt_tokens=1_155, output_tokens=211)
 

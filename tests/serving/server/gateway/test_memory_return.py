@@ -4,9 +4,9 @@ import asyncio
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from serving.server.gateway.memory_return import GROWN_BYTES, MemoryReturn, resident_bytes
 import pytest
 
+from serving.server.gateway.memory_return import GROWN_BYTES, MemoryReturn, resident_bytes
 
 PIECES = 4_000
 PIECE_BYTES = 30_000
