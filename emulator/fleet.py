@@ -1,4 +1,4 @@
-"""The door to live chips: start them, let them compute a step, move experts, lose and replace them.
+"""Live chips that serve: start them, let them compute a step, move experts, lose and replace them.
 
 A step is driven layer by layer: every rank's tokens are dispatched to the experts' chips and come
 back, all ranks together. What a step costs in emulated time is not decided here, nor what is done
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.actors.channel import ChipLost, ChipSilent, Hub
+from emulator.actors.channel import Hub
 from emulator.actors.chip_watch import ChipWatch
 from emulator.actors.ray_session import ChipProcess, RaySession
 from emulator.chip.chip_share import ChipShare
@@ -38,15 +38,12 @@ from emulator.chip.commands import (
 from emulator.chip.effects import Condition, Effect, ExpertWeights, Failed, NotLoaded, Ready
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
-from emulator.errors import ChannelError, CheckpointError
+from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
 from emulator.ultraserver.lockstep import Lockstep, StepResult
-from emulator.ultraserver.made_up_tokens import MadeUpTokens
 from emulator.ultraserver.unfinished_step import Interrupted, UnfinishedStep
-
-__all__ = ["ChipLost", "ChipMemory", "Fleet", "MadeUpTokens", "StepResult"]
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 

@@ -20,7 +20,7 @@ from emulator.actors.entrance import Entrance
 from emulator.actors.handshake import GREETING_BYTES, WELCOME_BYTES, SpokeHandshake
 from emulator.actors.packet_socket import PacketSocket
 from emulator.actors.scratch_directory import ScratchDirectory
-from emulator.errors import ChannelError
+from emulator.errors import ChannelError, ChipLost, ChipSilent, chip_names
 
 _BACKLOG: Final = 1_024
 """More chips than a machine has may connect at once."""
@@ -36,34 +36,6 @@ _CONNECT_TIMEOUT_S: Final = 600.0
 
 _EARLY_MESSAGES_MAX: Final = 16
 """A chip answers each command once; one with more answers than this waiting is not sane."""
-
-
-class ChipLost(ChannelError):
-    """The connections to `chips` are gone: they answer nothing any more."""
-
-    def __init__(self, chips: tuple[int, ...], reason: str = "the channel is closed") -> None:
-        super().__init__(f"{_names(chips)} lost: {reason}")
-        self.chips = chips
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.chips, self.reason)
-
-
-class ChipSilent(ChannelError):
-    """`chips` did not answer in time, and may yet: `forget` them before they are asked again."""
-
-    def __init__(self, chips: tuple[int, ...], silent_s: float) -> None:
-        super().__init__(f"{_names(chips)} silent for {silent_s:g} s")
-        self.chips = chips
-        self.silent_s = silent_s
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.chips, self.silent_s)
-
-
-def _names(chips: tuple[int, ...]) -> str:
-    return f"chip{'s' if len(chips) > 1 else ''} {', '.join(map(str, chips))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +102,7 @@ class Hub:
             self._sockets[chip] = PacketSocket(connected, _STALL_TIMEOUT_S)
             self._selector.register(self._sockets[chip], selectors.EVENT_READ, chip)
         if missing:
-            names = _names(tuple(sorted(missing)))
+            names = chip_names(tuple(sorted(missing)))
             raise ChannelError(f"{names} did not connect within {timeout_s:g} s")
 
     def send(self, chip: int, message: Message) -> None:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from emulator.actors.channel import ChipSilent, Hub
+from emulator.actors.channel import Hub
 from emulator.actors.codec import Message
 from emulator.chip.effects import Ready
+from emulator.errors import ChipSilent
 
 _LOOK_EVERY_S: Final = 0.25
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

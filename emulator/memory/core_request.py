@@ -34,7 +34,7 @@ class CoreRequest:
     exclusive: bool
 
 
-def resolve(
+def resolve_cores(
     environment: NeuronEnvironment,
     *,
     lnc_flag: int | None,

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from emulator.model import (
-    CHIPS,
-    DATA_SHEETS,
-    MODELS,
-    SYSTEMS,
-    ChipSpec,
-    ConfigError,
-    CoreMap,
-    DataSheet,
-    NamedFigures,
-    Reading,
-    Switch,
-    SystemSpec,
-    core_map,
-    did_you_mean,
-    with_readings,
-)
+from emulator.errors import ConfigError
+from emulator.memory.lnc import CoreMap, core_map
+from emulator.specs.chip import ChipSpec
+from emulator.specs.chips import CHIPS, DATA_SHEETS
+from emulator.specs.data_sheet import DataSheet
+from emulator.specs.figure import NamedFigures
+from emulator.specs.models import MODELS
+from emulator.specs.name_suggestions import did_you_mean
+from emulator.specs.readings import Reading, Switch, with_readings
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import SYSTEMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from emulator.model import CoreMap, Figure
+from emulator.memory.lnc import CoreMap
+from emulator.specs.figure import Figure
 from emulator.units import GIB
 from serving.commands.catalog_section import Section, SwitchShown
 from serving.commands.text_table import table_lines

@@ -15,14 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.model import (
-    CollectiveModel,
-    Operation,
-    SystemSpec,
-    TrafficClass,
-    system_by_name,
-    with_readings,
-)
+from emulator.fabric.collectives import CollectiveModel, Operation
+from emulator.fabric.traffic_classes import TrafficClass
+from emulator.specs.readings import with_readings
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import system_by_name
 from serving.commands.collective_claims import claim_of, claim_text, size_text
 from serving.commands.json_text import json_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name

@@ -16,7 +16,7 @@ from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
-    from emulator.model import ModelSpec
+    from emulator.specs.model import ModelSpec
     from serving.steady_state.sweep import Sweep
     from serving.traffic.lengths import ObservedLengths
     from serving.virtual_day.day_comparison import DayQuestion
@@ -218,7 +218,7 @@ def _tell(line: str) -> None:
 
 def settings_of(args: argparse.Namespace) -> DaySettings:
     """What the arguments ask; raises UltraServeError."""
-    from emulator.model import model_by_name
+    from emulator.specs.models import model_by_name
     from serving.traffic.engine_limits import EngineLimits
     from serving.traffic.slo import Slo
     from serving.virtual_day.curve_search import CurveTerms
@@ -348,14 +348,12 @@ def _lengths(
 
 def _sweep(args: argparse.Namespace, model: ModelSpec, lengths: ObservedLengths) -> Sweep:
     """The machine and the partitions, about requests of the mean lengths."""
-    from emulator.model import (
-        HbmTerms,
-        Overlap,
-        Season,
-        calibration_for,
-        system_by_name,
-        with_readings,
-    )
+    from emulator.memory.chip_contents import HbmTerms
+    from emulator.specs.overlap import Overlap
+    from emulator.specs.rack_power import Season
+    from emulator.specs.readings import with_readings
+    from emulator.specs.shipped_fits import calibration_for
+    from emulator.specs.systems import system_by_name
     from serving.settings import Settings
     from serving.steady_state.partitions import PartitionFilter
     from serving.steady_state.precision import as_stored_or_narrowest
@@ -395,7 +393,9 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, lengths: ObservedLengths)
 
 
 def _job(args: argparse.Namespace, sweep: Sweep) -> JobTerms:
-    from emulator.model import RecoveryRates, TrainingRecipe, model_by_name
+    from emulator.faults.recovery_time import RecoveryRates
+    from emulator.specs.models import model_by_name
+    from emulator.specs.training_recipe import TrainingRecipe
     from serving.virtual_day.training_table import JobTerms
 
     return JobTerms(

@@ -16,7 +16,10 @@ from serving.commands.power_text import report_lines
 from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
-    from emulator.model import PowerState, Prices, SystemPower, TokenCost, TokensPerMegawatt
+    from emulator.power.power_state import PowerState
+    from emulator.power.system_power import SystemPower
+    from emulator.power.token_cost import Prices, TokenCost
+    from emulator.power.yardstick import TokensPerMegawatt
 
 _SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
 
@@ -108,15 +111,12 @@ def run(args: argparse.Namespace) -> int:
 
 def power_report(args: argparse.Namespace) -> PowerReport:
     """The figures that the arguments ask for; raises ConfigError."""
-    from emulator.model import (
-        NAMED_STATES,
-        Figure,
-        Season,
-        SystemPower,
-        power_state,
-        system_by_name,
-        with_readings,
-    )
+    from emulator.power.power_state import NAMED_STATES, power_state
+    from emulator.power.system_power import SystemPower
+    from emulator.specs.figure import Figure
+    from emulator.specs.rack_power import Season
+    from emulator.specs.readings import with_readings
+    from emulator.specs.systems import system_by_name
 
     system = with_readings(system_by_name(args.system), args.reading)
     if args.pue is not None:
@@ -153,7 +153,7 @@ def power_report(args: argparse.Namespace) -> PowerReport:
 
 def _figures(power: SystemPower) -> tuple[SourcedFigure, ...]:
     """Joules of work on the chip, then what the system has beside its chips."""
-    from emulator.model import work_energy_of
+    from emulator.specs.work_energy import work_energy_of
 
     system = power.system
     chip, rack = system.chip, system.power
@@ -191,7 +191,8 @@ def _tokens(
     args: argparse.Namespace, power: SystemPower, chips: int, states: tuple[PowerState, ...]
 ) -> tuple[tuple[TokensPerMegawatt, ...], TokenCost | None]:
     """Yardsticks of the one state, where tokens are given; the cost, where prices are too."""
-    from emulator.model import TokenRates, token_cost, tokens_per_megawatt
+    from emulator.power.token_cost import token_cost
+    from emulator.power.yardstick import TokenRates, tokens_per_megawatt
 
     prices = _prices(args)
     if args.output_tokens_per_s is None and args.input_tokens_per_s is None:
@@ -215,7 +216,7 @@ def _tokens(
 
 
 def _prices(args: argparse.Namespace) -> Prices | None:
-    from emulator.model import Prices
+    from emulator.power.token_cost import Prices
 
     if args.chip_hour is None and args.system_hour is None and args.kwh is None:
         return None

@@ -19,7 +19,7 @@ from serving.commands.reading_argument import add_reading_argument
 from serving.settings import Settings
 
 if TYPE_CHECKING:
-    from emulator.model import Ceilings
+    from emulator.ultraserver.ceilings import Ceilings
     from serving.profiling.profiled_run import ProfiledRun
 
 _VIRTUAL_ONLY: Final = (

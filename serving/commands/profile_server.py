@@ -13,7 +13,7 @@ from serving.commands.control_connection import connect
 from serving.profiling.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
 
 if TYPE_CHECKING:
-    from emulator.model import Ceilings
+    from emulator.ultraserver.ceilings import Ceilings
     from serving.endpoints.control_client import ControlClient
     from serving.metrics.control_call import RecordingState
     from serving.metrics.step_record import StepRecord

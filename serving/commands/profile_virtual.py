@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from emulator.model import (
-    FITTED,
-    ExpertDistribution,
-    Partition,
-    calibration_for,
-    model_by_name,
-    system_by_name,
-    with_readings,
-)
+from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition
+from emulator.specs.readings import with_readings
+from emulator.specs.shipped_fits import FITTED, calibration_for
+from emulator.specs.systems import system_by_name
+from emulator.timing.expert_distribution import ExpertDistribution
 from serving.metrics.step_recording import STEPS_DEFAULT
 from serving.profiling.profile_traffic import SchedulerLimits, profile_traffic
 from serving.settings import Settings
@@ -23,7 +20,7 @@ from serving.traffic.lengths import IndependentLengths, LognormalLength
 from serving.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
-    from emulator.model import Ceilings
+    from emulator.ultraserver.ceilings import Ceilings
     from serving.profiling.profiled_run import ProfiledRun
 
 

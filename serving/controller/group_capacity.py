@@ -11,7 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from emulator.errors import HbmExhausted
-from emulator.model import ExpertDistribution, HbmTerms, Overlap, Partition, kv_room_tokens
+from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.kv_room import kv_room_tokens
+from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition
+from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.units import NS_PER_S
 from serving.plugin.deployment import Deployment
 from serving.plugin.lease_checks import training_hbm

@@ -4,7 +4,7 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any
 
-from emulator.model import StepCostModel
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.admission.backlog_times import NO_TIME
 from serving.admission.capacity import Capacity
 from serving.front_door.engine_times import backlog_times

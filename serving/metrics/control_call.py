@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from emulator.model import Ceilings
 from emulator.specs.fault import Fault
+from emulator.ultraserver.ceilings import Ceilings
 from serving.metrics.hardware import ExpertLoad, HardwareReport
 from serving.metrics.machine_state import (
     FOR_TRAINING,

@@ -7,7 +7,7 @@ in `protos/ultraserve/v1/hardware.proto`.
 
 from typing import Final
 
-from emulator.model import Ceilings
+from emulator.ultraserver.ceilings import Ceilings
 from serving.metrics.machine_state import Count, MachineState, Plain
 from serving.metrics.power_report import PowerReport
 from serving.metrics.telemetry import Telemetry

@@ -12,7 +12,8 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from emulator.model import StepBatch, StepCost
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCost
 from serving.metrics.machine_state import Count, Plain
 
 Int64s = NDArray[np.int64]

@@ -15,7 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.model import ExpertLoads, StepBatch, StepCost, StepCosting, relieved_ns
+from emulator.specs.batch import StepBatch
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.ultraserver.machine import StepCosting
+from emulator.ultraserver.relief import relieved_ns
+from emulator.ultraserver.step_cost import StepCost
 from serving.metrics.machine_state import Count, Plain
 from serving.metrics.step_record import (
     Queues,
@@ -45,7 +49,7 @@ class StepRelief(Plain, frozen=True, kw_only=True):
     Attributes:
         duration_ns: as it was costed with the batch that was kept.
         relieved_ns: by what is `factor` times as fast, or spread evenly; see
-            `emulator.model.relieved_ns`.
+            `emulator.ultraserver.relief.relieved_ns`.
         samples: how many steps there are to ask about.
     """
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 import altair as alt
 import numpy as np
 
-from emulator.model import ConfigError, PowerBasis
+from emulator.errors import ConfigError
+from emulator.power.yardstick import PowerBasis
 from serving.pareto.pareto import MachineCurve, Pareto
 from serving.pareto.pareto_claims import Finding
 from serving.steady_state.operating_point import OperatingPoint

@@ -12,7 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import ConfigError, PowerBasis, SystemSpec
+from emulator.errors import ConfigError
+from emulator.power.yardstick import PowerBasis
+from emulator.specs.system import SystemSpec
 from serving.steady_state.envelope import (
     Envelope,
     Float64s,

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.traffic.operator_day import DEEPSEEK_NODES, DEEPSEEK_SOURCE
 from serving.traffic.recorded_file import read_recorded
 from serving.traffic.traffic import Traffic

@@ -7,7 +7,8 @@ not measured.
 from dataclasses import dataclass
 from math import ceil
 
-from emulator.model import Prices, TokenRates
+from emulator.power.token_cost import Prices
+from emulator.power.yardstick import TokenRates
 from emulator.units import NS_PER_S
 from serving.planning.night import Day, Night, night_of
 from serving.planning.plan_bill import Bill, Fleet, bill_of

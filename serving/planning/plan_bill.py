@@ -2,17 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from emulator.model import (
-    Prices,
-    Season,
-    SystemPower,
-    SystemSpec,
-    TokenCost,
-    TokenRates,
-    TokensPerMegawatt,
-    token_cost,
-    tokens_per_megawatt,
-)
+from emulator.power.system_power import SystemPower
+from emulator.power.token_cost import Prices, TokenCost, token_cost
+from emulator.power.yardstick import TokenRates, TokensPerMegawatt, tokens_per_megawatt
+from emulator.specs.rack_power import Season
+from emulator.specs.system import SystemSpec
 from serving.planning.night import HOURS, Night
 
 WATT_HOURS_PER_MWH = 1e6

@@ -14,7 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import THROTTLE, ExpertDistribution, StepBatch, StepCost, StepCostModel
+from emulator.specs.batch import StepBatch
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from serving.planning.plan_demand import Demand, Share
 from serving.steady_state.partitions import Candidate

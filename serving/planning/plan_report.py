@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from emulator.model import PowerBasis, TokenCost, shipped_fits
-from emulator.specs.shipped_fits import FITTED
+from emulator.power.token_cost import TokenCost
+from emulator.power.yardstick import PowerBasis
+from emulator.specs.shipped_fits import FITTED, shipped_fits
 from serving.planning.night import HOURS, Night
 from serving.planning.plan import Plan
 from serving.planning.plan_check import SHOWN_PERCENTILES, Check

@@ -17,8 +17,9 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
-from emulator.fleet import Fleet, MadeUpTokens
+from emulator.fleet import Fleet
 from emulator.specs.step import RankOutput, RankStep
+from emulator.ultraserver.made_up_tokens import MadeUpTokens
 from serving.metrics.control_call import METHOD as CONTROL_METHOD
 from serving.metrics.machine_state import HostRatio
 from serving.plugin.calibration import (

@@ -5,8 +5,10 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.faults.reloads import plan_reloads
+from emulator.faults.survival import Recovery
 from emulator.fleet import Fleet
-from emulator.model import Partition, Recovery, plan_reloads
+from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT, Seating
 
 I64 = NDArray[np.int64]

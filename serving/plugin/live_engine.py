@@ -12,10 +12,12 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine, ceilings_of
+from emulator.fleet import Fleet
 from emulator.sim.clock import Clock
 from emulator.specs.step import RankOutput, RankStep
+from emulator.ultraserver.ceilings import ceilings_of
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.made_up_tokens import MadeUpTokens
 from emulator.units import NS_PER_S
 from serving.errors import LeaseRefused
 from serving.metrics.control_call import (

@@ -13,11 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from vllm.logger import init_logger
 
-from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
-from emulator.model import Health, Machine, Recovery, Settlement, StepCosting
+from emulator.errors import ChipLost
+from emulator.faults.survival import Recovery
+from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.health import Health
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.step import RankStep
+from emulator.ultraserver.lockstep import StepResult
+from emulator.ultraserver.machine import Machine, Settlement, StepCosting
+from emulator.ultraserver.made_up_tokens import MadeUpTokens
 from emulator.units import NS_PER_S
 from serving.plugin.fault_log import FaultLog, Moved, Outcome
 from serving.plugin.fleet_recovery import follow, positions_vacated, ranks_without_kv

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from emulator.model import Machine, StepCost
 from emulator.specs.health import TIERS
 from emulator.specs.link_lanes import lanes_of
 from emulator.specs.placement import EMPTY
 from emulator.specs.seating import VACANT
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.step_cost import StepCost
 from serving.metrics.machine_state import (
     SERVING,
     ChipHealth,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from vllm.logger import init_logger
 
-from emulator.errors import CheckpointError
-from emulator.fleet import ChipLost, Fleet
+from emulator.errors import CheckpointError, ChipLost
+from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
 from emulator.units import NS_PER_S
 from serving.metrics.control_call import Refusal, RefusalCode, VersionReport

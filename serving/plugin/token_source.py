@@ -1,7 +1,8 @@
 """What makes the tokens of a deployment: its chips, or a generator where nothing is computed."""
 
-from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine
+from emulator.fleet import Fleet
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.made_up_tokens import MadeUpTokens
 from serving.plugin.deployment import Deployment
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vllm.v1.core.sched.output import GrammarOutput, NewRequestData, SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors, ModelRunnerOutput
 
-from emulator.model import StepBatch
+from emulator.specs.batch import StepBatch
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
 from serving.plugin.requests import sampling_spec

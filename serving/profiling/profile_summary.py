@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import SPEEDLESS, Ceilings
+from emulator.ultraserver.ceilings import Ceilings
+from emulator.ultraserver.relief import SPEEDLESS
 from emulator.units import NS_PER_S
 from serving.metrics.step_record import StepPhase, StepRecord
 from serving.metrics.step_recording import StepRelief
@@ -45,7 +46,7 @@ class PartShare:
 class Relief:
     """By which share sampled steps are shorter when `what` is `factor` times as fast.
 
-    `factor` is None for what has no speed to raise; see `emulator.model.SPEEDLESS`.
+    `factor` is None for what has no speed to raise; see `emulator.ultraserver.relief.SPEEDLESS`.
     """
 
     what: str

@@ -12,17 +12,14 @@ from math import lcm
 
 import numpy as np
 
-from emulator.model import (
-    ConfigError,
-    HbmTerms,
-    ModelSpec,
-    Partition,
-    SystemSpec,
-    core_map,
-    kv_room_tokens,
-    rack_of,
-    tray_of,
-)
+from emulator.errors import ConfigError
+from emulator.fabric.tiers import rack_of, tray_of
+from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.kv_room import kv_room_tokens
+from emulator.memory.lnc import core_map
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.specs.system import SystemSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

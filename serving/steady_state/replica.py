@@ -7,16 +7,13 @@ from math import ceil
 
 import numpy as np
 
-from emulator.model import (
-    THROTTLE,
-    ExpertDistribution,
-    ModelSpec,
-    StepBatch,
-    StepCostModel,
-    SystemPower,
-    SystemSpec,
-)
+from emulator.power.system_power import SystemPower
+from emulator.specs.batch import StepBatch
+from emulator.specs.model import ModelSpec
 from emulator.specs.rack_power import Season
+from emulator.specs.system import SystemSpec
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import THROTTLE, StepCostModel
 from emulator.units import NS_PER_S
 from serving.steady_state.operating_point import OperatingPoint
 from serving.steady_state.partitions import Candidate

@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import (
-    BusiestExperts,
-    Calibration,
-    CalibrationValues,
-    StepBatch,
-    StepColumns,
-    StepCostModel,
-    StepTerms,
-)
+from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import Calibration
+from emulator.ultraserver.busiest_experts import BusiestExperts
+from emulator.ultraserver.step_columns import StepColumns
+from emulator.ultraserver.step_cost import StepCostModel
+from emulator.ultraserver.step_rows import CalibrationValues
+from emulator.ultraserver.step_terms import StepTerms
 from emulator.units import NS_PER_S
 from serving.validation.row_deployment import Deployment, Pool, Stack
 

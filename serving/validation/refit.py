@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StackFactors
 from emulator.specs.shipped_fits import ShippedFits
+from emulator.specs.stack_factors import StackFactors
 from serving.validation.calibration_fit import Observed, fit_factors
 from serving.validation.counted_rows import Load
 from serving.validation.curve_split import SEEDS, fitted_half

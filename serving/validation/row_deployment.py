@@ -7,17 +7,14 @@ rules, each named where it is used.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from emulator.model import (
-    SYSTEMS,
-    ConfigError,
-    HbmTerms,
-    ModelSpec,
-    Partition,
-    SystemSpec,
-    check_partition,
-    kv_room_tokens,
-    model_by_name,
-)
+from emulator.errors import ConfigError
+from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.kv_room import kv_room_tokens
+from emulator.specs.model import ModelSpec
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition, check_partition
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import SYSTEMS
 from serving.steady_state.precision import model_at
 from serving.validation.measured_row import Configuration, PoolColumns
 

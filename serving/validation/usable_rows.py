@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.validation.counted_rows import Load
 from serving.validation.measured_row import MeasuredRow, UnreadRow
 from serving.validation.row_deployment import deployment_of

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.validation.row_prediction import METRICS
 from serving.validation.validation import Validation, measured_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.steady_state.simulation_workers import SimulationWorkers
 from serving.virtual_day.replica_curve import ReplicaCurve
 from serving.virtual_day.replica_run import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from serving.steady_state.operating_point import OperatingPoint
 from serving.steady_state.partitions import Candidate

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.steady_state.simulation_workers import SimulationWorkers
 from serving.steady_state.sweep import Sweep
 from serving.traffic.engine_limits import EngineLimits

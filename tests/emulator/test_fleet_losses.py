@@ -21,10 +21,12 @@ import psutil
 import pytest
 
 from emulator import fleet as fleet_module
-from emulator.fleet import ChipLost, Fleet, StepResult
-from emulator.model import plan_reloads
+from emulator.errors import ChipLost
+from emulator.faults.reloads import plan_reloads
+from emulator.fleet import Fleet
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
+from emulator.ultraserver.lockstep import StepResult
 from tests.emulator.fleet_steps import (
     EXPERTS,
     GREEDY,

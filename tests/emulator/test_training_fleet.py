@@ -9,8 +9,10 @@ import psutil
 import pytest
 from ray._private.state import actors
 
-from emulator.errors import CheckpointError
-from emulator.training import AdamWSettings, ChipLost, Precision, TrainingFleet
+from emulator.compute.adamw import AdamWSettings
+from emulator.compute.mixed_precision import Precision
+from emulator.errors import CheckpointError, ChipLost
+from emulator.training_fleet import TrainingFleet
 from tests.emulator.chip.in_process_training import started
 from tests.emulator.chip.test_training_chip import STEP, dealt, sequences
 from tests.emulator.fleet_steps import descendants, is_running

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from emulator.model import Machine
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.health import Health
 from emulator.specs.placement import ExpertPlacement
-from emulator.ultraserver.machine import Settlement
+from emulator.ultraserver.machine import Machine, Settlement
 from serving.metrics.control_call import FaultReport, HealReport, HealRequest, InjectRequest
 from serving.metrics.machine_state import FaultRecord, FaultStage
 from serving.plugin.live_machine import LiveStep

@@ -17,7 +17,7 @@ from vllm import LLM, RequestOutput
 from emulator.actors.packet_socket import PacketSocket
 from emulator.data import SMALL_MOE_DIR
 from emulator.fleet import Fleet
-from emulator.model import Machine
+from emulator.ultraserver.machine import Machine
 from serving.metrics.control_call import (
     METHOD,
     ControlReply,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from emulator.actors import entrance
-from emulator.actors.channel import ChipLost, ChipSilent, Drained, Hub, Spoke
+from emulator.actors.channel import Drained, Hub, Spoke
 from emulator.actors.handshake import HubHandshake
 from emulator.chip.commands import Combine
 from emulator.chip.effects import ExpertRows, Ready
-from emulator.errors import ChannelError
+from emulator.errors import ChannelError, ChipLost, ChipSilent
 
 WAIT_S = 30.0
 

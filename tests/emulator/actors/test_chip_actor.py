@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.actors.channel import ChipLost, ChipSilent, Hub
+from emulator.actors.channel import Hub
 from emulator.actors.chip_actor import ChipActor
 from emulator.actors.codec import Message
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import BeginStep, Combine, Hang, LoadExperts, Report, RunExperts, Stop
 from emulator.chip.effects import Condition, Dispatch, Done, ExpertRows, Failed, Ready
 from emulator.compute.architecture import read_architecture
-from emulator.errors import CheckpointError
+from emulator.errors import CheckpointError, ChipLost, ChipSilent
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, NO_BITMASK
 

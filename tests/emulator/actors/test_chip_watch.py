@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from emulator.actors import chip_watch
-from emulator.actors.channel import ChipSilent
 from emulator.actors.chip_watch import ChipWatch, Pulse, ready
 from emulator.chip.effects import Ready
+from emulator.errors import ChipSilent
 
 TIMEOUT_S = 0.6
 LONGEST_S = 30.0

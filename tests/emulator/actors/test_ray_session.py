@@ -11,12 +11,12 @@ import psutil
 import pytest
 from ray._private.node import Node
 
-from emulator.actors.channel import ChipLost, Hub
+from emulator.actors.channel import Hub
 from emulator.actors.ray_session import RaySession
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.effects import Ready
 from emulator.data import SMALL_MOE_DIR
-from emulator.errors import ConfigError
+from emulator.errors import ChipLost, ConfigError
 
 pytestmark = pytest.mark.fleet
 

@@ -7,10 +7,11 @@ silent. What a killed chip held is gone; one that takes its place reads its shar
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from emulator.actors.channel import ChipLost, ChipSilent, Drained
+from emulator.actors.channel import Drained
 from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
 from emulator.chip.commands import Command, Hang, LoadExperts, LoadWeights, Stop
 from emulator.chip.effects import Effect, Ready
+from emulator.errors import ChipLost, ChipSilent
 from emulator.fleet import Fleet
 
 

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.model import HbmTerms, calibration_for, model_by_name, system_by_name
+from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.models import model_by_name
+from emulator.specs.shipped_fits import calibration_for
+from emulator.specs.systems import system_by_name
 from serving.controller.group_capacity import QUEUE_SHARE, group_reading_s, group_requests_per_s
 from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.settings import Settings

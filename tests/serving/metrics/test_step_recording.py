@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import StepBatch, relieved_ns
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.relief import relieved_ns
 from serving.metrics import step_recording
 from serving.metrics.step_record import StepPhase
 from serving.metrics.step_recording import SAMPLES_PER_PHASE, STEPS_MAX, StepRecording

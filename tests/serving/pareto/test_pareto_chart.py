@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.model import SYSTEMS
+from emulator.specs.systems import SYSTEMS
 from serving.pareto.pareto import Pareto, pareto
 from serving.pareto.pareto_chart import pareto_chart
 from serving.pareto.pareto_claims import BASE_SYSTEM, NEW_SYSTEM, Finding, findings

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import Prices, model_by_name
+from emulator.power.token_cost import Prices
+from emulator.specs.models import model_by_name
 from emulator.units import NS_PER_S
 from serving.planning.plan import Plan, plan
 from serving.planning.plan_check import SizeTask, check_size

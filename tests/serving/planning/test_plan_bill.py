@@ -2,7 +2,11 @@
 
 import pytest
 
-from emulator.model import Prices, Season, SystemPower, TokenRates, system_by_name
+from emulator.power.system_power import SystemPower
+from emulator.power.token_cost import Prices
+from emulator.power.yardstick import TokenRates
+from emulator.specs.rack_power import Season
+from emulator.specs.systems import system_by_name
 from serving.planning.night import HOURS, Day, Night, night_of
 from serving.planning.plan_bill import Fleet, bill_of
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import StepCostModel
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.planning.plan_check import Check, SizeTask, check_size
 from serving.planning.plan_demand import Share, TraceDemand
 from serving.plugin.virtual_serving import simulate

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine
+from emulator.fleet import Fleet
 from emulator.specs.batch import StepBatch
 from emulator.specs.step import NewRequest, RankStep, Scheduled
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.made_up_tokens import MadeUpTokens
 from serving.plugin import token_source
 from serving.plugin.deployment import Deployment, resolve_deployment
 from serving.plugin.live_machine import LiveMachine

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.model import StepCost
 from emulator.sim.clock import DilatedClock, VirtualClock
+from emulator.ultraserver.step_cost import StepCost
 from serving.plugin.deployment import resolve_deployment
 from serving.plugin.engine_time import EngineTime, MachineTotals, make_clock
 from serving.plugin.step_report import StepReport

@@ -16,11 +16,12 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.errors import HbmExhausted
-from emulator.fleet import Fleet, StepResult
+from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse
 from emulator.specs.step import RankStep
 from emulator.specs.tensor_group import Split
+from emulator.ultraserver.lockstep import StepResult
 from serving.metrics.control_call import (
     METHOD,
     ControlReply,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emulator.chip.commands import LoadExperts, ResetRank
-from emulator.model import Recovery
+from emulator.faults.survival import Recovery
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT, Seating

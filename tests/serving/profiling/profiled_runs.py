@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from emulator.model import Ceilings
+from emulator.ultraserver.ceilings import Ceilings
 from serving.metrics.step_record import StepPhase
 from serving.metrics.step_recording import StepRelief
 from serving.profiling.profiled_run import Moment, ProfiledChip, ProfiledRun

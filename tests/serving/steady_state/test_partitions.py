@@ -5,16 +5,13 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError, NeuronError
-from emulator.model import (
-    MODELS,
-    SYSTEMS,
-    HbmTerms,
-    Partition,
-    StepCostModel,
-    kv_room_tokens,
-    rack_of,
-    tray_of,
-)
+from emulator.fabric.tiers import rack_of, tray_of
+from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.kv_room import kv_room_tokens
+from emulator.specs.models import MODELS
+from emulator.specs.partition import Partition
+from emulator.specs.systems import SYSTEMS
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.steady_state.partitions import PartitionFilter, candidate_partitions
 from serving.steady_state.step_batches import steady_batch
 from tests.serving.steady_state.small_machines import DENSE, MODEL, SHAPE, trays

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.model import SYSTEMS, Partition, kv_transfer_ns
+from emulator.fabric.kv_transfer import kv_transfer_ns
+from emulator.specs.partition import Partition
+from emulator.specs.systems import SYSTEMS
 from serving.steady_state.kv_handover import handover_ns, prompt_kv_bytes
 from serving.steady_state.partitions import Candidate, PartitionFilter
 from serving.steady_state.pools import (

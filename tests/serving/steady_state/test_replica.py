@@ -6,7 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.model import PowerBasis, StepBatch, StepCostModel, SystemPower
+from emulator.power.system_power import SystemPower
+from emulator.power.yardstick import PowerBasis
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.steady_state import sweep as sweeping
 from serving.steady_state.partitions import Candidate, PartitionFilter, candidate_partitions
 from serving.steady_state.replica import Replica

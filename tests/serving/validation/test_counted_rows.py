@@ -3,7 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.model import BusiestExperts, StepBatch, StepCostModel, combine, shipped_fits
+from emulator.specs.batch import StepBatch
+from emulator.specs.shipped_fits import shipped_fits
+from emulator.ultraserver.busiest_experts import BusiestExperts
+from emulator.ultraserver.step_cost import StepCostModel
+from emulator.ultraserver.step_time import combine
 from serving.validation.counted_rows import CountedRows, Load
 from serving.validation.measured_row import read_rows
 from serving.validation.row_deployment import deployment_of

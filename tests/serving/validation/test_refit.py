@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.model import ShippedFits
+from emulator.specs.shipped_fits import ShippedFits
 from serving.validation.refit import main
 from tests.serving.validation.made_up_measurements import write_rows
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.model import system_by_name
+from emulator.specs.systems import system_by_name
 from serving.daynight.history import DemandHistory
 from serving.virtual_day.day_result import DayMachine
 from serving.virtual_day.day_walk import DayDemand

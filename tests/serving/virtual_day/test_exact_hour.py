@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import calibration_for
+from emulator.specs.shipped_fits import calibration_for
 from serving.daynight.fixed import Never
 from serving.steady_state.partitions import PartitionFilter
 from serving.steady_state.request_shape import RequestShape

@@ -1,4 +1,4 @@
-"""The door to live chips that train: start them, let them take a step, evaluate, read their state.
+"""Live chips that train: start them, let them take a step, evaluate, read their state.
 
 Every chip has all dense weights and sequences of its own; the experts are spread over the chips
 evenly. What a step costs in emulated time is not decided here, nor what is done about a lost chip:
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.actors.channel import ChipLost, ChipSilent, Hub
+from emulator.actors.channel import Hub
 from emulator.actors.ray_session import ChipProcess, RaySession
 from emulator.chip.commands import Command, Stop
 from emulator.chip.effects import Effect, Failed, Ready
@@ -32,23 +32,10 @@ from emulator.compute.parameters import (
     expert_layout,
     expert_tensors,
 )
-from emulator.errors import ChannelError
+from emulator.errors import ChannelError, ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.ultraserver.exchange import ExpertMap
 from emulator.ultraserver.training_lockstep import Optimization, TrainingLockstep, TrainingResult
-
-__all__ = [
-    "AdamWSettings",
-    "Architecture",
-    "ChipLost",
-    "Micro",
-    "Optimization",
-    "Precision",
-    "TrainingFleet",
-    "TrainingResult",
-    "TrainingState",
-    "check_weights",
-]
 
 logger = logging.getLogger(__name__)
 
