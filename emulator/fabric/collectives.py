@@ -111,9 +111,7 @@ class CollectiveModel:
         # What a group cannot run takes for ever, and for ever times nothing is no number.
         sizes = np.where(size_bytes > 0, size_bytes, 1.0)
         links_ns = np.stack([cost.link_ns_per_byte * sizes for cost in costs])
-        memory_ns = [self._accesses.time_ns(cost.accesses, sizes) for cost in costs]
-        latency_ns = np.stack([cost.latency_ns + 0.0 * sizes for cost in costs])
-        total_ns = latency_ns + np.maximum(links_ns, np.stack(memory_ns))
+        total_ns = np.stack(list(self.times_by_algorithm(operation, sizes).values()))
         choice = total_ns.argmin(axis=0)
         best_ns = np.take_along_axis(total_ns, choice[None], axis=0)[0]
         return CollectiveTime(

@@ -57,11 +57,6 @@ class FacilityWatts:
         """At the racks' input."""
         return sum(watts for _, watts in self.parts()[:-1])
 
-    @property
-    def over_budget(self) -> bool:
-        """True where the racks' input is more than they are given (beyond rounding)."""
-        return self.it_watts > self.provisioned_watts * (1 + _ROUNDING)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Boards:
@@ -146,18 +141,6 @@ class SystemPower:
             return published.value * chips, True
         return self.provisioned_watts(chips) * self.pue(Season.PEAK), False
 
-    def rack_cap_factor(self, chip_watts: Float64s) -> Float64s:
-        """How many times longer each rack's chips must take to stay in its budget, [racks].
-
-        At least 1. The watts above idle are work, and the same work in more time draws less.
-        """
-        headroom = self.chip_cap_watts - self._idle
-        above_idle = self._rack_means(chip_watts) - self._idle  # [racks]
-        if headroom <= 0:  # a chip that always draws the same cannot be held back
-            return np.ones(self._racks)
-        factor: Float64s = np.maximum(above_idle / headroom, 1.0)
-        return factor
-
     @property
     def chip_cap_watts(self) -> float:
         """What each chip may draw when all chips of its rack draw the same; at most its budget."""
@@ -166,14 +149,6 @@ class SystemPower:
             return self._budget
         within = (self.rack_budget_watts - low) / (high - low)
         return self._idle + within * (self._budget - self._idle)
-
-    def _rack_means(self, chip_watts: Float64s) -> Float64s:
-        """The mean of each rack's chips, [chips] -> [racks]."""
-        chips = self.system.chips.count
-        if chip_watts.shape != (chips,):
-            raise ValueError(f"watts of {chips} chips, not of shape {chip_watts.shape}")
-        means: Float64s = chip_watts.reshape(self._racks, -1).mean(axis=1)
-        return means
 
     def _rack_line(self, each_watts: float) -> float:
         """A rack's input when each of its chips draws `each_watts`."""

@@ -84,10 +84,6 @@ class DilatedClock:
             wall_ns = self._wall_ns()
             return self._epochs.emulated_ns(wall_ns)
 
-    def at_monotonic_s(self, wall_s: float) -> float:
-        """Convert a reading of the system's monotonic clock to emulated seconds."""
-        return self._epochs.emulated_s(wall_s)
-
     def wait_until_ns(self, deadline_ns: int) -> int:
         """Sleep until `deadline_ns`; returns the lag in emulated ns, 0 when there is none."""
         wall_deadline_ns = self._epochs.wall_ns(deadline_ns)

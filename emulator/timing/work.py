@@ -82,12 +82,6 @@ class Work:
             lost_bytes=np.asarray(lost_bytes, dtype=np.float64),
         )
 
-    @property
-    def tensor_flops(self) -> Float64s:
-        """The products' flops at all rates together."""
-        total: Float64s = self.flops.sum(axis=0)
-        return total
-
     def __add__(self, other: "Work") -> "Work":
         return Work(
             **{

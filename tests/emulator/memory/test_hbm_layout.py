@@ -140,7 +140,6 @@ def test_every_byte_of_a_small_deployment_by_hand() -> None:
     assert {str(each.owner): each.held_bytes for each in second[0].held} == held | {
         "weights/expert": 3 * 10
     }
-    assert layout.kv_bytes_on_chip(5) == 4 * 5 * 1_000
     assert layout.kv_tokens_per_rank == ((36 * GIB - sum(held.values()) + 5_000) // 1_000,)
     layout.check()
 
@@ -173,15 +172,15 @@ def test_what_utilization_leaves_is_spare_for_lost_experts() -> None:
 
     layout.take_kv(layout.kv_tokens_per_rank)
     stack_free = 36 * GIB - 192 * MB - 200 - tokens * 2_000
-    assert layout.spare_bytes(0) == 4 * stack_free
+    assert layout.allocators[0].free_bytes == 4 * stack_free
     assert layout.spare_expert_copies(0) == stack_free
     assert layout.spare_slots(0) == stack_free // 2
 
     layout.hold_expert_copies(0, 200 + stack_free)
-    assert layout.spare_bytes(0) == 0
+    assert layout.allocators[0].free_bytes == 0
     with pytest.raises(HbmExhausted):
         layout.hold_expert_copies(0, 201 + stack_free)
-    assert layout.spare_bytes(0) == 0
+    assert layout.allocators[0].free_bytes == 0
     layout.check()
 
 
@@ -193,7 +192,7 @@ def test_experts_reloaded_under_lnc_1_need_room_on_both_siblings() -> None:
 
     assert layout.spare_expert_copies(0) == stack_free // 2
     layout.hold_expert_copies(0, 1 + stack_free // 2)
-    assert layout.spare_bytes(0) == 0
+    assert layout.allocators[0].free_bytes == 0
 
 
 def test_experts_of_which_a_part_does_not_fit_are_not_held_at_all() -> None:

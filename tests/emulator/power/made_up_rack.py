@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from emulator.power.system_power import FacilityWatts
 from emulator.specs.figure import Figure
 from emulator.specs.rack_power import Cooling, RackPower, Season
 from emulator.specs.system import SystemSpec
@@ -25,6 +26,11 @@ ROUND = RackPower(
     conversion_efficiency=a_figure(0.8),
     season_overhead=tuple(zip(Season, map(a_figure, (1, 0.5, 0.25, 0)), strict=True)),
 )
+
+
+def over_budget(facility: FacilityWatts) -> bool:
+    """Whether the racks draw more than they are given, beyond rounding."""
+    return facility.it_watts > facility.provisioned_watts * (1 + 1e-9)
 
 
 def round_system(

@@ -81,7 +81,7 @@ class OneChip:
         return parts
 
     def flops(self) -> float:
-        return sum(times * float(work.tensor_flops[0]) for times, work in self.works())
+        return sum(times * float(work.flops.sum(axis=0)[0]) for times, work in self.works())
 
 
 @pytest.mark.parametrize("model", [TINY, DENSE, MIXED, WINDOWED, LATENT])
@@ -137,5 +137,5 @@ def test_a_chip_that_no_token_picks_has_no_expert_work() -> None:
 
     work = expert_backward(TINY, nothing, nothing, chip.shape, chip.gradients)
 
-    assert work.tensor_flops[0] == work.hbm_bytes[0] == work.vector_flops[0] == 0
+    assert work.flops.sum(axis=0)[0] == work.hbm_bytes[0] == work.vector_flops[0] == 0
     assert router_work(TINY, chip.totals, chip.split, chip.shape).hbm_bytes[0] > 0
