@@ -15,7 +15,7 @@ from emulator.specs.calibration import Calibration
 from emulator.ultraserver.busiest_experts import BusiestExperts
 from emulator.ultraserver.step_columns import StepColumns
 from emulator.ultraserver.step_cost import StepCostModel
-from emulator.ultraserver.step_rows import CalibrationValues
+from emulator.ultraserver.step_rows import ColumnCalibrations
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.units import NS_PER_S
 from serving.validation.row_deployment import Deployment, Pool, Stack
@@ -98,8 +98,8 @@ class CountedRows:
 
     def times(self, calibrations: Sequence[Calibration]) -> StepTimes:
         """Every step under the calibration of its row's stack: one for each of `stacks`."""
-        values = CalibrationValues.by_column(calibrations).taken(self._stack_of_step)
-        seconds = self._columns.durations_ns(values) / NS_PER_S
+        of_step = ColumnCalibrations(calibrations=calibrations, of_column=self._stack_of_step)
+        seconds = self._columns.durations_ns(of_step) / NS_PER_S
         solo_s, full_s = seconds[self._solo], seconds[self._full] / self.prompts_of_pass
         added = seconds[self._mixed] - seconds[self._alone]
         return StepTimes(

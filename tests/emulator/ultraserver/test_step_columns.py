@@ -16,7 +16,7 @@ from emulator.specs.systems import system_by_name
 from emulator.ultraserver.busiest_experts import BusiestExperts
 from emulator.ultraserver.step_columns import StepColumns
 from emulator.ultraserver.step_cost import StepCostModel
-from emulator.ultraserver.step_rows import CalibrationValues
+from emulator.ultraserver.step_rows import ColumnCalibrations
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import combine
 
@@ -85,7 +85,7 @@ def test_steps_side_by_side_take_what_each_takes_alone(
 ) -> None:
     terms, each = COLUMNS[layout], calibration(shares, overhead_ns)
 
-    together = StepColumns(terms).durations_ns(CalibrationValues.by_column([each] * len(terms)))
+    together = StepColumns(terms).durations_ns(ColumnCalibrations(calibrations=[each]))
 
     alone = [combine(one, each).duration_ns for one in terms]
     assert together.tolist() == pytest.approx(alone, rel=1e-9)
@@ -97,7 +97,7 @@ def test_every_column_has_its_own_calibration() -> None:
         calibration((1 / (1 + place), 1.0, 1.0), 100.0 * place) for place in range(len(terms))
     ]
 
-    together = StepColumns(terms).durations_ns(CalibrationValues.by_column(others))
+    together = StepColumns(terms).durations_ns(ColumnCalibrations(calibrations=others))
 
     alone = [combine(one, each).duration_ns for one, each in zip(terms, others, strict=True)]
     assert together.tolist() == pytest.approx(alone, rel=1e-9)
