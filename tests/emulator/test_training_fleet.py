@@ -67,7 +67,7 @@ def test_actors_learn_the_bits_that_chips_in_one_process_learn(
 
 
 def test_a_chip_whose_process_is_killed_is_lost_at_the_next_step(fleet: TrainingFleet) -> None:
-    process = psutil.Process(actors(fleet._actors[1].actor._actor_id.hex())["Pid"])
+    process = psutil.Process(actors(fleet._processes._process_of[1].actor._actor_id.hex())["Pid"])
     process.kill()
 
     with pytest.raises(ChipLost) as lost:

@@ -132,10 +132,10 @@ class InProcessFleet(Fleet):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.host = _Host()
-        self._ray = self.host  # type: ignore[assignment]
+        self._processes._ray = self.host  # type: ignore[assignment]
 
     def start(self) -> None:
-        self._hub = self.host  # type: ignore[assignment]
+        self._processes._hub = self.host  # type: ignore[assignment]
         self._start_chips(range(self.chips))
 
     def doom(self, chip: int, kind: type[Command]) -> None:
