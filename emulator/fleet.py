@@ -28,12 +28,12 @@ from emulator.chip.commands import (
     LoadExperts,
     LoadWeights,
     RepeatStep,
-    Report,
+    ReportCondition,
     ResetRank,
     SendExperts,
     TakeExperts,
 )
-from emulator.chip.effects import Condition, Effect, ExpertWeights, Failed, NotLoaded
+from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
 from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
@@ -227,11 +227,11 @@ class Fleet:
 
     def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
         """Send every command and wait for the answer to each; raises `Interrupted`."""
-        hub = self._processes.hub
+        channel = self._processes.channel
         replies: dict[int, Effect] = {}
         lost: set[int] = set()
         try:
-            hub.send_all(commands)
+            channel.send_all(commands)
         except ChipLost as error:
             lost.update(error.chips)
         expected = set(commands) - self._hung
@@ -239,7 +239,7 @@ class Fleet:
         reading = {chip for chip, command in commands.items() if isinstance(command, reads)}
         while waiting := expected - replies.keys() - lost:
             try:
-                arriving = self._watch.receive(hub, waiting, SILENCE_TIMEOUT_S, reading=reading)
+                arriving = self._watch.receive(channel, waiting, SILENCE_TIMEOUT_S, reading=reading)
                 for chip, reply in arriving:
                     replies[chip] = reply  # type: ignore[assignment]
             except (ChipLost, ChipSilent) as error:
@@ -247,11 +247,11 @@ class Fleet:
                 self.silent.update(error.chips if isinstance(error, ChipSilent) else ())
         hung = [chip for chip in commands if chip in self._hung]
         if hung:  # nothing but their silence says so
-            drained = hub.drain(hung, HUNG_TIMEOUT_S)
+            drained = channel.drain(hung, HUNG_TIMEOUT_S)
             replies.update(drained.replies)  # type: ignore[arg-type]
             lost.update((*drained.lost, *drained.silent))
         for chip, reply in list(replies.items()):
-            if isinstance(reply, Failed):  # its state is undefined, and it answers no more
+            if isinstance(reply, ChipFailed):  # its state is undefined, and it answers no more
                 logger.error("chip %d failed and is lost: %s", chip, reply.reason)
                 del replies[chip]
                 lost.add(chip)
@@ -422,7 +422,7 @@ class Fleet:
     def hang(self, chip: int) -> None:
         """Let `chip` answer nothing any more; its process stays."""
         with contextlib.suppress(ChipLost):  # it has ended by itself, and is as silent
-            self._processes.hub.send(chip, Hang())
+            self._processes.channel.send(chip, Hang())
         self._hung.add(chip)
 
     @property
@@ -446,7 +446,7 @@ class Fleet:
         return sum(each.cpu_s for each in self._conditions())
 
     def _conditions(self) -> list[Condition]:
-        replies = self._tell(dict.fromkeys(self.live_chips, Report()))
+        replies = self._tell(dict.fromkeys(self.live_chips, ReportCondition()))
         conditions = []
         for _, reply in sorted(replies.items()):
             assert isinstance(reply, Condition), reply

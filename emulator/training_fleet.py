@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.chip.commands import Command
-from emulator.chip.effects import Effect, Failed
+from emulator.chip.effects import ChipFailed, Effect
 from emulator.chip.training_commands import BeginTraining, SendTrainingState, TrainingCommand
 from emulator.chip.training_effects import TrainingEffect, TrainingStateRead
 from emulator.chip.training_share import TrainingShare
@@ -186,12 +186,12 @@ class TrainingFleet:
         self, commands: Mapping[int, Command | TrainingCommand]
     ) -> dict[int, Effect | TrainingEffect]:
         """Send every command and wait for the answer to each; raises ChipLost."""
-        hub = self._processes.hub
+        channel = self._processes.channel
         replies: dict[int, Effect | TrainingEffect] = {}
         try:
-            hub.send_all(commands)
-            for chip, reply in hub.receive(commands, SILENCE_TIMEOUT_S):
-                if isinstance(reply, Failed):
+            channel.send_all(commands)
+            for chip, reply in channel.receive(commands, SILENCE_TIMEOUT_S):
+                if isinstance(reply, ChipFailed):
                     logger.error("chip %d failed: %s", chip, reply.reason)
                     last_line = reply.reason.strip().splitlines()[-1]
                     raise ChipLost((chip,), last_line)

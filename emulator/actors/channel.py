@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from emulator.actors.chip_server import ChipServer
 from emulator.actors.codec import Codec, Message
-from emulator.actors.entrance import Entrance
-from emulator.actors.handshake import GREETING_BYTES, WELCOME_BYTES, SpokeHandshake
+from emulator.actors.handshake import GREETING_BYTES, WELCOME_BYTES, ClientHandshake
 from emulator.actors.packet_socket import PacketSocket
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ChannelError, ChipLost, ChipSilent, chip_names
@@ -47,14 +47,15 @@ class Drained:
     silent: tuple[int, ...]
 
 
-class Hub:
+class Channel:
     """The executor's end: sends commands to chips by number, receives their effects.
 
     Args:
         host: address of this node where chips of other nodes can reach it; None listens on a Unix
             socket.
 
-    `address` and `key` are what a `Spoke` needs. A chip is reachable once `accept` has returned.
+    `address` and `key` are what a `ChannelClient` needs. A chip is reachable once `accept` has
+    returned.
     """
 
     def __init__(self, host: str | None = None) -> None:
@@ -70,7 +71,7 @@ class Hub:
             bound_host, port = self._listener.getsockname()
             self.address = f"{bound_host}:{port}"
         self._listener.listen(_BACKLOG)
-        self._entrance = Entrance(self._listener, self.key)
+        self._server = ChipServer(self._listener, self.key)
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, PacketSocket] = {}
         self._aside: dict[int, list[Message]] = {}
@@ -84,7 +85,7 @@ class Hub:
     @property
     def refused(self) -> int:
         """Connections that were turned away: strangers, and chips that nobody waited for."""
-        return self._entrance.refused
+        return self._server.refused
 
     def accept(self, chips: Collection[int], timeout_s: float) -> None:
         """Wait until each of `chips` has connected and proved that it knows the key.
@@ -97,7 +98,7 @@ class Hub:
         """
         missing = set(chips)
         assert not missing & self._sockets.keys(), "a chip connects once"
-        for chip, connected in self._entrance.admit(missing, timeout_s):
+        for chip, connected in self._server.admit(missing, timeout_s):
             missing.discard(chip)
             self._sockets[chip] = PacketSocket(connected, _STALL_TIMEOUT_S)
             self._selector.register(self._sockets[chip], selectors.EVENT_READ, chip)
@@ -215,13 +216,13 @@ class Hub:
         for chip in list(self._sockets):
             self.forget(chip)
         self._selector.close()
-        self._entrance.close()
+        self._server.close()
         self._listener.close()
         if self._directory is not None:
             self._directory.remove()
 
 
-class Spoke:
+class ChannelClient:
     """A chip's end of the channel.
 
     Raises:
@@ -232,7 +233,7 @@ class Spoke:
     def __init__(self, address: str, key: bytes, chip: int) -> None:
         connected = _connect(address)
         try:
-            _introduce(connected, SpokeHandshake(key, chip))
+            _introduce(connected, ClientHandshake(key, chip))
         except BaseException:
             connected.close()
             raise
@@ -262,7 +263,7 @@ def _connect(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S)
 
 
-def _introduce(connected: socket.socket, handshake: SpokeHandshake) -> None:
+def _introduce(connected: socket.socket, handshake: ClientHandshake) -> None:
     connected.sendall(handshake.claim(_read(connected, GREETING_BYTES)))
     handshake.check(_read(connected, WELCOME_BYTES))
 

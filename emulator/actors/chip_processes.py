@@ -6,11 +6,11 @@ between is their own.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from emulator.actors.channel import Hub
+from emulator.actors.channel import Channel
 from emulator.actors.ray_session import ChipProcess, RaySession
 from emulator.chip.chip_share import ChipShare
-from emulator.chip.commands import Stop
-from emulator.chip.effects import Ready
+from emulator.chip.commands import StopChip
+from emulator.chip.effects import ChipReady
 from emulator.chip.training_share import TrainingShare
 from emulator.errors import ChannelError
 
@@ -28,7 +28,7 @@ class ChipProcesses:
 
     def __init__(self, ray_address: str | None) -> None:
         self._ray = RaySession(ray_address)
-        self._hub: Hub | None = None
+        self._channel: Channel | None = None
         self._process_of: dict[int, ChipProcess] = {}
 
     @property
@@ -37,35 +37,35 @@ class ChipProcesses:
         return frozenset(self._process_of)
 
     @property
-    def hub(self) -> Hub:
+    def channel(self) -> Channel:
         """The channel to the chips."""
-        assert self._hub is not None, "the chips are not started"
-        return self._hub
+        assert self._channel is not None, "the chips are not started"
+        return self._channel
 
     def open(self) -> None:
         """Start Ray and the channel."""
         self._ray.start()
-        self._hub = Hub(self._ray.hub_host())
+        self._channel = Channel(self._ray.channel_host())
 
     def start(
         self, shares: Mapping[int, ChipShare | TrainingShare], *, chips: int
-    ) -> Sequence[Ready]:
+    ) -> Sequence[ChipReady]:
         """Start the chips of `shares`, of the `chips` that a partition has: what each said when it
         had loaded its share.
 
         Raises ChannelError when one does not start or connect in time.
         """
         nodes = self._ray.place_chips(chips)
-        hub = self.hub
+        channel = self.channel
         for chip, share in shares.items():
             self._process_of[chip] = self._ray.start_chip(
-                node=nodes[chip], chip=chip, address=hub.address, key=hub.key, share=share
+                node=nodes[chip], chip=chip, address=channel.address, key=channel.key, share=share
             )
         self._wait_loaded(shares)
-        hub.accept(shares.keys(), CONNECT_TIMEOUT_S)
+        channel.accept(shares.keys(), CONNECT_TIMEOUT_S)
         ready = []
-        for _, message in hub.receive(shares.keys(), START_TIMEOUT_S):
-            assert isinstance(message, Ready), message
+        for _, message in channel.receive(shares.keys(), START_TIMEOUT_S):
+            assert isinstance(message, ChipReady), message
             ready.append(message)
         return ready
 
@@ -86,7 +86,7 @@ class ChipProcesses:
         process = self._process_of.pop(chip, None)
         if process is not None:
             self._ray.kill(process)
-            self.hub.forget(chip)
+            self.channel.forget(chip)
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call `lost` once, from another thread, with what ended that starts chips."""
@@ -94,13 +94,13 @@ class ChipProcesses:
 
     def stop(self) -> None:
         """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
-        hub, self._hub = self._hub, None
-        if hub is not None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
             for chip in self._process_of:
                 try:
-                    hub.send(chip, Stop())
+                    channel.send(chip, StopChip())
                 except ChannelError:
                     continue
-            hub.close()
+            channel.close()
         self._process_of = {}
         self._ray.stop()

@@ -113,7 +113,7 @@ class ResetRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReportCondition:
     """Say how the chip's process is."""
 
 
@@ -123,7 +123,7 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class StopChip:
     """End the chip's loop."""
 
 
@@ -138,7 +138,7 @@ Command = (
     | LoadExperts
     | LoadWeights
     | ResetRank
-    | Report
+    | ReportCondition
     | Hang
-    | Stop
+    | StopChip
 )

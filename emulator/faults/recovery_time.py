@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.faults.survival import Recovery
+from emulator.faults.survival import SurvivalPlan
 from emulator.specs.fault import FaultKind
 from emulator.specs.figure import Figure
 from emulator.specs.partition import Partition
@@ -83,7 +83,7 @@ class RecoveryRates:
 
 
 def reload_ns(
-    recovery: Recovery, partition: Partition, system: SystemSpec, rates: RecoveryRates
+    recovery: SurvivalPlan, partition: Partition, system: SystemSpec, rates: RecoveryRates
 ) -> int:
     """Time until every chip has read its weights: the slowest tray's, by drives or by host link."""
     chips = recovery.seating.system_chips(partition)  # [positions]
@@ -95,7 +95,7 @@ def reload_ns(
 
 
 def recovery_ns(
-    recovery: Recovery,
+    recovery: SurvivalPlan,
     kinds: Iterable[FaultKind],
     partition: Partition,
     system: SystemSpec,

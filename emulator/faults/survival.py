@@ -33,7 +33,7 @@ class WeightBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recovery:
+class SurvivalPlan:
     """How the machine goes on; it does as long as one rank is up.
 
     Attributes:
@@ -74,7 +74,7 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     reachable: Bools,
     weights: WeightBytes,
     lent: frozenset[int] = frozenset(),
-) -> Recovery:
+) -> SurvivalPlan:
     """What becomes of a machine that computed by `placement` on `seating` until now.
 
     `capacity`, int64[positions], says how many slots of a layer each position has memory for, those
@@ -105,7 +105,7 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     reload_bytes[filled] += weights.replica_bytes
     refilled = np.zeros(partition.ranks, dtype=np.bool_)
     refilled[filled // partition.tp] = True
-    return Recovery(
+    return SurvivalPlan(
         survivable=bool(seats.ranks_up.any()),
         reason=_reason(seats, reloads, filled),
         ranks_up=seats.ranks_up,

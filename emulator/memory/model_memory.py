@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from emulator.memory.lnc import CoreMap
 from emulator.specs.model import ModelSpec
-from emulator.specs.tensor_group import Split, TensorGroup
+from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class ModelMemory:
     @property
     def expert_groups(self) -> tuple[TensorGroup, ...]:
         """The groups that whole experts consist of."""
-        return tuple(group for group in self.groups if group.split is Split.EXPERT)
+        return tuple(group for group in self.groups if group.split is TensorSplit.EXPERT)
 
     def expert_copy_bytes_on_core(self, cores: CoreMap) -> int:
         """One expert of one layer, on each logical core of the chip that holds it."""

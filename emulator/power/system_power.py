@@ -3,8 +3,8 @@
 The parts follow the chips: each stands at its idle share while the chips idle and at its full watts
 when they draw their budget, in proportion between (assumed: hosts and network cards work when the
 chips do). So a rack's input is a straight line over its chips' watts, and where the line crosses
-the rack's budget is read off exactly. A system without `RackPower` has one unsplit overhead, the
-rest of its provisioned power, which never changes.
+the rack's budget is read off exactly. A system without `RackPowerSpec` has one unsplit overhead,
+the rest of its provisioned power, which never changes.
 """
 
 from dataclasses import dataclass, fields
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.specs.rack_power import Cooling, RackPower, Season
+from emulator.specs.rack_power import Cooling, RackPowerSpec, Season
 from emulator.specs.system import SystemSpec
 
 Float64s = NDArray[np.float64]
@@ -166,7 +166,7 @@ class SystemPower:
         behind = each_watts + boards.total()
         return boards, behind / power.conversion_efficiency.value - behind, 0.0
 
-    def _boards(self, power: RackPower, each_watts: float) -> _Boards:
+    def _boards(self, power: RackPowerSpec, each_watts: float) -> _Boards:
         chips = self.system.chips.count
         units = self.system.units
         span = self._budget - self._idle

@@ -22,7 +22,7 @@ from emulator.chip.commands import BeginStep, Command, Reduce, RepeatStep
 from emulator.chip.effects import Attended, Dispatch, Effect, ExpertRows, StepDone
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.step import RankOutput
-from emulator.ultraserver.exchange import Exchange, ExpertMap, finish_exchange, plan_exchange
+from emulator.ultraserver.exchange import ExpertMap, LayerExchange, finish_exchange, plan_exchange
 
 I64 = NDArray[np.int64]
 
@@ -54,8 +54,8 @@ class Lockstep:
         self._begin = begin
         self._experts = experts
         self._tp = tp
-        self._exchange: Exchange | None = None
-        self._layers: list[Exchange] = []
+        self._exchange: LayerExchange | None = None
+        self._layers: list[LayerExchange] = []
 
     def start(self) -> dict[int, Command]:
         """The first commands, by chip."""

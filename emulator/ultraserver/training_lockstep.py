@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from emulator.chip.commands import Command
-from emulator.chip.effects import Done, Effect
+from emulator.chip.effects import CommandDone, Effect
 from emulator.chip.training_commands import ApplyGradients, BeginTraining, TrainingCommand
 from emulator.chip.training_effects import (
     ExpertGradients,
@@ -125,7 +125,7 @@ class TrainingLockstep:
             return self._begin()
         if isinstance(first, Gradients):
             return dict(self._apply(_all_of(Gradients, replies)))
-        assert isinstance(first, Done), first
+        assert isinstance(first, CommandDone), first
         return {}
 
     def _combine_gradients(

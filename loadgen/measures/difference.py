@@ -24,7 +24,7 @@ from loadgen.errors import LoadError
 from loadgen.measures.comparability import apart_settings, comparison_notes
 from loadgen.measures.comparison import Comparison, Difference, Side, Verdict
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES, Better
-from loadgen.measures.replicas import Figure, Key, RunFigures
+from loadgen.measures.replicas import Key, ReplicatedFigure, RunFigures
 from loadgen.records.run_record import RunRecord
 
 FALSE_DISCOVERIES: Final = 0.05
@@ -110,14 +110,16 @@ def _side(runs: Sequence[RunRecord], *, seeds: Sequence[int]) -> list[RunFigures
     ]
 
 
-def _by_key(a: Sequence[RunFigures], b: Sequence[RunFigures]) -> Mapping[Key, list[Figure | None]]:
+def _by_key(
+    a: Sequence[RunFigures], b: Sequence[RunFigures]
+) -> Mapping[Key, list[ReplicatedFigure | None]]:
     """Figures of side b by key, for every key of either side, a's order first."""
     keys = dict.fromkeys(key for run in (*a, *b) for key in run.figures)
     return {key: [run.figures.get(key) for run in b] for key in keys}
 
 
 def _change(
-    a: Sequence[Figure | None], b: Sequence[Figure | None], *, paired: bool
+    a: Sequence[ReplicatedFigure | None], b: Sequence[ReplicatedFigure | None], *, paired: bool
 ) -> _Change | None:
     """Return the change and its variance; None where one of them cannot be known."""
     known_a = [figure for figure in a if figure is not None]
@@ -142,18 +144,18 @@ def _change(
     )
 
 
-def _pairs(a: Figure, b: Figure) -> bool:
+def _pairs(a: ReplicatedFigure, b: ReplicatedFigure) -> bool:
     """Say whether the replicas of both were drawn alike."""
     both = a.replicas is not None and b.replicas is not None
     return both and (a.factor, a.freedom) == (b.factor, b.freedom)
 
 
-def _scaled(figure: Figure, linear: bool) -> np.ndarray:
+def _scaled(figure: ReplicatedFigure, linear: bool) -> np.ndarray:
     assert figure.replicas is not None
     return figure.replicas if linear else np.log(figure.replicas)
 
 
-def _noise(figures: Sequence[Figure], linear: bool) -> tuple[float, float] | None:
+def _noise(figures: Sequence[ReplicatedFigure], linear: bool) -> tuple[float, float] | None:
     """Return the variance of a side's mean and its degrees of freedom; None if unknown."""
     runs = len(figures)
     values = np.array([figure.value for figure in figures])
@@ -232,7 +234,7 @@ def _verdict(difference: Difference, bound: float) -> Verdict:
     return "better" if (difference.b < difference.a) == (better == "lower") else "worse"
 
 
-def _mean(figures: Sequence[Figure]) -> float:
+def _mean(figures: Sequence[ReplicatedFigure]) -> float:
     return sum(figure.value for figure in figures) / len(figures)
 
 

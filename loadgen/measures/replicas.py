@@ -33,7 +33,7 @@ OF_THE_RATE: Final = ("tokens_per_s_per_chip", "output_tokens_per_s_per_provisio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Figure:
+class ReplicatedFigure:
     """`value` is the run's own; `replicas`, [REPLICATES], what it might have been, None where one
     run says nothing of that. `factor` corrects their variance, which has `freedom` degrees.
     """
@@ -50,14 +50,14 @@ class RunFigures:
 
     record: RunRecord
     measures: RunMeasures
-    figures: Mapping[Key, Figure]
+    figures: Mapping[Key, ReplicatedFigure]
 
     @classmethod
     def of(cls, record: RunRecord, *, seed: int | None) -> "RunFigures":
         """Compute them; `seed` draws the replicas, None leaves them out."""
         total, classes = measured_classes(record)
         measures = measures_of(record, total, classes)
-        figures: dict[Key, Figure] = {}
+        figures: dict[Key, ReplicatedFigure] = {}
         parts = [("", total, measures.total)]
         if len(classes) > 1:
             parts += [(each.name, each, measures.classes[each.name]) for each in classes]
@@ -68,11 +68,15 @@ class RunFigures:
         return cls(record=record, measures=measures, figures=figures)
 
 
-def _server_figures(measures: RunMeasures, rate: Figure | None) -> Mapping[Key, Figure]:
+def _server_figures(
+    measures: RunMeasures, rate: ReplicatedFigure | None
+) -> Mapping[Key, ReplicatedFigure]:
     """Those of definitions.ENERGY; what a meter would have shown instead one run cannot say."""
     values = {name: each for name, each in asdict(measures.energy).items() if name != "metered_s"}
     figures = {
-        ("", name, ""): Figure(value=value) for name, value in values.items() if value is not None
+        ("", name, ""): ReplicatedFigure(value=value)
+        for name, value in values.items()
+        if value is not None
     }
     if rate is not None and rate.replicas is not None and rate.value > 0:
         for name in OF_THE_RATE:
@@ -87,10 +91,10 @@ def _server_figures(measures: RunMeasures, rate: Figure | None) -> Mapping[Key, 
 
 def _latencies(
     name: str, measured: MeasuredClass, found: ClassMeasures, seed: int | None
-) -> Mapping[Key, Figure]:
+) -> Mapping[Key, ReplicatedFigure]:
     """Mean and percentiles of each distribution."""
     samples = {} if seed is None else measured.samples
-    figures: dict[Key, Figure] = {}
+    figures: dict[Key, ReplicatedFigure] = {}
     for figure, distribution in found.distributions.items():
         values = {"mean": distribution.mean.value}
         values |= {f"p{each:g}": distribution.percentiles[each].value for each in COMPARED}
@@ -118,7 +122,7 @@ def _replicas(samples: Samples, weights: Float64s) -> dict[str, Float64s]:
 
 def _rates(
     name: str, measured: MeasuredClass, found: ClassMeasures, seed: int | None
-) -> Mapping[Key, Figure]:
+) -> Mapping[Key, ReplicatedFigure]:
     """Figures with one value."""
     replicas: dict[str, tuple[Float64s, int]] = {}
     judgement = measured.judgement
@@ -146,10 +150,10 @@ def _rates(
     }
 
 
-def _figure(value: float, replicas: Float64s | None, cells: int) -> Figure:
+def _figure(value: float, replicas: Float64s | None, cells: int) -> ReplicatedFigure:
     if replicas is None or cells < 2:
-        return Figure(value=value)
-    return Figure(
+        return ReplicatedFigure(value=value)
+    return ReplicatedFigure(
         value=value,
         replicas=replicas,
         factor=variance_factor(cells),

@@ -92,7 +92,7 @@ def _switch_json(shown: SwitchShown) -> dict[str, object]:
                 for label, value in reading.figures.items()
             },
         }
-        for reading in shown.switch.readings
+        for reading in shown.switch.assumptions
     ]
     on = None if shown.on is None else shown.on.name
     return {"name": shown.switch.name, "on": on, "readings": readings}

@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: an unknown name, or a choice that no machine or model allows.
     """
-    from emulator.power.yardstick import PowerBasis
+    from emulator.power.efficiency import PowerBasis
     from serving.pareto.pareto import pareto
 
     _check_outputs(args)
@@ -226,7 +226,7 @@ def _lncs_of(
 
 def _systems(args: argparse.Namespace) -> list[SystemSpec]:
     """The machines with their readings, each reading on those that have its switch."""
-    from emulator.specs.readings import with_readings
+    from emulator.specs.assumptions import with_assumptions
     from emulator.specs.systems import system_by_name
 
     systems = [system_by_name(name) for name in args.systems.split(",")]
@@ -237,7 +237,7 @@ def _systems(args: argparse.Namespace) -> list[SystemSpec]:
             for system in systems
         ]
         systems = [
-            with_readings(system, [text]) if has or not any(having) else system
+            with_assumptions(system, [text]) if has or not any(having) else system
             for system, has in zip(systems, having, strict=True)
         ]
     return [system.cluster(args.units) for system in systems]

@@ -323,9 +323,9 @@ def _recorded(path: Path, model: ModelSpec) -> tuple[Traffic, str]:
 def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
     """The machine and the partitions, about requests of the peak's mean lengths."""
     from emulator.memory.chip_contents import HbmTerms
+    from emulator.specs.assumptions import with_assumptions
     from emulator.specs.overlap import Overlap
     from emulator.specs.rack_power import Season
-    from emulator.specs.readings import with_readings
     from emulator.specs.shipped_fits import calibration_for
     from emulator.specs.systems import system_by_name
     from serving.settings import Settings
@@ -335,7 +335,7 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
     from serving.steady_state.step_assumptions import StepAssumptions
     from serving.steady_state.sweep import Sweep
 
-    system = with_readings(system_by_name(args.system or Settings().system), args.reading)
+    system = with_assumptions(system_by_name(args.system or Settings().system), args.reading)
     asked: dict[str, Any] = {
         name: (getattr(args, name),)
         for name in ("chips", "tp", "ep", "lnc")

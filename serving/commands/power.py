@@ -16,10 +16,10 @@ from serving.commands.power_text import report_lines
 from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
+    from emulator.power.efficiency import PowerEfficiency
     from emulator.power.power_state import PowerState
     from emulator.power.system_power import SystemPower
     from emulator.power.token_cost import Prices, TokenCost
-    from emulator.power.yardstick import TokensPerMegawatt
 
 _SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
 
@@ -55,7 +55,7 @@ class PowerReport:
     it_watts: tuple[float, ...]
     total_watts: tuple[float, ...]
     figures: tuple[SourcedFigure, ...]
-    tokens_per_megawatt: tuple[TokensPerMegawatt, ...] = ()
+    tokens_per_megawatt: tuple[PowerEfficiency, ...] = ()
     cost: TokenCost | None = None
 
 
@@ -113,12 +113,12 @@ def power_report(args: argparse.Namespace) -> PowerReport:
     """The figures that the arguments ask for; raises ConfigError."""
     from emulator.power.power_state import NAMED_STATES, power_state
     from emulator.power.system_power import SystemPower
+    from emulator.specs.assumptions import with_assumptions
     from emulator.specs.figure import Figure
     from emulator.specs.rack_power import Season
-    from emulator.specs.readings import with_readings
     from emulator.specs.systems import system_by_name
 
-    system = with_readings(system_by_name(args.system), args.reading)
+    system = with_assumptions(system_by_name(args.system), args.reading)
     if args.pue is not None:
         if not 1 <= args.pue < float("inf"):
             raise ConfigError(field="pue", value=args.pue, expected="at least 1")
@@ -189,10 +189,10 @@ def parse_busy(text: str) -> Mapping[str, float]:
 
 def _tokens(
     args: argparse.Namespace, power: SystemPower, chips: int, states: tuple[PowerState, ...]
-) -> tuple[tuple[TokensPerMegawatt, ...], TokenCost | None]:
+) -> tuple[tuple[PowerEfficiency, ...], TokenCost | None]:
     """Yardsticks of the one state, where tokens are given; the cost, where prices are too."""
+    from emulator.power.efficiency import TokenRates, tokens_per_megawatt
     from emulator.power.token_cost import token_cost
-    from emulator.power.yardstick import TokenRates, tokens_per_megawatt
 
     prices = _prices(args)
     if args.output_tokens_per_s is None and args.input_tokens_per_s is None:

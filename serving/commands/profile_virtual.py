@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from emulator.specs.assumptions import with_assumptions
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
-from emulator.specs.readings import with_readings
 from emulator.specs.shipped_fits import FITTED, calibration_for
 from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
     """Simulate what the arguments say; raises ConfigError or HbmExhausted."""
-    system = with_readings(
+    system = with_assumptions(
         system_by_name(_given(args.system, Settings().system)), _given(args.reading, ())
     )
     model = model_by_name(args.model)

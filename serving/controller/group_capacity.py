@@ -12,7 +12,7 @@ from typing import Final
 
 from emulator.errors import HbmExhausted
 from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.kv_room import kv_room_tokens
+from emulator.memory.kv_capacity import kv_capacity_tokens
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.timing.expert_distribution import ExpertDistribution
@@ -103,14 +103,14 @@ def _partition_requests_per_s(
     ep = max(size for size in range(1, served.ep + 1) if chips % size == 0)
     partition: Partition = replace(served, chips=chips, ep=ep, spares=0)
     system, model = deployment.system, deployment.time_model
-    room = kv_room_tokens(model, system, partition, terms=HbmTerms(utilization=utilization))
+    room = kv_capacity_tokens(model, system, partition, terms=HbmTerms(utilization=utilization))
     if room < shape.tokens:
         return 0.0
     replica = Replica(
         system,
         model,
         Candidate(
-            partition=partition, replicas=1, first_chip=served.first_chip, kv_room_tokens=room
+            partition=partition, replicas=1, first_chip=served.first_chip, kv_capacity_tokens=room
         ),
         shape=shape,
         assumptions=StepAssumptions(

@@ -18,8 +18,8 @@ from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.ultraserver.machine import StepCosting
-from emulator.ultraserver.relief import relieved_ns
 from emulator.ultraserver.step_cost import StepCost
+from emulator.ultraserver.what_if import what_if_ns
 from serving.metrics.machine_state import Count, Plain
 from serving.metrics.step_record import (
     Queues,
@@ -49,7 +49,7 @@ class StepRelief(Plain, frozen=True, kw_only=True):
     Attributes:
         duration_ns: as it was costed with the batch that was kept.
         relieved_ns: by what is `factor` times as fast, or spread evenly; see
-            `emulator.ultraserver.relief.relieved_ns`.
+            `emulator.ultraserver.what_if.what_if_ns`.
         samples: how many steps there are to ask about.
     """
 
@@ -205,6 +205,6 @@ class StepRecording:
             phase=phase,
             duration_ns=step.costing.cost(step.batch, step.loads).duration_ns,
             factor=factor,
-            relieved_ns=relieved_ns(step.costing, step.batch, step.loads, factor=factor),
+            relieved_ns=what_if_ns(step.costing, step.batch, step.loads, factor=factor),
             samples=self.samples,
         )

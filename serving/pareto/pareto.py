@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.power.yardstick import PowerBasis
+from emulator.power.efficiency import PowerBasis
 from serving.pareto.pareto_claims import (
     BASE_SYSTEM,
     NEW_SYSTEM,

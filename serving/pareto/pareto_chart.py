@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.power.yardstick import PowerBasis
+from emulator.power.efficiency import PowerBasis
 from serving.pareto.pareto import MachineCurve, Pareto
 from serving.pareto.pareto_claims import Finding
 from serving.steady_state.operating_point import OperatingPoint

@@ -7,11 +7,11 @@ not measured.
 from dataclasses import dataclass
 from math import ceil
 
+from emulator.power.efficiency import TokenRates
 from emulator.power.token_cost import Prices
-from emulator.power.yardstick import TokenRates
 from emulator.units import NS_PER_S
 from serving.planning.night import Day, Night, night_of
-from serving.planning.plan_bill import Bill, Fleet, bill_of
+from serving.planning.plan_bill import Bill, BilledFleet, bill_of
 from serving.planning.plan_check import CheckTerms
 from serving.planning.plan_choice import Choice, Progress, SearchTerms, choose
 from serving.planning.plan_demand import Demand
@@ -55,7 +55,7 @@ class Plan:
     question: PlanQuestion
     choice: Choice
     rates: TokenRates
-    fleet: Fleet
+    fleet: BilledFleet
     bill: Bill
     night: Night
     replicas_per_machine: int
@@ -102,7 +102,7 @@ def plan(
     check = choice.check
     partition = check.candidate.partition
     per_machine = sweep.system.chips.count // partition.chips
-    fleet = Fleet(
+    fleet = BilledFleet(
         system=sweep.system,
         season=sweep.season,
         machines=ceil(check.replicas / per_machine),

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from emulator.power.efficiency import PowerBasis
 from emulator.power.token_cost import TokenCost
-from emulator.power.yardstick import PowerBasis
 from emulator.specs.shipped_fits import FITTED, shipped_fits
 from serving.planning.night import HOURS, Night
 from serving.planning.plan import Plan

@@ -16,6 +16,7 @@ from emulator.errors import CheckpointError, ConfigError
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.assumptions import with_assumptions
 from emulator.specs.calibration import Calibration
 from emulator.specs.figure import Figure
 from emulator.specs.model import ModelSpec
@@ -23,7 +24,6 @@ from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement
-from emulator.specs.readings import with_readings
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
@@ -224,7 +224,7 @@ def _eplb(
 
 
 def _system(settings: Settings) -> SystemSpec:
-    system = with_readings(system_by_name(settings.system), settings.readings)
+    system = with_assumptions(system_by_name(settings.system), settings.readings)
     if settings.pue is None:
         return system
     return replace(system, pue=replace(system.pue, value=settings.pue, source="given by the user"))

@@ -17,7 +17,7 @@ from emulator.sim.clock import Clock
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import Machine
-from emulator.ultraserver.made_up_tokens import MadeUpTokens
+from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
 from serving.errors import LeaseRefused
 from serving.metrics.control_call import (
@@ -94,7 +94,7 @@ class LiveEngine:
         self,
         deployment: Deployment,
         machine: Machine,
-        tokens: Fleet | MadeUpTokens,
+        tokens: Fleet | SyntheticTokens,
         clock: Clock,
         *,
         kv_blocks: int,

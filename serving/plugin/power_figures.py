@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 
+from emulator.power.efficiency import TokenRates, tokens_per_megawatt
 from emulator.power.system_power import SystemPower
-from emulator.power.yardstick import TokenRates, tokens_per_megawatt
 from serving.metrics.machine_state import MachineState
 from serving.metrics.power_report import (
     ChipPower,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.ultraserver.ceilings import Ceilings
-from emulator.ultraserver.relief import SPEEDLESS
+from emulator.ultraserver.what_if import SPEEDLESS
 from emulator.units import NS_PER_S
 from serving.metrics.step_record import StepPhase, StepRecord
 from serving.metrics.step_recording import StepRelief
@@ -46,7 +46,7 @@ class PartShare:
 class Relief:
     """By which share sampled steps are shorter when `what` is `factor` times as fast.
 
-    `factor` is None for what has no speed to raise; see `emulator.ultraserver.relief.SPEEDLESS`.
+    `factor` is None for what has no speed to raise; see `emulator.ultraserver.what_if.SPEEDLESS`.
     """
 
     what: str

@@ -83,7 +83,7 @@ class Replica:
     @property
     def kv_batch_max(self) -> int:
         """Requests whose whole KV, prompt and output, fits the pool of a rank at once."""
-        return self.candidate.kv_room_tokens // self.shape.tokens
+        return self.candidate.kv_capacity_tokens // self.shape.tokens
 
     def batches(self, asked: tuple[int, ...] = (), *, decode_only: bool = False) -> Iterator[int]:
         """Powers of two up to what fits, then that; or those of `asked` that fit.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import Calibration
-from emulator.ultraserver.busiest_experts import BusiestExperts
+from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_columns import StepColumns
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_rows import ColumnCalibrations
@@ -137,7 +137,7 @@ class _Counter:
     """Counts each different step once."""
 
     def __init__(self) -> None:
-        self._costs: dict[object, tuple[StepCostModel, BusiestExperts]] = {}
+        self._costs: dict[object, tuple[StepCostModel, PeakExpertLoad]] = {}
         self._known: dict[object, StepTerms] = {}
 
     def decode(self, deployment: Deployment, batch: int) -> StepTerms:
@@ -168,7 +168,7 @@ class _Counter:
         where = (pool.system.name, pool.partition, model, drafts)
         if where not in self._costs:
             costs = StepCostModel(pool.system, model, pool.partition, draft_tokens=drafts)
-            self._costs[where] = (costs, BusiestExperts(costs))
+            self._costs[where] = (costs, PeakExpertLoad(costs))
         if (where, shape) not in self._known:
             costs, busiest = self._costs[where]
             batch = _batch(pool.partition.ranks, shape)

@@ -9,7 +9,7 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.kv_room import kv_room_tokens
+from emulator.memory.kv_capacity import kv_capacity_tokens
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition, check_partition
@@ -209,7 +209,7 @@ def _slots(model: ModelSpec, pool: Pool, *, trt: bool, prompt: int, output: int)
     terms = HbmTerms(
         activation_bytes=0, collective_bytes=0, utilization=1.0 if trt else STATIC_SHARE
     )
-    room = kv_room_tokens(model, pool.system, whole, terms=terms)
+    room = kv_capacity_tokens(model, pool.system, whole, terms=terms)
     room = int(room * TRT_CACHE_SHARE) if trt else room
     least = LEAST_CACHE_SHARE * pool.system.chip.hbm_bytes / model.kv_bytes_per_token
     blocks = max(room, int(least)) // KV_BLOCK_TOKENS

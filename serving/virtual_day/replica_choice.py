@@ -65,7 +65,7 @@ def _choices(
     for precision, candidate in sweep.tasks():
         if candidate.partition.chips > most_chips:
             continue
-        if candidate.kv_room_tokens < longest_tokens + _KV_SPARE_TOKENS:
+        if candidate.kv_capacity_tokens < longest_tokens + _KV_SPARE_TOKENS:
             continue
         replica = sweep.replica(precision, candidate)
         point = _within(replica, slo, seats)

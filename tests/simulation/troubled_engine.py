@@ -76,7 +76,7 @@ class TroubledEngine:
 
     def processes(self) -> dict[int, psutil.Process]:
         """The process of each live chip, by position: who holds the other end of its socket."""
-        sockets = self.fleet._processes.hub._sockets
+        sockets = self.fleet._processes.channel._sockets
         return {
             position: psutil.Process(_pid_of_peer(sockets[position]))
             for position in self.fleet.live_chips

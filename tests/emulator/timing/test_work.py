@@ -22,7 +22,7 @@ from emulator.timing.issue_shape import IssueShape
 from emulator.timing.product_rate import ProductRate
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.rank_totals import rank_totals as rank_totals_of
-from emulator.timing.work import Work
+from emulator.timing.work import EngineWork
 from tests.emulator.specs.tiny_model import TINY
 
 OTHER = replace(
@@ -70,7 +70,7 @@ def rank_totals(batch: StepBatch, model: ModelSpec) -> RankTotals:
     return rank_totals_of(batch, model, shape_of(model))
 
 
-def ends_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> Work:
+def ends_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> EngineWork:
     return lm_head_work(model, totals, split, shape_of(model)) + sampling_work(model, totals)
 
 
@@ -111,7 +111,7 @@ class Tally:
         self.vector += 4 * scores
         self.scalar += scores
 
-    def same_as(self, work: Work, rank: int) -> bool:
+    def same_as(self, work: EngineWork, rank: int) -> bool:
         mine = (self.tensor, self.vector, self.scalar, self.gpsimd, self.hbm)
         theirs = (
             work.flops.sum(axis=0),
@@ -196,7 +196,7 @@ def slow_ends(model: ModelSpec, rows: list[Row], rank: int, logit_rows: int) -> 
 
 def layer_work(
     model: ModelSpec, batch: StepBatch, split: HeadSplit = WHOLE, *, window: bool = False
-) -> Work:
+) -> EngineWork:
     totals = rank_totals(batch, model)
     attention = attention_work(model, totals, split, shape_of(model), window=window)
     return attention + router_work(model, totals, split, shape_of(model))
@@ -360,7 +360,7 @@ def test_a_rank_among_others_works_as_it_does_alone(rows: list[Row], model: Mode
 
 
 def test_work_adds_by_resource() -> None:
-    first = Work.of(
+    first = EngineWork.of(
         flops={ProductRate.PLAIN: 1, ProductRate.FP8: 2},
         issued_flops={ProductRate.FP8: 8},
         vector_flops=3,

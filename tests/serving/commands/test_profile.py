@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError, UltraServeError
-from emulator.ultraserver.relief import FULL_SPEED
+from emulator.ultraserver.what_if import FULL_SPEED
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
 from serving.metrics.step_record import StepPhase

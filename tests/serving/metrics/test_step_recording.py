@@ -8,7 +8,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
-from emulator.ultraserver.relief import relieved_ns
+from emulator.ultraserver.what_if import what_if_ns
 from serving.metrics import step_recording
 from serving.metrics.step_record import StepPhase
 from serving.metrics.step_recording import SAMPLES_PER_PHASE, STEPS_MAX, StepRecording
@@ -94,7 +94,7 @@ def test_a_relief_is_what_costing_again_says() -> None:
     assert (prefill.phase, decode.phase) == (StepPhase.PREFILL, StepPhase.DECODE)
     assert (prefill.step, decode.step, decode.samples) == (1, 0, 2)
     assert decode.duration_ns == COSTS[id(DECODE)].duration_ns
-    assert decode.relieved_ns == relieved_ns(COSTING, DECODE, factor=2.0)
+    assert decode.relieved_ns == what_if_ns(COSTING, DECODE, factor=2.0)
     assert min(decode.relieved_ns.values()) < decode.duration_ns
 
 

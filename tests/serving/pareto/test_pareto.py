@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.power.efficiency import PowerBasis
 from emulator.power.token_cost import Prices
-from emulator.power.yardstick import PowerBasis
 from emulator.specs.shipped_fits import calibration_for
 from serving.pareto.pareto import pareto, thinned
 from serving.pareto.pareto_chart import save_chart

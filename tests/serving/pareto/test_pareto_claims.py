@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from emulator.power.yardstick import PowerBasis
+from emulator.power.efficiency import PowerBasis
 from emulator.specs.systems import SYSTEMS
 from serving.pareto.pareto_claims import (
     BASE_SYSTEM,

@@ -7,7 +7,7 @@ import pytest
 from emulator.errors import ConfigError, NeuronError
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.kv_room import kv_room_tokens
+from emulator.memory.kv_capacity import kv_capacity_tokens
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS
@@ -90,8 +90,8 @@ def test_every_candidate_obeys_the_rules_and_fits(name: str) -> None:
         assert model.heads % partition.tp == 0
         assert partition.chips == lcm(partition.tp, partition.ep)
         assert candidate.replicas == system.chips.count // partition.chips
-        room = kv_room_tokens(model, system, partition, terms=terms)
-        assert candidate.kv_room_tokens == room >= 4_096
+        room = kv_capacity_tokens(model, system, partition, terms=terms)
+        assert candidate.kv_capacity_tokens == room >= 4_096
 
 
 def test_the_replica_that_lies_on_most_racks_and_trays_stands_for_all() -> None:

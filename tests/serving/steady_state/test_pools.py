@@ -25,7 +25,10 @@ from tests.serving.steady_state.small_machines import DENSE, MODEL, small_sweep,
 
 def candidate(chips: int) -> Candidate:
     return Candidate(
-        partition=Partition(chips=chips, ep=chips), replicas=1, first_chip=0, kv_room_tokens=10**6
+        partition=Partition(chips=chips, ep=chips),
+        replicas=1,
+        first_chip=0,
+        kv_capacity_tokens=10**6,
     )
 
 

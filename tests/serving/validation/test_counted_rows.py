@@ -5,7 +5,7 @@ import pytest
 
 from emulator.specs.batch import StepBatch
 from emulator.specs.shipped_fits import shipped_fits
-from emulator.ultraserver.busiest_experts import BusiestExperts
+from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_time import combine
 from serving.validation.counted_rows import CountedRows, Load
@@ -57,7 +57,7 @@ def test_a_counted_step_takes_what_the_cost_model_says(tmp_path: Path) -> None:
         context_tokens=np.full(8, int(0.9 * 1_536), dtype=np.int64),
         logit_rows=np.array([8]),
     )
-    terms = costs.terms(batch, BusiestExperts(costs).loads(batch))
+    terms = costs.terms(batch, PeakExpertLoad(costs).loads(batch))
     assert terms is not None
     alone_s = combine(terms, calibration).duration_ns / 1e9
     assert times.decode_s[0, -1] == pytest.approx(alone_s)

@@ -12,7 +12,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
 
 
-def kv_room_tokens(
+def kv_capacity_tokens(
     model: ModelSpec, system: SystemSpec, partition: Partition, *, terms: HbmTerms | None = None
 ) -> int:
     """Tokens that the pool of each rank holds, experts spread evenly; 0 or less: no room at all.

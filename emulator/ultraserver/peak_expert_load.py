@@ -16,7 +16,7 @@ from emulator.ultraserver.rank_phase import sums_experts_in_rank
 from emulator.ultraserver.step_cost import StepCostModel
 
 
-class BusiestExperts:
+class PeakExpertLoad:
     """The loads of steps of one cost model, under routing in which all sets are alike.
 
     Raises ConfigError for a model without routed experts, or with another routing.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from emulator.actors.handshake import CLAIM_BYTES, HubHandshake, Refused
+from emulator.actors.handshake import CLAIM_BYTES, HandshakeRefused, ServerHandshake
 
 PROOF_TIMEOUT_S: Final = 5.0
 """A chip answers a greeting in milliseconds; a loaded host may need more."""
@@ -28,7 +28,7 @@ class _Guest:
 
     def __init__(self, connected: socket.socket, key: bytes) -> None:
         self.connected = connected
-        self.handshake = HubHandshake(key)
+        self.handshake = ServerHandshake(key)
         self.claim = b""
         self.end_s = time.monotonic() + PROOF_TIMEOUT_S
         connected.setblocking(False)
@@ -42,12 +42,12 @@ class _Guest:
         """
         more = self.connected.recv(CLAIM_BYTES - len(self.claim))
         if not more:
-            raise Refused("it has left before its claim was whole")
+            raise HandshakeRefused("it has left before its claim was whole")
         self.claim += more
         return self.handshake.welcome(self.claim) if len(self.claim) == CLAIM_BYTES else None
 
 
-class Entrance:
+class ChipServer:
     """Admits chips that connect to `listener`; `refused` counts all that were turned away."""
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
@@ -104,7 +104,7 @@ class Entrance:
                 return None
             chip, welcome = heard
             if chip not in missing:
-                raise Refused(f"nobody waits for chip {chip}")
+                raise HandshakeRefused(f"nobody waits for chip {chip}")
             guest.connected.send(welcome)
         except BlockingIOError:
             return None
