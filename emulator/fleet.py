@@ -40,8 +40,7 @@ from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
-from emulator.ultraserver.lockstep import Lockstep, StepResult
-from emulator.ultraserver.unfinished_step import Interrupted, UnfinishedStep
+from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 

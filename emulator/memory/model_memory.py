@@ -14,7 +14,7 @@ class ModelMemory:
     """What of a model lies in HBM, and by which heads it is divided.
 
     Attributes:
-        groups: the weights; those with Split.EXPERT lie in equally many layers.
+        groups: the weights; those with TensorSplit.EXPERT lie in equally many layers.
         heads: query heads.
         kv_heads: key/value heads of the weights.
         cached_heads: key/value heads of the cache: as many, or 1 for a latent that all share.

@@ -112,3 +112,25 @@ def _expert_rows(replies: Mapping[int, Effect]) -> dict[int, ExpertRows]:
         assert isinstance(reply, ExpertRows), reply
         answers[chip] = reply
     return answers
+
+
+class UnfinishedStep:
+    """The ranks of a step in progress, the outputs of those that are done, and the result of an
+    attempt that computed every layer, if one did.
+    """
+
+    __slots__ = ("outputs", "ranks", "whole")
+
+    def __init__(self, ranks: set[int]) -> None:
+        self.ranks = ranks
+        self.whole: StepResult | None = None
+        self.outputs: dict[int, RankOutput] = {}
+
+
+class Interrupted(Exception):
+    """Chips did not answer; `replies` are what the others had to say."""
+
+    def __init__(self, chips: tuple[int, ...], replies: dict[int, Effect]) -> None:
+        super().__init__(chips)
+        self.chips = chips
+        self.replies = replies

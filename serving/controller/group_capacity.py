@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from emulator.errors import HbmExhausted
-from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.kv_capacity import kv_capacity_tokens
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.timing.expert_distribution import ExpertDistribution

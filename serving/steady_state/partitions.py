@@ -14,8 +14,7 @@ import numpy as np
 
 from emulator.errors import ConfigError
 from emulator.fabric.tiers import rack_of, tray_of
-from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.kv_capacity import kv_capacity_tokens
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.memory.lnc import core_map
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition

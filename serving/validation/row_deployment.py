@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.kv_capacity import kv_capacity_tokens
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition, check_partition

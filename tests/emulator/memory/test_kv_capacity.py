@@ -3,9 +3,8 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import HbmExhausted
-from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.memory.hbm_layout import lay_out
-from emulator.memory.kv_capacity import kv_capacity_tokens
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import GPT_OSS_120B, LLAMA_3_1_8B, QWEN3_235B_A22B

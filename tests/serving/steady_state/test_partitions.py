@@ -6,8 +6,7 @@ import pytest
 
 from emulator.errors import ConfigError, NeuronError
 from emulator.fabric.tiers import rack_of, tray_of
-from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.kv_capacity import kv_capacity_tokens
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS

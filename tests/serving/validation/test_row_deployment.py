@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.memory.kv_capacity import kv_capacity_tokens
+from emulator.memory.chip_contents import kv_capacity_tokens
 from serving.validation.measured_row import read_rows
 from serving.validation.row_deployment import Deployment, deployment_of
 from tests.serving.validation.made_up_measurements import DISAGGREGATED, write_rows
