@@ -2,7 +2,7 @@
 
 A step is driven layer by layer: every rank's tokens are dispatched to the experts' chips and come
 back, all ranks together. What a step costs in emulated time is not decided here, nor what is done
-about a lost chip: the fleet says which chips are gone, does what it is told, and goes on.
+about a lost chip: the fleet reports which chips are gone, and carries out what is decided.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ SILENCE_TIMEOUT_S = 120.0
 """The longest wait for an answer of a chip that computes: a step of a tray takes milliseconds, the
 largest prefills of 144 chips on two cores 30 s. One that does nothing is given up before."""
 HUNG_TIMEOUT_S = 0.5
-"""How long a chip that was told to hang is waited for when all others have answered."""
+"""How long to wait for a chip that has been made to hang, when all others have answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ class Fleet:
         return self._drive({chip: RepeatStep() for rank in again for chip in self._rank(rank)})
 
     def _begin(self, step: RankStep, bitmask: NDArray[np.int32]) -> dict[int, BeginStep]:
-        """What the chips of a rank are told; those that do not lead also what it sampled last."""
+        """The commands that begin a rank's step; followers also get the tokens sampled last."""
         lead, *others = self._rank(step.rank)
         commands = {lead: BeginStep(step=step, grammar_bitmask=bitmask)}
         sampled = self._sampled.pop(step.rank, None)
@@ -408,7 +408,7 @@ class Fleet:
             raise ChipLost(loss.chips) from loss
 
     def kill(self, chip: int) -> None:
-        """Lose `chip`: its process ends at once, and nobody is told."""
+        """Lose `chip`: its process ends at once, without notice."""
         self._processes.kill(chip)
 
     def find_stopped(self) -> tuple[int, ...]:

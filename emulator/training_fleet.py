@@ -201,7 +201,7 @@ class TrainingFleet:
         return replies
 
     def kill(self, chip: int) -> None:
-        """Lose `chip`: its process ends at once, and nobody is told."""
+        """Lose `chip`: its process ends at once, without notice."""
         self._processes.kill(chip)
 
     def stop(self) -> None:

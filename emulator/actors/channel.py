@@ -84,14 +84,14 @@ class Channel:
 
     @property
     def refused(self) -> int:
-        """Connections that were turned away: strangers, and chips that nobody waited for."""
+        """Connections that were turned away: without the key, or of chips not expected."""
         return self._server.refused
 
     def accept(self, chips: Collection[int], timeout_s: float) -> None:
         """Wait until each of `chips` has connected and proved that it knows the key.
 
-        Whoever else connects is turned away, and delays nobody. It may be called again, for chips
-        that take the place of those that were forgotten.
+        Other connections are turned away and delay no chip. It may be called again, for chips that
+        take the place of those that were forgotten.
 
         Raises:
             ChannelError: some did not within `timeout_s`; it names them.
@@ -226,7 +226,7 @@ class ChannelClient:
     """A chip's end of the channel.
 
     Raises:
-        ConnectionError: nobody listens at `address`, or whoever does is not the hub with `key`.
+        ConnectionError: no process listens at `address`, or it is not the hub with `key`.
         TimeoutError: the hub did not take part in the handshake.
     """
 

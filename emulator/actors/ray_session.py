@@ -61,7 +61,7 @@ _OWN_RAY_ENVIRONMENT = {
     # A worker is started for a chip alone, and all at once: forking them is cheap.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_worker_maximum_startup_concurrency": "160",
-    # Nobody reads these, and reporting them takes a fifth of what an idle chip costs.
+    # These are not read, and reporting them takes a fifth of what an idle chip costs.
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
     # Ray would end chips when other programs fill the host; none can be started elsewhere.
@@ -319,7 +319,7 @@ def _interpreter(executable: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_signal_handlers() -> Iterator[None]:
-    """Put back the handlers that Ray replaces: whoever runs the fleet decides how it ends."""
+    """Put back the handlers that Ray replaces: the fleet's owner decides how it ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,8 +2,8 @@
 
 Emulated time, from figures alone. The engine starts again when the last chip has read what it
 needs. Each tray reads the checkpoint from its own drives over its host's link, both of which its
-chips share. Left out, because nobody has published it: waking a chip that stood by, and loading its
-compiled model.
+chips share. Not counted, because no figure is published: waking a chip that stood by, and loading
+its compiled model.
 """
 
 import math

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.faults.reloads import Reloads, plan_reloads
-from emulator.faults.seats import Room, Seats, block_size, take_seats
+from emulator.faults.seats import Seats, SlotCapacity, block_size, take_seats
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
@@ -80,13 +80,14 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     `capacity`, int64[positions], says how many slots of a layer each position has memory for, those
     of the placement and what spare HBM holds. `reachable`, bool[chips, chips], says which chips of
     the partition and its spares links join (the fabric's routes know). Works for faults and for
-    repairs: a chip that is in service and has no seat stands by. Nobody takes the positions `lent`.
+    repairs: a chip that is in service and has no seat stands by. The positions `lent` are not
+    taken.
 
     Raises ValueError for arrays of another shape, or more experts on a position than fit.
     """
     _check(placement, partition, capacity, reachable)
     experts = placement.experts if placement.layers else 0
-    room = Room(capacity=capacity, experts=experts, lent=lent)
+    room = SlotCapacity(capacity=capacity, experts=experts, lent=lent)
     seats = take_seats(partition, system, health, seating, room=room, reachable=reachable)
     before, after = seating.chip_of_position, seats.seating.chip_of_position
     filled = np.array(seats.filled, dtype=np.int64)

@@ -124,8 +124,8 @@ def kv_capacity_tokens(
     """Tokens that the KV pool of each rank holds, experts spread evenly; 0 or less: none fit.
 
     What `hbm_layout` finds when it fills a chip, as arithmetic alone: a search over partitions asks
-    it thousands of times. The fullest chip of an expert group sets it. Key and value heads are repeated
-    where tp exceeds them. Raises NeuronError for an LNC that the chip has not.
+    it thousands of times. The fullest chip of an expert group sets it. Key and value heads are
+    repeated where tp exceeds them. Raises NeuronError for an LNC that the chip has not.
     """
     memory = ModelMemory.of(model, head_groups=model.heads)
     cores = core_map(system.chip, partition.lnc)

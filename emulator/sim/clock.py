@@ -1,4 +1,4 @@
-"""Emulated time. One clock per engine run, passed to whoever needs it; nobody else reads the wall.
+"""Emulated time. One clock per engine run, passed as an argument; it alone reads the wall.
 
 The seam is three methods: `now_ns`, `wait_until_ns`, `dilation`. A dilated clock maps emulated time
 to the wall by a factor, which changes only where it is told to (see `emulator.sim.epochs`); a
@@ -97,7 +97,7 @@ class DilatedClock:
 
 
 class VirtualClock:
-    """Time that moves only when it is waited for; for closed drivers, where nobody else waits."""
+    """Time that moves only when it is waited for; for drivers in which nothing else waits."""
 
     def __init__(self) -> None:
         self._now_ns = 0

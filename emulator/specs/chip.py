@@ -2,7 +2,7 @@
 
 All rates are per chip, dense, and ceilings: a roofline divides work by them. Catalog data fills
 this shape, one file per chip; nothing here knows of a particular chip. What a chip does not have,
-or nobody has published, is None.
+or is not published, is None.
 """
 
 from dataclasses import dataclass, fields

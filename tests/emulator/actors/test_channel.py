@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.actors import server
+from emulator.actors import chip_server
 from emulator.actors.channel import Channel, ChannelClient, Drained
 from emulator.actors.handshake import ServerHandshake
 from emulator.chip.commands import Combine
@@ -300,7 +300,7 @@ def test_chips_that_do_not_connect_are_named(chips: Chips) -> None:
 def test_strangers_are_refused_and_hold_up_nobody(
     chips: Chips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PROOF_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(chip_server, "PROOF_TIMEOUT_S", 0.5)
     with contextlib.ExitStack() as strangers:
         quiet = [strangers.enter_context(knock(chips.hub.address)) for _ in range(20)]
         loud = strangers.enter_context(knock(chips.hub.address))
@@ -342,7 +342,7 @@ def test_a_chip_that_nobody_waits_for_is_refused_though_it_knows_the_key(chips: 
 def test_of_too_many_at_the_door_the_oldest_must_go(
     chips: Chips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "GUESTS_MAX", 3)
+    monkeypatch.setattr(chip_server, "PENDING_MAX", 3)
     with contextlib.ExitStack() as strangers:
         quiet = [strangers.enter_context(knock(chips.hub.address)) for _ in range(5)]
         with pytest.raises(ChannelError):
