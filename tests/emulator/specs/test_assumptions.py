@@ -125,10 +125,10 @@ def test_a_figure_that_no_reading_sets_leaves_a_switch_without_one() -> None:
     )
 
 
-def test_a_switch_of_one_reading_of_one_name_or_of_different_fields_is_refused() -> None:
-    with pytest.raises(ConfigError, match="two readings or more"):
+def test_a_set_of_one_assumption_of_one_name_or_of_different_fields_is_refused() -> None:
+    with pytest.raises(ConfigError, match="two assumptions or more"):
         AssumptionSet(name="a", assumptions=(an_assumption("one"),))
-    with pytest.raises(ConfigError, match="two readings or more"):
+    with pytest.raises(ConfigError, match="two assumptions or more"):
         AssumptionSet(name="a", assumptions=(an_assumption("one"), an_assumption("one")))
     with pytest.raises(ConfigError, match="the same fields"):
         AssumptionSet(
