@@ -1,4 +1,4 @@
-"""What a chip answers to a command: exactly one effect each, `Hang` and `Stop` excepted."""
+"""What a chip answers to a command: exactly one effect each, `Hang` and `StopChip` excepted."""
 
 from dataclasses import dataclass, field
 

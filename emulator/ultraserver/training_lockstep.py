@@ -11,7 +11,7 @@ chips are in the same layer at the same time. Whoever drives it moves the messag
 | experts | ExpertGradients | CombineGradients | chips |
 | chips | Scored (not the last, or an evaluation) | BeginTraining, or nothing | chips, the end |
 | chips | Gradients (last micro-batch) | ApplyGradients: the sum in chip order | done |
-| done | Done | nothing | the end |
+| done | CommandDone | nothing | the end |
 """
 
 import math
