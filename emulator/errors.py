@@ -90,6 +90,35 @@ class ChannelError(UltraServeError):
     """Step data did not arrive between the executor and a chip; indefinite: it may have run."""
 
 
+class ChipLost(ChannelError):
+    """The connections to `chips` are gone: they answer nothing any more."""
+
+    def __init__(self, chips: tuple[int, ...], reason: str = "the channel is closed") -> None:
+        super().__init__(f"{chip_names(chips)} lost: {reason}")
+        self.chips = chips
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.chips, self.reason)
+
+
+class ChipSilent(ChannelError):
+    """`chips` did not answer in time, and may yet: `forget` them before they are asked again."""
+
+    def __init__(self, chips: tuple[int, ...], silent_s: float) -> None:
+        super().__init__(f"{chip_names(chips)} silent for {silent_s:g} s")
+        self.chips = chips
+        self.silent_s = silent_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.chips, self.silent_s)
+
+
+def chip_names(chips: tuple[int, ...]) -> str:
+    """`chips` as a message names them: "chip 3", "chips 1, 2"."""
+    return f"chip{'s' if len(chips) > 1 else ''} {', '.join(map(str, chips))}"
+
+
 def _rebuild(kind: type[UltraServeError], fields: dict[str, object]) -> UltraServeError:
     """Makes an error with keyword-only fields again after pickling, as Ray does between actors."""
     return kind(**fields)

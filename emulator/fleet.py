@@ -1,14 +1,14 @@
-"""The door to live chips: start them, let them compute a step, move experts, lose and replace them.
+"""Live chips that serve: start them, let them compute a step, move experts, lose and replace them.
 
 A step is driven layer by layer: every rank's tokens are dispatched to the experts' chips and come
 back, all ranks together. What a step costs in emulated time is not decided here, nor what is done
-about a lost chip: the fleet says which chips are gone, does what it is told, and goes on.
+about a lost chip: the fleet reports which chips are gone, and carries out what is decided.
 """
 
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.actors.channel import ChipLost, ChipSilent, Hub
+from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
-from emulator.actors.ray_session import ChipProcess, RaySession
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
     NO_BITMASK,
@@ -29,35 +28,27 @@ from emulator.chip.commands import (
     LoadExperts,
     LoadWeights,
     RepeatStep,
-    Report,
+    ReportCondition,
     ResetRank,
     SendExperts,
-    Stop,
     TakeExperts,
 )
-from emulator.chip.effects import Condition, Effect, ExpertWeights, Failed, NotLoaded, Ready
+from emulator.chip.effects import ChipFailed, Condition, Effect, ExpertWeights, NotLoaded
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import check_weights
-from emulator.errors import ChannelError, CheckpointError
+from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
-from emulator.ultraserver.lockstep import Lockstep, StepResult
-from emulator.ultraserver.made_up_tokens import MadeUpTokens
-from emulator.ultraserver.unfinished_step import Interrupted, UnfinishedStep
-
-__all__ = ["ChipLost", "ChipMemory", "Fleet", "MadeUpTokens", "StepResult"]
+from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
-START_TIMEOUT_S = 300.0
-CONNECT_TIMEOUT_S = 20.0
-"""Chips connect milliseconds after they have loaded (assumed: room for a host that is busy)."""
 SILENCE_TIMEOUT_S = 120.0
 """The longest wait for an answer of a chip that computes: a step of a tray takes milliseconds, the
 largest prefills of 144 chips on two cores 30 s. One that does nothing is given up before."""
 HUNG_TIMEOUT_S = 0.5
-"""How long a chip that was told to hang is waited for when all others have answered."""
+"""How long to wait for a chip that has been made to hang, when all others have answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +103,7 @@ class Fleet:
         self._kv_blocks = kv_blocks
         self._block_tokens = block_tokens
         self._slots = max(slots_max, placement.slots)
-        self._ray = RaySession(ray_address)
-        self._hub: Hub | None = None
-        self._actors: dict[int, ChipProcess] = {}
+        self._processes = ChipProcesses(ray_address)
         self._sampled: dict[int, RankOutput] = {}
         self._step: UnfinishedStep | None = None
         self._hung: set[int] = set()
@@ -129,13 +118,12 @@ class Fleet:
     @property
     def live_chips(self) -> frozenset[int]:
         """Chips that are started and not known to be lost."""
-        return frozenset(self._actors)
+        return self._processes.live
 
     def start(self) -> None:
         """Start Ray and the chips, and wait until each has loaded its shard."""
         try:
-            self._ray.start()
-            self._hub = Hub(self._ray.hub_host())
+            self._processes.open()
             self._start_chips(range(self.chips))
         except BaseException:
             self.stop()
@@ -143,13 +131,11 @@ class Fleet:
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call `lost` once, from another thread, with what ended that starts chips."""
-        self._ray.watch(lost)
+        self._processes.watch(lost)
 
     def _start_chips(self, chips: Sequence[int]) -> None:
-        nodes = self._ray.place_chips(self.chips)
-        hub = self._live_hub()
-        for chip in chips:
-            share = ChipShare(
+        shares = {
+            chip: ChipShare(
                 weights_dir=str(self._weights_of[chip]),
                 experts=self._experts_of(chip),
                 kv_blocks=self._kv_blocks,
@@ -157,27 +143,15 @@ class Fleet:
                 tp=self._attending,
                 tp_index=chip % self.tp,
             )
-            self._actors[chip] = self._ray.start_chip(
-                node=nodes[chip], chip=chip, address=hub.address, key=hub.key, share=share
-            )
-        self._wait_loaded(chips)
-        hub.accept(chips, CONNECT_TIMEOUT_S)
-        for _, message in hub.receive(chips, START_TIMEOUT_S):
-            assert isinstance(message, Ready), message
-            self._watch.add(message)
+            for chip in chips
+        }
+        for ready in self._processes.start(shares, chips=self.chips):
+            self._watch.add(ready)
 
     def _experts_of(self, chip: int) -> list[list[int]]:
         """The expert of each slot of a chip, slots to come included, for each layer."""
         experts: list[list[int]] = self.placement.padded(self._slots)[:, chip].tolist()
         return experts
-
-    def _wait_loaded(self, chips: Iterable[int]) -> None:
-        """Wait until the actors are made; Ray tells why one is not."""
-        try:
-            self._ray.wait_loaded([self._actors[chip] for chip in chips], START_TIMEOUT_S)
-        except Exception as error:
-            last_line = str(error).strip().splitlines()[-1]
-            raise ChannelError(f"a chip did not start: {last_line}") from error
 
     def step(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
@@ -211,7 +185,7 @@ class Fleet:
         return self._drive({chip: RepeatStep() for rank in again for chip in self._rank(rank)})
 
     def _begin(self, step: RankStep, bitmask: NDArray[np.int32]) -> dict[int, BeginStep]:
-        """What the chips of a rank are told; those that do not lead also what it sampled last."""
+        """The commands that begin a rank's step; followers also get the tokens sampled last."""
         lead, *others = self._rank(step.rank)
         commands = {lead: BeginStep(step=step, grammar_bitmask=bitmask)}
         sampled = self._sampled.pop(step.rank, None)
@@ -252,11 +226,11 @@ class Fleet:
 
     def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
         """Send every command and wait for the answer to each; raises `Interrupted`."""
-        hub = self._live_hub()
+        channel = self._processes.channel
         replies: dict[int, Effect] = {}
         lost: set[int] = set()
         try:
-            hub.send_all(commands)
+            channel.send_all(commands)
         except ChipLost as error:
             lost.update(error.chips)
         expected = set(commands) - self._hung
@@ -264,7 +238,7 @@ class Fleet:
         reading = {chip for chip, command in commands.items() if isinstance(command, reads)}
         while waiting := expected - replies.keys() - lost:
             try:
-                arriving = self._watch.receive(hub, waiting, SILENCE_TIMEOUT_S, reading=reading)
+                arriving = self._watch.receive(channel, waiting, SILENCE_TIMEOUT_S, reading=reading)
                 for chip, reply in arriving:
                     replies[chip] = reply  # type: ignore[assignment]
             except (ChipLost, ChipSilent) as error:
@@ -272,11 +246,11 @@ class Fleet:
                 self.silent.update(error.chips if isinstance(error, ChipSilent) else ())
         hung = [chip for chip in commands if chip in self._hung]
         if hung:  # nothing but their silence says so
-            drained = hub.drain(hung, HUNG_TIMEOUT_S)
+            drained = channel.drain(hung, HUNG_TIMEOUT_S)
             replies.update(drained.replies)  # type: ignore[arg-type]
             lost.update((*drained.lost, *drained.silent))
         for chip, reply in list(replies.items()):
-            if isinstance(reply, Failed):  # its state is undefined, and it answers no more
+            if isinstance(reply, ChipFailed):  # its state is undefined, and it answers no more
                 logger.error("chip %d failed and is lost: %s", chip, reply.reason)
                 del replies[chip]
                 lost.add(chip)
@@ -295,14 +269,11 @@ class Fleet:
             self._take_out(chip)
         for rank in lost_ranks:
             self._sampled.pop(rank, None)
-        left = [chip for rank in lost_ranks for chip in self._rank(rank) if chip in self._actors]
+        left = [chip for rank in lost_ranks for chip in self._rank(rank) if chip in self.live_chips]
         self._tell(dict.fromkeys(left, ResetRank()))
 
     def _take_out(self, chip: int) -> None:
-        actor = self._actors.pop(chip, None)
-        if actor is not None:
-            self._ray.kill(actor)
-            self._live_hub().forget(chip)
+        self._processes.remove(chip)
         self._hung.discard(chip)
         self.silent.discard(chip)
         self._watch.forget(chip)
@@ -313,7 +284,7 @@ class Fleet:
         Raises:
             ChipLost: it does not start, or was lost at once; nothing of it is left.
         """
-        assert chip not in self._actors, chip
+        assert chip not in self.live_chips, chip
         held = self.placement.padded(placement.slots)
         held[:, chip] = EMPTY
         held[:, chip, : placement.slots] = placement.expert_of_slot[:, chip]
@@ -437,8 +408,8 @@ class Fleet:
             raise ChipLost(loss.chips) from loss
 
     def kill(self, chip: int) -> None:
-        """Lose `chip`: its process ends at once, and nobody is told."""
-        self._ray.kill(self._actors[chip])
+        """Lose `chip`: its process ends at once, without notice."""
+        self._processes.kill(chip)
 
     def find_stopped(self) -> tuple[int, ...]:
         """Chips that have ended, or have been stopped for the timeout, while asked nothing."""
@@ -450,7 +421,7 @@ class Fleet:
     def hang(self, chip: int) -> None:
         """Let `chip` answer nothing any more; its process stays."""
         with contextlib.suppress(ChipLost):  # it has ended by itself, and is as silent
-            self._live_hub().send(chip, Hang())
+            self._processes.channel.send(chip, Hang())
         self._hung.add(chip)
 
     @property
@@ -461,10 +432,6 @@ class Fleet:
     def _rank(self, rank: int) -> range:
         """The chips of a rank that attend; the first of them leads."""
         return range(rank * self.tp, rank * self.tp + self._attending)
-
-    def _live_hub(self) -> Hub:
-        assert self._hub is not None, "the fleet is not started"
-        return self._hub
 
     def memory(self) -> list[ChipMemory]:
         """Host memory of each live chip's process, in chip order; raises ChipLost."""
@@ -478,7 +445,7 @@ class Fleet:
         return sum(each.cpu_s for each in self._conditions())
 
     def _conditions(self) -> list[Condition]:
-        replies = self._tell(dict.fromkeys(self._actors, Report()))
+        replies = self._tell(dict.fromkeys(self.live_chips, ReportCondition()))
         conditions = []
         for _, reply in sorted(replies.items()):
             assert isinstance(reply, Condition), reply
@@ -487,13 +454,4 @@ class Fleet:
 
     def stop(self) -> None:
         """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
-        hub, self._hub = self._hub, None
-        if hub is not None:
-            for chip in self._actors:
-                try:
-                    hub.send(chip, Stop())
-                except ChannelError:
-                    continue
-            hub.close()
-        self._actors = {}
-        self._ray.stop()
+        self._processes.stop()

@@ -96,7 +96,7 @@ class Settings:
             that compute the tokens set them too.
         computes: False makes tokens up instead of computing them (`--weights none`).
         routing: where the timed model's tokens go when its own router is not computed: see
-            `emulator.model.ExpertDistribution`; None is uniform.
+            `emulator.timing.expert_distribution.ExpertDistribution`; None is uniform.
         clock: see `ClockSetting`.
         expect_concurrency: requests under way at a time, of all ranks, that `auto` begins for;
             None begins for one a rank. From then on it follows what is measured.

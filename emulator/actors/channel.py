@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from emulator.actors.chip_server import ChipServer
 from emulator.actors.codec import Codec, Message
-from emulator.actors.entrance import Entrance
-from emulator.actors.handshake import GREETING_BYTES, WELCOME_BYTES, SpokeHandshake
+from emulator.actors.handshake import GREETING_BYTES, WELCOME_BYTES, ClientHandshake
 from emulator.actors.packet_socket import PacketSocket
 from emulator.actors.scratch_directory import ScratchDirectory
-from emulator.errors import ChannelError
+from emulator.errors import ChannelError, ChipLost, ChipSilent, chip_names
 
 _BACKLOG: Final = 1_024
 """More chips than a machine has may connect at once."""
@@ -38,34 +38,6 @@ _EARLY_MESSAGES_MAX: Final = 16
 """A chip answers each command once; one with more answers than this waiting is not sane."""
 
 
-class ChipLost(ChannelError):
-    """The connections to `chips` are gone: they answer nothing any more."""
-
-    def __init__(self, chips: tuple[int, ...], reason: str = "the channel is closed") -> None:
-        super().__init__(f"{_names(chips)} lost: {reason}")
-        self.chips = chips
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.chips, self.reason)
-
-
-class ChipSilent(ChannelError):
-    """`chips` did not answer in time, and may yet: `forget` them before they are asked again."""
-
-    def __init__(self, chips: tuple[int, ...], silent_s: float) -> None:
-        super().__init__(f"{_names(chips)} silent for {silent_s:g} s")
-        self.chips = chips
-        self.silent_s = silent_s
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.chips, self.silent_s)
-
-
-def _names(chips: tuple[int, ...]) -> str:
-    return f"chip{'s' if len(chips) > 1 else ''} {', '.join(map(str, chips))}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
     """What came of the chips that were waited for: each is in one of the three."""
@@ -75,14 +47,15 @@ class Drained:
     silent: tuple[int, ...]
 
 
-class Hub:
+class Channel:
     """The executor's end: sends commands to chips by number, receives their effects.
 
     Args:
         host: address of this node where chips of other nodes can reach it; None listens on a Unix
             socket.
 
-    `address` and `key` are what a `Spoke` needs. A chip is reachable once `accept` has returned.
+    `address` and `key` are what a `ChannelClient` needs. A chip is reachable once `accept` has
+    returned.
     """
 
     def __init__(self, host: str | None = None) -> None:
@@ -98,7 +71,7 @@ class Hub:
             bound_host, port = self._listener.getsockname()
             self.address = f"{bound_host}:{port}"
         self._listener.listen(_BACKLOG)
-        self._entrance = Entrance(self._listener, self.key)
+        self._server = ChipServer(self._listener, self.key)
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, PacketSocket] = {}
         self._aside: dict[int, list[Message]] = {}
@@ -111,26 +84,26 @@ class Hub:
 
     @property
     def refused(self) -> int:
-        """Connections that were turned away: strangers, and chips that nobody waited for."""
-        return self._entrance.refused
+        """Connections that were turned away: without the key, or of chips not expected."""
+        return self._server.refused
 
     def accept(self, chips: Collection[int], timeout_s: float) -> None:
         """Wait until each of `chips` has connected and proved that it knows the key.
 
-        Whoever else connects is turned away, and delays nobody. It may be called again, for chips
-        that take the place of those that were forgotten.
+        Other connections are turned away and delay no chip. It may be called again, for chips that
+        take the place of those that were forgotten.
 
         Raises:
             ChannelError: some did not within `timeout_s`; it names them.
         """
         missing = set(chips)
         assert not missing & self._sockets.keys(), "a chip connects once"
-        for chip, connected in self._entrance.admit(missing, timeout_s):
+        for chip, connected in self._server.admit(missing, timeout_s):
             missing.discard(chip)
             self._sockets[chip] = PacketSocket(connected, _STALL_TIMEOUT_S)
             self._selector.register(self._sockets[chip], selectors.EVENT_READ, chip)
         if missing:
-            names = _names(tuple(sorted(missing)))
+            names = chip_names(tuple(sorted(missing)))
             raise ChannelError(f"{names} did not connect within {timeout_s:g} s")
 
     def send(self, chip: int, message: Message) -> None:
@@ -243,24 +216,24 @@ class Hub:
         for chip in list(self._sockets):
             self.forget(chip)
         self._selector.close()
-        self._entrance.close()
+        self._server.close()
         self._listener.close()
         if self._directory is not None:
             self._directory.remove()
 
 
-class Spoke:
+class ChannelClient:
     """A chip's end of the channel.
 
     Raises:
-        ConnectionError: nobody listens at `address`, or whoever does is not the hub with `key`.
+        ConnectionError: no process listens at `address`, or it is not the hub with `key`.
         TimeoutError: the hub did not take part in the handshake.
     """
 
     def __init__(self, address: str, key: bytes, chip: int) -> None:
         connected = _connect(address)
         try:
-            _introduce(connected, SpokeHandshake(key, chip))
+            _introduce(connected, ClientHandshake(key, chip))
         except BaseException:
             connected.close()
             raise
@@ -290,7 +263,7 @@ def _connect(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S)
 
 
-def _introduce(connected: socket.socket, handshake: SpokeHandshake) -> None:
+def _introduce(connected: socket.socket, handshake: ClientHandshake) -> None:
     connected.sendall(handshake.claim(_read(connected, GREETING_BYTES)))
     handshake.check(_read(connected, WELCOME_BYTES))
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from emulator.actors.channel import ChipSilent, Hub
+from emulator.actors.channel import Channel
 from emulator.actors.codec import Message
-from emulator.chip.effects import Ready
+from emulator.chip.effects import ChipReady
+from emulator.errors import ChipSilent
 
 _LOOK_EVERY_S: Final = 0.25
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -40,17 +41,17 @@ class Pulse:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _LastPulse:
     """The last pulse, and when the thread was last seen to do something."""
 
     pulse: Pulse | None
     since_s: float
 
 
-def ready(chip: int) -> Ready:
+def ready(chip: int) -> ChipReady:
     """What a chip says when it has loaded: where its process can be seen."""
     boot = _BOOT_ID.read_text(encoding="ascii").strip()
-    return Ready(chip=chip, pid=os.getpid(), thread=threading.get_native_id(), boot=boot)
+    return ChipReady(chip=chip, pid=os.getpid(), thread=threading.get_native_id(), boot=boot)
 
 
 class ChipWatch:
@@ -66,7 +67,7 @@ class ChipWatch:
         self._stopped_since_s: dict[int, float] = {}
         self._looked_s = -_LOOK_EVERY_S
 
-    def add(self, said: Ready) -> None:
+    def add(self, said: ChipReady) -> None:
         """A chip is there; one on another machine cannot be seen."""
         if said.boot == self._boot:
             self._threads[said.chip] = Path(f"/proc/{said.pid}/task/{said.thread}/stat")
@@ -78,20 +79,20 @@ class ChipWatch:
 
     def receive(
         self,
-        hub: Hub,
+        hub: Channel,
         chips: Collection[int],
         longest_s: float,
         *,
         reading: Collection[int] = (),
     ) -> Iterator[tuple[int, Message]]:
-        """As `Hub.receive`, which waits for `longest_s`; a chip that does nothing is found before.
+        """As `Channel.receive` with `longest_s`, and finds a chip that does nothing before that.
 
-        Those that are `reading` weights are so only where they are stopped.
+        A chip that is `reading` weights counts as silent only where its process is stopped.
 
-        Raises as `Hub.receive`; ChipSilent names the chips that do nothing, or all that are late.
+        Raises as `Channel.receive`; ChipSilent names chips that do nothing, or all that are late.
         """
         left = set(chips)
-        seen: dict[int, _Seen] = {}
+        seen: dict[int, _LastPulse] = {}
         last_s = time.monotonic()
         slice_s = min(_LOOK_EVERY_S, longest_s) if left & self._threads.keys() else longest_s
         while left:
@@ -107,7 +108,7 @@ class ChipWatch:
                 if silent:
                     raise ChipSilent(tuple(sorted(silent)), self.silence_timeout_s) from None
 
-    def _is_silent(self, chip: int, seen: dict[int, _Seen], reads: bool) -> bool:
+    def _is_silent(self, chip: int, seen: dict[int, _LastPulse], reads: bool) -> bool:
         now_s, thread = time.monotonic(), self._threads.get(chip)
         if thread is None:
             return False
@@ -120,7 +121,7 @@ class ChipWatch:
             or pulse.state in _AT_WORK + _DEBUGGED
             or (reads and pulse.state not in _STOPPED)
         ):
-            seen[chip] = _Seen(pulse, now_s)
+            seen[chip] = _LastPulse(pulse, now_s)
             return False
         return now_s - before.since_s >= self.silence_timeout_s
 

@@ -21,11 +21,11 @@ CLAIM_BYTES: Final = _NUMBER_BYTES + _CHALLENGE_BYTES + _PROOF_BYTES
 WELCOME_BYTES: Final = _PROOF_BYTES
 
 
-class Refused(ConnectionError):
+class HandshakeRefused(ConnectionError):
     """The other end is no hub or no chip of ours, or does not know the key."""
 
 
-class HubHandshake:
+class ServerHandshake:
     """The hub's side of one connection: send `greeting`, then what `welcome` makes of the claim."""
 
     def __init__(self, key: bytes) -> None:
@@ -39,11 +39,11 @@ class HubHandshake:
         challenge = claim[_NUMBER_BYTES : _NUMBER_BYTES + _CHALLENGE_BYTES]
         both = self._challenge + challenge
         if not hmac.compare_digest(claim[-_PROOF_BYTES:], _proof(self._key, b"chip", both, number)):
-            raise Refused("a stranger does not know the key")
+            raise HandshakeRefused("a stranger does not know the key")
         return int.from_bytes(number, "little"), _proof(self._key, b"hub", both, number)
 
 
-class SpokeHandshake:
+class ClientHandshake:
     """A chip's side: answer the greeting with `claim`, then `check` the welcome."""
 
     def __init__(self, key: bytes, chip: int) -> None:
@@ -55,7 +55,7 @@ class SpokeHandshake:
     def claim(self, greeting: bytes) -> bytes:
         """Answer the hub's `greeting` [GREETING_BYTES]; raises Refused when it is no hub."""
         if not greeting.startswith(_MAGIC):
-            raise Refused("this is not a hub")
+            raise HandshakeRefused("this is not a hub")
         self._both = greeting[len(_MAGIC) :] + self._challenge
         proof = _proof(self._key, b"chip", self._both, self._number)
         return self._number + self._challenge + proof
@@ -64,7 +64,7 @@ class SpokeHandshake:
         """Raise Refused unless `welcome` [WELCOME_BYTES] proves that the hub knows the key."""
         wanted = _proof(self._key, b"hub", self._both, self._number)
         if not hmac.compare_digest(welcome, wanted):
-            raise Refused("the hub does not know the key")
+            raise HandshakeRefused("the hub does not know the key")
 
 
 def _proof(key: bytes, side: bytes, challenges: bytes, number: bytes) -> bytes:

@@ -1,9 +1,10 @@
-"""Makes a Ray of our own one that nobody else reaches: ports on loopback, and a token of its own.
+"""Keeps a Ray of our own private: its ports on loopback, and a token of its own.
 
-Whoever has a Ray's token and reaches its ports can run code. Ray keeps one token per user, in a
-file that is written with the user's usual permissions; here each Ray gets a new one, in a directory
-that its user alone can enter. And Ray puts its ports on every interface even when it is told to
-live on 127.0.0.1, unless it takes itself for one that cannot have other nodes; such a one it is.
+A process that has a Ray's token and reaches its ports can run code. Ray keeps one token per user,
+in a file that is written with the user's usual permissions; here each Ray gets a new one, in a
+directory that its user alone can enter. And Ray puts its ports on every interface even when it is
+told to live on 127.0.0.1, unless it takes itself for one that cannot have other nodes; such a one
+it is.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ _ASKED_WALL_S: Final = 60.0
 
 
 def refuse_open_ray() -> None:
-    """Raise ConfigError when the environment says that Ray is to ask nobody for a token."""
+    """Raise ConfigError when the environment switches Ray's token authentication off."""
     mode = os.environ.get(AUTH_MODE_ENV_VAR, "token")
     if mode.lower() != "token":
         raise ConfigError(
@@ -66,7 +67,7 @@ def own_token(directory: Path) -> Iterator[None]:
 def wants_token(ray_address: str) -> bool:
     """Whether the cluster at "host:port" turns away who has no token: it is asked without one.
 
-    What this process is told says nothing: an open cluster takes any token.
+    An answer to this process would prove nothing: an open cluster takes any token.
 
     Raises:
         OSError: no cluster answers there, with what was met.

@@ -22,7 +22,8 @@ from ray._private.authentication.authentication_utils import is_token_auth_enabl
 from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from emulator.actors.chip_actor import ChipActor
+from emulator.actors.chip_worker import ChipWorker
+from emulator.actors.fork_server import ForkServer
 from emulator.actors.private_ray import (
     forget_token,
     loopback_only,
@@ -33,7 +34,6 @@ from emulator.actors.private_ray import (
 from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
 from emulator.actors.ray_node import RayNode, spread_chips
 from emulator.actors.scratch_directory import ScratchDirectory
-from emulator.actors.worker_nursery import WorkerNursery
 from emulator.errors import ConfigError
 from emulator.import_path import CODE_ROOT, SAFE_PATH, sealed_children
 
@@ -61,7 +61,7 @@ _OWN_RAY_ENVIRONMENT = {
     # A worker is started for a chip alone, and all at once: forking them is cheap.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_worker_maximum_startup_concurrency": "160",
-    # Nobody reads these, and reporting them takes a fifth of what an idle chip costs.
+    # These are not read, and reporting them takes a fifth of what an idle chip costs.
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
     # Ray would end chips when other programs fill the host; none can be started elsewhere.
@@ -105,7 +105,7 @@ class RaySession:
     def __init__(self, ray_address: str | None = None) -> None:
         self._ray_address = ray_address
         self._directory: ScratchDirectory | None = None
-        self._nursery: WorkerNursery | None = None
+        self._fork_server: ForkServer | None = None
         self._chips: list[ChipProcess] = []
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._watch: DaemonWatch | None = None
@@ -146,8 +146,8 @@ class RaySession:
             _own_signal_handlers(),
             without_sigterm(),
         ):
-            self._nursery = WorkerNursery(self._directory.path, dict(os.environ))
-            with _interpreter(self._nursery.executable):
+            self._fork_server = ForkServer(self._directory.path, dict(os.environ))
+            with _interpreter(self._fork_server.executable):
                 ray.init(
                     address="local",
                     job_config=_InstalledCode(),
@@ -202,7 +202,7 @@ class RaySession:
         ]
         return tuple(sorted(nodes, key=lambda node: (not node.is_here, node.address, node.node_id)))
 
-    def hub_host(self) -> str | None:
+    def channel_host(self) -> str | None:
         """Where chips of other nodes reach this one; None when there are no others."""
         here, *others = self.nodes()
         return here.address if others else None
@@ -212,12 +212,12 @@ class RaySession:
         return spread_chips(chips, self.nodes(), tray_chips)
 
     def start_chip(self, *, node: RayNode | None = None, **arguments: Any) -> ChipProcess:
-        """Start one `ChipActor` on `node`, or anywhere, and let it serve; returns at once."""
+        """Start one `ChipWorker` on `node`, or anywhere, and let it serve; returns at once."""
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
         if node is not None:
             strategy = NodeAffinitySchedulingStrategy(node_id=node.node_id, soft=False)
             options["scheduling_strategy"] = strategy
-        actor = ray.remote(**options)(ChipActor).remote(**arguments)
+        actor = ray.remote(**options)(ChipWorker).remote(**arguments)
         chip = ChipProcess(
             actor=actor, loaded=actor.wait_loaded.remote(), served=actor.serve.remote()
         )
@@ -258,9 +258,9 @@ class RaySession:
 
     def _remove_files(self) -> None:
         """Remove the directory; what is left of the daemons that use it ends with that."""
-        if self._nursery is not None:
-            self._nursery.stop()
-            self._nursery = None
+        if self._fork_server is not None:
+            self._fork_server.stop()
+            self._fork_server = None
         if self._directory is not None:
             self._directory.remove()
             self._directory = None
@@ -319,7 +319,7 @@ def _interpreter(executable: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_signal_handlers() -> Iterator[None]:
-    """Put back the handlers that Ray replaces: whoever runs the fleet decides how it ends."""
+    """Put back the handlers that Ray replaces: the fleet's owner decides how it ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -86,7 +86,7 @@ def _users(path: str, owner: int) -> Iterator[int]:
     """Python's and Ray's processes that have a file below `path` open, removed files included.
 
     Not those that the owner is just starting: until they are another program they have all of its
-    files. Nobody where the system has no /proc.
+    files. None where the system has no /proc.
     """
     python = Path("/proc/self/exe")
     for process in Path("/proc").glob("[0-9]*"):

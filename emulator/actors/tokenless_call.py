@@ -1,4 +1,4 @@
-"""What a stranger is told by a Ray cluster: `python -m emulator.actors.tokenless_call HOST:PORT`.
+"""Asks a Ray cluster without a token: `python -m emulator.actors.tokenless_call HOST:PORT`.
 
 A program of its own, because a process has one Ray, with one token: this one has none. Its exit
 code is the answer.
@@ -11,7 +11,7 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
 from ray.exceptions import AuthenticationError
 
 ANSWERED: Final = 10
-"""The cluster talks to whoever reaches it."""
+"""The cluster answers without a token."""
 
 TOKEN_WANTED: Final = 11
 

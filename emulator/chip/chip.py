@@ -19,8 +19,8 @@ from emulator.chip.commands import (
 )
 from emulator.chip.effects import (
     Attended,
+    CommandDone,
     Dispatch,
-    Done,
     Effect,
     ExpertRows,
     ExpertWeights,
@@ -98,7 +98,7 @@ class Chip:
                 return self._move_experts(command)
             case ResetRank():
                 self._requests, self._running = RequestTable(), None
-                return Done()
+                return CommandDone()
             case _:
                 raise AssertionError(f"a chip does not handle {type(command).__name__}")
 
@@ -199,4 +199,4 @@ class Chip:
             )
         weights.gate_up[command.slots] = command.gate_up
         weights.down[command.slots] = command.down
-        return Done()
+        return CommandDone()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from emulator.chip.chip import Chip
 from emulator.chip.commands import LoadExperts, LoadWeights, TakeExperts
-from emulator.chip.effects import Done, NotLoaded
+from emulator.chip.effects import CommandDone, NotLoaded
 from emulator.compute.architecture import read_architecture
 from emulator.compute.checkpoint import load_experts, load_shard
 from emulator.compute.paged_kv import PagedKv
@@ -51,7 +51,7 @@ def load_chip(share: ChipShare) -> Chip:
 
 def renew_chip(
     chip: Chip, share: ChipShare, command: LoadWeights
-) -> tuple[ChipShare, Done | NotLoaded]:
+) -> tuple[ChipShare, CommandDone | NotLoaded]:
     """Let `chip`, which has `share`, hold the weights that `command` asks for.
 
     Returns the share that it then has, and its answer. Both sets of weights are in the host's
@@ -67,7 +67,7 @@ def renew_chip(
     except CheckpointError as error:
         return share, NotLoaded(reason=str(error))
     chip.renew(shard)
-    return wanted, Done()
+    return wanted, CommandDone()
 
 
 def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:

@@ -99,8 +99,8 @@ class LoadWeights:
     """Hold the weights of the checkpoint in `weights_dir`, of the same architecture, instead of
     those that are held; `experts` gives the expert of each slot, or EMPTY, for each layer.
 
-    Answered by `Done`, or by `NotLoaded`: the chip then holds what it held. The rank has no request
-    with tokens: what the KV cache holds is of the weights before.
+    Answered by `CommandDone`, or by `NotLoaded`: the chip then holds what it held. The rank has no
+    request with tokens: what the KV cache holds is of the weights before.
     """
 
     weights_dir: str
@@ -113,7 +113,7 @@ class ResetRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReportCondition:
     """Say how the chip's process is."""
 
 
@@ -123,7 +123,7 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class StopChip:
     """End the chip's loop."""
 
 
@@ -138,7 +138,7 @@ Command = (
     | LoadExperts
     | LoadWeights
     | ResetRank
-    | Report
+    | ReportCondition
     | Hang
-    | Stop
+    | StopChip
 )

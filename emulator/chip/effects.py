@@ -1,4 +1,4 @@
-"""What a chip answers to a command: exactly one effect each, `Hang` and `Stop` excepted."""
+"""What a chip answers to a command: exactly one effect each, `Hang` and `StopChip` excepted."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from emulator.specs.step import RankOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class ChipReady:
     """The chip has loaded its shard and waits for commands.
 
     `pid` and `thread` are those of its process on the machine whose Linux calls itself `boot`.
@@ -68,7 +68,7 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class CommandDone:
     """Carried out; there is nothing to tell."""
 
 
@@ -89,21 +89,21 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class ChipFailed:
     """A command could not be carried out; the chip's state is undefined from here on."""
 
     reason: str
 
 
 Effect = (
-    Ready
+    ChipReady
     | Attended
     | Dispatch
     | ExpertRows
     | ExpertWeights
     | StepDone
-    | Done
+    | CommandDone
     | NotLoaded
     | Condition
-    | Failed
+    | ChipFailed
 )

@@ -12,7 +12,7 @@ that it owns to whatever rows are sent. It knows no clock, no socket and no othe
 | backward i | `CombineGradients(i)` | `GradientDispatch(i - 1)` | backward i - 1 |
 | backward 0 | `CombineGradients(0)`, more micro-batches | `Scored` | idle |
 | backward 0 | `CombineGradients(0)`, the last one | `Gradients` | summed |
-| summed | `ApplyGradients`: the optimizer's step | `Done` | idle |
+| summed | `ApplyGradients`: the optimizer's step | `CommandDone` | idle |
 | forward i | `TrainExperts(i)` | `ExpertSums(i)` | the same |
 | backward i | `TrainExpertsBackward(i)` | `ExpertGradients(i)` | the same |
 | any | `SendTrainingState` | `TrainingStateRead` | the same |
@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.chip.effects import Done
+from emulator.chip.effects import CommandDone
 from emulator.chip.expert_work import ExpertWork
 from emulator.chip.training_commands import (
     ApplyGradients,
@@ -46,20 +46,13 @@ from emulator.chip.training_effects import (
 )
 from emulator.chip.training_weights import TrainingWeights
 from emulator.compute.adamw import squared_norm
+from emulator.compute.causal_attention import BatchShape
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters
-from emulator.compute.training_layer import (
-    AttentionTape,
-    BatchShape,
-    RouterTape,
-    attend_backward,
-    attend_forward,
-    embed,
-    embed_backward,
-    head,
-    route_backward,
-    route_forward,
-)
+from emulator.compute.training_attention import AttentionTape, attend_backward, attend_forward
+from emulator.compute.training_layer import embed, embed_backward
+from emulator.compute.training_loss import head
+from emulator.compute.training_router import RouterTape, route_backward, route_forward
 
 F32 = NDArray[np.float32]
 
@@ -112,7 +105,7 @@ class TrainingChip:
         self._micro: _Micro | None = None
         self._state = _IDLE
 
-    def handle(self, command: TrainingCommand) -> TrainingEffect | Done:
+    def handle(self, command: TrainingCommand) -> TrainingEffect | CommandDone:
         """Carry out `command`; returns what it leads to."""
         match command:
             case BeginTraining():
@@ -221,14 +214,14 @@ class TrainingChip:
         rows, weights = work.backward(self._weights.experts, self._expert_grads, command.rows)
         return ExpertGradients(layer=command.layer, rows=rows, weights=weights)
 
-    def _apply(self, command: ApplyGradients) -> Done:
+    def _apply(self, command: ApplyGradients) -> CommandDone:
         assert self._state == _SUMMED, f"gradients were applied while {self._state}"
         dense = Parameters(self._dense_grads.layout, command.dense)
         self._weights.apply(dense, self._expert_grads, command.learning_rate, command.clip_factor)
         self._dense_grads.flat[:] = 0.0
         self._expert_grads.flat[:] = 0.0
         self._state = _IDLE
-        return Done()
+        return CommandDone()
 
     def _running(self, state: str) -> _Micro:
         assert self._state == state, f"the chip is {self._state}, not {state}"

@@ -47,7 +47,7 @@ class TrainingWeights:
         )
 
     def restore(self, path: Path, experts_by_layer: list[list[int]], steps: int) -> None:
-        """Put back what a job saved in `path` after `steps` steps; see `emulator.training`.
+        """Put back what a job saved in `path` after `steps` steps; see `emulator.training_fleet`.
 
         Raises:
             CheckpointError: the file cannot be read, or a value is missing or misshapen.

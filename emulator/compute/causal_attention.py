@@ -80,7 +80,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attended:
+class AttentionForward:
     """What attention gives: a row's `mixed` values are its exponentials' mean of the values."""
 
     mixed: F32  # [heads, head_dim, sequences, length]
@@ -88,7 +88,7 @@ class Attended:
     largest: F32 | None  # [heads, sequences, length], taken off before; None if scores are bounded
 
 
-def attention_forward(inputs: AttentionInputs) -> Attended:
+def attention_forward(inputs: AttentionInputs) -> AttentionForward:
     """Attend: each query sees the keys at its own position and before it."""
     heads, _, sequences, length = inputs.query.shape
     dtype = inputs.query.dtype
@@ -107,11 +107,11 @@ def attention_forward(inputs: AttentionInputs) -> Attended:
         as_operand(weights, inputs.precision)
         part = np.matmul(piece.keys(inputs.value), weights.swapaxes(1, 2))
         np.divide(part, sums[:, None], out=piece.queries(mixed))
-    return Attended(mixed=mixed, total=total, largest=largest)
+    return AttentionForward(mixed=mixed, total=total, largest=largest)
 
 
 def attention_backward(
-    inputs: AttentionInputs, attended: Attended, grad: F32, into: tuple[F32, F32, F32]
+    inputs: AttentionInputs, attended: AttentionForward, grad: F32, into: tuple[F32, F32, F32]
 ) -> None:
     """From `grad` dL/dmixed: adds to the gradients of query, key and value, `into`.
 

@@ -67,7 +67,7 @@ class Layout:
 class Parameters:
     """A flat vector [layout.size] and its views by name; weights, gradients or moments.
 
-    `flat` is the truth and may be written to; whoever writes calls `changed`, so that the rounded
+    `flat` is the truth and may be written to; a writer calls `changed`, so that the rounded
     copy that products use is made anew. It is made once between two changes.
     """
 

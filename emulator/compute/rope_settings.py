@@ -63,7 +63,7 @@ class RopeSettings:
     scaling: RopeScaling | None = None
 
     def __str__(self) -> str:
-        """As one settings' difference from another is told."""
+        """The settings in a message that compares them with others."""
         return f"theta={self.theta:g}, scaling={self.scaling}"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from emulator.compute.architecture import Architecture
 from emulator.compute.attention import scores_are_bounded
 from emulator.compute.causal_attention import (
-    Attended,
+    AttentionForward,
     AttentionInputs,
     BatchShape,
     attention_backward,
@@ -38,7 +38,7 @@ class AttentionTape:
     heads: F32  # [heads + kv_heads, head_dim, tokens], queries and keys before their norms
     heads_scale: F32  # [heads + kv_heads, 1, tokens]
     inputs: AttentionInputs
-    attended: Attended
+    attended: AttentionForward
     mixed: F32  # [heads * head_dim, tokens], an operand
     residual: F32  # [tokens, hidden]
 

@@ -8,27 +8,9 @@ before the first layer, `head` after the last.
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.compute.causal_attention import BatchShape
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters
 from emulator.compute.tiled_matmul import F32
-from emulator.compute.training_attention import AttentionTape, attend_backward, attend_forward
-from emulator.compute.training_loss import expert_share, head
-from emulator.compute.training_router import RouterTape, route_backward, route_forward
-
-__all__ = [
-    "AttentionTape",
-    "BatchShape",
-    "RouterTape",
-    "attend_backward",
-    "attend_forward",
-    "embed",
-    "embed_backward",
-    "expert_share",
-    "head",
-    "route_backward",
-    "route_forward",
-]
 
 
 def embed(dense: Parameters, tokens: NDArray[np.int32], precision: Precision) -> F32:

@@ -23,7 +23,7 @@ _NOBODY = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchange:
+class ExchangeTime:
     """One exchange: how long each chip's links move data, and how long all of it takes."""
 
     link_busy_ns: Float64s  # [chips]: the busiest link and direction of each
@@ -32,7 +32,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerExchanges:
-    """The exchanges of several layers, one after the other, each like `Exchange`."""
+    """The exchanges of several layers, one after the other, each like `ExchangeTime`."""
 
     link_busy_ns: Float64s  # [layers, chips]
     duration_ns: Float64s  # [layers]
@@ -83,7 +83,7 @@ class AllToAll:
         """
         return self._paths.latency_ns.copy()
 
-    def exchange(self, payload_bytes: Float64s) -> Exchange:
+    def exchange(self, payload_bytes: Float64s) -> ExchangeTime:
         """Times the exchange of payload_bytes[sender, receiver]; a chip's own share is free.
 
         Its latency is that of the farthest two chips of the partition: a DMA's start-up and the
@@ -91,7 +91,7 @@ class AllToAll:
         for bytes between chips that cannot reach each other.
         """
         layers = self.exchange_layers(payload_bytes[None])
-        return Exchange(
+        return ExchangeTime(
             link_busy_ns=layers.link_busy_ns[0], duration_ns=float(layers.duration_ns[0])
         )
 

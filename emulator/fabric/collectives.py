@@ -26,7 +26,7 @@ from emulator.fabric.group_layout import (
 )
 from emulator.fabric.group_links import GroupLinks, LinkTime
 from emulator.fabric.memory_accesses import MemoryAccesses
-from emulator.fabric.schedules import Algorithm, Schedule, last_phases, mesh, phases, ring
+from emulator.fabric.schedules import Algorithm, CollectiveSchedule, last_phases, mesh, phases, ring
 from emulator.specs.system import SystemSpec, Topology
 
 Int64s = NDArray[np.int64]
@@ -111,9 +111,7 @@ class CollectiveModel:
         # What a group cannot run takes for ever, and for ever times nothing is no number.
         sizes = np.where(size_bytes > 0, size_bytes, 1.0)
         links_ns = np.stack([cost.link_ns_per_byte * sizes for cost in costs])
-        memory_ns = [self._accesses.time_ns(cost.accesses, sizes) for cost in costs]
-        latency_ns = np.stack([cost.latency_ns + 0.0 * sizes for cost in costs])
-        total_ns = latency_ns + np.maximum(links_ns, np.stack(memory_ns))
+        total_ns = np.stack(list(self.times_by_algorithm(operation, sizes).values()))
         choice = total_ns.argmin(axis=0)
         best_ns = np.take_along_axis(total_ns, choice[None], axis=0)[0]
         return CollectiveTime(
@@ -201,12 +199,12 @@ class CollectiveModel:
         )
         return [*costs, single]
 
-    def _direct(self, schedule: Schedule, algorithm: Algorithm) -> _Cost:
+    def _direct(self, schedule: CollectiveSchedule, algorithm: Algorithm) -> _Cost:
         """One step in which each chip's ranks send what they hold straight to where it goes."""
         moved = schedule.moved
         if algorithm is Algorithm.MESH:
             moved = moved * self._per_chip  # each rank has its own bytes for everyone
-        link = self._time(lambda _: Schedule(moved=moved, times=schedule.times))
+        link = self._time(lambda _: CollectiveSchedule(moved=moved, times=schedule.times))
         return _Cost(
             algorithm=algorithm,
             latency_ns=np.maximum(link.latency_ns, self._start_ns),
@@ -214,11 +212,11 @@ class CollectiveModel:
             accesses=self._accesses.copy(),
         )
 
-    def _onward(self) -> Schedule:
+    def _onward(self) -> CollectiveSchedule:
         """Each chip's bytes to the next of its group, the last one's to the first."""
         moved = np.roll(np.eye(self._chips), 1, axis=1)
         np.fill_diagonal(moved, 0.0)
-        return Schedule(moved=moved[None], times=np.ones(1, dtype=np.int64))
+        return CollectiveSchedule(moved=moved[None], times=np.ones(1, dtype=np.int64))
 
     def _link_times(self) -> dict[Algorithm, LinkTime]:
         """The links' part of an all-gather by each algorithm that these ranks can run."""
@@ -237,7 +235,7 @@ class CollectiveModel:
             times[Algorithm.KANGARING] = times[Algorithm.RING]
         return times
 
-    def _farthest_first(self, group: Int64s) -> Schedule | None:
+    def _farthest_first(self, group: Int64s) -> CollectiveSchedule | None:
         """An all-gather between the parts of the farthest level first; None for one level alone."""
         level = levels(self._system, group)
         if level is None or level.shape[1] == 1:
@@ -260,7 +258,7 @@ class CollectiveModel:
         alone = self._links.steps_ns_per_byte(
             [None if level is None else last_phases(level, moves_of(level)) for level in found]
         )
-        schedules: list[Schedule | None] = []
+        schedules: list[CollectiveSchedule | None] = []
         for level, step_ns in zip(found, alone, strict=True):
             if level is None or step_ns is None or not step_ns.any():  # nothing reaches anything
                 schedules.append(None)
@@ -270,7 +268,7 @@ class CollectiveModel:
             schedules.append(phases(level, speed / speed.sum(), moves_of(level), steps=steps))
         return self._links.time(schedules)
 
-    def _time(self, schedule_of: Callable[[Int64s], Schedule | None]) -> LinkTime:
+    def _time(self, schedule_of: Callable[[Int64s], CollectiveSchedule | None]) -> LinkTime:
         """The links' time of one schedule per kind of group; none for a single chip."""
         if self._chips == 1:
             nothing = np.zeros(self._groups)

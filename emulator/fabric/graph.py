@@ -14,7 +14,6 @@ from emulator.fabric.tiers import Tier
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 class NodeKind(StrEnum):
@@ -71,11 +70,6 @@ class FabricGraph:
     def links(self) -> int:
         """Directed links."""
         return len(self.source)
-
-    def out_of(self, node: int) -> Int64s:
-        """The links that leave a node."""
-        leaving: Int64s = np.flatnonzero(self.source == node)
-        return leaving
 
 
 class GraphDraft:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.fabric.link_health import LinkHealth
-from emulator.fabric.shortest_ways import Ways, find_ways
+from emulator.fabric.shortest_paths import Ways, find_ways
 from emulator.fabric.wiring import fabric_graph
 from emulator.specs.seating import VACANT
 from emulator.specs.system import SystemSpec

@@ -12,7 +12,6 @@ from emulator.fabric.tiers import rack_of, tray_of
 from emulator.fabric.torus import neighbours, places
 from emulator.specs.system import SystemSpec, Topology
 
-Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 

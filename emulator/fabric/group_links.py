@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.schedules import Schedule
+from emulator.fabric.schedules import CollectiveSchedule
 from emulator.fabric.tiers import tiers_of
 from emulator.specs.system import SystemSpec, Topology
 
@@ -56,7 +56,7 @@ class GroupLinks:
         self._latency_ns = self._blocks(self._all_to_all.latency_ns())
         self._latency_ns[~self._reachable] = 0.0
 
-    def time(self, schedules: list[Schedule | None]) -> LinkTime:
+    def time(self, schedules: list[CollectiveSchedule | None]) -> LinkTime:
         """Times one schedule per kind of group; bytes that cannot go anywhere are left out."""
         there = [schedule for schedule in schedules if schedule is not None]
         steps = max((len(schedule.times) for schedule in there), default=0)
@@ -80,7 +80,9 @@ class GroupLinks:
         ns_per_byte = np.where(none, np.inf, (times * slowest_ns).sum(axis=0))
         return LinkTime(latency_ns=latency_ns[self._kind], ns_per_byte=ns_per_byte[self._kind])
 
-    def steps_ns_per_byte(self, schedules: list[Schedule | None]) -> list[Float64s | None]:
+    def steps_ns_per_byte(
+        self, schedules: list[CollectiveSchedule | None]
+    ) -> list[Float64s | None]:
         """How long each step of each kind's schedule takes alone, for a byte: [steps] per kind."""
         found: list[Float64s | None] = []
         for kind, schedule in enumerate(schedules):

@@ -51,8 +51,9 @@ class LinkHealth:
     def of(cls, health: Health, system: SystemSpec, partition: Partition) -> "LinkHealth":
         """The links as `health` leaves them; chips outside the partition count as whole.
 
-        Lanes that nobody has told of cannot be cut. A switch tray takes its part of the lanes that
-        lead to a rack's switches; nothing is known to be redundant where their number is not known.
+        Lanes whose number is not published cannot be cut. A switch tray takes its part of the lanes
+        that lead to a rack's switches; nothing is known to be redundant where their number is not
+        known.
         """
         own = partition.first_chip + np.arange(len(health.lost))  # [chips] of the system
         share = np.ones((system.chips.count, len(Tier)))

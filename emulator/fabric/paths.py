@@ -1,4 +1,4 @@
-"""What an exchange asks of the ways between chips, however their links are told."""
+"""The interface of the paths between chips that an exchange needs, of a fabric of any kind."""
 
 from typing import Protocol
 

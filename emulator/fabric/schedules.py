@@ -40,7 +40,7 @@ class Algorithm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Schedule:
+class CollectiveSchedule:
     """Steps, one after the other, of one group of chips.
 
     `moved` is float64[steps, chips, chips]: what sender sends receiver in the step, of a byte of
@@ -51,29 +51,33 @@ class Schedule:
     times: Int64s
 
 
-def mesh(chips: int) -> Schedule:
+def mesh(chips: int) -> CollectiveSchedule:
     """One step: each chip's part, 1 / chips of the whole, to every other."""
     moved = np.full((1, chips, chips), 1 / chips)
     moved[0][np.diag_indices(chips)] = 0.0
-    return Schedule(moved=moved, times=np.ones(1, dtype=np.int64))
+    return CollectiveSchedule(moved=moved, times=np.ones(1, dtype=np.int64))
 
 
-def ring(shares: Float64s) -> Schedule:
+def ring(shares: Float64s) -> CollectiveSchedule:
     """Chips - 1 steps: a part each time, divided over a chip's neighbours as `shares` says."""
     chips = len(shares)
-    return Schedule(moved=shares[None] / chips, times=np.array([chips - 1]))
+    return CollectiveSchedule(moved=shares[None] / chips, times=np.array([chips - 1]))
 
 
-def last_phases(coordinates: Int64s, moves: Float64s) -> Schedule:
+def last_phases(coordinates: Int64s, moves: Float64s) -> CollectiveSchedule:
     """For every level the phase that would end an all-gather with it: as many steps as levels.
 
     No schedule to run: it tells how fast each level is. `moves` is as `phases` takes it.
     """
     sizes = coordinates.max(axis=0) + 1
-    return Schedule(moved=moves / sizes[:, None, None], times=np.ones(len(sizes), dtype=np.int64))
+    return CollectiveSchedule(
+        moved=moves / sizes[:, None, None], times=np.ones(len(sizes), dtype=np.int64)
+    )
 
 
-def phases(coordinates: Int64s, stripe: Float64s, moves: Float64s, *, steps: int = 1) -> Schedule:
+def phases(
+    coordinates: Int64s, stripe: Float64s, moves: Float64s, *, steps: int = 1
+) -> CollectiveSchedule:
     """A phase per level of `coordinates`, int64[chips, levels], for stripes float64[levels].
 
     In a phase every chip sends all that it has of a stripe as `moves`, float64[levels, chips,
@@ -90,4 +94,4 @@ def phases(coordinates: Int64s, stripe: Float64s, moves: Float64s, *, steps: int
             level = (last - 1 - phase) % count
             moved[phase] += stripe[last] * gathered / chips / steps * moves[level]
             gathered *= sizes[level]
-    return Schedule(moved=moved, times=np.full(count, steps, dtype=np.int64))
+    return CollectiveSchedule(moved=moved, times=np.full(count, steps, dtype=np.int64))

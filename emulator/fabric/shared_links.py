@@ -28,7 +28,7 @@ class SharedLinks:
         self, system: SystemSpec, physical: Int64s, links: LinkHealth | None = None
     ) -> None:
         # Imported here, as what it stands on takes longer to load than all the rest of this room.
-        from emulator.fabric.shortest_ways import find_ways  # noqa: PLC0415
+        from emulator.fabric.shortest_paths import find_ways  # noqa: PLC0415
         from emulator.fabric.wiring import fabric_graph  # noqa: PLC0415
 
         self._ways = find_ways(fabric_graph(system, links), physical)

@@ -22,8 +22,8 @@ Float64s = NDArray[np.float64]
 
 
 class TrafficClass(IntEnum):
-    """The most urgent first: a step waits for COLLECTIVE, a request for KV_TRANSFER, nobody for the
-    rest.
+    """The most urgent first: a step waits for COLLECTIVE, a request for KV_TRANSFER, nothing for
+    the rest.
     """
 
     COLLECTIVE = 0

@@ -172,7 +172,7 @@ def _add_network(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> No
 
 
 def _lanes(system: SystemSpec, tier: Tier) -> int:
-    """Lanes of a chip's tier, those to spare among them; 1 where nobody says how many."""
+    """Lanes of a chip's tier, those to spare among them; 1 where their number is not published."""
     known = LANES_BY_CHIP.get(system.chip.name, {})
     links = [link for link, same in TIER_OF_LINK.items() if same is tier and link in known]
     return known[links[0]].lanes.count if links else 1

@@ -2,8 +2,8 @@
 
 Emulated time, from figures alone. The engine starts again when the last chip has read what it
 needs. Each tray reads the checkpoint from its own drives over its host's link, both of which its
-chips share. Left out, because nobody has published it: waking a chip that stood by, and loading its
-compiled model.
+chips share. Not counted, because no figure is published: waking a chip that stood by, and loading
+its compiled model.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.faults.survival import Recovery
+from emulator.faults.survival import SurvivalPlan
 from emulator.specs.fault import FaultKind
 from emulator.specs.figure import Figure
 from emulator.specs.partition import Partition
@@ -83,7 +83,7 @@ class RecoveryRates:
 
 
 def reload_ns(
-    recovery: Recovery, partition: Partition, system: SystemSpec, rates: RecoveryRates
+    recovery: SurvivalPlan, partition: Partition, system: SystemSpec, rates: RecoveryRates
 ) -> int:
     """Time until every chip has read its weights: the slowest tray's, by drives or by host link."""
     chips = recovery.seating.system_chips(partition)  # [positions]
@@ -95,7 +95,7 @@ def reload_ns(
 
 
 def recovery_ns(
-    recovery: Recovery,
+    recovery: SurvivalPlan,
     kinds: Iterable[FaultKind],
     partition: Partition,
     system: SystemSpec,

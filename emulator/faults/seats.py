@@ -42,10 +42,10 @@ class Seats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class SlotCapacity:
     """How many experts of one layer each position can hold, int64[positions], and a group needs.
 
-    Nobody takes the positions `lent`, whose chips are lent out. Of positions that are as good as
+    The positions `lent`, whose chips are lent out, are not taken. Of positions that are as good as
     each other, `homes` are filled first: chips of those numbers stand by.
     """
 
@@ -85,7 +85,7 @@ def take_seats(
     health: Health,
     seating: Seating,
     *,
-    room: Room,
+    room: SlotCapacity,
     reachable: Bools,
 ) -> Seats:
     """Seats chips so that as many blocks as possible are open, then as many ranks as possible.
@@ -142,7 +142,7 @@ def take_seats(
 
 
 def _ways(
-    partition: Partition, block: range, sits_on: I64, standing: list[int], room: Room
+    partition: Partition, block: range, sits_on: I64, standing: list[int], room: SlotCapacity
 ) -> list[_Way]:
     """Every way to open a block, one for each island that has chips of it or could fill it."""
     own = {int(island) for island in sits_on[block] if island != OUT_OF_SERVICE}
@@ -156,7 +156,7 @@ def _ways(
 
 
 def _fewest_to_fill(
-    partition: Partition, block: range, kept: list[int], room: Room
+    partition: Partition, block: range, kept: list[int], room: SlotCapacity
 ) -> list[int] | None:
     """The fewest vacant positions that, filled, open a block; None when all of them do not."""
     seated = set(kept)
@@ -175,7 +175,7 @@ def _fewest_to_fill(
 
 
 def _fill_groups(
-    partition: Partition, block: range, kept: set[int], fill: tuple[int, ...], room: Room
+    partition: Partition, block: range, kept: set[int], fill: tuple[int, ...], room: SlotCapacity
 ) -> list[int] | None:
     """`fill` and the fewest further positions that give every group of a block enough room.
 
@@ -203,7 +203,7 @@ def _fill_groups(
     return filled
 
 
-def _why_closed(partition: Partition, block: range, sits_on: I64, room: Room) -> str:
+def _why_closed(partition: Partition, block: range, sits_on: I64, room: SlotCapacity) -> str:
     """What a block lacks, in words, seen from the island that most of its chips are on."""
     alive = [position for position in block if sits_on[position] != OUT_OF_SERVICE]
     if not alive:
@@ -226,7 +226,7 @@ def _complete_ranks(
     opened: dict[int, int],
     standby: dict[int, list[int]],
     filling: dict[int, list[int]],
-    room: Room,
+    room: SlotCapacity,
 ) -> None:
     """Adds to `filling` what completes ranks of open blocks, as far as standby chips go."""
     size = block_size(partition)

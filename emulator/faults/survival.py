@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.faults.reloads import Reloads, plan_reloads
-from emulator.faults.seats import Room, Seats, block_size, take_seats
+from emulator.faults.seats import Seats, SlotCapacity, block_size, take_seats
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
@@ -33,7 +33,7 @@ class WeightBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recovery:
+class SurvivalPlan:
     """How the machine goes on; it does as long as one rank is up.
 
     Attributes:
@@ -74,19 +74,20 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     reachable: Bools,
     weights: WeightBytes,
     lent: frozenset[int] = frozenset(),
-) -> Recovery:
+) -> SurvivalPlan:
     """What becomes of a machine that computed by `placement` on `seating` until now.
 
     `capacity`, int64[positions], says how many slots of a layer each position has memory for, those
     of the placement and what spare HBM holds. `reachable`, bool[chips, chips], says which chips of
     the partition and its spares links join (the fabric's routes know). Works for faults and for
-    repairs: a chip that is in service and has no seat stands by. Nobody takes the positions `lent`.
+    repairs: a chip that is in service and has no seat stands by. The positions `lent` are not
+    taken.
 
     Raises ValueError for arrays of another shape, or more experts on a position than fit.
     """
     _check(placement, partition, capacity, reachable)
     experts = placement.experts if placement.layers else 0
-    room = Room(capacity=capacity, experts=experts, lent=lent)
+    room = SlotCapacity(capacity=capacity, experts=experts, lent=lent)
     seats = take_seats(partition, system, health, seating, room=room, reachable=reachable)
     before, after = seating.chip_of_position, seats.seating.chip_of_position
     filled = np.array(seats.filled, dtype=np.int64)
@@ -105,7 +106,7 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     reload_bytes[filled] += weights.replica_bytes
     refilled = np.zeros(partition.ranks, dtype=np.bool_)
     refilled[filled // partition.tp] = True
-    return Recovery(
+    return SurvivalPlan(
         survivable=bool(seats.ranks_up.any()),
         reason=_reason(seats, reloads, filled),
         ranks_up=seats.ranks_up,

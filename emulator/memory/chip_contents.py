@@ -9,9 +9,12 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.memory.core_split import group_bytes_on_core, heads_on_core, kv_bytes_on_core
-from emulator.memory.lnc import CoreMap
+from emulator.memory.lnc import CoreMap, core_map
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.specs.system import SystemSpec
 from emulator.specs.tensor_group import TensorGroup
 from emulator.units import GB
 
@@ -113,3 +116,20 @@ def kv_tokens_that_fit(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms) -> int
     """Tokens whose KV a chip has room for; below 0 when it has not even room for the rest."""
     token_bytes = cores.cores_per_region * needs.kv_token_bytes
     return kv_region_bytes(needs, cores, terms) // token_bytes
+
+
+def kv_capacity_tokens(
+    model: ModelSpec, system: SystemSpec, partition: Partition, *, terms: HbmTerms | None = None
+) -> int:
+    """Tokens that the KV pool of each rank holds, experts spread evenly; 0 or less: none fit.
+
+    What `hbm_layout` finds when it fills a chip, as arithmetic alone: a search over partitions asks
+    it thousands of times. The fullest chip of an expert group sets it. Key and value heads are
+    repeated where tp exceeds them. Raises NeuronError for an LNC that the chip has not.
+    """
+    memory = ModelMemory.of(model, head_groups=model.heads)
+    cores = core_map(system.chip, partition.lnc)
+    terms = terms or HbmTerms()
+    slots = -(-model.experts // partition.ep)
+    needs = core_needs(memory, cores, tp=partition.tp, slots=slots, terms=terms)
+    return kv_tokens_that_fit(needs, cores, terms)

@@ -34,7 +34,7 @@ class CoreRequest:
     exclusive: bool
 
 
-def resolve(
+def resolve_cores(
     environment: NeuronEnvironment,
     *,
     lnc_flag: int | None,
@@ -45,8 +45,8 @@ def resolve(
 ) -> CoreRequest:
     """Tie the environment to the flags `--lnc` and `--chips` and to the compiled model.
 
-    `compiled_lnc` is what a checkpoint says that it was compiled for. Where nobody says anything,
-    LNC is the chip's default, and there are `default_chips` chips.
+    `compiled_lnc` is what a checkpoint says that it was compiled for. Where none of them says
+    anything, LNC is the chip's default, and there are `default_chips` chips.
 
     Raises NeuronError for an LNC that the chip has not (NCC_EARG001) or on which two disagree
     (NRT_INVALID), and for more cores than there are (NRT_LOAD_NOT_ENOUGH_NC); ConfigError for

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.specs.tensor_group import Split, TensorGroup
+from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +63,14 @@ def group_bytes_on_core(
     over the cores of each chip. Whole bytes, rounded up; columns are not rounded to whole ones.
     """
     match group.split:
-        case Split.HEADS:
+        case TensorSplit.HEADS:
             on_core = heads_on_core(heads=heads, kv_heads=kv_heads, tp=tp, cores=cores)
             query_bytes = -(-(group.copy_bytes - group.kv_bytes) // heads)
             kv_bytes = -(-group.kv_bytes // kv_heads)
             return on_core.query_heads * query_bytes + on_core.kv_heads * kv_bytes
-        case Split.COLUMNS:
+        case TensorSplit.COLUMNS:
             return -(-group.copy_bytes // (tp * cores))
-        case Split.EXPERT:
+        case TensorSplit.EXPERT:
             return slots * group.layers * -(-group.copy_bytes // cores)
-        case Split.WHOLE:
+        case TensorSplit.WHOLE:
             return -(-group.copy_bytes // cores)

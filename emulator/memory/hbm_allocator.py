@@ -100,12 +100,12 @@ class HbmAllocator:
         )
 
     def region_free_bytes(self, core: int) -> int:
-        """Bytes that nobody holds in the stacks of `core`, shared with its siblings."""
+        """Bytes without an owner in the stacks of `core`, shared with its siblings."""
         return sum(self._free[stack] for stack in self.cores.cores[core].stacks)
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the chip that nobody holds."""
+        """Bytes of the chip without an owner."""
         return sum(self._free)
 
     def usage(self) -> tuple[StackUsage, ...]:

@@ -61,13 +61,6 @@ class HbmLayout:
                 on_core = tokens * self.kv_token_bytes_on_core
                 allocator.resize_on_cores(KV_OWNER, [on_core] * len(self.cores.cores))
 
-    def kv_bytes_on_chip(self, tokens: int) -> int:
-        """HBM that the KV of `tokens` takes on each chip of a rank, repeated heads included.
-
-        The pool's bytes for its tokens, or the bytes in use for the tokens of the blocks in use.
-        """
-        return tokens * self.kv_token_bytes_on_core * len(self.cores.cores)
-
     def hold_expert_copies(self, chip: int, copies: int) -> None:
         """Let `chip` hold so many experts, counted in all layers, instead of what it held.
 
@@ -105,10 +98,6 @@ class HbmLayout:
         release(self.allocators[chip], _LENDABLE)
         for owner, core, held_bytes in held:
             self.allocators[chip].allocate(owner, core=core, wanted_bytes=held_bytes)
-
-    def spare_bytes(self, chip: int) -> int:
-        """HBM of `chip` that nobody holds: after `take_kv`, where lost experts can be reloaded."""
-        return self.allocators[chip].free_bytes
 
     def spare_expert_copies(self, chip: int) -> int:
         """Experts, each of one layer, that still fit on `chip`; 0 for a model without experts."""

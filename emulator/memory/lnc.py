@@ -57,10 +57,6 @@ class CoreMap:
         """The number of a chip's logical core among those of the system, chip after chip."""
         return chip * len(self.cores) + core
 
-    def chip_and_core(self, global_core: int) -> tuple[int, int]:
-        """The inverse of `global_core`."""
-        return divmod(global_core, len(self.cores))
-
 
 def core_map(chip: ChipSpec, lnc: int) -> CoreMap:
     """The logical cores of `chip`; raises NeuronError, as the compiler does, for another LNC."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from emulator.memory.lnc import CoreMap
 from emulator.specs.model import ModelSpec
-from emulator.specs.tensor_group import Split, TensorGroup
+from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class ModelMemory:
     """What of a model lies in HBM, and by which heads it is divided.
 
     Attributes:
-        groups: the weights; those with Split.EXPERT lie in equally many layers.
+        groups: the weights; those with TensorSplit.EXPERT lie in equally many layers.
         heads: query heads.
         kv_heads: key/value heads of the weights.
         cached_heads: key/value heads of the cache: as many, or 1 for a latent that all share.
@@ -71,7 +71,7 @@ class ModelMemory:
     @property
     def expert_groups(self) -> tuple[TensorGroup, ...]:
         """The groups that whole experts consist of."""
-        return tuple(group for group in self.groups if group.split is Split.EXPERT)
+        return tuple(group for group in self.groups if group.split is TensorSplit.EXPERT)
 
     def expert_copy_bytes_on_core(self, cores: CoreMap) -> int:
         """One expert of one layer, on each logical core of the chip that holds it."""

@@ -89,29 +89,13 @@ def as_ranges(cores: range) -> str:
     return f"{cores.start}" if len(cores) == 1 else f"{cores.start}-{cores.stop - 1}"
 
 
-def check_exclusive(claims: Mapping[str, range]) -> None:
-    """Check that no logical core belongs to two processes.
-
-    Raises NeuronError (NRT_NC_BUSY), which names the later of two processes, in the mapping's
-    order, and who has its cores.
-    """
-    seen: list[tuple[str, range]] = []
-    for process, cores in claims.items():
-        for other, taken in seen:
-            shared = range(max(cores.start, taken.start), min(cores.stop, taken.stop))
-            if shared:
-                raise busy(cores, shared=shared, holder=f"process {other}", process=process)
-        seen.append((process, cores))
-
-
-def busy(cores: range, *, shared: range, holder: str, process: str = "") -> NeuronError:
+def busy(cores: range, *, shared: range, holder: str) -> NeuronError:
     """The error for asking for `cores` when `holder` has those of them that are `shared`."""
-    asker = f" for process {process}" if process else ""
     return NeuronError(
         code=NRT_NC_BUSY,
         field=VISIBLE_CORES,
         value=as_ranges(cores),
-        expected=f"cores that no other process has{asker}; {as_ranges(shared)}: held by {holder}",
+        expected=f"cores that no other process has; {as_ranges(shared)}: held by {holder}",
     )
 
 

@@ -17,7 +17,7 @@ from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.model import ModelSpec
 from emulator.specs.saved_activations import FP32_BYTES, KEPT_BYTES, SavedActivations
 from emulator.specs.system import SystemSpec
-from emulator.specs.tensor_group import Split
+from emulator.specs.tensor_group import TensorSplit
 from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe
 
 GRADIENT_BYTES: Final = 4  # FP32, as DeepSeek-V3 adds them up (arXiv 2412.19437, 3.3.3)
@@ -73,11 +73,11 @@ def training_memory(
 
     `model` is the catalog's: its own storage format says nothing of training.
     """
-    return _Job.of(system, model, recipe).memory(chips)
+    return _TrainingJobMemory.of(system, model, recipe).memory(chips)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _TrainingJobMemory:
     """What of a job does not depend on how many chips it has: counted once, as searches ask often.
 
     `layer_input_bytes` and the two layers' are of a micro-batch's tokens on one chip, but for the
@@ -117,7 +117,7 @@ class _Job:
             dense_bytes=sum(
                 each.copy_bytes
                 for each in trained.tensor_groups()
-                if each.split is not Split.EXPERT
+                if each.split is not TensorSplit.EXPERT
             ),
             expert_parameters=trained.expert_parameters,
             expert_bytes=trained.expert_bytes,
@@ -185,7 +185,7 @@ def smallest_training_chips(
     system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe
 ) -> int | None:
     """The fewest chips of `system` whose HBM holds the job; None when not even all of them do."""
-    cores, job = training_cores(system, recipe), _Job.of(system, model, recipe)
+    cores, job = training_cores(system, recipe), _TrainingJobMemory.of(system, model, recipe)
     every = recipe.ep or 1
     sizes = range(every, system.chips.count + 1, every)
     return next((chips for chips in sizes if job.memory(chips).fits(cores)), None)

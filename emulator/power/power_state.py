@@ -1,4 +1,4 @@
-"""What a system draws in a state that is told by its engines' busy shares.
+"""The power of a system in a state given by its engines' busy shares.
 
 The named states show the range that a system moves in. Their shares are assumed, so that a reader
 sees the shape of it: what a workload really does comes from its steps.

@@ -3,8 +3,8 @@
 The parts follow the chips: each stands at its idle share while the chips idle and at its full watts
 when they draw their budget, in proportion between (assumed: hosts and network cards work when the
 chips do). So a rack's input is a straight line over its chips' watts, and where the line crosses
-the rack's budget is read off exactly. A system without `RackPower` has one unsplit overhead, the
-rest of its provisioned power, which never changes.
+the rack's budget is read off exactly. A system without `RackPowerSpec` has one unsplit overhead,
+the rest of its provisioned power, which never changes.
 """
 
 from dataclasses import dataclass, fields
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.specs.rack_power import Cooling, RackPower, Season
+from emulator.specs.rack_power import Cooling, RackPowerSpec, Season
 from emulator.specs.system import SystemSpec
 
 Float64s = NDArray[np.float64]
@@ -56,11 +56,6 @@ class FacilityWatts:
     def it_watts(self) -> float:
         """At the racks' input."""
         return sum(watts for _, watts in self.parts()[:-1])
-
-    @property
-    def over_budget(self) -> bool:
-        """True where the racks' input is more than they are given (beyond rounding)."""
-        return self.it_watts > self.provisioned_watts * (1 + _ROUNDING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,18 +141,6 @@ class SystemPower:
             return published.value * chips, True
         return self.provisioned_watts(chips) * self.pue(Season.PEAK), False
 
-    def rack_cap_factor(self, chip_watts: Float64s) -> Float64s:
-        """How many times longer each rack's chips must take to stay in its budget, [racks].
-
-        At least 1. The watts above idle are work, and the same work in more time draws less.
-        """
-        headroom = self.chip_cap_watts - self._idle
-        above_idle = self._rack_means(chip_watts) - self._idle  # [racks]
-        if headroom <= 0:  # a chip that always draws the same cannot be held back
-            return np.ones(self._racks)
-        factor: Float64s = np.maximum(above_idle / headroom, 1.0)
-        return factor
-
     @property
     def chip_cap_watts(self) -> float:
         """What each chip may draw when all chips of its rack draw the same; at most its budget."""
@@ -166,14 +149,6 @@ class SystemPower:
             return self._budget
         within = (self.rack_budget_watts - low) / (high - low)
         return self._idle + within * (self._budget - self._idle)
-
-    def _rack_means(self, chip_watts: Float64s) -> Float64s:
-        """The mean of each rack's chips, [chips] -> [racks]."""
-        chips = self.system.chips.count
-        if chip_watts.shape != (chips,):
-            raise ValueError(f"watts of {chips} chips, not of shape {chip_watts.shape}")
-        means: Float64s = chip_watts.reshape(self._racks, -1).mean(axis=1)
-        return means
 
     def _rack_line(self, each_watts: float) -> float:
         """A rack's input when each of its chips draws `each_watts`."""
@@ -191,7 +166,7 @@ class SystemPower:
         behind = each_watts + boards.total()
         return boards, behind / power.conversion_efficiency.value - behind, 0.0
 
-    def _boards(self, power: RackPower, each_watts: float) -> _Boards:
+    def _boards(self, power: RackPowerSpec, each_watts: float) -> _Boards:
         chips = self.system.chips.count
         units = self.system.units
         span = self._budget - self._idle

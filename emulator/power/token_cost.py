@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.power.yardstick import TokenRates
+from emulator.power.efficiency import TokenRates
 from emulator.specs.system import SystemSpec
 
 SECONDS_PER_HOUR: Final = 3_600

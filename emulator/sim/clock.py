@@ -1,4 +1,4 @@
-"""Emulated time. One clock per engine run, passed to whoever needs it; nobody else reads the wall.
+"""Emulated time. One clock per engine run, passed as an argument; it alone reads the wall.
 
 The seam is three methods: `now_ns`, `wait_until_ns`, `dilation`. A dilated clock maps emulated time
 to the wall by a factor, which changes only where it is told to (see `emulator.sim.epochs`); a
@@ -84,10 +84,6 @@ class DilatedClock:
             wall_ns = self._wall_ns()
             return self._epochs.emulated_ns(wall_ns)
 
-    def at_monotonic_s(self, wall_s: float) -> float:
-        """Convert a reading of the system's monotonic clock to emulated seconds."""
-        return self._epochs.emulated_s(wall_s)
-
     def wait_until_ns(self, deadline_ns: int) -> int:
         """Sleep until `deadline_ns`; returns the lag in emulated ns, 0 when there is none."""
         wall_deadline_ns = self._epochs.wall_ns(deadline_ns)
@@ -101,7 +97,7 @@ class DilatedClock:
 
 
 class VirtualClock:
-    """Time that moves only when it is waited for; for closed drivers, where nobody else waits."""
+    """Time that moves only when it is waited for; for drivers in which nothing else waits."""
 
     def __init__(self) -> None:
         self._now_ns = 0

@@ -2,15 +2,15 @@
 
 All rates are per chip, dense, and ceilings: a roofline divides work by them. Catalog data fills
 this shape, one file per chip; nothing here knows of a particular chip. What a chip does not have,
-or nobody has published, is None.
+or is not published, is None.
 """
 
 from dataclasses import dataclass, fields
 
 from emulator.errors import ConfigError
+from emulator.specs.assumptions import AssumptionSet, apply_assumption
 from emulator.specs.figure import Figure, NamedFigures
 from emulator.specs.matrix_engine import MatrixEngine
-from emulator.specs.readings import Switch, apply_reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class ChipSpec:
     microcode_bytes_per_core: Figure
     idle_watts: Figure
     budget_watts: Figure
-    switches: tuple[Switch, ...] = ()
+    switches: tuple[AssumptionSet, ...] = ()
 
     def __post_init__(self) -> None:
         may_be_zero = {label for label, _ in self.matrix.figures()} | {"microcode_bytes_per_core"}
@@ -120,10 +120,10 @@ class ChipSpec:
                 return self.tensor_flops_per_s("fp8") if fp4 is None else fp4.value
         raise ConfigError(field="dtype", value=dtype, expected="fp32, bf16, fp8 or fp4")
 
-    def read_as(self, name: str, reading: str) -> "ChipSpec":
+    def assuming(self, name: str, assumption: str) -> "ChipSpec":
         """The chip with one of its switches turned; raises ConfigError that lists what there is."""
         for switch in self.switches:
             if switch.name == name:
-                return apply_reading(self, switch.reading(reading))
+                return apply_assumption(self, switch.assumption(assumption))
         names = ", ".join(switch.name for switch in self.switches) or "none"
         raise ConfigError(field="reading", value=name, expected=f"a switch of {self.name}: {names}")

@@ -8,7 +8,7 @@ from emulator.specs.figure import NamedFigures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheet:
-    """Figures by the names of a chip's fields, and the names of those that nobody has published.
+    """Figures by the names of a chip's fields, and the names of those that are not published.
 
     Raises ConfigError when nothing is unknown, as it would be a chip then, or a figure is said to
     be known and unknown.

@@ -29,7 +29,7 @@ class Figure:
 
     @property
     def assumed(self) -> bool:
-        """True when nobody published this number."""
+        """True when this number is not published."""
         return self.source.startswith(ASSUMED)
 
     @property

@@ -45,7 +45,7 @@ class StackUsage:
 
     @property
     def free_bytes(self) -> int:
-        """What nobody holds."""
+        """Bytes without an owner."""
         return self.capacity_bytes - sum(each.held_bytes for each in self.held)
 
     def bytes_by_owner(self) -> dict[HbmOwner, int]:

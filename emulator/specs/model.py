@@ -267,19 +267,6 @@ class ModelSpec:
         return self.window_layers * self.window_tokens * self.kv_bytes_per_token_layer
 
     @property
-    def projection_parameters_per_layer(self) -> int:
-        """Matrices of one layer's attention."""
-        return sum(
-            tensor.parameters
-            for tensor in (
-                *model_tensors.query_tensors(self),
-                *model_tensors.kv_tensors(self),
-                *model_tensors.latent_tensors(self),
-            )
-            if tensor.rows > 1
-        )
-
-    @property
     def expert_parameters(self) -> int:
         """One routed expert: gate, up and down projections, with their biases if it has any."""
         return model_tensors.parameters_of(model_tensors.expert_tensors(self))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from emulator.specs.tensor_group import Split, TensorGroup
+from emulator.specs.tensor_group import TensorGroup, TensorSplit
 from emulator.specs.weight_format import WeightFormat
 
 if TYPE_CHECKING:
@@ -166,22 +166,22 @@ def tensor_groups(model: ModelSpec) -> tuple[TensorGroup, ...]:
     attention = bytes_of(query_tensors(model)) + kv
     norms = model.layers * bytes_of(norm_tensors(model)) + bytes_of(final_norm_tensors(model))
     groups = (
-        _group("embedding", Split.COLUMNS, bytes_of(embedding_tensors(model))),
-        _group("lm_head", Split.COLUMNS, bytes_of(lm_head_tensors(model))),
+        _group("embedding", TensorSplit.COLUMNS, bytes_of(embedding_tensors(model))),
+        _group("lm_head", TensorSplit.COLUMNS, bytes_of(lm_head_tensors(model))),
         TensorGroup(
             name="attention",
-            split=Split.HEADS,
+            split=TensorSplit.HEADS,
             copy_bytes=model.layers * attention,
             kv_bytes=model.layers * kv,
         ),
-        _group("latent", Split.WHOLE, model.layers * bytes_of(latent_tensors(model))),
-        _group("norms", Split.WHOLE, norms),
-        _group("router", Split.WHOLE, model.moe_layers * bytes_of(router_tensors(model))),
-        _group("dense", Split.COLUMNS, model.dense_layers * bytes_of(dense_tensors(model))),
-        _group("shared", Split.COLUMNS, model.moe_layers * bytes_of(shared_tensors(model))),
+        _group("latent", TensorSplit.WHOLE, model.layers * bytes_of(latent_tensors(model))),
+        _group("norms", TensorSplit.WHOLE, norms),
+        _group("router", TensorSplit.WHOLE, model.moe_layers * bytes_of(router_tensors(model))),
+        _group("dense", TensorSplit.COLUMNS, model.dense_layers * bytes_of(dense_tensors(model))),
+        _group("shared", TensorSplit.COLUMNS, model.moe_layers * bytes_of(shared_tensors(model))),
         TensorGroup(
             name="experts",
-            split=Split.EXPERT,
+            split=TensorSplit.EXPERT,
             copy_bytes=bytes_of(expert_tensors(model)),
             layers=model.moe_layers,
         ),
@@ -189,7 +189,7 @@ def tensor_groups(model: ModelSpec) -> tuple[TensorGroup, ...]:
     return tuple(group for group in groups if group.copy_bytes)
 
 
-def _group(name: str, split: Split, copy_bytes: int) -> TensorGroup:
+def _group(name: str, split: TensorSplit, copy_bytes: int) -> TensorGroup:
     return TensorGroup(name=name, split=split, copy_bytes=copy_bytes)
 
 

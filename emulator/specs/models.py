@@ -39,5 +39,5 @@ def model_by_name(name: str) -> ModelSpec:
 
 
 def unknown_model(name: str, expected: str) -> ConfigError:
-    """What is told of a model that is no catalog name: what is `expected`, and what was meant."""
+    """The error for a name that no catalog model has: what is `expected`, and the nearest name."""
     return ConfigError(field="model", value=name, expected=expected + did_you_mean(name, MODELS))

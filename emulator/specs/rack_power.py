@@ -30,7 +30,7 @@ class Season(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RackPower:
+class RackPowerSpec:
     """Watts beside the chips of one scale-up domain; raises ConfigError for what cannot be.
 
     Each part draws between its idle share, when the chips are idle, and all of its watts, when they

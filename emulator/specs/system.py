@@ -10,10 +10,10 @@ from math import prod
 from typing import Final
 
 from emulator.errors import ConfigError
+from emulator.specs.assumptions import AssumptionSet, apply_assumption
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure, NamedFigures
-from emulator.specs.rack_power import RackPower
-from emulator.specs.readings import Switch, apply_reading
+from emulator.specs.rack_power import RackPowerSpec
 
 
 class Topology(StrEnum):
@@ -39,7 +39,7 @@ class SystemSpec:
         units: scale-up domains, joined by the chips' network cards.
         scale_out_start_ns: from a send over the network cards to its first byte's arrival.
         all_in_watts_per_chip: the utility power that InferenceX takes for this machine.
-        variants: switches of the system that may be turned, and what each reading sets.
+        variants: switches of the system that may be turned, and what each assumption sets.
     """
 
     name: str
@@ -61,9 +61,9 @@ class SystemSpec:
     scale_out_start_ns: Figure | None = None
     provisioned_watts: Figure
     pue: Figure
-    power: RackPower | None = None
+    power: RackPowerSpec | None = None
     all_in_watts_per_chip: Figure | None = None
-    variants: tuple[Switch, ...] = ()
+    variants: tuple[AssumptionSet, ...] = ()
 
     def __post_init__(self) -> None:
         placed = self.units * self.racks.count * self.chips_per_rack
@@ -162,16 +162,16 @@ class SystemSpec:
             variants=tuple(_variant_of_cluster(units, variant) for variant in self.variants),
         )
 
-    def read_as(self, name: str, reading: str) -> "SystemSpec":
+    def assuming(self, name: str, assumption: str) -> "SystemSpec":
         """The system with one switch of its own or its chip's turned.
 
         Raises ConfigError that lists the switches.
         """
         for switch in self.variants:
             if switch.name == name:
-                return apply_reading(self, switch.reading(reading))
+                return apply_assumption(self, switch.assumption(assumption))
         if any(switch.name == name for switch in self.chip.switches):
-            return replace(self, chip=self.chip.read_as(name, reading))
+            return replace(self, chip=self.chip.assuming(name, assumption))
         names = ", ".join(switch.name for switch in (*self.variants, *self.chip.switches))
         raise ConfigError(
             field="reading", value=name, expected=f"a switch of {self.name}: {names or 'none'}"
@@ -186,15 +186,15 @@ def _times(units: int, figure: Figure) -> Figure:
     return replace(figure, value=units * figure.value, source=source)
 
 
-def _variant_of_cluster(units: int, switch: Switch) -> Switch:
+def _variant_of_cluster(units: int, switch: AssumptionSet) -> AssumptionSet:
     """The same switch, with what counts over all units as often as there are units."""
-    readings = []
-    for reading in switch.readings:
+    assumptions = []
+    for assumption in switch.assumptions:
         figures = {
             field: _times(units, value)
             if field in _OF_ALL_UNITS and isinstance(value, Figure)
             else value
-            for field, value in reading.figures.items()
+            for field, value in assumption.figures.items()
         }
-        readings.append(replace(reading, figures=figures))
-    return replace(switch, readings=tuple(readings))
+        assumptions.append(replace(assumption, figures=figures))
+    return replace(switch, assumptions=tuple(assumptions))

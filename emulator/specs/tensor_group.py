@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Split(StrEnum):
+class TensorSplit(StrEnum):
     """How a group is divided over the chips of a rank, and over the logical cores of a chip.
 
     HEADS: query heads are divided, key/value heads with them; where there are fewer key/value heads
@@ -28,7 +28,7 @@ class TensorGroup:
     """
 
     name: str
-    split: Split
+    split: TensorSplit
     copy_bytes: int
     kv_bytes: int = 0
     layers: int = 1

@@ -16,15 +16,15 @@ from emulator.timing.work import (
     RESIDUAL_FLOPS,
     ROPE_FLOPS,
     SOFTMAX_FLOPS,
+    EngineWork,
     Float64s,
-    Work,
     is_busy,
 )
 
 
 def attention_work(
     model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape, *, window: bool
-) -> Work:
+) -> EngineWork:
     """One layer of each rank, on each of its chips: fields are [ranks].
 
     Each rank works for its own tokens. Heads are divided; the norm of the hidden row and the
@@ -57,7 +57,7 @@ def attention_work(
     head_macs = totals.window_head_macs if window else totals.head_macs
     issued_head_macs = totals.window_issued_head_macs if window else totals.issued_head_macs
     cached, issued_cached = totals.cached_macs, totals.issued_cached_macs
-    return Work.of(
+    return EngineWork.of(
         flops=_by_rate(shape, projected, heads * head_macs, heads * cached),
         issued_flops=_by_rate(shape, issued, heads * issued_head_macs, heads * issued_cached),
         vector_flops=_vector_flops_per_token(model, split, shape) * tokens + SOFTMAX_FLOPS * scores,

@@ -46,7 +46,7 @@ from emulator.timing.layer_weights import layer_weights
 from emulator.timing.matrix_time import moving_rows
 from emulator.timing.product_rate import ProductRate
 from emulator.timing.rank_totals import RankTotals
-from emulator.timing.work import FLOPS_PER_MAC, LOGIT_BYTES, Float64s, Products, Work, is_busy
+from emulator.timing.work import FLOPS_PER_MAC, LOGIT_BYTES, EngineWork, Float64s, Products, is_busy
 
 BACKWARD_PRODUCTS: Final = 2
 VECTOR_TIMES: Final = 2
@@ -63,7 +63,7 @@ def attention_backward(
     gradients: GradientShape,
     *,
     window: bool,
-) -> Work:
+) -> EngineWork:
     """After `attention_work`, whose arguments it takes: fields are [ranks]."""
     forward = attention_work(model, totals, split, shape, window=window)
     weights, tokens = layer_weights(model), totals.tokens
@@ -123,7 +123,7 @@ def dense_backward(
     split: HeadSplit,
     shape: IssueShape,
     gradients: GradientShape,
-) -> Work:
+) -> EngineWork:
     """After `dense_work`."""
     tokens = totals.tokens
     products = ((gradients.dense, layer_weights(model).dense.macs),)
@@ -142,7 +142,7 @@ def router_backward(
     split: HeadSplit,
     shape: IssueShape,
     gradients: GradientShape,
-) -> Work:
+) -> EngineWork:
     """After `router_work`, shared experts included."""
     weights, tokens = layer_weights(model), totals.tokens
     products = (
@@ -165,7 +165,7 @@ def expert_backward(
     distinct: Float64s,
     shape: IssueShape,
     gradients: GradientShape,
-) -> Work:
+) -> EngineWork:
     """After `expert_work`: each distinct expert has an even part of the pairs."""
     each = pairs / np.where(distinct > 0, distinct, 1.0)
     product = gradients.expert
@@ -185,7 +185,7 @@ def lm_head_backward(
     split: HeadSplit,
     shape: IssueShape,
     gradients: GradientShape,
-) -> Work:
+) -> EngineWork:
     """After `lm_head_work`; an embedding's gradient is added where its token's row lies."""
     rows = totals.logit_rows
     head = model.vocab * model.hidden
@@ -200,22 +200,22 @@ def lm_head_backward(
     return replace(work, hbm_bytes=work.hbm_bytes + (LOGIT_PASSES - 1) * LOGIT_BYTES * logits)
 
 
-def loss_backward(model: ModelSpec, totals: RankTotals) -> Work:
+def loss_backward(model: ModelSpec, totals: RankTotals) -> EngineWork:
     """The loss's gradient by each logit; its forward part is counted as `sampling_work`."""
     logits = totals.logit_rows * model.vocab
-    return Work.of(
+    return EngineWork.of(
         vector_flops=LOSS_FLOPS * logits, hbm_bytes=sampling_work(model, totals).hbm_bytes
     )
 
 
 def _after_products(
-    forward: Work,
+    forward: EngineWork,
     products: tuple[tuple[GradientProduct, int], ...],
     tokens: Float64s,
     *,
     gradient_parameters: Float64s,
     kept_bytes: Float64s,
-) -> Work:
+) -> EngineWork:
     """After products with matrices of so many MACs a token."""
     flops: dict[ProductRate, Float64s | float] = {}
     issued: dict[ProductRate, Float64s | float] = {}
@@ -234,14 +234,14 @@ def _after_products(
 
 
 def _after(
-    forward: Work,
+    forward: EngineWork,
     *,
     flops: Products,
     issued_flops: Products,
     gradient_parameters: Float64s,
     kept_bytes: Float64s,
-) -> Work:
-    return Work.of(
+) -> EngineWork:
+    return EngineWork.of(
         flops=flops,
         issued_flops=issued_flops,
         vector_flops=VECTOR_TIMES * forward.vector_flops,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
-DRAWN_TOKENS_MAX: Final = 512
 DRAWS: Final = 48  # assumed enough: the mean of so many maxima is off by about 1 %
 _GRID: Final = np.unique(np.round(2 ** np.arange(0, 9.01, 0.5)).astype(np.int64))  # to 512 tokens
 _SEED: Final = 20_260_521

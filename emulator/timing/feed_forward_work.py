@@ -27,13 +27,15 @@ from emulator.timing.work import (
     SOFTMAX_FLOPS,
     SWIGLU_FLOPS,
     TOP_K_FLOPS,
+    EngineWork,
     Float64s,
-    Work,
     is_busy,
 )
 
 
-def router_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
+def router_work(
+    model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape
+) -> EngineWork:
     """One layer with experts, on each chip of each rank: norm, router, shared experts, residual.
 
     Norm, router and residual are done on every chip of a rank. The weighted sum of the routed
@@ -47,7 +49,7 @@ def router_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: I
         + split.column_share * FLOPS_PER_MAC * model.experts_per_token * model.hidden
     )
     rows = moving_rows(shape.engine, tokens)
-    router = Work.of(
+    router = EngineWork.of(
         flops={shape.router.rate: FLOPS_PER_MAC * weights.router.macs * tokens},
         issued_flops={shape.router.rate: FLOPS_PER_MAC * shape.router.macs * rows},
         vector_flops=vector_flops_per_token * tokens,
@@ -62,10 +64,12 @@ def router_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: I
     return router + _columns_work(model, weights.shared, width, tokens, split, shape, shape.shared)
 
 
-def dense_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
+def dense_work(
+    model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape
+) -> EngineWork:
     """One layer without experts, on each chip of each rank: norm, network, residual."""
     weights, tokens = layer_weights(model), totals.tokens
-    norm = Work.of(
+    norm = EngineWork.of(
         vector_flops=(NORM_FLOPS + RESIDUAL_FLOPS) * model.hidden * tokens,
         hbm_bytes=module_traffic_bytes(
             tokens, hidden=model.hidden, beside_bytes=shape.beside_bytes
@@ -83,12 +87,12 @@ def _columns_work(
     split: HeadSplit,
     shape: IssueShape,
     product: WeightProduct,
-) -> Work:
+) -> EngineWork:
     share = split.column_share
     activated = share * width * tokens
     quantised = model.hidden * tokens + activated if product.rate.quantised else 0.0
     rows = moving_rows(shape.engine, tokens)
-    return Work.of(
+    return EngineWork.of(
         flops={product.rate: FLOPS_PER_MAC * share * weights.macs * tokens},
         issued_flops={product.rate: FLOPS_PER_MAC * product.macs * rows},
         vector_flops=SWIGLU_FLOPS * activated + QUANTIZE_FLOPS * quantised,
@@ -99,7 +103,7 @@ def _columns_work(
 
 def expert_work(
     model: ModelSpec, pairs: Float64s, distinct: Float64s, shape: IssueShape, *, expert_tp: int = 1
-) -> Work:
+) -> EngineWork:
     """Routed experts of one layer: `pairs` (token, expert) pairs on `distinct` experts of a chip.
 
     Both of one shape, as the result's fields; of each expert a chip has one part of `expert_tp`.
@@ -112,7 +116,7 @@ def expert_work(
     activated = share * model.expert_intermediate * pairs
     quantised = model.hidden * pairs + activated if product.rate.quantised else 0.0
     rows = np.maximum(pairs, shape.engine.moving_rows_min.value * distinct)
-    return Work.of(
+    return EngineWork.of(
         flops={product.rate: FLOPS_PER_MAC * share * weights.macs * pairs},
         issued_flops={product.rate: FLOPS_PER_MAC * product.macs * rows},
         vector_flops=SWIGLU_FLOPS * activated
@@ -130,7 +134,9 @@ def expert_work(
     )
 
 
-def lm_head_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
+def lm_head_work(
+    model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape
+) -> EngineWork:
     """What each chip of each rank does once per step: embedding, last norm, LM head.
 
     The vocabulary is divided over the rank's chips.
@@ -140,7 +146,7 @@ def lm_head_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: 
     row_bytes = model.hidden * model.weight_bytes_per_param
     head_bytes = share * model.vocab * row_bytes
     moving = moving_rows(shape.engine, rows)
-    return Work.of(
+    return EngineWork.of(
         flops={shape.lm_head.rate: FLOPS_PER_MAC * model.hidden * logits},
         issued_flops={shape.lm_head.rate: FLOPS_PER_MAC * shape.lm_head.macs * moving},
         vector_flops=NORM_FLOPS * model.hidden * rows,
@@ -150,14 +156,16 @@ def lm_head_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: 
     )
 
 
-def joining_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape) -> Work:
+def joining_work(
+    model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape
+) -> EngineWork:
     """A draft module's own projection: two normed rows, of the model's last layer and of the next
     token's embedding, make one; in the model's dtype, divided by columns over the rank's chips.
     """
     share, tokens = split.column_share, totals.tokens
     macs = share * 2 * model.hidden * model.hidden
     rows = moving_rows(shape.engine, tokens)
-    return Work.of(
+    return EngineWork.of(
         flops={shape.joining.rate: FLOPS_PER_MAC * macs * tokens},
         issued_flops={shape.joining.rate: FLOPS_PER_MAC * shape.joining.macs * rows},
         vector_flops=2 * NORM_FLOPS * model.hidden * tokens,
@@ -165,13 +173,13 @@ def joining_work(model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: 
     )
 
 
-def sampling_work(model: ModelSpec, totals: RankTotals) -> Work:
+def sampling_work(model: ModelSpec, totals: RankTotals) -> EngineWork:
     """Drawing a token from each row of logits, on each chip of each rank, which all have the rows.
 
     Counted as one softmax over the row, and one pass that finds the drawn token's index.
     """
     logits = totals.logit_rows * model.vocab
-    return Work.of(
+    return EngineWork.of(
         vector_flops=SOFTMAX_FLOPS * logits,
         scalar_ops=logits,
         gpsimd_ops=SAMPLE_OPS * logits,

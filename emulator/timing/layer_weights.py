@@ -32,7 +32,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
+class LayerWeightBytes:
     """Of one layer each; a part that the model has not is zero.
 
     `kv_up` is a latent's up-projection, whose bytes are in `query`: how many tokens it multiplies
@@ -51,10 +51,10 @@ class LayerWeights:
 
 
 @lru_cache(maxsize=64)
-def layer_weights(model: ModelSpec) -> LayerWeights:
+def layer_weights(model: ModelSpec) -> LayerWeightBytes:
     """Counts `model` once; the cost model asks in every step."""
     query = model_tensors.query_tensors(model)
-    return LayerWeights(
+    return LayerWeightBytes(
         query=Weights.of(query),
         kv=Weights.of(model_tensors.kv_tensors(model)),
         kv_up_macs=sum(tensor.parameters for tensor in query if tensor.name == "kv_up"),

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from emulator.timing.work import Float64s, Work
+from emulator.timing.work import EngineWork, Float64s
 
 NORM_FLOPS: Final = 2  # square and sum, of each gradient
 ADAMW_FLOPS: Final = 14
@@ -15,9 +15,9 @@ UPDATE_BYTES: Final = 4 + 2 * (4 + 4 + 4)
 """The gradient is read again; master weight and both moments are read and written."""
 
 
-def optimizer_work(parameters: Float64s, *, weight_bytes: Float64s) -> Work:
+def optimizer_work(parameters: Float64s, *, weight_bytes: Float64s) -> EngineWork:
     """Of a chip that updates `parameters` and writes `weight_bytes` of them anew: [...] fields."""
-    return Work.of(
+    return EngineWork.of(
         vector_flops=(NORM_FLOPS + ADAMW_FLOPS) * parameters,
         scalar_ops=ADAMW_SCALAR_OPS * parameters,
         hbm_bytes=(NORM_BYTES + UPDATE_BYTES) * parameters + weight_bytes,

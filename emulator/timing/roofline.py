@@ -12,7 +12,7 @@ import numpy as np
 
 from emulator.specs.chip import ChipSpec
 from emulator.timing.product_rate import flops_per_ns
-from emulator.timing.work import Float64s, Work
+from emulator.timing.work import EngineWork, Float64s
 from emulator.units import NS_PER_S
 
 ENGINES: Final = ("tensor", "vector", "scalar", "gpsimd", "dma")
@@ -46,7 +46,7 @@ def engine_rates(chip: ChipSpec, dtype: str) -> EngineRates:
     )
 
 
-def busy_ns(work: Work, rates: EngineRates) -> Float64s:
+def busy_ns(work: EngineWork, rates: EngineRates) -> Float64s:
     """Nanoseconds that `work` keeps each engine busy: fields of shape [...] -> [engines, ...]."""
     vector, gpsimd = work.vector_flops, work.gpsimd_ops
     if rates.gpsimd_ops is None:

@@ -1,4 +1,4 @@
-"""Speculative decoding: what a step verifies, what its draft passes compute, and what it yields.
+"""Speculative decoding: what a step verifies, and what its draft passes compute.
 
 A decoding request brings `draft_tokens` guesses, and the step computes them beside the token that
 is certain. Then the draft module runs once over all of the step's tokens, and once more for each
@@ -12,19 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.specs.model import ModelSpec
-
-
-def expected_accepted(draft_tokens: int, acceptance: float) -> float:
-    """Guesses of a step that turn out right, when each does with `acceptance` after a right one.
-
-    a + a^2 + ... + a^k; a step yields one token more. Raises ConfigError for no chance in [0, 1].
-    """
-    if not 0 <= acceptance <= 1:
-        raise ConfigError(field="acceptance", value=acceptance, expected="from 0 to 1")
-    return float(sum(acceptance**place for place in range(1, draft_tokens + 1)))
 
 
 def draft_module(model: ModelSpec) -> ModelSpec:

@@ -40,7 +40,7 @@ Products = Mapping[ProductRate, Float64s | float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class EngineWork:
     """Work by the resource that does it; all of one shape, or broadcast to it.
 
     `flops` [rates, ...] are the products' own, by the rate they run at; `issued_flops` what the
@@ -82,14 +82,8 @@ class Work:
             lost_bytes=np.asarray(lost_bytes, dtype=np.float64),
         )
 
-    @property
-    def tensor_flops(self) -> Float64s:
-        """The products' flops at all rates together."""
-        total: Float64s = self.flops.sum(axis=0)
-        return total
-
-    def __add__(self, other: "Work") -> "Work":
-        return Work(
+    def __add__(self, other: "EngineWork") -> "EngineWork":
+        return EngineWork(
             **{
                 field.name: getattr(self, field.name) + getattr(other, field.name)
                 for field in fields(self)

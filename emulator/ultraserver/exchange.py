@@ -61,7 +61,7 @@ class ExpertMap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchange:
+class LayerExchange:
     """One layer's exchange: what each chip is asked, how the answers return, and what moved.
 
     Attributes:
@@ -85,7 +85,7 @@ class Exchange:
     sent: I64
 
 
-def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> Exchange:
+def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> LayerExchange:
     """Sort every (token, expert) pair of all chips by chip and slot.
 
     `dispatches` maps a chip to its dispatch, all of the same layer. Ties keep the order of chips
@@ -115,7 +115,7 @@ def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> Exc
     all_experts = experts.place.shape[2]
     chosen_in_group = source_of_token[:, None] // experts.ep * all_experts + chosen
     groups = experts.chips // experts.ep
-    return Exchange(
+    return LayerExchange(
         layer=layer,
         work=_work(layer, hidden[token_of_row], rows_of_chip, row, counts),
         order=order,
@@ -149,7 +149,7 @@ def _work(
 
 
 def finish_exchange(
-    exchange: Exchange, answers: Mapping[int, ExpertRows], tp: int = 1
+    exchange: LayerExchange, answers: Mapping[int, ExpertRows], tp: int = 1
 ) -> dict[int, Combine]:
     """Give every chip that dispatched its experts' outputs, [tokens, k, hidden].
 

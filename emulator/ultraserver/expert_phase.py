@@ -27,7 +27,7 @@ from emulator.timing.launch import kernel_launch_ns
 from emulator.timing.matrix_time import FEED_FORWARD_SEQUENCES
 from emulator.timing.roofline import TENSOR, busy_ns, engine_rates
 from emulator.timing.routing import ExpectedRouting
-from emulator.timing.work import Work, is_busy
+from emulator.timing.work import EngineWork, is_busy
 from emulator.ultraserver.rank_phase import HIDDEN_BYTES_PER_ELEMENT, sums_experts_in_rank
 from emulator.ultraserver.step_terms import PhaseTerms
 from emulator.ultraserver.token_exchange import TokenExchange
@@ -122,7 +122,7 @@ class ExpertPhaseModel:
             else None,
         )
 
-    def _work(self, pairs: Float64s, distinct: Float64s) -> Work:
+    def _work(self, pairs: Float64s, distinct: Float64s) -> EngineWork:
         """Of `pairs` on `distinct` experts of each chip, [kinds, chips] both."""
         return expert_work(
             self._model, pairs, distinct, self._shape, expert_tp=self._partition.expert_tp

@@ -18,7 +18,7 @@ from emulator.memory.training_memory import GRADIENT_BYTES
 from emulator.specs.calibration import Calibration
 from emulator.specs.model import ModelSpec
 from emulator.specs.system import SystemSpec
-from emulator.specs.tensor_group import Split
+from emulator.specs.tensor_group import TensorSplit
 from emulator.timing.product_rate import ProductRate
 from emulator.timing.roofline import DMA, ENGINES
 from emulator.ultraserver.step_work import StepWork
@@ -83,7 +83,7 @@ class GradientCollectives:
     def gather_dense(self) -> Talk:
         """Weights of the dense parameters, from their owners."""
         held = self._model.tensor_groups()
-        size = sum(group.copy_bytes for group in held if group.split is not Split.EXPERT)
+        size = sum(group.copy_bytes for group in held if group.split is not TensorSplit.EXPERT)
         return self._dense_talk(Operation.ALL_GATHER, size)
 
     def reduce_experts(self) -> Talk:

@@ -11,7 +11,6 @@ stream does; drives and hosts draw no more than the system's other watts already
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,6 @@ from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.specs.calibration import CEILING, Calibration
-from emulator.specs.placement import ExpertTransfer
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.units import BITS_PER_BYTE, NS_PER_S
@@ -56,20 +54,6 @@ class HandoverCost:
     def idle_joules(self, system: SystemSpec, *, chips: int) -> float:
         """What `chips` chips draw meanwhile for being on."""
         return chips * system.chip.idle_watts.value * self.duration_ns / NS_PER_S
-
-
-def transfer_bytes(
-    transfers: Iterable[ExpertTransfer], *, positions: int, expert_bytes: int
-) -> Float64s:
-    """Bytes from each position to each, [positions, positions], of experts that chips pass on.
-
-    What is read from the checkpoint has no sender and is left out; see `weights_read`.
-    """
-    sent = np.zeros((positions, positions))
-    for transfer in transfers:
-        if transfer.source_chip >= 0:
-            sent[transfer.source_chip, transfer.chip] += expert_bytes
-    return sent
 
 
 def experts_moved(

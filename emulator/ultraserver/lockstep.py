@@ -22,7 +22,7 @@ from emulator.chip.commands import BeginStep, Command, Reduce, RepeatStep
 from emulator.chip.effects import Attended, Dispatch, Effect, ExpertRows, StepDone
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.step import RankOutput
-from emulator.ultraserver.exchange import Exchange, ExpertMap, finish_exchange, plan_exchange
+from emulator.ultraserver.exchange import ExpertMap, LayerExchange, finish_exchange, plan_exchange
 
 I64 = NDArray[np.int64]
 
@@ -54,8 +54,8 @@ class Lockstep:
         self._begin = begin
         self._experts = experts
         self._tp = tp
-        self._exchange: Exchange | None = None
-        self._layers: list[Exchange] = []
+        self._exchange: LayerExchange | None = None
+        self._layers: list[LayerExchange] = []
 
     def start(self) -> dict[int, Command]:
         """The first commands, by chip."""
@@ -112,3 +112,25 @@ def _expert_rows(replies: Mapping[int, Effect]) -> dict[int, ExpertRows]:
         assert isinstance(reply, ExpertRows), reply
         answers[chip] = reply
     return answers
+
+
+class UnfinishedStep:
+    """The ranks of a step in progress, the outputs of those that are done, and the result of an
+    attempt that computed every layer, if one did.
+    """
+
+    __slots__ = ("outputs", "ranks", "whole")
+
+    def __init__(self, ranks: set[int]) -> None:
+        self.ranks = ranks
+        self.whole: StepResult | None = None
+        self.outputs: dict[int, RankOutput] = {}
+
+
+class Interrupted(Exception):
+    """Chips did not answer; `replies` are what the others had to say."""
+
+    def __init__(self, chips: tuple[int, ...], replies: dict[int, Effect]) -> None:
+        super().__init__(chips)
+        self.chips = chips
+        self.replies = replies

@@ -1,7 +1,7 @@
 """The emulated machine between two steps: what works, who sits where, which expert lies where.
 
 Pure state about the model that is timed: its HBM, its experts, its links. A fault or a repair makes
-a new health; `settle` decides how the machine goes on with it. Live processes follow what is
+a new health; `apply` decides how the machine goes on with it. Live processes follow what is
 decided here; this file knows none of them.
 """
 
@@ -18,7 +18,7 @@ from emulator.fabric.tiers import tiers_there
 from emulator.faults.departure import Departure, departure, home_on
 from emulator.faults.recovery_time import RecoveryRates, recovery_ns
 from emulator.faults.seats import block_size
-from emulator.faults.survival import Recovery, WeightBytes, survival
+from emulator.faults.survival import SurvivalPlan, WeightBytes, survival
 from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.hbm_layout import HbmLayout, Holdings, lay_out
 from emulator.memory.model_memory import ModelMemory
@@ -34,7 +34,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.system import SystemSpec
-from emulator.specs.tensor_group import Split
+from emulator.specs.tensor_group import TensorSplit
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.handover_cost import (
     HandoverCost,
@@ -49,10 +49,10 @@ I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
+class RecoveryPlan:
     """A recovery, and the emulated time from the faults until the machine goes on."""
 
-    recovery: Recovery
+    recovery: SurvivalPlan
     duration_ns: int
 
 
@@ -150,14 +150,14 @@ class Machine:
             health = health.after(fault, self.system, self.partition)
         return health
 
-    def settlement(
+    def recovery_plan(
         self,
         health: Health,
         kinds: Iterable[FaultKind] = (),
         *,
         prepared: Collection[int] = (),
         silence_ns: int = 0,
-    ) -> Settlement:
+    ) -> RecoveryPlan:
         """How the machine would go on with `health`; changes nothing. `kinds` are noticed first,
         and chips that are silent after `silence_ns`.
 
@@ -181,7 +181,7 @@ class Machine:
             reload_bytes = recovery.reload_bytes.copy()
             reload_bytes[ready] -= self._weight_bytes().replica_bytes
             recovery = replace(recovery, reload_bytes=reload_bytes)
-        return Settlement(
+        return RecoveryPlan(
             recovery=recovery,
             duration_ns=recovery_ns(
                 recovery,
@@ -202,12 +202,12 @@ class Machine:
         """Emulated time until all of these faults are noticed, starting together."""
         return self._rates.detection_ns(kinds)
 
-    def settle(self, health: Health, settlement: Settlement) -> None:
-        """Go on as `settlement`, made for `health`, says.
+    def apply(self, health: Health, recovery_plan: RecoveryPlan) -> None:
+        """Go on as `recovery_plan`, made for `health`, says.
 
         Chips that are lent out from now on give up their HBM, those that come back get it again.
         """
-        recovery = settlement.recovery
+        recovery = recovery_plan.recovery
         lent = self._lent_positions(health)
         for position in sorted(self._lent.keys() - lent):
             self.hbm.take_back(position, self._lent.pop(position).held)
@@ -318,7 +318,7 @@ class Machine:
             self.hbm.take_back(position, self._lent[position].held)
 
     def recallable(
-        self, health: Health, recovery: Recovery, *, kept_out: Collection[int] = ()
+        self, health: Health, recovery: SurvivalPlan, *, kept_out: Collection[int] = ()
     ) -> tuple[int, ...]:
         """Chips that are lent out, but without which `recovery` closes blocks that they can open.
 
@@ -330,7 +330,7 @@ class Machine:
         leaving = self._lent_positions(health) - self._lent.keys()
         if not away or leaving:
             return ()
-        whole = self.settlement(health.returning(away)).recovery
+        whole = self.recovery_plan(health.returning(away)).recovery
         if not recovery.survivable and whole.survivable:
             return tuple(sorted(away))
         per_block = block_size(self.partition) // self.partition.tp
@@ -429,9 +429,9 @@ class Machine:
         tp, kv_parts = self.partition.tp, min(self.partition.tp, self.model.kv_heads)
         replica = 0
         for group in self.model.tensor_groups():
-            if group.split is Split.WHOLE:
+            if group.split is TensorSplit.WHOLE:
                 replica += group.copy_bytes
-            elif group.split is not Split.EXPERT:
+            elif group.split is not TensorSplit.EXPERT:
                 replica += -(-(group.copy_bytes - group.kv_bytes) // tp)
                 replica += -(-group.kv_bytes // kv_parts)
         return WeightBytes(expert_bytes=self.model.expert_bytes, replica_bytes=replica)

@@ -33,7 +33,7 @@ from emulator.timing.issue_shape import IssueShape
 from emulator.timing.launch import kernel_launch_ns
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.roofline import TENSOR, busy_ns, engine_rates
-from emulator.timing.work import LOGIT_BYTES, Work, is_busy
+from emulator.timing.work import LOGIT_BYTES, EngineWork, is_busy
 from emulator.ultraserver.segments import RowKind, rows_of, times_of
 from emulator.ultraserver.step_terms import PhaseTerms
 
@@ -137,7 +137,7 @@ class RankPhases:
 
     def _phase(
         self,
-        work: Work,
+        work: EngineWork,
         totals: RankTotals,
         sequences: int,
         *,

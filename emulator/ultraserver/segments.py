@@ -25,27 +25,27 @@ class LayerKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class LayerSegment:
     """What a rank does alone between two exchanges, `times` times in a step."""
 
     times: int
     layers: tuple[tuple[LayerKind, int], ...]
 
 
-def segments_of(model: ModelSpec) -> tuple[tuple[Segment, ...], Segment]:
+def segments_of(model: ModelSpec) -> tuple[tuple[LayerSegment, ...], LayerSegment]:
     """The segments that end in an exchange, and what comes after the last one.
 
     Dense layers come before the first exchange; a dense model has none and ends with all layers.
     """
     kinds = _layer_kinds(model)
     if not model.moe_layers:
-        return (), Segment(times=1, layers=tuple(Counter(kinds).items()))
+        return (), LayerSegment(times=1, layers=tuple(Counter(kinds).items()))
     first, rest = kinds[: model.dense_layers + 1], kinds[model.dense_layers + 1 :]
     alike = tuple(
-        Segment(times=count, layers=((kind, 1),)) for kind, count in Counter(rest).items()
+        LayerSegment(times=count, layers=((kind, 1),)) for kind, count in Counter(rest).items()
     )
-    opening = Segment(times=1, layers=tuple(Counter(first).items()))
-    return (opening, *alike), Segment(times=1, layers=())
+    opening = LayerSegment(times=1, layers=tuple(Counter(first).items()))
+    return (opening, *alike), LayerSegment(times=1, layers=())
 
 
 def segment_of_layer(model: ModelSpec) -> Int64s:
@@ -74,7 +74,7 @@ class RowKind:
     part: str
     window: bool = False
 
-    def count_in(self, segment: Segment) -> int:
+    def count_in(self, segment: LayerSegment) -> int:
         """How often one run of `segment` has the row."""
         match self.part:
             case "attention":

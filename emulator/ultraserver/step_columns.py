@@ -11,7 +11,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.ultraserver.step_rows import CalibrationValues, host_ns, row_times
+from emulator.ultraserver.step_rows import ColumnCalibrations, host_ns, row_times
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 
 Bools = NDArray[np.bool_]
@@ -54,14 +54,14 @@ class StepColumns:
         self._drafts = StepColumns([draft for _, draft in drafts]) if drafts else None
         self._draft_of: Int64s = np.array([place for place, _ in drafts], dtype=np.int64)
 
-    def durations_ns(self, values: CalibrationValues, *, host: bool = True) -> Float64s:
-        """How long each step takes under its column of `values`: [steps].
+    def durations_ns(self, calibrations: ColumnCalibrations, *, host: bool = True) -> Float64s:
+        """How long each step takes under its column of `calibrations`: [steps].
 
         Without `host` the engine's own overheads, once per step, are left out.
         """
         rows = row_times(
             self._rank,
-            values,
+            calibrations,
             slow=np.ones(self.count),
             layers=self._layers,
             expert_layers=self._expert_layers,
@@ -70,23 +70,29 @@ class StepColumns:
         total += self._launch_ns
         if host:
             total += host_ns(
-                values,
+                calibrations,
                 busy=self._busy,
                 requests=self._requests,
                 prefills=self._prefills,
                 launch_ns=0.0,
             ).sum(axis=0)
         if self._experts is not None:
-            total += self._expert_runs * self._experts_ns(self._experts, values)
+            total += self._expert_runs * self._experts_ns(self._experts, calibrations)
         if self._drafts is not None:
-            drafts_ns = self._drafts.durations_ns(values.taken(self._draft_of), host=False)
+            drafts_ns = self._drafts.durations_ns(calibrations.taken(self._draft_of), host=False)
             total += np.bincount(self._draft_of, weights=drafts_ns, minlength=self.count)
         return total
 
-    def _experts_ns(self, terms: PhaseTerms, values: CalibrationValues) -> Float64s:
+    def _experts_ns(self, terms: PhaseTerms, calibrations: ColumnCalibrations) -> Float64s:
         """One layer's experts with dispatch and combine: [steps]."""
-        rows = row_times(terms, values, slow=np.ones(self.count), layers=0.0, expert_layers=0.0)
-        spared = (1 - self._dispatch_share) * terms.link_ns / values.link_share
+        rows = row_times(
+            terms, calibrations, slow=np.ones(self.count), layers=0.0, expert_layers=0.0
+        )
+        spared = (
+            (1 - self._dispatch_share)
+            * terms.link_ns
+            / calibrations.values(lambda each: each.link_share)
+        )
         both = rows.compute_ns + 2 * rows.communication_ns - spared
         only_row: Float64s = both[0]
         return only_row

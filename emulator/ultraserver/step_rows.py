@@ -1,13 +1,14 @@
 """A counted step's rows under a calibration: peak times divided by shares, overheads added."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.calibration import Calibration
+from emulator.specs.figure import Figure
 from emulator.timing.roofline import DMA, TENSOR
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 
@@ -30,46 +31,37 @@ HOST_OVERHEADS: Final = ("step", "request", "prefill_step", "graph_launch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CalibrationValues:
-    """What a calibration says, as numbers: one for all columns, or [columns]."""
+class ColumnCalibrations:
+    """The calibration of each column: the one of `calibrations` that `of_column` says, or all of
+    them in their order, or a single one for every column.
 
-    tensor_share: Float64s | float
-    memory_share: Float64s | float
-    link_share: Float64s | float
-    collective_ns: Float64s | float
-    step_ns: Float64s | float
-    layer_ns: Float64s | float
-    expert_layer_ns: Float64s | float
-    request_ns: Float64s | float
-    prefill_step_ns: Float64s | float
-    turn_taking: float
+    Raises ValueError unless engines take turns alike in all.
+    """
 
-    @classmethod
-    def of(cls, calibration: Calibration) -> Self:
-        """The same for all columns."""
-        return cls(**{each.name: getattr(calibration, each.name).value for each in fields(cls)})
+    calibrations: Sequence[Calibration]
+    of_column: Int64s | None = None  # [columns]
 
-    @classmethod
-    def by_column(cls, calibrations: Sequence[Calibration]) -> Self:
-        """One calibration a column; raises ValueError unless engines overlap alike in all."""
-        values = {
-            each.name: np.array([getattr(one, each.name).value for one in calibrations])
-            for each in fields(cls)
-        }
-        turns = set(values.pop("turn_taking").tolist())
+    def __post_init__(self) -> None:
+        turns = {each.turn_taking.value for each in self.calibrations}
         if len(turns) != 1:
             raise ValueError(f"columns whose engines take turns alike, not {sorted(turns)}")
-        return cls(turn_taking=turns.pop(), **values)
+
+    def values(self, figure: Callable[[Calibration], Figure]) -> Float64s:
+        """A figure of each column's calibration: [columns], or [1] for every column."""
+        values = np.array([figure(each).value for each in self.calibrations])
+        return values if self.of_column is None else values[self.of_column]
+
+    @property
+    def turn_taking(self) -> float:
+        """See `Calibration.turn_taking`; the same in every column."""
+        return self.calibrations[0].turn_taking.value
 
     def taken(self, columns: Int64s) -> Self:
-        """Those of `columns`, where there is one for each."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return type(self)(
-            **{
-                name: value if isinstance(value, float) else value[columns]
-                for name, value in values.items()
-            }
-        )
+        """Those of `columns`."""
+        if self.of_column is None and len(self.calibrations) == 1:
+            return self
+        each = np.arange(len(self.calibrations)) if self.of_column is None else self.of_column
+        return replace(self, of_column=each[columns])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,7 +88,7 @@ class RowTimes:
 
 def row_times(
     terms: PhaseTerms,
-    values: CalibrationValues,
+    calibrations: ColumnCalibrations,
     *,
     slow: Float64s,
     layers: Float64s | float,
@@ -104,9 +96,9 @@ def row_times(
 ) -> RowTimes:
     """`slow` is [columns]; `layers` and `expert_layers` [rows, 1] say where overheads are added."""
     engine_ns = terms.engine_ns.copy()
-    engine_ns[TENSOR] /= values.tensor_share
-    engine_ns[DMA] /= values.memory_share
-    busiest_ns = together_ns(engine_ns, values.turn_taking)
+    engine_ns[TENSOR] /= calibrations.values(lambda each: each.tensor_share)
+    engine_ns[DMA] /= calibrations.values(lambda each: each.memory_share)
+    busiest_ns = together_ns(engine_ns, calibrations.turn_taking)
     ramped_ns = np.maximum(busiest_ns, engine_ns[TENSOR] + terms.ramp_ns)
     present = busiest_ns > 0
     own_ns = np.array(
@@ -116,16 +108,17 @@ def row_times(
             terms.fill_drain_ns,
             terms.dma_start_ns,
             terms.launch_ns,
-            values.layer_ns * layers * present,
-            values.expert_layer_ns * expert_layers * present,
+            calibrations.values(lambda each: each.layer_ns) * layers * present,
+            calibrations.values(lambda each: each.expert_layer_ns) * expert_layers * present,
         )
     )
     return RowTimes(
         engine_ns=engine_ns,
         busiest_ns=slow * busiest_ns,
         own_ns=own_ns,
-        link_ns=terms.link_ns / values.link_share + terms.latency_ns,
-        launch_ns=terms.collectives * values.collective_ns,
+        link_ns=terms.link_ns / calibrations.values(lambda each: each.link_share)
+        + terms.latency_ns,
+        launch_ns=terms.collectives * calibrations.values(lambda each: each.collective_ns),
     )
 
 
@@ -145,11 +138,11 @@ class TimedStep:
     def __init__(self, terms: StepTerms, calibration: Calibration) -> None:
         self.terms = terms
         self.kind_runs = terms.runs_of_kind
-        values = CalibrationValues.of(calibration)
+        calibrations = ColumnCalibrations(calibrations=(calibration,))
         self.link_share = calibration.link_share.value
         self.rows = row_times(
             terms.rank,
-            values,
+            calibrations,
             slow=terms.rank_slow,
             layers=terms.layers[:, None],
             expert_layers=terms.expert_layers[:, None],
@@ -157,7 +150,7 @@ class TimedStep:
         self.compute_ns = terms.times @ self.rows.compute_ns  # [segments, ranks]
         self.communication_ns = terms.times @ self.rows.communication_ns
         self.host_ns = host_ns(  # [overheads, ranks]
-            values,
+            calibrations,
             busy=terms.busy,
             requests=terms.requests,
             prefills=terms.prefills,
@@ -167,7 +160,9 @@ class TimedStep:
         self.experts = (
             None
             if terms.experts is None
-            else row_times(terms.experts, values, slow=terms.slow, layers=0.0, expert_layers=0.0)
+            else row_times(
+                terms.experts, calibrations, slow=terms.slow, layers=0.0, expert_layers=0.0
+            )
         )
 
     def slowest(self, by_rank: Float64s) -> Float64s:
@@ -196,7 +191,7 @@ class TimedStep:
 
 
 def host_ns(
-    values: CalibrationValues,
+    calibrations: ColumnCalibrations,
     *,
     busy: Bools,
     requests: Float64s,
@@ -206,9 +201,9 @@ def host_ns(
     """Overheads of each rank's engine once per step: [step, request, prefill, graph; ranks]."""
     return np.array(
         (
-            values.step_ns * busy,
-            values.request_ns * requests,
-            values.prefill_step_ns * (prefills > 0),
+            calibrations.values(lambda each: each.step_ns) * busy,
+            calibrations.values(lambda each: each.request_ns) * requests,
+            calibrations.values(lambda each: each.prefill_step_ns) * (prefills > 0),
             launch_ns * busy,
         )
     )

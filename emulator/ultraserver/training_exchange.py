@@ -23,7 +23,7 @@ from emulator.chip.training_effects import (
     GradientDispatch,
     TrainingDispatch,
 )
-from emulator.compute.training_layer import expert_share
+from emulator.compute.training_loss import expert_share
 from emulator.ultraserver.exchange import ExpertMap, plan_exchange
 
 F32 = NDArray[np.float32]

@@ -11,7 +11,7 @@ chips are in the same layer at the same time. Whoever drives it moves the messag
 | experts | ExpertGradients | CombineGradients | chips |
 | chips | Scored (not the last, or an evaluation) | BeginTraining, or nothing | chips, the end |
 | chips | Gradients (last micro-batch) | ApplyGradients: the sum in chip order | done |
-| done | Done | nothing | the end |
+| done | CommandDone | nothing | the end |
 """
 
 import math
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from emulator.chip.commands import Command
-from emulator.chip.effects import Done, Effect
+from emulator.chip.effects import CommandDone, Effect
 from emulator.chip.training_commands import ApplyGradients, BeginTraining, TrainingCommand
 from emulator.chip.training_effects import (
     ExpertGradients,
@@ -125,7 +125,7 @@ class TrainingLockstep:
             return self._begin()
         if isinstance(first, Gradients):
             return dict(self._apply(_all_of(Gradients, replies)))
-        assert isinstance(first, Done), first
+        assert isinstance(first, CommandDone), first
         return {}
 
     def _combine_gradients(

@@ -24,7 +24,7 @@ from emulator.timing.gradient_shape import GradientShape
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.roofline import DMA
-from emulator.timing.work import Work
+from emulator.timing.work import EngineWork
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
 from emulator.ultraserver.rank_phase import RankPhases
 from emulator.ultraserver.segments import RowKind
@@ -135,7 +135,7 @@ class TrainingExperts(ExpertPhaseModel):
         if each is Pass.BACKWARD:
             self._sequences = 2 * matrix_time.FEED_FORWARD_SEQUENCES
 
-    def _work(self, pairs: Float64s, distinct: Float64s) -> Work:
+    def _work(self, pairs: Float64s, distinct: Float64s) -> EngineWork:
         if self._each is Pass.BACKWARD:
             return backward_work.expert_backward(
                 self._model, pairs, distinct, self._shape, self._gradients

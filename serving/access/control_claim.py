@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.model import claims_directory, is_still_at, make_private_directory
+from emulator.memory.core_claims import claims_directory, is_still_at, make_private_directory
 
 _WAIT_S: Final = 1.0
 """Wall seconds that a claim waits: an engine whose server was killed clears up under the lock."""

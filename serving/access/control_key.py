@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.model import check_private_directory, claims_directory, make_private_directory
+from emulator.memory.core_claims import (
+    check_private_directory,
+    claims_directory,
+    make_private_directory,
+)
 from serving.access.control_claim import claimed_control_port
 from serving.access.secret import draw_secret
 

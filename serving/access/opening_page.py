@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from emulator.model import claims_directory, make_private_directory
+from emulator.memory.core_claims import claims_directory, make_private_directory
 
 OPENING_WALL_S: Final = 20.0
 """*Assumed*: a browser that starts anew on a busy machine has read the file by then."""

@@ -2,7 +2,12 @@
 
 from collections.abc import Iterator
 
-from emulator.model import CHIPS, DATA_SHEETS, SYSTEMS, ChipSpec, DataSheet, Figure, SystemSpec
+from emulator.specs.chip import ChipSpec
+from emulator.specs.chips import CHIPS, DATA_SHEETS
+from emulator.specs.data_sheet import DataSheet
+from emulator.specs.figure import Figure
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import SYSTEMS
 from emulator.units import GB, GIB
 from serving.commands.catalog_section import joined
 from serving.commands.text_table import table_lines

@@ -5,31 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from emulator.model import (
-    CHIPS,
-    DATA_SHEETS,
-    MODELS,
-    SYSTEMS,
-    ChipSpec,
-    ConfigError,
-    CoreMap,
-    DataSheet,
-    NamedFigures,
-    Reading,
-    Switch,
-    SystemSpec,
-    core_map,
-    did_you_mean,
-    with_readings,
-)
+from emulator.errors import ConfigError
+from emulator.memory.lnc import CoreMap, core_map
+from emulator.specs.assumptions import Assumption, AssumptionSet, with_assumptions
+from emulator.specs.chip import ChipSpec
+from emulator.specs.chips import CHIPS, DATA_SHEETS
+from emulator.specs.data_sheet import DataSheet
+from emulator.specs.figure import NamedFigures
+from emulator.specs.models import MODELS
+from emulator.specs.name_suggestions import did_you_mean
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import SYSTEMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchShown:
     """A switch, and which of its readings is on; None when none of them is."""
 
-    switch: Switch
-    on: Reading | None
+    switch: AssumptionSet
+    on: Assumption | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +61,10 @@ def sections_of(name: str, readings: Sequence[str] = ()) -> tuple[Section, ...]:
     """
     asked, name = name, name.lower()
     if name in SYSTEMS:
-        system = with_readings(SYSTEMS[name], readings)
+        system = with_assumptions(SYSTEMS[name], readings)
         return _of_system(system), _of_chip(system.chip)
     if name in CHIPS:
-        return (_of_chip(with_readings(CHIPS[name], readings)),)
+        return (_of_chip(with_assumptions(CHIPS[name], readings)),)
     names = {name, *(sheet.name for sheet in DATA_SHEETS.values() if name in sheet.aliases)}
     found = tuple(section for section in _catalog() if section.name in names)
     if not found:
@@ -133,5 +127,7 @@ def joined(system: SystemSpec) -> str:
     return " ".join(filter(None, (system.topology, "x".join(map(str, system.torus)))))
 
 
-def _shown(spec: ChipSpec | SystemSpec, switches: tuple[Switch, ...]) -> tuple[SwitchShown, ...]:
-    return tuple(SwitchShown(switch=switch, on=switch.reading_of(spec)) for switch in switches)
+def _shown(
+    spec: ChipSpec | SystemSpec, switches: tuple[AssumptionSet, ...]
+) -> tuple[SwitchShown, ...]:
+    return tuple(SwitchShown(switch=switch, on=switch.assumption_of(spec)) for switch in switches)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from emulator.model import CoreMap, Figure
+from emulator.memory.lnc import CoreMap
+from emulator.specs.figure import Figure
 from emulator.units import GIB
 from serving.commands.catalog_section import Section, SwitchShown
 from serving.commands.text_table import table_lines
@@ -34,7 +35,7 @@ def section_lines(section: Section) -> Iterator[str]:
 def _switch_lines(shown: SwitchShown) -> Iterator[str]:
     """A switch: each reading, why, and what it sets."""
     yield f"  switch {shown.switch.name}"
-    for reading in shown.switch.readings:
+    for reading in shown.switch.assumptions:
         mark = " (on)" if reading is shown.on else ""
         yield f"    {shown.switch.name}={reading.name}{mark}: {reading.why}"
         rows = [

@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import Operation, SystemSpec, Topology
+from emulator.fabric.collectives import Operation
+from emulator.specs.system import SystemSpec, Topology
 
 # AWS, re:Invent 2025, AIM201: "up to" so many times lower latency; neither the ranks nor the sizes
 # nor the algorithms are said.

@@ -15,14 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.model import (
-    CollectiveModel,
-    Operation,
-    SystemSpec,
-    TrafficClass,
-    system_by_name,
-    with_readings,
-)
+from emulator.fabric.collectives import CollectiveModel, Operation
+from emulator.fabric.traffic_classes import TrafficClass
+from emulator.specs.assumptions import with_assumptions
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import system_by_name
 from serving.commands.collective_claims import claim_of, claim_text, size_text
 from serving.commands.json_text import json_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
@@ -214,7 +211,7 @@ def _names(field: str, text: str) -> list[str]:
 def _system(text: str) -> SystemSpec:
     """The system of "NAME:SWITCH=READING:...", whose name then is that text."""
     name, *readings = text.split(":")
-    return replace(with_readings(system_by_name(name), readings), name=text)
+    return replace(with_assumptions(system_by_name(name), readings), name=text)
 
 
 def _operation(name: str) -> Operation:

@@ -16,7 +16,7 @@ from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
-    from emulator.model import ModelSpec
+    from emulator.specs.model import ModelSpec
     from loadgen.workloads.length_pairs import ObservedLengths
     from serving.analysis.day.day_comparison import DayQuestion
     from serving.analysis.day.day_trace import DayTrace
@@ -218,7 +218,7 @@ def _tell(line: str) -> None:
 
 def settings_of(args: argparse.Namespace) -> DaySettings:
     """What the arguments ask; raises UltraServeError."""
-    from emulator.model import model_by_name
+    from emulator.specs.models import model_by_name
     from serving.analysis.day.curve_search import CurveTerms
     from serving.analysis.day.day_trace_file import day_trace
     from serving.analysis.day.exact_hour import HourCheck
@@ -345,14 +345,12 @@ def _lengths(
 
 def _sweep(args: argparse.Namespace, model: ModelSpec, lengths: ObservedLengths) -> Sweep:
     """The machine and the partitions, about requests of the mean lengths."""
-    from emulator.model import (
-        HbmTerms,
-        Overlap,
-        Season,
-        calibration_for,
-        system_by_name,
-        with_readings,
-    )
+    from emulator.memory.chip_contents import HbmTerms
+    from emulator.specs.assumptions import with_assumptions
+    from emulator.specs.overlap import Overlap
+    from emulator.specs.rack_power import Season
+    from emulator.specs.shipped_fits import calibration_for
+    from emulator.specs.systems import system_by_name
     from serving.analysis.steady_state.partitions import PartitionFilter
     from serving.analysis.steady_state.precision import as_stored_or_narrowest
     from serving.analysis.steady_state.request_shape import RequestShape
@@ -360,7 +358,7 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, lengths: ObservedLengths)
     from serving.analysis.steady_state.sweep import Sweep
     from serving.settings import Settings
 
-    system = with_readings(system_by_name(args.system or Settings().system), args.reading)
+    system = with_assumptions(system_by_name(args.system or Settings().system), args.reading)
     asked: dict[str, Any] = {
         name: (value,)
         for name, value in (
@@ -392,7 +390,9 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, lengths: ObservedLengths)
 
 
 def _job(args: argparse.Namespace, sweep: Sweep) -> JobTerms:
-    from emulator.model import RecoveryRates, TrainingRecipe, model_by_name
+    from emulator.faults.recovery_time import RecoveryRates
+    from emulator.specs.models import model_by_name
+    from emulator.specs.training_recipe import TrainingRecipe
     from serving.analysis.day.training_table import JobTerms
 
     return JobTerms(

@@ -11,7 +11,9 @@ import argparse
 import json
 import sys
 
-from emulator.model import ConfigError, CoreMap, Figure
+from emulator.errors import ConfigError
+from emulator.memory.lnc import CoreMap
+from emulator.specs.figure import Figure
 from serving.commands.catalog_overview import overview_lines
 from serving.commands.catalog_section import Section, SwitchShown, catalog_sections, sections_of
 from serving.commands.catalog_text import section_lines
@@ -90,7 +92,7 @@ def _switch_json(shown: SwitchShown) -> dict[str, object]:
                 for label, value in reading.figures.items()
             },
         }
-        for reading in shown.switch.readings
+        for reading in shown.switch.assumptions
     ]
     on = None if shown.on is None else shown.on.name
     return {"name": shown.switch.name, "on": on, "readings": readings}

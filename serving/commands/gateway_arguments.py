@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.model import MODELS
+from emulator.specs.models import MODELS
 from serving.access.control_key import ENVIRONMENT as CONTROL_KEY_VARIABLE
 from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers

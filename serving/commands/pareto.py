@@ -20,7 +20,8 @@ from serving.commands.reading_argument import add_reading_argument
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from emulator.model import Prices, SystemSpec
+    from emulator.power.token_cost import Prices
+    from emulator.specs.system import SystemSpec
     from serving.analysis.pareto.pareto import Pareto
     from serving.analysis.steady_state.sweep import Sweep
 
@@ -133,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: an unknown name, or a choice that no machine or model allows.
     """
-    from emulator.model import PowerBasis
+    from emulator.power.efficiency import PowerBasis
     from serving.analysis.pareto.pareto import pareto
 
     _check_outputs(args)
@@ -160,9 +161,11 @@ def run(args: argparse.Namespace) -> int:
 
 def sweeps_of(args: argparse.Namespace) -> tuple[Sweep, ...]:
     """One sweep for each machine that is named; raises ConfigError."""
-    from emulator.model import HbmTerms, calibration_for, model_by_name
+    from emulator.memory.chip_contents import HbmTerms
+    from emulator.specs.models import model_by_name
     from emulator.specs.overlap import Overlap
     from emulator.specs.rack_power import Season
+    from emulator.specs.shipped_fits import calibration_for
     from serving.analysis.steady_state.partitions import PartitionFilter
     from serving.analysis.steady_state.request_shape import BATCHED_TOKENS_MAX, RequestShape
     from serving.analysis.steady_state.step_assumptions import StepAssumptions
@@ -223,7 +226,8 @@ def _lncs_of(
 
 def _systems(args: argparse.Namespace) -> list[SystemSpec]:
     """The machines with their readings, each reading on those that have its switch."""
-    from emulator.model import system_by_name, with_readings
+    from emulator.specs.assumptions import with_assumptions
+    from emulator.specs.systems import system_by_name
 
     systems = [system_by_name(name) for name in args.systems.split(",")]
     for text in args.reading:
@@ -233,7 +237,7 @@ def _systems(args: argparse.Namespace) -> list[SystemSpec]:
             for system in systems
         ]
         systems = [
-            with_readings(system, [text]) if has or not any(having) else system
+            with_assumptions(system, [text]) if has or not any(having) else system
             for system, has in zip(systems, having, strict=True)
         ]
     return [system.cluster(args.units) for system in systems]
@@ -257,7 +261,7 @@ def _one_of(kind: type[Word], field: str, value: str) -> Word:
 
 
 def _prices(args: argparse.Namespace) -> Prices | None:
-    from emulator.model import Prices
+    from emulator.power.token_cost import Prices
 
     given = {
         f"{name}_dollars": getattr(args, f"{name}_dollars")

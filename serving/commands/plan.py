@@ -17,7 +17,8 @@ from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
-    from emulator.model import ModelSpec, Prices
+    from emulator.power.token_cost import Prices
+    from emulator.specs.model import ModelSpec
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.night import Day
     from serving.analysis.plan.plan import PlanQuestion
@@ -193,7 +194,7 @@ def _tell(line: str) -> None:
 
 def question_of(args: argparse.Namespace) -> PlanQuestion:
     """What the arguments ask; raises UltraServeError."""
-    from emulator.model import model_by_name
+    from emulator.specs.models import model_by_name
     from serving.analysis.plan.plan import PlanQuestion
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_choice import SearchTerms
@@ -323,14 +324,12 @@ def _recorded(path: Path, model: ModelSpec) -> tuple[Traffic, str]:
 
 def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
     """The machine and the partitions, about requests of the peak's mean lengths."""
-    from emulator.model import (
-        HbmTerms,
-        Overlap,
-        Season,
-        calibration_for,
-        system_by_name,
-        with_readings,
-    )
+    from emulator.memory.chip_contents import HbmTerms
+    from emulator.specs.assumptions import with_assumptions
+    from emulator.specs.overlap import Overlap
+    from emulator.specs.rack_power import Season
+    from emulator.specs.shipped_fits import calibration_for
+    from emulator.specs.systems import system_by_name
     from serving.analysis.steady_state.partitions import PartitionFilter
     from serving.analysis.steady_state.precision import as_stored_or_narrowest
     from serving.analysis.steady_state.request_shape import RequestShape
@@ -338,7 +337,7 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
     from serving.analysis.steady_state.sweep import Sweep
     from serving.settings import Settings
 
-    system = with_readings(system_by_name(args.system or Settings().system), args.reading)
+    system = with_assumptions(system_by_name(args.system or Settings().system), args.reading)
     asked: dict[str, Any] = {
         name: (getattr(args, name),)
         for name in ("chips", "tp", "ep", "lnc")
@@ -365,7 +364,7 @@ def _sweep(args: argparse.Namespace, model: ModelSpec, peak: Traffic) -> Sweep:
 
 
 def _prices(args: argparse.Namespace) -> Prices | None:
-    from emulator.model import Prices
+    from emulator.power.token_cost import Prices
 
     given = {
         "system_hour_dollars": args.price_hour,

@@ -16,7 +16,10 @@ from serving.commands.power_text import report_lines
 from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
-    from emulator.model import PowerState, Prices, SystemPower, TokenCost, TokensPerMegawatt
+    from emulator.power.efficiency import PowerEfficiency
+    from emulator.power.power_state import PowerState
+    from emulator.power.system_power import SystemPower
+    from emulator.power.token_cost import Prices, TokenCost
 
 _SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
 
@@ -52,7 +55,7 @@ class PowerReport:
     it_watts: tuple[float, ...]
     total_watts: tuple[float, ...]
     figures: tuple[SourcedFigure, ...]
-    tokens_per_megawatt: tuple[TokensPerMegawatt, ...] = ()
+    tokens_per_megawatt: tuple[PowerEfficiency, ...] = ()
     cost: TokenCost | None = None
 
 
@@ -108,17 +111,14 @@ def run(args: argparse.Namespace) -> int:
 
 def power_report(args: argparse.Namespace) -> PowerReport:
     """The figures that the arguments ask for; raises ConfigError."""
-    from emulator.model import (
-        NAMED_STATES,
-        Figure,
-        Season,
-        SystemPower,
-        power_state,
-        system_by_name,
-        with_readings,
-    )
+    from emulator.power.power_state import NAMED_STATES, power_state
+    from emulator.power.system_power import SystemPower
+    from emulator.specs.assumptions import with_assumptions
+    from emulator.specs.figure import Figure
+    from emulator.specs.rack_power import Season
+    from emulator.specs.systems import system_by_name
 
-    system = with_readings(system_by_name(args.system), args.reading)
+    system = with_assumptions(system_by_name(args.system), args.reading)
     if args.pue is not None:
         if not 1 <= args.pue < float("inf"):
             raise ConfigError(field="pue", value=args.pue, expected="at least 1")
@@ -153,7 +153,7 @@ def power_report(args: argparse.Namespace) -> PowerReport:
 
 def _figures(power: SystemPower) -> tuple[SourcedFigure, ...]:
     """Joules of work on the chip, then what the system has beside its chips."""
-    from emulator.model import work_energy_of
+    from emulator.specs.work_energy import work_energy_of
 
     system = power.system
     chip, rack = system.chip, system.power
@@ -189,9 +189,10 @@ def parse_busy(text: str) -> Mapping[str, float]:
 
 def _tokens(
     args: argparse.Namespace, power: SystemPower, chips: int, states: tuple[PowerState, ...]
-) -> tuple[tuple[TokensPerMegawatt, ...], TokenCost | None]:
+) -> tuple[tuple[PowerEfficiency, ...], TokenCost | None]:
     """Yardsticks of the one state, where tokens are given; the cost, where prices are too."""
-    from emulator.model import TokenRates, token_cost, tokens_per_megawatt
+    from emulator.power.efficiency import TokenRates, tokens_per_megawatt
+    from emulator.power.token_cost import token_cost
 
     prices = _prices(args)
     if args.output_tokens_per_s is None and args.input_tokens_per_s is None:
@@ -215,7 +216,7 @@ def _tokens(
 
 
 def _prices(args: argparse.Namespace) -> Prices | None:
-    from emulator.model import Prices
+    from emulator.power.token_cost import Prices
 
     if args.chip_hour is None and args.system_hour is None and args.kwh is None:
         return None

@@ -19,7 +19,7 @@ from serving.commands.reading_argument import add_reading_argument
 from serving.settings import Settings
 
 if TYPE_CHECKING:
-    from emulator.model import Ceilings
+    from emulator.ultraserver.ceilings import Ceilings
     from serving.analysis.profile.profiled_run import ProfiledRun
 
 _VIRTUAL_ONLY: Final = (

@@ -13,7 +13,7 @@ from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledRun, ch
 from serving.commands.control_connection import connect
 
 if TYPE_CHECKING:
-    from emulator.model import Ceilings
+    from emulator.ultraserver.ceilings import Ceilings
     from serving.server.control.control_client import ControlClient
     from serving.wire.control_call import RecordingState
     from serving.wire.step_record import StepRecord, StepRelief

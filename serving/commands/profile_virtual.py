@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from emulator.model import (
-    FITTED,
-    ExpertDistribution,
-    Partition,
-    calibration_for,
-    model_by_name,
-    system_by_name,
-    with_readings,
-)
+from emulator.specs.assumptions import with_assumptions
+from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition
+from emulator.specs.shipped_fits import FITTED, calibration_for
+from emulator.specs.systems import system_by_name
+from emulator.timing.expert_distribution import ExpertDistribution
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import lognormal_of_median
 from loadgen.workloads.traffic import Traffic
@@ -24,13 +21,13 @@ from serving.engine.step_recording import STEPS_DEFAULT
 from serving.settings import Settings
 
 if TYPE_CHECKING:
-    from emulator.model import Ceilings
+    from emulator.ultraserver.ceilings import Ceilings
     from serving.analysis.profile.profiled_run import ProfiledRun
 
 
 def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
     """Simulate what the arguments say; raises ConfigError or HbmExhausted."""
-    system = with_readings(
+    system = with_assumptions(
         system_by_name(_given(args.system, Settings().system)), _given(args.reading, ())
     )
     model = model_by_name(args.model)

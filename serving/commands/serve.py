@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from emulator.model import CoreClaim, claims_directory
+from emulator.memory.core_claims import CoreClaim, claims_directory
 from serving.access.control_claim import claimed_control_port, control_lock_path
 from serving.access.control_key import control_key_path
 from serving.access.free_port import check_port

@@ -13,18 +13,13 @@ from typing import Any
 
 from emulator.data import BUNDLED_WEIGHTS, SMALL_MOE_DIR, weights_directory
 from emulator.errors import ConfigError
-from emulator.model import (
-    CALIBRATIONS,
-    MODELS,
-    CoreRequest,
-    NeuronEnvironment,
-    Overlap,
-    compiled_lnc,
-    resolve_cores,
-    system_by_name,
-    unknown_model,
-    with_readings,
-)
+from emulator.memory.core_request import CoreRequest, compiled_lnc, resolve_cores
+from emulator.memory.neuron_environment import NeuronEnvironment
+from emulator.specs.assumptions import with_assumptions
+from emulator.specs.models import MODELS, unknown_model
+from emulator.specs.overlap import Overlap
+from emulator.specs.shipped_fits import CALIBRATIONS
+from emulator.specs.systems import system_by_name
 from serving.commands.day_night_arguments import add_day_night_arguments
 from serving.commands.gateway_arguments import add_gateway_arguments
 from serving.commands.reading_argument import add_reading_argument
@@ -328,7 +323,7 @@ def _cores(
         chips_flag=_chips(args, tp),
         compiled_lnc=compiled,
         default_chips=tp if tp > Settings().chips else Settings().chips,
-        system=with_readings(system_by_name(args.system), args.reading),
+        system=with_assumptions(system_by_name(args.system), args.reading),
     )
 
 

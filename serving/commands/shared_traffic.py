@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.model import SharedLinks, SystemSpec, TrafficClass, traffic_classes
+from emulator.fabric.shared_links import SharedLinks
+from emulator.fabric.traffic_classes import TrafficClass, traffic_classes
+from emulator.specs.system import SystemSpec
 from serving.commands.collective_claims import size_text
 from serving.commands.text_table import table_lines
 

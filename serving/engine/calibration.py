@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StepBatch, StepCostModel
 from emulator.sim.load_follower import HEADROOM, round_dilation
+from emulator.specs.batch import StepBatch
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
+from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
 from serving.wire.machine_state import HostRatio
 

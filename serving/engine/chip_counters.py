@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StepCost
 from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT
+from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from serving.wire.hardware import WINDOW_S
 

@@ -10,30 +10,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.compute.checkpoint import check_weights
 from emulator.data import weights_name
-from emulator.errors import CheckpointError
-from emulator.model import (
-    Calibration,
-    ConfigError,
-    ExpertDistribution,
-    ExpertPlacement,
-    Figure,
-    HbmTerms,
-    Machine,
-    ModelSpec,
-    Overlap,
-    Partition,
-    RecoveryRates,
-    SystemSpec,
-    calibration_for,
-    check_partition,
-    check_weights,
-    model_by_name,
-    rack_of,
-    system_by_name,
-    tray_of,
-    with_readings,
-)
+from emulator.errors import CheckpointError, ConfigError
+from emulator.fabric.tiers import rack_of, tray_of
+from emulator.faults.recovery_time import RecoveryRates
+from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.assumptions import with_assumptions
+from emulator.specs.calibration import Calibration
+from emulator.specs.figure import Figure
+from emulator.specs.model import ModelSpec
+from emulator.specs.models import model_by_name
+from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition, check_partition
+from emulator.specs.placement import ExpertPlacement
+from emulator.specs.shipped_fits import calibration_for
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import system_by_name
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
 from serving.policy.placement.balance import rebalance
 from serving.policy.placement.eplb_settings import EplbSettings
@@ -229,7 +224,7 @@ def _eplb(
 
 
 def _system(settings: Settings) -> SystemSpec:
-    system = with_readings(system_by_name(settings.system), settings.readings)
+    system = with_assumptions(system_by_name(settings.system), settings.readings)
     if settings.pue is None:
         return system
     return replace(system, pue=replace(system.pue, value=settings.pue, source="given by the user"))

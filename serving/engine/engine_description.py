@@ -2,8 +2,9 @@
 
 from importlib.metadata import version
 
-from emulator.model import NamedFigures, SystemSpec
+from emulator.specs.figure import NamedFigures
 from emulator.specs.partition import Partition
+from emulator.specs.system import SystemSpec
 from serving.engine.deployment import Deployment
 from serving.wire.machine_state import PartitionState
 from serving.wire.system_description import (

@@ -8,8 +8,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from emulator.model import ENGINE_NAMES, Machine, StepBatch, StepCost, ceilings_of
+from emulator.specs.batch import StepBatch
 from emulator.specs.health import Health
+from emulator.ultraserver.ceilings import ceilings_of
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.step_cost import ENGINE_NAMES, StepCost
 from emulator.units import NS_PER_S
 from serving.engine.chip_counters import ChipCounters, Int64s
 from serving.engine.engine_time import EngineTime, MachineTotals

@@ -9,7 +9,8 @@ for a chip whose HBM holds nothing.
 from collections.abc import Sequence
 
 from emulator.errors import ConfigError
-from emulator.model import SLEEP_TAGS, HandoverCost, SleepingHbm
+from emulator.ultraserver.handover_cost import HandoverCost
+from emulator.ultraserver.sleeping_hbm import SLEEP_TAGS, SleepingHbm
 from emulator.units import NS_PER_S
 from serving.engine.energy_charge import Spend
 from serving.engine.live_machine import LiveMachine

@@ -19,9 +19,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StepBatch, StepCost
+from emulator.specs.batch import StepBatch
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.step import RankStep
+from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from serving.engine.deployment import Deployment
 from serving.engine.engine_meters import EngineMeters

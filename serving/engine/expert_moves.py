@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.fleet import ChipLost, Fleet, StepResult
-from emulator.model import StepBatch
+from emulator.errors import ChipLost
+from emulator.fleet import Fleet
+from emulator.specs.batch import StepBatch
 from emulator.specs.placement import ExpertPlacement
+from emulator.ultraserver.lockstep import StepResult
 from serving.engine.deployment import ROUTING_SEED, Deployment
 from serving.engine.expert_balancer import ExpertBalancer, Move
 from serving.engine.live_machine import LiveMachine

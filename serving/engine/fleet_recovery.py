@@ -5,20 +5,22 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.faults.reloads import plan_reloads
+from emulator.faults.survival import SurvivalPlan
 from emulator.fleet import Fleet
-from emulator.model import Partition, Recovery, plan_reloads
+from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT, Seating
 
 I64 = NDArray[np.int64]
 
 
-def positions_vacated(before: Seating, recovery: Recovery) -> I64:
+def positions_vacated(before: Seating, recovery: SurvivalPlan) -> I64:
     """Positions whose chip has gone, whether or not another has come: ascending."""
     old, new = before.chip_of_position, recovery.seating.chip_of_position
     return np.flatnonzero((old != new) & (old != VACANT))
 
 
-def ranks_without_kv(before: Seating, recovery: Recovery, partition: Partition) -> set[int]:
+def ranks_without_kv(before: Seating, recovery: SurvivalPlan, partition: Partition) -> set[int]:
     """Ranks whose requests are computed again: a chip of theirs went or came, or they closed."""
     vacated = positions_vacated(before, recovery).tolist()
     ranks = {partition.rank_of_chip(position) for position in vacated}
@@ -28,7 +30,7 @@ def ranks_without_kv(before: Seating, recovery: Recovery, partition: Partition) 
 def follow(
     fleet: Fleet,
     before: Seating,
-    recovery: Recovery,
+    recovery: SurvivalPlan,
     partition: Partition,
     *,
     lost_ranks: Collection[int],

@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from emulator.model import Ceilings, Machine, SystemPower
+from emulator.power.system_power import SystemPower
 from emulator.specs.fault import FaultKind
+from emulator.ultraserver.ceilings import Ceilings
+from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
 from serving.engine.chip_counters import ChipCounters, Float64s
 from serving.engine.power_figures import power_report

@@ -5,9 +5,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.model import Health, Machine, TrainingRecipe, check_training_fits
+from emulator.memory.training_memory import check_training_fits
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.specs.health import Health
 from emulator.specs.seating import VACANT
+from emulator.specs.training_recipe import TrainingRecipe
+from emulator.ultraserver.machine import Machine
 from serving.engine.deployment import Deployment
 from serving.errors import LeaseRefused
 

@@ -12,10 +12,12 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine, ceilings_of
+from emulator.fleet import Fleet
 from emulator.sim.clock import Clock
 from emulator.specs.step import RankOutput, RankStep
+from emulator.ultraserver.ceilings import ceilings_of
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
 from serving.engine.chip_leases import ChipLeases, WarmUp
 from serving.engine.deployment import Deployment
@@ -92,7 +94,7 @@ class LiveEngine:
         self,
         deployment: Deployment,
         machine: Machine,
-        tokens: Fleet | MadeUpTokens,
+        tokens: Fleet | SyntheticTokens,
         clock: Clock,
         *,
         kv_blocks: int,

@@ -13,11 +13,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.fleet import ChipLost, Fleet, MadeUpTokens, StepResult
-from emulator.model import Health, Machine, Recovery, Settlement, StepCosting
+from emulator.errors import ChipLost
+from emulator.faults.survival import SurvivalPlan
+from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.health import Health
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.step import RankStep
+from emulator.ultraserver.lockstep import StepResult
+from emulator.ultraserver.machine import Machine, RecoveryPlan, StepCosting
+from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
 from serving.engine.fault_log import FaultLog, Moved, Outcome
 from serving.engine.fleet_recovery import follow, positions_vacated, ranks_without_kv
@@ -38,7 +43,7 @@ class LiveMachine:
     def __init__(
         self,
         machine: Machine,
-        tokens: Fleet | MadeUpTokens,
+        tokens: Fleet | SyntheticTokens,
         *,
         same_model: bool,
         now_ns: Callable[[], int],
@@ -96,7 +101,7 @@ class LiveMachine:
     def _stepped(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
     ) -> LiveStep:
-        if isinstance(self.tokens, MadeUpTokens):
+        if isinstance(self.tokens, SyntheticTokens):
             self.settle_pending()  # there is no process to miss
             up = [step for step in steps if step.rank not in self._lost_ranks]
             result, machine = self.tokens.step(up, bitmasks), self._machine_now()
@@ -140,13 +145,13 @@ class LiveMachine:
         """What steps cost, and who sits where."""
         return self.machine.costing(), self.machine.seating
 
-    def inject(self, fault: Fault, *, dry_run: bool = False) -> tuple[int | None, Recovery]:
+    def inject(self, fault: Fault, *, dry_run: bool = False) -> tuple[int | None, SurvivalPlan]:
         """Let `fault` happen; returns its number and what it will lead to.
 
         Raises ConfigError for a fault that cannot happen on this machine as it is.
         """
-        health, settlement = self._after(fault)
-        recovery = settlement.recovery
+        health, recovery_plan = self._after(fault)
+        recovery = recovery_plan.recovery
         if dry_run:
             return None, recovery
         self.faults.check_room()
@@ -157,7 +162,7 @@ class LiveMachine:
             self._silences[number] = Silence(
                 chip=fault.chip,
                 until_ns=self._now_ns() + self.machine.hang_ns,
-                reading_ns=settlement.duration_ns,
+                reading_ns=recovery_plan.duration_ns,
             )
         if fault.kind not in _TAKES_CHIP or position is None:
             self.settle_pending()
@@ -170,14 +175,14 @@ class LiveMachine:
 
     def stall_ns(self, fault: Fault) -> int:
         """Emulated time for which the machine would stand still for `fault`; raises as `inject`."""
-        settlement = self._after(fault)[1]
+        recovery_plan = self._after(fault)[1]
         kinds = [] if self._position_of(fault.chip) is None and fault.chip >= 0 else [fault.kind]
-        return self.machine.notice_ns(kinds) + settlement.duration_ns
+        return self.machine.notice_ns(kinds) + recovery_plan.duration_ns
 
-    def _after(self, fault: Fault) -> tuple[Health, Settlement]:
+    def _after(self, fault: Fault) -> tuple[Health, RecoveryPlan]:
         """The health after `fault`, and how the machine would go on; changes nothing."""
         health = self._actual.after(fault, self.machine.system, self.machine.partition)
-        return health, self._settlement(health, ())[1]
+        return health, self._recovery_plan(health, ())[1]
 
     def heal(self, chip: int | None = None, rack: int | None = None) -> tuple[int, ...]:
         """Repair one chip, or one rack's switch trays, or everything when neither is given.
@@ -253,9 +258,9 @@ class LiveMachine:
                 fault = Fault(kind=kind, chip=chip)
                 system, partition = self.machine.system, self.machine.partition
                 self._actual = self._actual.after(fault, system, partition)
-                self._record(fault, self._settlement(self._actual, ())[1].recovery)
+                self._record(fault, self._recovery_plan(self._actual, ())[1].recovery)
 
-    def _record(self, fault: Fault, recovery: Recovery) -> int:
+    def _record(self, fault: Fault, recovery: SurvivalPlan) -> int:
         return self.faults.add(
             fault,
             emulated_s=self._now_ns() / NS_PER_S,
@@ -278,23 +283,23 @@ class LiveMachine:
         if not self._actual.in_service[list(chips)].all():
             return False
         health = self._actual.lending(chips)
-        settlement = self.machine.settlement(health)
-        if settlement.recovery.reloads:
+        recovery_plan = self.machine.recovery_plan(health)
+        if recovery_plan.recovery.reloads:
             return False
         before, partition = self.machine.seating, self.machine.partition
-        lost_ranks = ranks_without_kv(before, settlement.recovery, partition)
+        lost_ranks = ranks_without_kv(before, recovery_plan.recovery, partition)
         gone: Collection[int] = ()
-        if isinstance(self.tokens, MadeUpTokens):
+        if isinstance(self.tokens, SyntheticTokens):
             self.tokens.forget(lost_ranks)
         else:
-            leaving = positions_vacated(before, settlement.recovery).tolist()
+            leaving = positions_vacated(before, recovery_plan.recovery).tolist()
             try:
                 self.tokens.remove(leaving, lost_ranks)
             except ChipLost as loss:
                 gone = loss.chips
             self.tokens.place(self.tokens.placement.without(leaving), ())
         self._actual = health
-        self.machine.settle(health, settlement)
+        self.machine.apply(health, recovery_plan)
         self._owe(lost_ranks, dict.fromkeys(lost_ranks))
         self._on_change()
         if gone:
@@ -312,7 +317,7 @@ class LiveMachine:
 
     def forget_requests(self, ranks: Collection[int]) -> None:
         """Let the chips of `ranks` forget what they know of requests."""
-        if isinstance(self.tokens, MadeUpTokens):
+        if isinstance(self.tokens, SyntheticTokens):
             self.tokens.forget(ranks)
             return
         try:
@@ -367,25 +372,25 @@ class LiveMachine:
         for rank in ranks:
             self._lost_ranks.setdefault(rank, taken_by.get(rank))
 
-    def _settlement(
+    def _recovery_plan(
         self,
         health: Health,
         kinds: Sequence[FaultKind],
         prepared: Collection[int] = (),
         *,
         silence_ns: int = 0,
-    ) -> tuple[Health, Settlement]:
+    ) -> tuple[Health, RecoveryPlan]:
         """How to go on with `health`, in which lent chips are called back where nothing else helps.
 
         Changes nothing. A silent chip is waited for as long as `silence_ns`.
         """
-        settle = partial(self.machine.settlement, prepared=prepared, silence_ns=silence_ns)
-        settlement = settle(health, kinds)
-        recalled = self.machine.recallable(health, settlement.recovery, kept_out=self.kept_out)
+        plan = partial(self.machine.recovery_plan, prepared=prepared, silence_ns=silence_ns)
+        recovery_plan = plan(health, kinds)
+        recalled = self.machine.recallable(health, recovery_plan.recovery, kept_out=self.kept_out)
         if recalled:
             health = health.returning(recalled)
-            settlement = settle(health, kinds)
-        return health, settlement
+            recovery_plan = plan(health, kinds)
+        return health, recovery_plan
 
     def _settle(self, prepared: Collection[int] = ()) -> None:
         """Go on with what has happened: the machine decides, the chips follow.
@@ -395,14 +400,14 @@ class LiveMachine:
         silence_ns = self._silence_ns()
         while True:
             kinds = self._noticed()
-            health, settlement = self._settlement(
+            health, recovery_plan = self._recovery_plan(
                 self._actual, kinds, prepared, silence_ns=silence_ns
             )
-            recovery = settlement.recovery
+            recovery = recovery_plan.recovery
             before, partition = self.machine.seating, self.machine.partition
             lost_ranks = ranks_without_kv(before, recovery, partition)
             try:
-                if isinstance(self.tokens, MadeUpTokens):
+                if isinstance(self.tokens, SyntheticTokens):
                     self.tokens.forget(lost_ranks)
                 else:
                     follow(
@@ -419,16 +424,16 @@ class LiveMachine:
                 self._note_gone(loss.chips, recovery.seating)
         self._actual = health
         taken_by = self._taken_by(lost_ranks, before, recovery.seating)
-        self.machine.settle(health, settlement)
+        self.machine.apply(health, recovery_plan)
         self._owe(lost_ranks, taken_by)
         self._silences = {n: replace(s, charged=True) for n, s in self._silences.items()}
-        self._pause_ns += settlement.duration_ns
+        self._pause_ns += recovery_plan.duration_ns
         self._on_change()
         pending = [record.fault.kind for record in self.faults.pending]
         if pending:
             logger.warning("after %s: %s", ", ".join(pending), recovery.reason)
         outcome = Outcome(
-            emulated_ns=settlement.duration_ns,
+            emulated_ns=recovery_plan.duration_ns,
             experts_reloaded=len(recovery.reloads),
         )
         self.faults.settle(

@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.model import Ceilings, ExpertLoads, StepBatch, StepCost, StepCosting
+from emulator.specs.batch import StepBatch
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.ultraserver.ceilings import Ceilings
+from emulator.ultraserver.machine import StepCosting
+from emulator.ultraserver.step_cost import StepCost
 from serving.engine.step_recording import STEPS_DEFAULT, StepRecording
 from serving.wire.control_call import (
     ControlReply,

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from emulator.fleet import StepResult
-from emulator.model import StepCosting
 from emulator.specs.seating import Seating
+from emulator.ultraserver.lockstep import StepResult
+from emulator.ultraserver.machine import StepCosting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

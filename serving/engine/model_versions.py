@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from emulator.errors import CheckpointError
-from emulator.fleet import ChipLost, Fleet
+from emulator.errors import CheckpointError, ChipLost
+from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
 from emulator.units import NS_PER_S
 from serving.engine.energy_charge import Spend

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from emulator.model import core_map
+from emulator.memory.lnc import core_map
 from serving.engine.deployment import Deployment
 from serving.telemetry.page.neuron_page import Instance
 

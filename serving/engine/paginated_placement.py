@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.model import Machine
 from emulator.specs.placement import EMPTY
+from emulator.ultraserver.machine import Machine
 from serving.wire.placement_page import LayerPlacement, PlacementPage, RankPlacement
 
 NUMBERS_PER_PAGE: Final = 65_536

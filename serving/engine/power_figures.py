@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 
-from emulator.model import SystemPower, TokenRates, tokens_per_megawatt
+from emulator.power.efficiency import TokenRates, tokens_per_megawatt
+from emulator.power.system_power import SystemPower
 from serving.engine.token_meter import TokenTotals
 from serving.wire.machine_state import MachineState
 from serving.wire.power_report import (

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import StepBatch
+from emulator.specs.batch import StepBatch
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
 

@@ -4,7 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import StepBatch, StepCost
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from serving.wire.hardware import StepTimes

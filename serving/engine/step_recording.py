@@ -15,7 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.model import ExpertLoads, StepBatch, StepCost, StepCosting, relieved_ns
+from emulator.specs.batch import StepBatch
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.ultraserver.machine import StepCosting
+from emulator.ultraserver.step_cost import StepCost
+from emulator.ultraserver.what_if import what_if_ns
 from serving.wire.step_record import (
     Queues,
     StepPage,
@@ -177,6 +181,6 @@ class StepRecording:
             phase=phase,
             duration_ns=step.costing.cost(step.batch, step.loads).duration_ns,
             factor=factor,
-            relieved_ns=relieved_ns(step.costing, step.batch, step.loads, factor=factor),
+            relieved_ns=what_if_ns(step.costing, step.batch, step.loads, factor=factor),
             samples=self.samples,
         )

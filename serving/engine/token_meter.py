@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final
 
-from emulator.model import StepBatch
+from emulator.specs.batch import StepBatch
 from serving.wire.step_record import prefill_and_decode_tokens
 
 WINDOW_S: Final = 60.0

@@ -1,16 +1,17 @@
 """What makes the tokens of a deployment: its chips, or a generator where nothing is computed."""
 
-from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine
+from emulator.fleet import Fleet
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from serving.engine.deployment import Deployment
 
 
 def start_tokens(
     deployment: Deployment, machine: Machine, *, kv_blocks: int, block_tokens: int
-) -> Fleet | MadeUpTokens:
+) -> Fleet | SyntheticTokens:
     """Start what makes the tokens: the chips, or for `--weights none` nothing but a generator."""
     if not deployment.settings.computes:
-        return MadeUpTokens(deployment.weights_dir, deployment.partition.ranks)
+        return SyntheticTokens(deployment.weights_dir, deployment.partition.ranks)
     placement = deployment.placement_of(deployment.weights)
     # A chip keeps room for what may come to it: as much as its HBM has, or, for a stand-in, all.
     slots_max = (

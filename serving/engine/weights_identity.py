@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from emulator.compute.checkpoint import check_weights
 from emulator.errors import CheckpointError
-from emulator.model import check_weights
 
 _CHUNK_BYTES = 1 << 20
 _CHUNKS_MAX = 64

@@ -17,8 +17,9 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
-from emulator.fleet import Fleet, MadeUpTokens
+from emulator.fleet import Fleet
 from emulator.specs.step import RankOutput, RankStep
+from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from serving.engine.calibration import (
     PoolLimits,
     first_dilation,
@@ -81,7 +82,7 @@ class UltraServeExecutor(Executor):
         self.deployment = deployment_of(self.vllm_config)
         self.machine = self.deployment.machine(self.cache_config.gpu_memory_utilization)
         self._seed = self.model_config.seed or 0
-        self._tokens: Fleet | MadeUpTokens | None = None
+        self._tokens: Fleet | SyntheticTokens | None = None
         self._engine: LiveEngine | None = None
         self._pending: LockstepOutput | None = None
         self._under_way: Sequence[RankStep] | None = None
@@ -185,7 +186,7 @@ class UltraServeExecutor(Executor):
             logger.info("clock auto: %s", each.words)
         logger.info("clock %s: %g wall seconds per emulated second", setting, clock.dilation)
 
-    def _host_ratios(self, tokens: Fleet | MadeUpTokens) -> tuple[HostRatio, ...]:
+    def _host_ratios(self, tokens: Fleet | SyntheticTokens) -> tuple[HostRatio, ...]:
         return host_ratios(
             lambda steps, bitmasks: tokens.step(steps, bitmasks).outputs,
             self.machine.cost_model,

@@ -16,7 +16,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.model import Partition
+from emulator.specs.partition import Partition
 from serving.settings import KEY, Settings
 from serving.traffic.engine_limits import EngineLimits
 

@@ -15,7 +15,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from emulator.model import ConfigError, StepBatch, StepCost, StepCostModel
+from emulator.errors import ConfigError
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
@@ -214,7 +216,7 @@ class _VirtualServing:
             self._record(given)
         used = max(rank.kv_blocks_used for rank in output.rank_states)
         self._kv_blocks_used_max = max(self._kv_blocks_used_max, used)
-        self._scheduler.update_from_output(output, _made_up_tokens(output, given))
+        self._scheduler.update_from_output(output, _synthetic_tokens(output, given))
         for number in given[self._tokens_left[given] == 0].tolist():
             request = self._living.pop(number)
             assert request.is_finished(), "the scheduler and this account agree on the end"
@@ -292,7 +294,7 @@ class _VirtualServing:
         )
 
 
-def _made_up_tokens(output: LockstepOutput, given: Int64s) -> ModelRunnerOutput:
+def _synthetic_tokens(output: LockstepOutput, given: Int64s) -> ModelRunnerOutput:
     """A token for each request in `given`, and none for what else was scheduled."""
     names = list(output.num_scheduled_tokens)
     gets_token = set(map(str, given.tolist()))

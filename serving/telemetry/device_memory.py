@@ -15,7 +15,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import Final
 
-from emulator.model import CoreMap
+from emulator.memory.lnc import CoreMap
 from emulator.specs.hbm_usage import HbmUse
 from serving.wire.machine_state import ChipState
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from emulator.model import Ceilings
 from emulator.specs.fault import Fault
+from emulator.ultraserver.ceilings import Ceilings
 from serving.wire.hardware import ExpertLoad, HardwareReport
 from serving.wire.machine_state import (
     FOR_TRAINING,

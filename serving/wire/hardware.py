@@ -7,7 +7,7 @@ in `protos/ultraserve/v1/hardware.proto`.
 
 from typing import Final
 
-from emulator.model import Ceilings
+from emulator.ultraserver.ceilings import Ceilings
 from serving.wire.machine_state import Count, MachineState, Plain
 from serving.wire.power_report import PowerReport
 from serving.wire.telemetry import Telemetry

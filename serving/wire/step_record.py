@@ -12,7 +12,8 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from emulator.model import StepBatch, StepCost
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCost
 from serving.wire.machine_state import Count, Plain
 
 Int64s = NDArray[np.int64]
@@ -112,7 +113,7 @@ class StepRelief(Plain, frozen=True, kw_only=True):
     Attributes:
         duration_ns: as it was costed with the batch that was kept.
         relieved_ns: by what is `factor` times as fast, or spread evenly; see
-            `emulator.model.relieved_ns`.
+            `emulator.ultraserver.what_if.what_if_ns`.
         samples: how many steps there are to ask about.
     """
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from emulator.fabric.collectives import CollectiveModel, Operation
 from emulator.fabric.schedules import Algorithm
-from emulator.specs.readings import with_readings
+from emulator.specs.assumptions import with_assumptions
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
 from serving.commands.collective_claims import CLAIMS, claim_text, sizes_in_words
@@ -35,7 +35,7 @@ def run() -> None:
     """Print how many times as long the torus takes, by size, and where that is the claim."""
     torus = system_by_name("trn2-ultraserver")
     switched = {
-        f"{name[5:]} {generation[:2]}": with_readings(
+        f"{name[5:]} {generation[:2]}": with_assumptions(
             system_by_name(name), [f"switch-generation={generation}"]
         )
         for name in NAMES
@@ -53,7 +53,7 @@ def run() -> None:
             print(f"  {what}")
             slow_ns = best_ns(with_hop_ns(torus, torus_ns), operation)
             for name, spec in switched.items():
-                ratio = slow_ns / best_ns(with_readings(spec, readings), operation)
+                ratio = slow_ns / best_ns(with_assumptions(spec, readings), operation)
                 print(f"    {name}, {claim_text(claim, SIZES.tolist(), ratio.tolist())}")
         for algorithm in (Algorithm.MESH, Algorithm.RDH, Algorithm.RING):
             alone_ns = by_one_ns(torus, operation, algorithm)

@@ -60,7 +60,7 @@ def _chips_cpu_s() -> float:
     """CPU seconds of all processes that hold a chip."""
     total_s = 0.0
     for process in psutil.process_iter(["name", "cpu_times"]):
-        if (process.info["name"] or "").startswith("ray::ChipActor"):
+        if (process.info["name"] or "").startswith("ray::ChipWorker"):
             total_s += process.info["cpu_times"].user + process.info["cpu_times"].system
     return total_s
 

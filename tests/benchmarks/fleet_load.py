@@ -3,10 +3,11 @@
 import time
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.fleet import Fleet, StepResult
+from emulator.fleet import Fleet
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankStep, Scheduled
+from emulator.ultraserver.lockstep import StepResult
 
 SMALL_MOE_LAYERS, SMALL_MOE_EXPERTS = 4, 144
 

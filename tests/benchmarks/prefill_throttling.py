@@ -11,7 +11,10 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import Partition, StepCostModel, model_by_name, system_by_name
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
 from serving.plugin.virtual_serving import simulate
 from serving.settings import Settings

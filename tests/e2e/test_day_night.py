@@ -230,7 +230,7 @@ def part_of(job: psutil.Process, name: str) -> psutil.Process:
 
 
 @pytest.mark.parametrize(
-    "victim", ["job", "ray::ChipActor", "gcs_server", "raylet/raylet", "worker_nursery.py"]
+    "victim", ["job", "ray::ChipWorker", "gcs_server", "raylet/raylet", "fork_server.py"]
 )
 def test_a_night_with_a_kill(server: ServerProcess, control: ControlClient, victim: str) -> None:
     with Clients(server.url) as clients:

@@ -31,7 +31,7 @@ MOMENTS: dict[str, Callable[[ServerProcess], bool]] = {
     "the engine's process starts": lambda server: server.runs("EngineCore"),
     "Ray starts": lambda server: server.runs("gcs_server"),
     "Ray has started": lambda server: server.runs("raylet/raylet"),
-    "chips start": lambda server: server.runs("ray::ChipActor"),
+    "chips start": lambda server: server.runs("ray::ChipWorker"),
     "the clock is calibrated": lambda server: "emulated chips (small-moe) ready" in server.log(),
 }
 
@@ -149,6 +149,6 @@ def test_stock_vllm_says_what_it_emulates(stock: ServerProcess) -> None:
 
 def test_ctrl_c_ends_stock_vllm_and_everything_it_started(stock: ServerProcess) -> None:
     assert stock.runs("raylet/raylet")
-    assert stock.runs("ray::ChipActor")
+    assert stock.runs("ray::ChipWorker")
 
     assert end_of(stock, signal.SIGINT, group=True) == 0

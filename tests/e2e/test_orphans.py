@@ -37,7 +37,7 @@ ENDING = {
 """What a server cannot do without, and its exit code then. Names are regular expressions."""
 
 SPARED = (
-    "worker_nursery.py",
+    "fork_server.py",
     "log_monitor.py",
     "_private/monitor.py",
     "dashboard/dashboard.py",
@@ -47,7 +47,7 @@ SPARED = (
 )
 """What it can; a scratch directory whose watcher is gone is removed by its owner."""
 
-CHIP = "ray::ChipActor"
+CHIP = "ray::ChipWorker"
 
 
 @pytest.fixture

@@ -465,7 +465,7 @@ def test_an_engine_that_is_killed_fails_its_requests_and_ends_its_server_and_lea
     complete: Callable[..., Any], tray: ServerProcess
 ) -> None:
     assert tray.runs("raylet")
-    assert tray.runs("ray::ChipActor")
+    assert tray.runs("ray::ChipWorker")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(complete, [9] * 30, max_tokens=3_000)
         while not metrics(tray)["vllm:num_requests_running"]:

@@ -66,7 +66,7 @@ def is_running(process: psutil.Process) -> bool:
 
 def process_of(fleet: Fleet, chip: int) -> psutil.Process:
     """The process of a live chip."""
-    actor_id = fleet._actors[chip].actor._actor_id.hex()
+    actor_id = fleet._processes._process_of[chip].actor._actor_id.hex()
     return psutil.Process(actors(actor_id)["Pid"])
 
 

@@ -14,10 +14,11 @@ import psutil
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.errors import ChannelError, CheckpointError
-from emulator.fleet import ChipLost, Fleet, StepResult
+from emulator.errors import ChannelError, CheckpointError, ChipLost
+from emulator.fleet import Fleet
 from emulator.specs.placement import ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankStep, Scheduled
+from emulator.ultraserver.lockstep import StepResult
 from tests.emulator.chip.placements import shuffled_placement
 from tests.emulator.fleet_steps import (
     BLOCK_TOKENS,

@@ -21,10 +21,12 @@ import psutil
 import pytest
 
 from emulator import fleet as fleet_module
-from emulator.fleet import ChipLost, Fleet, StepResult
-from emulator.model import plan_reloads
+from emulator.errors import ChipLost
+from emulator.faults.reloads import plan_reloads
+from emulator.fleet import Fleet
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
+from emulator.ultraserver.lockstep import StepResult
 from tests.emulator.fleet_steps import (
     EXPERTS,
     GREEDY,
@@ -93,19 +95,19 @@ def calm(fleet: Fleet) -> Calm:
 @contextmanager
 def at_round(fleet: Fleet, number: int, happen: Callable[[], None]) -> Iterator[None]:
     """Let `happen` before the messages of round `number` of the next step are sent."""
-    hub: Any = fleet._live_hub()
-    send_all, rounds = hub.send_all, iter(range(1_000))
+    channel: Any = fleet._processes.channel
+    send_all, rounds = channel.send_all, iter(range(1_000))
 
     def send(messages: Mapping[int, Any]) -> None:
         if next(rounds) == number:
             happen()
         send_all(messages)
 
-    hub.send_all = send
+    channel.send_all = send
     try:
         yield
     finally:
-        del hub.send_all
+        del channel.send_all
 
 
 def end_process(process: psutil.Process) -> None:
@@ -232,7 +234,7 @@ def test_a_chip_lost_in_a_step_is_named_and_the_text_goes_on_as_if_nothing_had_b
 def nothing_waits(fleet: Fleet, lost: int) -> bool:
     """Whether all chips but the lost one have been heard: none has an answer left over."""
     others = [chip for chip in range(CHIPS) if chip != lost]
-    drained = fleet._live_hub().drain(others, 0.2)
+    drained = fleet._processes.channel.drain(others, 0.2)
     return drained.replies == {} and drained.lost == () and drained.silent == tuple(others)
 
 

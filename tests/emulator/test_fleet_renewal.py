@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from emulator.chip.commands import LoadExperts, LoadWeights, SendExperts
+from emulator.compute.checkpoint import check_weights
 from emulator.data import SMALL_MOE_DIR
-from emulator.errors import CheckpointError
-from emulator.fleet import ChipLost, Fleet
-from emulator.model import check_weights
+from emulator.errors import CheckpointError, ChipLost
+from emulator.fleet import Fleet
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY

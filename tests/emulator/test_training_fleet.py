@@ -9,8 +9,10 @@ import psutil
 import pytest
 from ray._private.state import actors
 
-from emulator.errors import CheckpointError
-from emulator.training import AdamWSettings, ChipLost, Precision, TrainingFleet
+from emulator.compute.adamw import AdamWSettings
+from emulator.compute.mixed_precision import Precision
+from emulator.errors import CheckpointError, ChipLost
+from emulator.training_fleet import TrainingFleet
 from tests.emulator.chip.in_process_training import started
 from tests.emulator.chip.test_training_chip import STEP, dealt, sequences
 from tests.emulator.fleet_steps import descendants, is_running
@@ -65,7 +67,7 @@ def test_actors_learn_the_bits_that_chips_in_one_process_learn(
 
 
 def test_a_chip_whose_process_is_killed_is_lost_at_the_next_step(fleet: TrainingFleet) -> None:
-    process = psutil.Process(actors(fleet._actors[1].actor._actor_id.hex())["Pid"])
+    process = psutil.Process(actors(fleet._processes._process_of[1].actor._actor_id.hex())["Pid"])
     process.kill()
 
     with pytest.raises(ChipLost) as lost:

@@ -43,7 +43,7 @@ AREAS: Final = (
     ),
     Area(
         name="engine",
-        packages=("serving/plugin",),
+        packages=("serving/engine", "serving/plugin"),
         without=frozenset({"vllm", "torch"}),
     ),
     Area(

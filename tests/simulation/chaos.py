@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from emulator.model import Machine
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.health import Health
 from emulator.specs.placement import ExpertPlacement
-from emulator.ultraserver.machine import Settlement
+from emulator.ultraserver.machine import Machine, RecoveryPlan
 from serving.engine.live_machine import LiveStep
 from serving.wire.control_call import FaultReport, HealReport, HealRequest, InjectRequest
 from serving.wire.machine_state import FaultRecord, FaultStage
@@ -90,12 +89,12 @@ class Chaos:
         machine, live_machine = self.engine.machine, self.engine.live_machine
         settle = machine.settle
 
-        def noted(health: Health, settlement: Settlement) -> None:
+        def noted(health: Health, recovery_plan: RecoveryPlan) -> None:
             numbers = [record.number for record in live_machine.faults.pending]
             silence_ns = live_machine._silence_ns()
             assert 0 <= silence_ns <= machine.hang_ns
             self._before_settling.append((machine.placement, silence_ns, numbers))
-            settle(health, settlement)
+            settle(health, recovery_plan)
 
         machine.settle = noted  # type: ignore[method-assign]
 
@@ -270,25 +269,25 @@ class Chaos:
         kinds = tuple(record.fault.kind for record in together)
         noticed = [kind for kind in kinds if kind is not FaultKind.HANG_CHIP]
         health = twin.after(record.fault for record in together)
-        settlement = twin.settlement(health, noticed, silence_ns=silence_ns)
-        twin.settle(health, settlement)
+        recovery_plan = twin.recovery_plan(health, noticed, silence_ns=silence_ns)
+        twin.apply(health, recovery_plan)
         for record in together:
             took = record.recovery
             assert took is not None
-            assert took.emulated_ns == settlement.duration_ns
-            assert took.experts_reloaded == len(settlement.recovery.reloads)
+            assert took.emulated_ns == recovery_plan.duration_ns
+            assert took.experts_reloaded == len(recovery_plan.recovery.reloads)
             assert max(took.wall_s, wall_s) < WALL_S_MAX
-        assert together[-1].survivable == settlement.recovery.survivable
+        assert together[-1].survivable == recovery_plan.recovery.survivable
         self.met.append(
             Met(
                 kinds=kinds,
-                survived=settlement.recovery.survivable,
-                emulated_ns=settlement.duration_ns,
+                survived=recovery_plan.recovery.survivable,
+                emulated_ns=recovery_plan.duration_ns,
                 wall_s=wall_s,
             )
         )
         self._settled += len(together)
-        self._held_up_ns += settlement.duration_ns
+        self._held_up_ns += recovery_plan.duration_ns
 
     def heal(self, blows: Sequence[Blow]) -> None:
         """Repair everything, at once or one by one."""
@@ -304,12 +303,12 @@ class Chaos:
             twin = self._twin()
             reply = self.engine.control(request)
             assert isinstance(reply, HealReport), reply
-            settlement = twin.settlement(self.engine.machine.health)
-            twin.settle(self.engine.machine.health, settlement)
+            recovery_plan = twin.recovery_plan(self.engine.machine.health)
+            twin.apply(self.engine.machine.health, recovery_plan)
             if twin.chips_up.all() and self.engine.executor.deployment.eplb is None:
                 twin.place_experts(self._home)
             assert_same(self.engine.machine, twin)
-            self._held_up_ns += settlement.duration_ns
+            self._held_up_ns += recovery_plan.duration_ns
 
     def _check_whole(self) -> None:
         """Nothing is wrong any more, and all time that it took is in the books."""

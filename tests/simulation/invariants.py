@@ -71,7 +71,7 @@ def check_agreement(engine: TroubledEngine) -> None:
     live_machine = engine.live_machine
 
     assert sorted(engine.fleet.live_chips) == seated
-    assert engine.fleet._live_hub().connected == engine.fleet.live_chips
+    assert engine.fleet._processes.channel.connected == engine.fleet.live_chips
     assert live_machine.actual.in_service[seats[seats != VACANT]].all()
     assert engine.scheduler.ranks_up.tolist() == machine.ranks_up.tolist()
     whole = machine.chips_up.reshape(partition.ranks, partition.tp).all(axis=1)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from emulator.faults.plan import plan_faults
 from emulator.specs.fault import Fault, FaultKind
 from tests.simulation.chaos import Blow, Chaos
+from tests.simulation.fault_plan import plan_faults
 from tests.simulation.troubled_engine import running_engine
 
 KINDS = tuple(FaultKind)

@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-import emulator.fleet
+from emulator.actors import chip_processes
+from emulator.actors.chip_processes import ChipProcesses
 from emulator.chip.commands import Combine, TakeExperts
 from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind, LinkTier
@@ -149,15 +150,15 @@ def test_a_chip_dies_when_every_layer_is_computed_and_nobody_takes_its_seat(
 def test_a_chip_that_stood_by_dies_while_it_starts_and_the_next_one_comes(
     chaos: Chaos, engine: TroubledEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_loaded = Fleet._wait_loaded
-    kill = once(lambda fleet: fleet.kill(0))
+    wait_loaded = ChipProcesses._wait_loaded
+    kill = once(lambda processes: processes.kill(0))
 
-    def loaded(fleet: Fleet, chips: Any) -> None:
-        wait_loaded(fleet, chips)
-        kill(fleet)
+    def loaded(processes: ChipProcesses, chips: Any) -> None:
+        wait_loaded(processes, chips)
+        kill(processes)
 
-    monkeypatch.setattr(Fleet, "_wait_loaded", loaded)
-    monkeypatch.setattr(emulator.fleet, "CONNECT_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(ChipProcesses, "_wait_loaded", loaded)
+    monkeypatch.setattr(chip_processes, "CONNECT_TIMEOUT_S", 3.0)
     chip, standby = chip_at(engine, 0), set(engine.machine.seating.standby(engine.machine.health))
     lose(engine, chip)
     serve(chaos, turns=3)

@@ -17,7 +17,7 @@ from vllm import LLM, RequestOutput
 from emulator.actors.packet_socket import PacketSocket
 from emulator.data import SMALL_MOE_DIR
 from emulator.fleet import Fleet
-from emulator.model import Machine
+from emulator.ultraserver.machine import Machine
 from serving.engine.live_engine import LiveEngine
 from serving.engine.live_machine import LiveMachine
 from serving.plugin.executor import UltraServeExecutor
@@ -76,7 +76,7 @@ class TroubledEngine:
 
     def processes(self) -> dict[int, psutil.Process]:
         """The process of each live chip, by position: who holds the other end of its socket."""
-        sockets = self.fleet._live_hub()._sockets
+        sockets = self.fleet._processes.channel._sockets
         return {
             position: psutil.Process(_pid_of_peer(sockets[position]))
             for position in self.fleet.live_chips

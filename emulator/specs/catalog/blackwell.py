@@ -6,6 +6,7 @@ Sources disagree on GB200's rates and on how much of GB300's memory can be used:
 from dataclasses import replace
 from typing import Final
 
+from emulator.specs.assumptions import Assumption, assumption_set
 from emulator.specs.catalog.gpu import (
     DMA_START,
     LAUNCH,
@@ -19,7 +20,6 @@ from emulator.specs.catalog.gpu import (
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-from emulator.specs.readings import Reading, switch_from
 from emulator.units import BITS_PER_BYTE, GB, GIB, KIB, MIB
 
 _HGX: Final = "NVIDIA HGX B200 datasheet"
@@ -134,7 +134,7 @@ _GB200_BASE: Final = replace(
     idle_watts=Figure(value=200, unit="W", source=f"{_POWER_SERVICE}: at least 200 W"),
     budget_watts=Figure(value=1_200, unit="W", source=f"{_POWER_SERVICE}: at most 1,200 W"),
 )
-_PRINTED: Final = Reading(
+_PRINTED: Final = Assumption(
     name="verda",
     why=f"{_VERDA}: 4.5 PFLOPS in FP8, 9 in FP4, those of B200 at 1,000 W",
     figures={
@@ -145,7 +145,7 @@ _PRINTED: Final = Reading(
 GB200: Final = replace(
     _GB200_BASE,
     switches=(
-        switch_from(
+        assumption_set(
             _GB200_BASE,
             name="tensor",
             default="datasheet",
@@ -158,7 +158,7 @@ GB200: Final = replace(
 
 def _with_whole_stacks(chip: ChipSpec) -> ChipSpec:
     """`chip` with a switch for all that its stacks hold, not only what the driver leaves of it."""
-    whole = Reading(
+    whole = Assumption(
         name="stacks",
         why="what the stacks hold, the headline of 288 GB",
         figures={
@@ -167,7 +167,7 @@ def _with_whole_stacks(chip: ChipSpec) -> ChipSpec:
             )
         },
     )
-    switch = switch_from(
+    switch = assumption_set(
         chip,
         name="hbm-capacity",
         default="usable",

@@ -7,8 +7,8 @@ nobody has published, so that is a switch too.
 from dataclasses import replace
 from typing import Final
 
+from emulator.specs.assumptions import Assumption, assumption_set
 from emulator.specs.figure import Figure
-from emulator.specs.readings import Reading, switch_from
 from emulator.specs.system import SystemSpec
 
 SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"
@@ -39,8 +39,8 @@ def cross_rack_hops_after(backplane: Figure) -> Figure:
     return hops(backplane.count + 1, _ONE_MORE)
 
 
-def _generation(name: str, backplane: Figure) -> Reading:
-    return Reading(
+def _generation(name: str, backplane: Figure) -> Assumption:
+    return Assumption(
         name=name,
         why=_WHY[name],
         figures={
@@ -55,7 +55,7 @@ def _generation(name: str, backplane: Figure) -> Reading:
 def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure) -> SystemSpec:
     """`system`, of the first generation, with switches for the others and for its power."""
     watts = system.provisioned_watts.value
-    as_rack = Reading(
+    as_rack = Assumption(
         name="rack",
         why="the talk's own words are a single rack; for 32 chips in air it is hard to believe",
         figures={
@@ -70,14 +70,14 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
     return replace(
         system,
         variants=(
-            switch_from(
+            assumption_set(
                 system,
                 name="switch-generation",
                 default=V1,
                 why=_WHY[V1],
                 others=generations,
             ),
-            switch_from(
+            assumption_set(
                 system,
                 name="power",
                 default="system",
@@ -85,13 +85,13 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
                 "SemiAnalysis says",
                 others=(as_rack,),
             ),
-            switch_from(
+            assumption_set(
                 system,
                 name="hop",
                 default="ring-step",
                 why="what the vendor says of a step of a ring on Trn2, as for the torus",
                 others=(
-                    Reading(
+                    Assumption(
                         name="switch-chip",
                         why="one pass through a switch; the vendor says that more of them cost "
                         "next to nothing",

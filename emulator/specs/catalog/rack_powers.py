@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from emulator.specs.figure import Figure
-from emulator.specs.rack_power import Cooling, RackPower, Season
+from emulator.specs.rack_power import Cooling, RackPowerSpec, Season
 
 _DPS: Final = "NVIDIA Domain Power Service docs, device specifications"
 _SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"
@@ -77,9 +77,11 @@ def _pumps(heat_watts: float) -> Figure:
     )
 
 
-def _air_box(*, cpu: Figure, tray: Figure, switches: Figure, supply: Figure = _SUPPLY) -> RackPower:
+def _air_box(
+    *, cpu: Figure, tray: Figure, switches: Figure, supply: Figure = _SUPPLY
+) -> RackPowerSpec:
     """x86 servers whose heat all goes into air."""
-    return RackPower(
+    return RackPowerSpec(
         cooling=Cooling.AIR,
         cpu_watts=cpu,
         cpu_idle_share=_X86_IDLE,
@@ -122,7 +124,7 @@ _AMD_TRAY: Final = _watts(
     "switches and management 184 W",
 )
 _MI300_BOX: Final = _air_box(cpu=_EPYC, tray=_AMD_TRAY, switches=_NO_SWITCHES)
-_MI355_BOX: Final = RackPower(
+_MI355_BOX: Final = RackPowerSpec(
     cooling=Cooling.LIQUID,
     cpu_watts=_watts(520, "arithmetic: 400 W (AMD EPYC 9575F) + 1.15 TB of DDR5, assumed 120 W"),
     cpu_idle_share=_X86_IDLE,
@@ -137,9 +139,9 @@ _MI355_BOX: Final = RackPower(
 )
 
 
-def _nvl72(heat_watts: float) -> RackPower:
+def _nvl72(heat_watts: float) -> RackPowerSpec:
     """18 compute trays with 2 Graces each, 9 switch trays."""
-    return RackPower(
+    return RackPowerSpec(
         cooling=Cooling.LIQUID,
         cpu_watts=_watts(420, f"{_DPS}: Grace, at most 420 W"),
         cpu_idle_share=_share(50 / 420, f"{_DPS}: Grace, at least 50 W"),
@@ -165,7 +167,7 @@ def _nvl72(heat_watts: float) -> RackPower:
     )
 
 
-_TRN3_NL72X2: Final = RackPower(
+_TRN3_NL72X2: Final = RackPowerSpec(
     cooling=Cooling.LIQUID,
     cpu_watts=_watts(
         230,
@@ -206,7 +208,7 @@ _TRN3_NL32X2: Final = _air_box(
 )
 
 
-def _trn2(servers: int) -> RackPower:
+def _trn2(servers: int) -> RackPowerSpec:
     """Servers of 16 chips in a torus: no switch."""
     return _air_box(
         cpu=_XEON,
@@ -255,6 +257,6 @@ RACK_POWERS: Final = MappingProxyType(
 )
 
 
-def rack_power_of(system_name: str) -> RackPower | None:
+def rack_power_of(system_name: str) -> RackPowerSpec | None:
     """What that system draws beside its chips; None where nobody has counted it."""
     return RACK_POWERS.get(system_name)

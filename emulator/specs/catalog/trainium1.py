@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from emulator.specs.assumptions import Assumption, assumption_set
 from emulator.specs.catalog.neuron_core import (
     DMA_START,
     LAUNCH,
@@ -16,7 +17,6 @@ from emulator.specs.catalog.neuron_core import (
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-from emulator.specs.readings import Reading, switch_from
 from emulator.units import BITS_PER_BYTE, GB, GIB, MIB
 
 _TRAINIUM: Final = f"{SDK}, neuron-hardware/trainium.rst"
@@ -37,7 +37,7 @@ def _with_switches(chip: ChipSpec, page: str) -> ChipSpec:
     def printed(tflops: float) -> Figure:
         return Figure(value=tflops * 1e12, unit="FLOP/s", source=f"{page}: {tflops:g} TFLOPS")
 
-    rates = Reading(
+    rates = Assumption(
         name="spec",
         why="the chip's page: a little more than two arrays at their clock have; trainium2.rst "
         "prints 191 and 48",
@@ -47,7 +47,7 @@ def _with_switches(chip: ChipSpec, page: str) -> ChipSpec:
             "tensor_fp8_flops_per_s": printed(190),
         },
     )
-    dma = Reading(
+    dma = Assumption(
         name="spec",
         why="the chip's page: more than the stacks deliver",
         figures={
@@ -58,8 +58,8 @@ def _with_switches(chip: ChipSpec, page: str) -> ChipSpec:
     return replace(
         chip,
         switches=(
-            switch_from(chip, name="tensor", default="array", why=tensor, others=(rates,)),
-            switch_from(
+            assumption_set(chip, name="tensor", default="array", why=tensor, others=(rates,)),
+            assumption_set(
                 chip, name="dma", default="achievable", why="what the engines reach", others=(dma,)
             ),
         ),

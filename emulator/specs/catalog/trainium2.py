@@ -7,6 +7,7 @@ the chip's page, which the published totals of its systems are made of.
 from dataclasses import replace
 from typing import Final
 
+from emulator.specs.assumptions import Assumption, assumption_set
 from emulator.specs.catalog.neuron_core import (
     DMA_START,
     LAUNCH,
@@ -21,7 +22,6 @@ from emulator.specs.catalog.neuron_core import (
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-from emulator.specs.readings import Reading, switch_from
 from emulator.units import BITS_PER_BYTE, GB, GIB, MIB
 
 _ARCH: Final = f"{SDK}, neuron-hardware/trainium2.rst"
@@ -120,7 +120,7 @@ _BASE: Final = ChipSpec(
     ),
 )
 
-_SPEC_PAGE: Final = Reading(
+_SPEC_PAGE: Final = Assumption(
     name="spec",
     why=f"{_ARCH}: more than eight of its own cores have",
     figures={
@@ -134,20 +134,20 @@ _SPEC_PAGE: Final = Reading(
 TRAINIUM2: Final = replace(
     _BASE,
     switches=(
-        switch_from(
+        assumption_set(
             _BASE,
             name="tensor",
             default="array",
             why="the arithmetic of the array at its clock",
             others=(_SPEC_PAGE,),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="hbm",
             default="spec",
             why="the architecture page",
             others=(
-                Reading(
+                Assumption(
                     name="nki",
                     why="the NKI guide",
                     figures={
@@ -156,13 +156,13 @@ TRAINIUM2: Final = replace(
                 ),
             ),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="dma",
             default="achievable",
             why="what the engines reach",
             others=(
-                Reading(
+                Assumption(
                     name="spec",
                     why="more than HBM delivers",
                     figures={
@@ -173,13 +173,13 @@ TRAINIUM2: Final = replace(
                 ),
             ),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="collective-cores",
             default="16",
             why="the architecture page",
             others=(
-                Reading(
+                Assumption(
                     name="20",
                     why="the NKI guide",
                     figures={"collective_cores": Figure(value=20, unit="cores", source=_NKI)},

@@ -7,6 +7,7 @@ has published a thermal design power, idle power, or per-hop latency.
 from dataclasses import replace
 from typing import Final
 
+from emulator.specs.assumptions import Assumption, assumption_set
 from emulator.specs.catalog.neuron_core import (
     DMA_START,
     LAUNCH,
@@ -21,7 +22,6 @@ from emulator.specs.catalog.neuron_core import (
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-from emulator.specs.readings import Reading, switch_from
 from emulator.units import BITS_PER_BYTE, GB, GIB, MIB
 
 _ARCH: Final = f"{SDK}, neuron-hardware/trainium3.rst"
@@ -136,7 +136,7 @@ _BASE: Final = ChipSpec(
     ),
 )
 
-_AS_IN_TEXT: Final = Reading(
+_AS_IN_TEXT: Final = Assumption(
     name="aws_text",
     why=f"{_SERVERS} in its text: 32, 40 and 16 lanes, half of those that others count",
     figures={
@@ -145,7 +145,7 @@ _AS_IN_TEXT: Final = Reading(
         "link_cross_rack_bytes_per_s": _in_text(128),
     },
 )
-_NARROW: Final = Reading(
+_NARROW: Final = Assumption(
     name="tenth",
     why=f"{_SEMIANALYSIS} in its text: to the other rack less than 10 % of what there is in a rack",
     figures={
@@ -159,7 +159,7 @@ _NARROW: Final = Reading(
         ),
     },
 )
-_ALL_LANES: Final = Reading(
+_ALL_LANES: Final = Assumption(
     name="headline",
     why="2,560 GB/s both ways: the lanes to spare carry traffic too",
     figures={
@@ -168,7 +168,7 @@ _ALL_LANES: Final = Reading(
         "link_cross_rack_bytes_per_s": _link(16, "lanes to the other rack"),
     },
 )
-_SPEC_PAGE: Final = Reading(
+_SPEC_PAGE: Final = Assumption(
     name="spec",
     why=f"{_ARCH}: more than eight of its own cores have",
     figures={
@@ -183,20 +183,20 @@ _SPEC_PAGE: Final = Reading(
 TRAINIUM3: Final = replace(
     _BASE,
     switches=(
-        switch_from(
+        assumption_set(
             _BASE,
             name="links",
             default="lanes",
             why="144 active PCIe 6 lanes; the 128 of a rack make the 2,048 GB/s of AWS's table",
             others=(_AS_IN_TEXT, _ALL_LANES, _NARROW),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="hbm",
             default="spec",
             why="9.6 Gb/s a pin",
             others=(
-                Reading(
+                Assumption(
                     name="nki",
                     why="9.2 Gb/s a pin",
                     figures={
@@ -205,13 +205,13 @@ TRAINIUM3: Final = replace(
                 ),
             ),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="dma",
             default="achievable",
             why="what the engines reach; slower than HBM, so it bounds what streams",
             others=(
-                Reading(
+                Assumption(
                     name="spec",
                     why="as fast as HBM",
                     figures={
@@ -222,33 +222,33 @@ TRAINIUM3: Final = replace(
                 ),
             ),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="tensor",
             default="array",
             why="the arithmetic of the array at its clock",
             others=(_SPEC_PAGE,),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="collective-cores",
             default="16",
             why="the architecture page and the driver",
             others=(
-                Reading(
+                Assumption(
                     name="20",
                     why="the NKI guide",
                     figures={"collective_cores": Figure(value=20, unit="cores", source=_NKI)},
                 ),
             ),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="network",
             default="200",
             why="one network card of 2 x 200 Gb/s for two chips, as nearly everywhere",
             others=(
-                Reading(
+                Assumption(
                     name="400",
                     why="the other way to build it: a card for each chip",
                     figures={
@@ -261,13 +261,13 @@ TRAINIUM3: Final = replace(
                 ),
             ),
         ),
-        switch_from(
+        assumption_set(
             _BASE,
             name="budget",
             default="semianalysis",
             why="about 1,000 W",
             others=(
-                Reading(
+                Assumption(
                     name="epoch",
                     why="700 W, which fits the launch talk's rack better",
                     figures={"budget_watts": Figure(value=700, unit="W", source="Epoch AI")},

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import (
     RatePoint,

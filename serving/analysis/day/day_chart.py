@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.virtual_day import VirtualDay
 

@@ -1,7 +1,6 @@
 """How a virtual day was found out: what was simulated, what was aggregated, what is assumed."""
 
-from emulator.model import shipped_fits
-from emulator.specs.shipped_fits import FITTED
+from emulator.specs.shipped_fits import FITTED, shipped_fits
 from serving.analysis.day.virtual_day import VirtualDay
 from serving.policy.prefill_throttle import parse_prefill_policy
 

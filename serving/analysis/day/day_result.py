@@ -7,7 +7,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ModelSpec, Season, SystemPower, SystemSpec, served_flops
+from emulator.power.system_power import SystemPower
+from emulator.specs.model import ModelSpec
+from emulator.specs.rack_power import Season
+from emulator.specs.system import SystemSpec
+from emulator.timing.model_flops import served_flops
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.day_walk import DayWalk
 from serving.analysis.day.replica_curve import ReplicaCurve

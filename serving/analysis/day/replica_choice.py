@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.day.curve_search import FirstGuess
@@ -65,7 +65,7 @@ def _choices(
     for precision, candidate in sweep.tasks():
         if candidate.partition.chips > most_chips:
             continue
-        if candidate.kv_room_tokens < longest_tokens + _KV_SPARE_TOKENS:
+        if candidate.kv_capacity_tokens < longest_tokens + _KV_SPARE_TOKENS:
             continue
         replica = sweep.replica(precision, candidate)
         point = _within(replica, slo, seats)

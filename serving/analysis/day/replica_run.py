@@ -12,15 +12,12 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import (
-    ConfigError,
-    ExpertDistribution,
-    ModelSpec,
-    StepBatch,
-    StepCost,
-    StepCostModel,
-    SystemSpec,
-)
+from emulator.errors import ConfigError
+from emulator.specs.batch import StepBatch
+from emulator.specs.model import ModelSpec
+from emulator.specs.system import SystemSpec
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo

@@ -10,21 +10,16 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import (
-    Calibration,
-    ConfigError,
-    HandoverCost,
-    HbmExhausted,
-    ModelSpec,
-    RecoveryRates,
-    SystemSpec,
-    TrainingCost,
-    TrainingRecipe,
-    checkpoint_write,
-    smallest_training_chips,
-    training_flops_per_token,
-    weights_read,
-)
+from emulator.errors import ConfigError, HbmExhausted
+from emulator.faults.recovery_time import RecoveryRates
+from emulator.memory.training_memory import smallest_training_chips
+from emulator.specs.calibration import Calibration
+from emulator.specs.model import ModelSpec
+from emulator.specs.system import SystemSpec
+from emulator.specs.training_recipe import TrainingRecipe
+from emulator.timing.model_flops import training_flops_per_token
+from emulator.ultraserver.handover_cost import HandoverCost, checkpoint_write, weights_read
+from emulator.ultraserver.training_cost import TrainingCost
 from emulator.units import NS_PER_S
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.replica_curve import ReplicaCurve

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, find_curve
@@ -196,7 +196,7 @@ def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
         longest_tokens=int((lengths.prompt_tokens + lengths.output_tokens).max()),
         seats=limits.max_num_seqs,
     )
-    blocks = max(2, choice.candidate.kv_room_tokens // limits.block_tokens)
+    blocks = max(2, choice.candidate.kv_capacity_tokens // limits.block_tokens)
     return choice, ReplicaUnderTest(
         system=settings.sweep.system,
         model=settings.sweep.model_at(choice.precision),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.model import ConfigError, PowerBasis
+from emulator.errors import ConfigError
+from emulator.power.efficiency import PowerBasis
 from serving.analysis.pareto.pareto_claims import (
     BASE_SYSTEM,
     NEW_SYSTEM,

@@ -8,7 +8,8 @@ from typing import Any, Final
 import altair as alt
 import numpy as np
 
-from emulator.model import ConfigError, PowerBasis
+from emulator.errors import ConfigError
+from emulator.power.efficiency import PowerBasis
 from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.pareto.pareto_claims import Finding
 from serving.analysis.steady_state.operating_point import OperatingPoint

@@ -12,7 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import ConfigError, PowerBasis, SystemSpec
+from emulator.errors import ConfigError
+from emulator.power.efficiency import PowerBasis
+from emulator.specs.system import SystemSpec
 from serving.analysis.steady_state.envelope import (
     Envelope,
     Float64s,
@@ -205,7 +207,7 @@ def _other_readings(
         (switch.name, reading.name)
         for system in (base, new)
         for switch in system.chip.switches
-        for reading in switch.readings
+        for reading in switch.assumptions
     )
     found = []
     for switch, reading in names:
@@ -218,9 +220,9 @@ def _other_readings(
 
 def _read_if_it_can(system: SystemSpec, switch: str, reading: str) -> SystemSpec:
     for each in system.chip.switches:
-        if each.name == switch and any(known.name == reading for known in each.readings):
+        if each.name == switch and any(known.name == reading for known in each.assumptions):
             try:
-                return system.read_as(switch, reading)
+                return system.assuming(switch, reading)
             except ConfigError:  # a reading that this system's other figures rule out
                 return system
     return system

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any, Final
 
-from emulator.model import Prices, SystemSpec, shipped_fits, token_cost
-from emulator.specs.shipped_fits import FITTED
+from emulator.power.token_cost import Prices, token_cost
+from emulator.specs.shipped_fits import FITTED, shipped_fits
+from emulator.specs.system import SystemSpec
 from serving.analysis.pareto.pareto import MachineCurve, Pareto, thinned
 from serving.analysis.pareto.pareto_claims import Finding, RatioCurve
 from serving.analysis.steady_state.operating_point import OperatingPoint

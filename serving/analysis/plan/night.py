@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from loadgen.errors import FileError
 from loadgen.workloads.trace_lines import read_lines
 from loadgen.workloads.traffic import Traffic

@@ -7,12 +7,13 @@ not measured.
 from dataclasses import dataclass
 from math import ceil
 
-from emulator.model import Prices, TokenRates
+from emulator.power.efficiency import TokenRates
+from emulator.power.token_cost import Prices
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Day, Night, night_of
-from serving.analysis.plan.plan_bill import Bill, Fleet, bill_of
+from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
 from serving.analysis.plan.plan_check import CheckTerms
 from serving.analysis.plan.plan_choice import Choice, Progress, SearchTerms, choose
 from serving.analysis.plan.plan_demand import Demand
@@ -54,7 +55,7 @@ class Plan:
     question: PlanQuestion
     choice: Choice
     rates: TokenRates
-    fleet: Fleet
+    fleet: BilledFleet
     bill: Bill
     night: Night
     replicas_per_machine: int
@@ -101,7 +102,7 @@ def plan(
     check = choice.check
     partition = check.candidate.partition
     per_machine = sweep.system.chips.count // partition.chips
-    fleet = Fleet(
+    fleet = BilledFleet(
         system=sweep.system,
         season=sweep.season,
         machines=ceil(check.replicas / per_machine),

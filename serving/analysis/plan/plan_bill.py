@@ -2,24 +2,18 @@
 
 from dataclasses import dataclass, replace
 
-from emulator.model import (
-    Prices,
-    Season,
-    SystemPower,
-    SystemSpec,
-    TokenCost,
-    TokenRates,
-    TokensPerMegawatt,
-    token_cost,
-    tokens_per_megawatt,
-)
+from emulator.power.efficiency import PowerEfficiency, TokenRates, tokens_per_megawatt
+from emulator.power.system_power import SystemPower
+from emulator.power.token_cost import Prices, TokenCost, token_cost
+from emulator.specs.rack_power import Season
+from emulator.specs.system import SystemSpec
 from serving.analysis.plan.night import HOURS, Night
 
 WATT_HOURS_PER_MWH = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class BilledFleet:
     """Whole machines with the replicas that serve on them, and what a replica's chips draw.
 
     `busy_watts` is of all chips of a replica with its share of the peak, `idle_chip_watts` of one
@@ -93,13 +87,13 @@ class Bill:
     mean_drawn_watts: float
     serving_mwh_per_day: float
     freed_mwh_per_day: float
-    per_megawatt: tuple[TokensPerMegawatt, ...]
+    per_megawatt: tuple[PowerEfficiency, ...]
     peak_cost: TokenCost | None
     day_cost: TokenCost | None
     shared_day_cost: TokenCost | None
 
 
-def bill_of(fleet: Fleet, night: Night, rates: TokenRates, prices: Prices | None) -> Bill:
+def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices | None) -> Bill:
     """The bill of a fleet that serves `rates` at its peak, and a day of that shape."""
     power = SystemPower(fleet.system)
     per_machine = fleet.system.chips.count
@@ -132,7 +126,7 @@ def bill_of(fleet: Fleet, night: Night, rates: TokenRates, prices: Prices | None
 
 
 def fleet_cost(
-    fleet: Fleet, prices: Prices, rates: TokenRates, chips: int, drawn_watts: float
+    fleet: BilledFleet, prices: Prices, rates: TokenRates, chips: int, drawn_watts: float
 ) -> TokenCost:
     """What the tokens cost on `chips` of the fleet: a chip's part of it, as often as there are
     chips, so that the price of a token is that of the whole.

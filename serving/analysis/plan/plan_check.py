@@ -14,7 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import THROTTLE, ExpertDistribution, StepBatch, StepCost, StepCostModel
+from emulator.specs.batch import StepBatch
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
@@ -191,7 +193,7 @@ def check_size(task: SizeTask) -> Check:
     limits = EngineLimits(
         max_num_batched_tokens=terms.max_num_batched_tokens,
         max_num_seqs=terms.max_num_seqs,
-        kv_blocks_per_rank=max(2, candidate.kv_room_tokens // terms.block_tokens),
+        kv_blocks_per_rank=max(2, candidate.kv_capacity_tokens // terms.block_tokens),
         block_tokens=terms.block_tokens,
         max_model_len=model.max_context_tokens,
         prefill_policy=terms.prefill_policy,

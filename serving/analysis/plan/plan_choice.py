@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import Check, CheckTerms, SizeTask

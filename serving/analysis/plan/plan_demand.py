@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from loadgen.workloads.length_pairs import LengthPairs
 from loadgen.workloads.traffic import Traffic
 

@@ -126,7 +126,7 @@ class Options:
     def _look_at_next(self) -> None:
         precision, candidate = self._tasks[self._looked_at]
         self._looked_at += 1
-        if candidate.kv_room_tokens < self._longest + KV_BLOCK_TOKENS_MAX:
+        if candidate.kv_capacity_tokens < self._longest + KV_BLOCK_TOKENS_MAX:
             return  # the longest request would wait for ever
         replica = self._sweep.replica(precision, candidate)
         option = _option(

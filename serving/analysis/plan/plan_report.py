@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from emulator.model import PowerBasis, TokenCost, shipped_fits
-from emulator.specs.shipped_fits import FITTED
+from emulator.power.efficiency import PowerBasis
+from emulator.power.token_cost import TokenCost
+from emulator.specs.shipped_fits import FITTED, shipped_fits
 from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import SPEEDLESS, Ceilings
+from emulator.ultraserver.ceilings import Ceilings
+from emulator.ultraserver.what_if import SPEEDLESS
 from emulator.units import NS_PER_S
 from serving.analysis.profile.profiled_run import ProfiledRun
 from serving.wire.step_record import StepPhase, StepRecord, StepRelief
@@ -44,7 +45,7 @@ class PartShare:
 class Relief:
     """By which share sampled steps are shorter when `what` is `factor` times as fast.
 
-    `factor` is None for what has no speed to raise; see `emulator.model.SPEEDLESS`.
+    `factor` is None for what has no speed to raise; see `emulator.ultraserver.what_if.SPEEDLESS`.
     """
 
     what: str

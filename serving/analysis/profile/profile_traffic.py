@@ -6,17 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import (
-    Ceilings,
-    ExpertDistribution,
-    ExpertPlacement,
-    HbmTerms,
-    Machine,
-    ModelSpec,
-    Partition,
-    SystemSpec,
-    ceilings_of,
-)
+from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.specs.placement import ExpertPlacement
+from emulator.specs.system import SystemSpec
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.ceilings import Ceilings, ceilings_of
+from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledChip, ProfiledRun, by_owner

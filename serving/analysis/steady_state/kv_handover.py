@@ -6,7 +6,9 @@ is the other rack of two and the middle of a torus; in a cluster, in two units.
 
 import numpy as np
 
-from emulator.model import ModelSpec, SystemSpec, kv_transfer_ns
+from emulator.fabric.kv_transfer import kv_transfer_ns
+from emulator.specs.model import ModelSpec
+from emulator.specs.system import SystemSpec
 
 
 def prompt_kv_bytes(model: ModelSpec, prompt_tokens: int) -> int:

@@ -8,7 +8,7 @@ they are scheduled, decodes and prompts in one batch.
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.model import PowerBasis, TokenRates
+from emulator.power.efficiency import PowerBasis, TokenRates
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.partitions import Candidate
 

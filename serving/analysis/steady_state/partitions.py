@@ -12,17 +12,13 @@ from math import lcm
 
 import numpy as np
 
-from emulator.model import (
-    ConfigError,
-    HbmTerms,
-    ModelSpec,
-    Partition,
-    SystemSpec,
-    core_map,
-    kv_room_tokens,
-    rack_of,
-    tray_of,
-)
+from emulator.errors import ConfigError
+from emulator.fabric.tiers import rack_of, tray_of
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
+from emulator.memory.lnc import core_map
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.specs.system import SystemSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +26,13 @@ class Candidate:
     """`replicas` engines of `partition` each, one after the other from the machine's first chip.
 
     `first_chip` is where the replica begins whose chips lie on the most racks, then on the most
-    trays: the slowest of them. `kv_room_tokens` is what the pool of each rank holds.
+    trays: the slowest of them. `kv_capacity_tokens` is what the pool of each rank holds.
     """
 
     partition: Partition
     replicas: int
     first_chip: int
-    kv_room_tokens: int
+    kv_capacity_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +91,14 @@ def candidate_partitions(
         )
     fitting = []
     for partition in shapes:
-        room = kv_room_tokens(model, system, partition, terms=terms)
+        room = kv_capacity_tokens(model, system, partition, terms=terms)
         if room >= least_kv_tokens:
             fitting.append(
                 Candidate(
                     partition=partition,
                     replicas=domains * (domain_chips // partition.chips),
                     first_chip=_farthest_apart(system, partition.chips, domain_chips),
-                    kv_room_tokens=room,
+                    kv_capacity_tokens=room,
                 )
             )
     if not fitting:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ConfigError, SystemPower, SystemSpec
+from emulator.errors import ConfigError
+from emulator.power.system_power import SystemPower
+from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.kv_handover import handover_ns
 from serving.analysis.steady_state.operating_point import OperatingPoint

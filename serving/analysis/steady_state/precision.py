@@ -7,7 +7,9 @@ before they are loaded. GPUs that do not multiply it unpack it in their kernels.
 
 from typing import Final
 
-from emulator.model import ChipSpec, ConfigError, ModelSpec
+from emulator.errors import ConfigError
+from emulator.specs.chip import ChipSpec
+from emulator.specs.model import ModelSpec
 from emulator.specs.weight_format import WeightFormat
 
 STORED: Final = "stored"

@@ -7,16 +7,13 @@ from math import ceil
 
 import numpy as np
 
-from emulator.model import (
-    THROTTLE,
-    ExpertDistribution,
-    ModelSpec,
-    StepBatch,
-    StepCostModel,
-    SystemPower,
-    SystemSpec,
-)
+from emulator.power.system_power import SystemPower
+from emulator.specs.batch import StepBatch
+from emulator.specs.model import ModelSpec
 from emulator.specs.rack_power import Season
+from emulator.specs.system import SystemSpec
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import THROTTLE, StepCostModel
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import Candidate
@@ -86,7 +83,7 @@ class Replica:
     @property
     def kv_batch_max(self) -> int:
         """Requests whose whole KV, prompt and output, fits the pool of a rank at once."""
-        return self.candidate.kv_room_tokens // self.shape.tokens
+        return self.candidate.kv_capacity_tokens // self.shape.tokens
 
     def batches(self, asked: tuple[int, ...] = (), *, decode_only: bool = False) -> Iterator[int]:
         """Powers of two up to what fits, then that; or those of `asked` that fit.

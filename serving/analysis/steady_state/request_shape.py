@@ -6,7 +6,7 @@ Lengths are means. A steady state is meant throughout: as many requests begin as
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 
 BATCHED_TOKENS_MAX: Final = 8_192
 """New tokens of one rank in one step: what the reserve for activations is made for (HbmTerms)."""

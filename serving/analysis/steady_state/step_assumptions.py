@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from emulator.model import (
-    ExpertDistribution,
-    ModelSpec,
-    Partition,
-    StepCostModel,
-    SystemSpec,
-)
 from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition
+from emulator.specs.system import SystemSpec
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import StepCostModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from emulator.model import StepBatch
+from emulator.specs.batch import StepBatch
 from serving.analysis.steady_state.request_shape import RequestShape
 
 

@@ -11,8 +11,12 @@ from itertools import chain, pairwise
 from multiprocessing import get_context
 from typing import Final, TypeVar
 
-from emulator.model import ConfigError, ExpertDistribution, HbmTerms, ModelSpec, SystemSpec
+from emulator.errors import ConfigError
+from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.model import ModelSpec
 from emulator.specs.rack_power import Season
+from emulator.specs.system import SystemSpec
+from emulator.timing.expert_distribution import ExpertDistribution
 from serving.analysis.steady_state.envelope import Envelope
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import (

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ConfigError, FrameworkFactors, MachineFactors, StackFactors
+from emulator.errors import ConfigError
+from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
 from serving.analysis.validate.counted_rows import Load
 from serving.analysis.validate.row_prediction import Predictions, RowPredictor
 

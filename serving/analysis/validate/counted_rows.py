@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import (
-    BusiestExperts,
-    Calibration,
-    CalibrationValues,
-    StepBatch,
-    StepColumns,
-    StepCostModel,
-    StepTerms,
-)
+from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import Calibration
+from emulator.ultraserver.peak_expert_load import PeakExpertLoad
+from emulator.ultraserver.step_columns import StepColumns
+from emulator.ultraserver.step_cost import StepCostModel
+from emulator.ultraserver.step_rows import ColumnCalibrations
+from emulator.ultraserver.step_terms import StepTerms
 from emulator.units import NS_PER_S
 from serving.analysis.validate.row_deployment import Deployment, Pool, Stack
 
@@ -100,8 +98,8 @@ class CountedRows:
 
     def times(self, calibrations: Sequence[Calibration]) -> StepTimes:
         """Every step under the calibration of its row's stack: one for each of `stacks`."""
-        values = CalibrationValues.by_column(calibrations).taken(self._stack_of_step)
-        seconds = self._columns.durations_ns(values) / NS_PER_S
+        of_step = ColumnCalibrations(calibrations=calibrations, of_column=self._stack_of_step)
+        seconds = self._columns.durations_ns(of_step) / NS_PER_S
         solo_s, full_s = seconds[self._solo], seconds[self._full] / self.prompts_of_pass
         added = seconds[self._mixed] - seconds[self._alone]
         return StepTimes(
@@ -139,7 +137,7 @@ class _Counter:
     """Counts each different step once."""
 
     def __init__(self) -> None:
-        self._costs: dict[object, tuple[StepCostModel, BusiestExperts]] = {}
+        self._costs: dict[object, tuple[StepCostModel, PeakExpertLoad]] = {}
         self._known: dict[object, StepTerms] = {}
 
     def decode(self, deployment: Deployment, batch: int) -> StepTerms:
@@ -170,7 +168,7 @@ class _Counter:
         where = (pool.system.name, pool.partition, model, drafts)
         if where not in self._costs:
             costs = StepCostModel(pool.system, model, pool.partition, draft_tokens=drafts)
-            self._costs[where] = (costs, BusiestExperts(costs))
+            self._costs[where] = (costs, PeakExpertLoad(costs))
         if (where, shape) not in self._known:
             costs, busiest = self._costs[where]
             batch = _batch(pool.partition.ranks, shape)

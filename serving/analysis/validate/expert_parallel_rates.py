@@ -10,19 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import (
-    CollectiveModel,
-    Figure,
-    Operation,
-    Overlap,
-    Partition,
-    StepBatch,
-    StepCost,
-    StepCostModel,
-    model_by_name,
-    shipped_fits,
-    system_by_name,
-)
+from emulator.fabric.collectives import CollectiveModel, Operation
+from emulator.specs.batch import StepBatch
+from emulator.specs.figure import Figure
+from emulator.specs.models import model_by_name
+from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition
+from emulator.specs.shipped_fits import shipped_fits
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
 
 DEEPEP_TOKENS, DEEPEP_CHOICES, DEEPEP_HIDDEN = 128, 8, 7_168
 DEEPEP_BYTES: Final = {"dispatch": 1 + 4 / 128, "combine": 2.0}

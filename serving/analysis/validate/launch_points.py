@@ -7,7 +7,10 @@ factors, on the project's all-in power.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from emulator.model import Figure, model_by_name, shipped_fits, system_by_name
+from emulator.specs.figure import Figure
+from emulator.specs.models import model_by_name
+from emulator.specs.shipped_fits import shipped_fits
+from emulator.specs.systems import system_by_name
 from serving.analysis.steady_state.partitions import candidate_partitions
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape

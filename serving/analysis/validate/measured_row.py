@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 
 POOL_COLUMNS: Final = ("gpu", "tp", "ep", "dp_attention", "num_workers")
 FINGERPRINT_DIGITS: Final = 12

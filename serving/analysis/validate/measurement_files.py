@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 
 ENVIRONMENT: Final = "ULTRASERVE_MEASUREMENTS"
 ROWS_FILE: Final = "inferencex_dsr1.csv"

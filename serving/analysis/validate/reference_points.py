@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from emulator.model import training_checks
+from emulator.ultraserver.training_check import training_checks
 from serving.analysis.validate.expert_parallel_rates import NODE_POINTS, deepep_us, node_rates
 from serving.analysis.validate.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
 from serving.analysis.validate.trainium_points import TRAINIUM_POINTS, trainium_ns

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StackFactors
 from emulator.specs.shipped_fits import ShippedFits
+from emulator.specs.stack_factors import StackFactors
 from serving.analysis.validate.calibration_fit import Observed, fit_factors
 from serving.analysis.validate.counted_rows import Load
 from serving.analysis.validate.curve_split import SEEDS, fitted_half

@@ -7,17 +7,13 @@ rules, each named where it is used.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from emulator.model import (
-    SYSTEMS,
-    ConfigError,
-    HbmTerms,
-    ModelSpec,
-    Partition,
-    SystemSpec,
-    check_partition,
-    kv_room_tokens,
-    model_by_name,
-)
+from emulator.errors import ConfigError
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
+from emulator.specs.model import ModelSpec
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition, check_partition
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import SYSTEMS
 from serving.analysis.steady_state.precision import model_at
 from serving.analysis.validate.measured_row import Configuration, PoolColumns
 
@@ -212,7 +208,7 @@ def _slots(model: ModelSpec, pool: Pool, *, trt: bool, prompt: int, output: int)
     terms = HbmTerms(
         activation_bytes=0, collective_bytes=0, utilization=1.0 if trt else STATIC_SHARE
     )
-    room = kv_room_tokens(model, pool.system, whole, terms=terms)
+    room = kv_capacity_tokens(model, pool.system, whole, terms=terms)
     room = int(room * TRT_CACHE_SHARE) if trt else room
     least = LEAST_CACHE_SHARE * pool.system.chip.hbm_bytes / model.kv_bytes_per_token
     blocks = max(room, int(least)) // KV_BLOCK_TOKENS

@@ -8,7 +8,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StackFactors
+from emulator.specs.stack_factors import StackFactors
 from emulator.units import NS_PER_S
 from serving.analysis.validate.closed_loop import LoopRows, closed_loop
 from serving.analysis.validate.counted_rows import CountedRows, Load

@@ -9,14 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from emulator.model import (
-    Partition,
-    StepBatch,
-    StepCostModel,
-    calibration_for,
-    model_by_name,
-    system_by_name,
-)
+from emulator.specs.batch import StepBatch
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.shipped_fits import calibration_for
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.step_cost import StepCostModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

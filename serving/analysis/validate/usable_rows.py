@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.analysis.validate.counted_rows import Load
 from serving.analysis.validate.measured_row import MeasuredRow, UnreadRow
 from serving.analysis.validate.row_deployment import deployment_of

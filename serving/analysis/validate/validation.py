@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator.model import ShippedFits, shipped_fits
+from emulator.specs.shipped_fits import ShippedFits, shipped_fits
 from serving.analysis.validate.measured_row import MeasuredRow, UnreadRow, read_rows
 from serving.analysis.validate.prediction_errors import RowError, summary
 from serving.analysis.validate.row_prediction import METRICS, Predictions, RowPredictor

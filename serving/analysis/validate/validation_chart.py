@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 from serving.analysis.validate.row_prediction import METRICS
 from serving.analysis.validate.validation import Validation, measured_of
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.model import claims_directory, make_private_directory
+from emulator.memory.core_claims import claims_directory, make_private_directory
 
 _PATH_BYTES_MAX: Final = 107
 """Linux's sun_path (unix(7)), without its ending zero."""

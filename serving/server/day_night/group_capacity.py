@@ -11,7 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from emulator.errors import HbmExhausted
-from emulator.model import ExpertDistribution, HbmTerms, Overlap, Partition, kv_room_tokens
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
+from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition
+from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.steady_state.partitions import Candidate
@@ -99,14 +102,14 @@ def _partition_requests_per_s(
     ep = max(size for size in range(1, served.ep + 1) if chips % size == 0)
     partition: Partition = replace(served, chips=chips, ep=ep, spares=0)
     system, model = deployment.system, deployment.time_model
-    room = kv_room_tokens(model, system, partition, terms=HbmTerms(utilization=utilization))
+    room = kv_capacity_tokens(model, system, partition, terms=HbmTerms(utilization=utilization))
     if room < shape.tokens:
         return 0.0
     replica = Replica(
         system,
         model,
         Candidate(
-            partition=partition, replicas=1, first_chip=served.first_chip, kv_room_tokens=room
+            partition=partition, replicas=1, first_chip=served.first_chip, kv_capacity_tokens=room
         ),
         shape=shape,
         assumptions=StepAssumptions(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any
 
-from emulator.model import StepCostModel
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
 from serving.policy.admission.backlog_times import NO_TIME

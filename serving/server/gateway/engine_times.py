@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StepBatch, StepCostModel
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
 from serving.policy.admission.backlog_times import BacklogTimes
 from serving.policy.prefill_throttle import PrefillDemand, PrefillPolicy

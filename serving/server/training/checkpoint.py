@@ -3,7 +3,7 @@
     checkpoints/step-120/
         model.safetensors      BF16, Hugging Face's names
         config.json ...        copied from the weights that the job began from
-        training.safetensors   FP32 weights and moments, see emulator.training.TrainingState
+        training.safetensors   FP32 weights and moments, see emulator.training_fleet.TrainingState
         state.json             what the job knows beside them
         manifest.json          the SHA-256 of each file above
 

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.training import Micro, TrainingResult
+from emulator.training_fleet import Micro
+from emulator.ultraserver.training_lockstep import TrainingResult
 from serving.server.training.batch_order import Windows, whole_text
 from serving.server.training.corpus import CorpusFile
 

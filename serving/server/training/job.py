@@ -12,21 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from emulator.errors import ChannelError, ConfigError
+from emulator.compute.adamw import AdamWSettings
+from emulator.compute.architecture import Architecture
+from emulator.compute.checkpoint import check_weights
+from emulator.compute.mixed_precision import Precision
+from emulator.errors import ChannelError, ChipLost, ConfigError
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
 from emulator.sim.pacing import StepPacer
-from emulator.training import (
-    AdamWSettings,
-    Architecture,
-    ChipLost,
-    Micro,
-    Optimization,
-    Precision,
-    TrainingFleet,
-    TrainingResult,
-    TrainingState,
-    check_weights,
-)
+from emulator.training_fleet import Micro, TrainingFleet, TrainingState
+from emulator.ultraserver.training_lockstep import Optimization, TrainingResult
 from serving.errors import TrainingDiverged
 from serving.server.training.batch_order import BatchOrder, Windows
 from serving.server.training.checkpoint import Checkpoint, CheckpointDirectory, JobState
@@ -53,7 +47,7 @@ _FIRST_STATE: Final = JobState(
 
 
 class Trainer(Protocol):
-    """Chips that train; `emulator.training.TrainingFleet` is one."""
+    """Chips that train; `emulator.training_fleet.TrainingFleet` is one."""
 
     def step(self, micros: Sequence[Micro], optimization: Optimization) -> TrainingResult:
         """Take one step of the optimizer."""

@@ -9,16 +9,13 @@ import numpy as np
 
 from emulator.data import weights_name
 from emulator.errors import CheckpointError
-from emulator.model import (
-    FITTED,
-    ModelSpec,
-    TrainingCost,
-    TrainingRecipe,
-    calibration_for,
-    checkpoint_write,
-    model_by_name,
-    system_by_name,
-)
+from emulator.specs.model import ModelSpec
+from emulator.specs.models import model_by_name
+from emulator.specs.shipped_fits import FITTED, calibration_for
+from emulator.specs.systems import system_by_name
+from emulator.specs.training_recipe import TrainingRecipe
+from emulator.ultraserver.handover_cost import checkpoint_write
+from emulator.ultraserver.training_cost import TrainingCost
 from emulator.units import NS_PER_S
 from serving.server.training.job_spec import JobSpec
 

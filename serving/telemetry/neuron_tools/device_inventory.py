@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.model import (
-    CoreMap,
-    SystemSpec,
-    chip_by_name,
-    connected_chips,
-    core_map,
-    system_by_name,
-)
+from emulator.fabric.connected_chips import connected_chips
+from emulator.memory.lnc import CoreMap, core_map
+from emulator.specs.chips import chip_by_name
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import system_by_name
 from serving.telemetry.neuron_tools.neuron_names import NOT_THERE
 from serving.wire.machine_state import ChipHealth, MachineState
 from serving.wire.system_description import SystemDescription

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from functools import cache
 
-from emulator.model import CoreMap, chip_by_name, core_map
+from emulator.memory.lnc import CoreMap, core_map
+from emulator.specs.chips import chip_by_name
 from serving.wire.hardware import ChipMeters, HardwareReport
 from serving.wire.machine_state import ChipHealth, ChipState, LeaseState
 from serving.wire.system_description import SystemDescription

@@ -10,7 +10,7 @@ Source of the torus' drawing: AWS Neuron SDK docs, neuron-ls.rst.
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from emulator.model import SystemSpec, Topology
+from emulator.specs.system import SystemSpec, Topology
 from serving.telemetry.neuron_tools.device_inventory import DeviceInventory
 
 _INDENT = "  "

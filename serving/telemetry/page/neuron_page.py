@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.model import CoreMap
+from emulator.memory.lnc import CoreMap
 from emulator.specs.fault import FaultKind
 from serving.telemetry.device_memory import CATEGORIES, added, core_bytes
 from serving.telemetry.execution_errors import ERROR_OF_FAULT, ERRORS, OUTCOMES, PERCENTILES

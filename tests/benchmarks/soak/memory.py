@@ -34,7 +34,7 @@ def process_roles(server: ServerProcess) -> dict[int, str]:
 def _role(shown: str) -> str:
     if "EngineCore" in shown:
         return "engine"
-    return "chip" if "ChipActor" in shown else "ray"
+    return "chip" if "ChipWorker" in shown else "ray"
 
 
 def own_bytes(pid: int) -> int:

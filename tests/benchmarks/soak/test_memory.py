@@ -44,7 +44,7 @@ def test_a_role_that_was_not_there_and_one_that_is_gone_are_told() -> None:
 
 @pytest.mark.process
 def test_processes_are_read_with_all_that_they_started() -> None:
-    script = "sh -c 'sleep 60; true' ChipActor; true"
+    script = "sh -c 'sleep 60; true' ChipWorker; true"
     with ServerProcess("sh", "-c", script, port=free_port()) as server:
         watch = MemoryWatch(server)
         server.wait_until(lambda: server.runs_now("sleep sleep 60"), "chip")

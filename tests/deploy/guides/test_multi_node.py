@@ -109,7 +109,7 @@ def chips_below(pid: int) -> list[psutil.Process]:
     found = []
     for process in below(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "ChipActor" in " ".join(process.cmdline()):
+            if "ChipWorker" in " ".join(process.cmdline()):
                 found.append(process)
     return found
 

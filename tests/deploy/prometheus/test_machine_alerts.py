@@ -9,8 +9,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from emulator.model import SYSTEMS, throttle_factor
+from emulator.power.draw import throttle_factor
 from emulator.power.system_power import SystemPower
+from emulator.specs.systems import SYSTEMS
 from serving.telemetry.page.partition_page import add_partition
 from serving.telemetry.page.text_page import TextPage
 from serving.wire.hardware import HardwareReport

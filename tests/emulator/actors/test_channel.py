@@ -11,33 +11,33 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.actors import entrance
-from emulator.actors.channel import ChipLost, ChipSilent, Drained, Hub, Spoke
-from emulator.actors.handshake import HubHandshake
+from emulator.actors import chip_server
+from emulator.actors.channel import Channel, ChannelClient, Drained
+from emulator.actors.handshake import ServerHandshake
 from emulator.chip.commands import Combine
-from emulator.chip.effects import ExpertRows, Ready
-from emulator.errors import ChannelError
+from emulator.chip.effects import ChipReady, ExpertRows
+from emulator.errors import ChannelError, ChipLost, ChipSilent
 
 WAIT_S = 30.0
 
-Chip = Callable[[Spoke], None]
+Chip = Callable[[ChannelClient], None]
 
 
-def echo(spoke: Spoke) -> None:
+def echo(client: ChannelClient) -> None:
     """Send the rows of each command back, doubled, until told to stop."""
-    while isinstance(command := spoke.receive(), Combine):
-        spoke.send(ExpertRows(layer=command.layer, rows=2 * command.expert_rows[0]))
+    while isinstance(command := client.receive(), Combine):
+        client.send(ExpertRows(layer=command.layer, rows=2 * command.expert_rows[0]))
 
 
-def silent(spoke: Spoke) -> None:
+def silent(client: ChannelClient) -> None:
     """Take commands and say nothing."""
-    while isinstance(spoke.receive(), Combine):
+    while isinstance(client.receive(), Combine):
         pass
 
 
-def gone(spoke: Spoke) -> None:
+def gone(client: ChannelClient) -> None:
     """Close the channel after the first command."""
-    spoke.receive()
+    client.receive()
 
 
 def rows_of(answer: object) -> float:
@@ -49,7 +49,7 @@ class Chips:
     """Chips in threads of this process, connected to one hub."""
 
     def __init__(self, host: str | None = None) -> None:
-        self.hub = Hub(host)
+        self.hub = Channel(host)
         self._threads: list[threading.Thread] = []
 
     def start(self, *chips: Chip) -> None:
@@ -66,15 +66,15 @@ class Chips:
 
     def _run(self, number: int, chip: Chip, key: bytes) -> None:
         try:
-            spoke = Spoke(self.hub.address, key, number)
+            client = ChannelClient(self.hub.address, key, number)
         except OSError:  # it was refused
             return
         try:
-            chip(spoke)
+            chip(client)
         except (EOFError, OSError):  # the hub has closed the channel
             pass
         finally:
-            spoke.close()
+            client.close()
 
     def stop(self) -> None:
         self.hub.close()
@@ -163,19 +163,19 @@ def test_silent_chips_are_named(chips: Chips) -> None:
 
 @pytest.mark.process
 def test_the_time_limit_is_for_silence_and_begins_again_with_each_answer(chips: Chips) -> None:
-    def slow(spoke: Spoke) -> None:
+    def slow(client: ChannelClient) -> None:
         wait = threading.Event()
-        spoke.receive()
+        client.receive()
         wait.wait(0.4)
-        spoke.send(Ready(chip=1))
-        silent(spoke)
+        client.send(ChipReady(chip=1))
+        silent(client)
 
-    def slower(spoke: Spoke) -> None:
+    def slower(client: ChannelClient) -> None:
         wait = threading.Event()
-        spoke.receive()
+        client.receive()
         wait.wait(0.8)
-        spoke.send(Ready(chip=2))
-        silent(spoke)
+        client.send(ChipReady(chip=2))
+        silent(client)
 
     chips.start(echo, slow, slower)
     chips.hub.send_all(dict.fromkeys(range(3), combine(1.0)))
@@ -314,7 +314,7 @@ def test_chips_that_do_not_connect_are_named(chips: Chips) -> None:
 def test_strangers_are_refused_and_hold_up_nobody(
     chips: Chips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entrance, "PROOF_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(chip_server, "PROOF_TIMEOUT_S", 0.5)
     with contextlib.ExitStack() as strangers:
         quiet = [strangers.enter_context(knock(chips.hub.address)) for _ in range(20)]
         loud = strangers.enter_context(knock(chips.hub.address))
@@ -358,7 +358,7 @@ def test_a_chip_that_nobody_waits_for_is_refused_though_it_knows_the_key(chips: 
 def test_of_too_many_at_the_door_the_oldest_must_go(
     chips: Chips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entrance, "GUESTS_MAX", 3)
+    monkeypatch.setattr(chip_server, "PENDING_MAX", 3)
     with contextlib.ExitStack() as strangers:
         quiet = [strangers.enter_context(knock(chips.hub.address)) for _ in range(5)]
         with pytest.raises(ChannelError):
@@ -378,14 +378,14 @@ def test_a_chip_does_not_talk_to_a_hub_that_does_not_know_the_key() -> None:
         def pose() -> None:
             connected, _ = server.accept()
             with connected:
-                connected.sendall(HubHandshake(b"another key").greeting)
+                connected.sendall(ServerHandshake(b"another key").greeting)
                 connected.recv(1_000)
                 connected.sendall(bytes(32))
 
         thread = threading.Thread(target=pose, daemon=True)
         thread.start()
         with pytest.raises(ConnectionError, match="the hub does not know the key"):
-            Spoke(f"{host}:{port}", b"the key", 0)
+            ChannelClient(f"{host}:{port}", b"the key", 0)
         thread.join(WAIT_S)
 
 
@@ -404,10 +404,10 @@ class Bomb:
 
 @pytest.mark.process
 def test_what_a_chip_sends_is_never_unpickled(chips: Chips) -> None:
-    def pickles(spoke: Spoke) -> None:
+    def pickles(client: ChannelClient) -> None:
         packet = pickle.dumps(Bomb())
-        spoke._socket.send((16 + len(packet)).to_bytes(8, "little") + packet + bytes(8))
-        silent(spoke)
+        client._socket.send((16 + len(packet)).to_bytes(8, "little") + packet + bytes(8))
+        silent(client)
 
     chips.start(pickles)
 
@@ -418,7 +418,7 @@ def test_what_a_chip_sends_is_never_unpickled(chips: Chips) -> None:
 
 @pytest.mark.process
 def test_the_hub_lies_where_only_its_user_can_go_and_nothing_is_left_of_it() -> None:
-    hub = Hub()
+    hub = Channel()
     directory = Path(hub.address).parent
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert [path.name for path in directory.iterdir()] == ["hub"]
@@ -431,7 +431,7 @@ def test_the_hub_lies_where_only_its_user_can_go_and_nothing_is_left_of_it() -> 
 
 @pytest.mark.process
 def test_every_hub_has_an_address_and_a_key_of_its_own() -> None:
-    one, two = Hub(), Hub()
+    one, two = Channel(), Channel()
     try:
         assert one.address != two.address
         assert one.key != two.key
@@ -445,10 +445,10 @@ def test_every_hub_has_an_address_and_a_key_of_its_own() -> None:
 def test_a_chip_that_waits_learns_that_the_hub_is_gone() -> None:
     learnt: list[type[Exception]] = []
 
-    def waits(spoke: Spoke) -> None:
-        spoke.send(Ready(chip=0))
+    def waits(client: ChannelClient) -> None:
+        client.send(ChipReady(chip=0))
         try:
-            spoke.receive()
+            client.receive()
         except (EOFError, ConnectionError) as error:
             learnt.append(type(error))
 

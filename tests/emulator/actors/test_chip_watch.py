@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from emulator.actors import chip_watch
-from emulator.actors.channel import ChipSilent
 from emulator.actors.chip_watch import ChipWatch, Pulse, ready
-from emulator.chip.effects import Ready
+from emulator.chip.effects import ChipReady
+from emulator.errors import ChipSilent
 
 TIMEOUT_S = 0.6
 LONGEST_S = 30.0
@@ -54,7 +54,7 @@ def watch_of(*processes: "subprocess.Popen[bytes]") -> ChipWatch:
     watch = ChipWatch(TIMEOUT_S)
     boot = ready(0).boot
     for chip, process in enumerate(processes):
-        watch.add(Ready(chip=chip, pid=process.pid, thread=process.pid, boot=boot))
+        watch.add(ChipReady(chip=chip, pid=process.pid, thread=process.pid, boot=boot))
     return watch
 
 
@@ -120,7 +120,7 @@ def test_a_chip_in_a_debugger_s_hands_is_not_silent(monkeypatch: pytest.MonkeyPa
 
 def test_where_no_process_can_be_seen_the_longest_wait_counts() -> None:
     watch = ChipWatch(TIMEOUT_S)
-    watch.add(Ready(chip=0, pid=1, thread=1, boot="another machine"))
+    watch.add(ChipReady(chip=0, pid=1, thread=1, boot="another machine"))
 
     with pytest.raises(ChipSilent) as caught:
         list(watch.receive(SlowHub(lambda _: False), (0,), 1.0))  # type: ignore[arg-type]

@@ -11,12 +11,12 @@ import psutil
 import pytest
 from ray._private.node import Node
 
-from emulator.actors.channel import ChipLost, Hub
+from emulator.actors.channel import Channel
 from emulator.actors.ray_session import RaySession
 from emulator.chip.chip_share import ChipShare
-from emulator.chip.effects import Ready
+from emulator.chip.effects import ChipReady
 from emulator.data import SMALL_MOE_DIR
-from emulator.errors import ConfigError
+from emulator.errors import ChipLost, ConfigError
 
 pytestmark = pytest.mark.fleet
 
@@ -27,8 +27,8 @@ SHARE = ChipShare(
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    hub = Hub()
+def hub() -> Iterator[Channel]:
+    hub = Channel()
     yield hub
     hub.close()
 
@@ -38,7 +38,7 @@ def chip_processes() -> set[psutil.Process]:
     return {
         process
         for process in psutil.Process().children(recursive=True)
-        if process.name().startswith("ray::ChipActor")
+        if process.name().startswith("ray::ChipWorker")
     }
 
 
@@ -72,7 +72,7 @@ def comes_true(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_its_chips_are_forked_end_one_by_one_and_all_ends_with_it(hub: Hub) -> None:
+def test_its_chips_are_forked_end_one_by_one_and_all_ends_with_it(hub: Channel) -> None:
     environment, interpreter = dict(os.environ), sys.executable
     lost: list[str] = []
     before = set(psutil.Process().children(recursive=True))
@@ -81,7 +81,7 @@ def test_its_chips_are_forked_end_one_by_one_and_all_ends_with_it(hub: Hub) -> N
         session.start()
         (node,) = session.nodes()
         assert node.is_here
-        assert session.hub_host() is None
+        assert session.channel_host() is None
         handles = [
             session.start_chip(
                 node=session.place_chips(2)[chip],
@@ -93,12 +93,12 @@ def test_its_chips_are_forked_end_one_by_one_and_all_ends_with_it(hub: Hub) -> N
             for chip in range(2)
         ]
         hub.accept(range(2), WAIT_S)
-        assert dict(hub.receive(range(2), WAIT_S)) == {0: Ready(chip=0), 1: Ready(chip=1)}
+        assert dict(hub.receive(range(2), WAIT_S)) == {0: ChipReady(chip=0), 1: ChipReady(chip=1)}
 
-        # Both come from one process that is neither Ray's daemon nor this one: the nursery.
+        # Both come from one process that is neither Ray's daemon nor this one: the fork_server.
         (parent,) = {process.parent() for process in chip_processes()}
         assert parent is not None
-        assert any(word.endswith("worker_nursery.py") for word in parent.cmdline())
+        assert any(word.endswith("fork_server.py") for word in parent.cmdline())
 
         started = set(psutil.Process().children(recursive=True)) - before
         assert listeners(started) == {"127.0.0.1"}

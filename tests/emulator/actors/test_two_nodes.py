@@ -15,8 +15,8 @@ from ray._private.authentication_test_utils import reset_auth_token_state
 
 from emulator.actors.ray_session import RaySession
 from emulator.data import SMALL_MOE_DIR
-from emulator.errors import ConfigError
-from emulator.fleet import ChipLost, Fleet
+from emulator.errors import ChipLost, ConfigError
+from emulator.fleet import Fleet
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled

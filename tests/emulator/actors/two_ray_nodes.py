@@ -101,7 +101,7 @@ class TwoRayNodes:
         for address in addresses or self._nodes:
             for each in self._processes_of(address):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    if each.name().startswith("ray::ChipActor"):
+                    if each.name().startswith("ray::ChipWorker"):
                         found.add(each)
         return found
 

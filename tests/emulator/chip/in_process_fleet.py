@@ -7,10 +7,11 @@ silent. What a killed chip held is gone; one that takes its place reads its shar
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from emulator.actors.channel import ChipLost, ChipSilent, Drained
+from emulator.actors.channel import Drained
 from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
-from emulator.chip.commands import Command, Hang, LoadExperts, LoadWeights, Stop
-from emulator.chip.effects import Effect, Ready
+from emulator.chip.commands import Command, Hang, LoadExperts, LoadWeights, StopChip
+from emulator.chip.effects import ChipReady, Effect
+from emulator.errors import ChipLost, ChipSilent
 from emulator.fleet import Fleet
 
 
@@ -27,7 +28,7 @@ class LiveChip:
 
     def answer(self, command: Command) -> Effect | None:
         """What the chip says; None when it is silent or has just died."""
-        if isinstance(command, Stop) or (self.dies_of and isinstance(command, self.dies_of)):
+        if isinstance(command, StopChip) or (self.dies_of and isinstance(command, self.dies_of)):
             self.alive = False
         self.hanging = self.hanging or isinstance(command, Hang)
         if not self.alive or self.hanging:
@@ -41,7 +42,7 @@ class LiveChip:
 
 
 class _Host:
-    """Stands where Ray's session and the hub stand; keeps every command that was sent."""
+    """Stands where Ray's session and the channel stand; keeps every command that was sent."""
 
     address, key = "in this process", b""
 
@@ -56,7 +57,7 @@ class _Host:
 
     def start_chip(self, *, chip: int, share: ChipShare, **_address: Any) -> LiveChip:
         self.chips[chip] = LiveChip(chip, share)
-        self._replies[chip] = [Ready(chip=chip)]
+        self._replies[chip] = [ChipReady(chip=chip)]
         return self.chips[chip]
 
     def watch(self, lost: Callable[[str], None]) -> None:
@@ -131,10 +132,10 @@ class InProcessFleet(Fleet):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.host = _Host()
-        self._ray = self.host  # type: ignore[assignment]
+        self._processes._ray = self.host  # type: ignore[assignment]
 
     def start(self) -> None:
-        self._hub = self.host  # type: ignore[assignment]
+        self._processes._channel = self.host  # type: ignore[assignment]
         self._start_chips(range(self.chips))
 
     def doom(self, chip: int, kind: type[Command]) -> None:

@@ -6,7 +6,10 @@ from typing import Any
 
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_share import load_training_chip
-from emulator.training import AdamWSettings, ChipLost, Precision, TrainingFleet
+from emulator.compute.adamw import AdamWSettings
+from emulator.compute.mixed_precision import Precision
+from emulator.errors import ChipLost
+from emulator.training_fleet import TrainingFleet
 
 
 class InProcessTraining(TrainingFleet):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.chip.commands import BeginStep, Combine, RunExperts, Stop
+from emulator.chip.commands import BeginStep, Combine, RunExperts, StopChip
 from emulator.chip.effects import Dispatch, ExpertRows, StepDone
 from emulator.compute.experts import run_experts_slowly
 from emulator.compute.logprobs import prompt_logprobs
@@ -131,8 +131,8 @@ class TestTransitions:
 
         with pytest.raises(AssertionError, match="outside a step"):
             chip.handle(combine)
-        with pytest.raises(AssertionError, match="Stop"):
-            chip.handle(Stop())
+        with pytest.raises(AssertionError, match="StopChip"):
+            chip.handle(StopChip())
         chip.handle(begin)
         with pytest.raises(AssertionError, match="before the last one ended"):
             chip.handle(begin)

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from emulator.chip.commands import BeginStep, Reduce, RunExperts, SendExperts, TakeExperts
-from emulator.chip.effects import Attended, Dispatch, Done, ExpertRows, ExpertWeights, StepDone
+from emulator.chip.effects import (
+    Attended,
+    CommandDone,
+    Dispatch,
+    ExpertRows,
+    ExpertWeights,
+    StepDone,
+)
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, NO_BITMASK, InProcessChips
@@ -145,7 +152,7 @@ class TestSlots:
         done = chip.handle(TakeExperts(layer=1, slots=[18, 3], gate_up=gate_up, down=down))
         after = [chip.handle(SendExperts(layer=layer, slots=list(range(20)))) for layer in (0, 1)]
 
-        assert done == Done()
+        assert done == CommandDone()
         for layer in (0, 1):
             old, now = before[layer], after[layer]
             assert isinstance(old, ExpertWeights)

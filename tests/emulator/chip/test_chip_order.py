@@ -18,13 +18,13 @@ from emulator.chip.commands import (
     ResetRank,
     RunExperts,
     SendExperts,
-    Stop,
+    StopChip,
     TakeExperts,
 )
 from emulator.chip.effects import (
     Attended,
+    CommandDone,
     Dispatch,
-    Done,
     Effect,
     ExpertRows,
     ExpertWeights,
@@ -73,14 +73,14 @@ COMMANDS: dict[str, Command] = {
     "reset": ResetRank(),
     "load": LoadExperts(layer=0, slots=[0], experts=[0]),
     "hang": Hang(),
-    "stop": Stop(),
+    "stop": StopChip(),
 }
 
 # How a state is reached, and what the commands of `COMMANDS` lead to there: an effect and its
 # layer. Whatever is not listed is out of turn.
 Outcome = tuple[type[Effect], int | None]
 State = tuple[list[str], dict[str, Outcome]]
-ANYWHERE: dict[str, Outcome] = {"reset": (Done, None)}
+ANYWHERE: dict[str, Outcome] = {"reset": (CommandDone, None)}
 RESTING: dict[str, Outcome] = {**ANYWHERE, "begin without tokens": (StepDone, None)}
 
 ALONE: dict[str, State] = {
@@ -173,7 +173,7 @@ def test_experts_are_run_read_and_written_in_any_state_and_change_none(
         sent = chip.handle(SendExperts(layer=0, slots=[0]))
         assert isinstance(sent, ExpertWeights)
         taken = TakeExperts(layer=0, slots=[0], gate_up=sent.gate_up, down=sent.down)
-        assert chip.handle(taken) == Done()
+        assert chip.handle(taken) == CommandDone()
         assert isinstance(chip.handle(run), ExpertRows)
         onward = next(name for name in outcomes if name not in ANYWHERE)
         assert (type(chip.handle(COMMANDS[onward])),) == outcomes[onward][:1]

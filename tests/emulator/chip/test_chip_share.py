@@ -8,7 +8,7 @@ import pytest
 
 from emulator.chip.chip_share import ChipShare, load_chip, read_experts
 from emulator.chip.commands import BeginStep, LoadExperts, SendExperts
-from emulator.chip.effects import Attended, Dispatch, Done, ExpertWeights
+from emulator.chip.effects import Attended, CommandDone, Dispatch, ExpertWeights
 from emulator.errors import CheckpointError
 from emulator.specs.placement import EMPTY
 from emulator.specs.step import NewRequest, RankStep, Scheduled
@@ -71,7 +71,7 @@ def test_experts_read_from_the_checkpoint_are_those_that_other_chips_hold(direct
     chip = load_chip(own)
 
     asked = LoadExperts(layer=2, slots=[2, 0], experts=[11, 3])
-    assert chip.handle(read_experts(own, asked)) == Done()
+    assert chip.handle(read_experts(own, asked)) == CommandDone()
 
     found = chip.handle(SendExperts(layer=2, slots=[2, 0, 1]))
     expected = holder.handle(SendExperts(layer=2, slots=[11, 3, 5]))

@@ -5,7 +5,7 @@ import pytest
 
 from emulator.chip.commands import RunExperts
 from emulator.data import SMALL_MOE_DIR
-from emulator.fleet import ChipLost
+from emulator.errors import ChipLost
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, InProcessChips

@@ -13,7 +13,9 @@ from emulator.chip.training_commands import (
     CombineGradients,
     CombineSums,
 )
-from emulator.training import Micro, Optimization, Precision, TrainingFleet
+from emulator.compute.mixed_precision import Precision
+from emulator.training_fleet import Micro, TrainingFleet
+from emulator.ultraserver.training_lockstep import Optimization
 from tests.emulator.chip.in_process_training import started
 
 VOCAB, LENGTH = 256, 12

@@ -23,7 +23,6 @@ def test_links_are_of_one_direction_and_those_without_bandwidth_are_not_there() 
     assert (graph.nodes, graph.links) == (3, 3)
     ends = set(zip(graph.source.tolist(), graph.target.tolist(), strict=True))
     assert ends == {(0, 2), (1, 2), (2, 0)}
-    assert graph.out_of(2).tolist() == [2]
 
 
 def test_cables_between_the_same_nodes_are_one_link_with_all_their_lanes() -> None:

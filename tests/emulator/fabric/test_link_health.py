@@ -58,7 +58,7 @@ def test_a_reading_whose_bandwidth_counts_the_lanes_to_spare_has_none() -> None:
     )
     found = {}
     for reading in ("lanes", "headline", "aws_text"):
-        system = TRN3_NL72X2.read_as("links", reading)
+        system = TRN3_NL72X2.assuming("links", reading)
         links = LinkHealth.of(health, system, WHOLE_MACHINE)
         found[reading] = links.bytes_per_s(system, Tier.BACKPLANE)[4:6] / 1e9
 

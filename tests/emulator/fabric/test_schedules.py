@@ -10,7 +10,7 @@ from emulator.fabric.group_layout import (
     levels,
     ring_shares,
 )
-from emulator.fabric.schedules import Schedule, mesh, phases, ring
+from emulator.fabric.schedules import CollectiveSchedule, mesh, phases, ring
 from tests.emulator.fabric.tori import torus
 
 
@@ -19,7 +19,7 @@ def grid(*sizes: int) -> np.ndarray:
     return np.stack(np.unravel_index(np.arange(np.prod(sizes)), sizes, order="F"), axis=1)
 
 
-def received(schedule: Schedule) -> np.ndarray:
+def received(schedule: CollectiveSchedule) -> np.ndarray:
     return np.einsum("s,sij->j", schedule.times.astype(float), schedule.moved)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
-from emulator.faults.survival import Recovery, WeightBytes, survival
+from emulator.faults.survival import SurvivalPlan, WeightBytes, survival
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.figure import Figure
@@ -65,7 +65,7 @@ class Machine:
         slots = self.placement.slots + self.spare_slots
         return np.full(self.partition.chips, slots, dtype=np.int64)
 
-    def survive(self, health: Health, before: Recovery | None = None) -> Recovery:
+    def survive(self, health: Health, before: SurvivalPlan | None = None) -> SurvivalPlan:
         """What becomes of the machine; `before` is where the last recovery left it."""
         return survival(
             before.placement if before else self.placement,
@@ -78,7 +78,7 @@ class Machine:
             weights=WEIGHTS,
         )
 
-    def after(self, *faults: Fault) -> Recovery:
+    def after(self, *faults: Fault) -> SurvivalPlan:
         return self.survive(self.health_after(faults))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.faults.recovery_time import RecoveryRates, recovery_ns, reload_ns
-from emulator.faults.survival import Recovery
+from emulator.faults.survival import SurvivalPlan
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import FaultKind
 from emulator.specs.figure import Figure
@@ -19,7 +19,7 @@ def figure(value: float) -> Figure:
     return Figure(value=value, unit="as in the field", source="assumed: a test's")
 
 
-def reading(*gigabytes: float) -> Recovery:
+def reading(*gigabytes: float) -> SurvivalPlan:
     """A recovery in which each position reads so much."""
     recovery = MACHINE.after()
     bytes_read = recovery.reload_bytes.copy()
@@ -27,7 +27,7 @@ def reading(*gigabytes: float) -> Recovery:
     return replace(recovery, reload_bytes=bytes_read)
 
 
-def reload_s(recovery: Recovery, rates: RecoveryRates = RATES) -> float:
+def reload_s(recovery: SurvivalPlan, rates: RecoveryRates = RATES) -> float:
     return reload_ns(recovery, MACHINE.partition, TRN3_NL72X2, rates) / 1e9
 
 

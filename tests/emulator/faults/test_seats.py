@@ -1,6 +1,6 @@
 import numpy as np
 
-from emulator.faults.seats import OUT_OF_SERVICE, Room, Seats, islands, take_seats
+from emulator.faults.seats import OUT_OF_SERVICE, Seats, SlotCapacity, islands, take_seats
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
@@ -28,7 +28,7 @@ def seats_after(
         TRN3_NL72X2,
         health,
         Seating(chip_of_position=np.array(sitting or range(partition.chips))),
-        room=Room(
+        room=SlotCapacity(
             capacity=np.array(capacity or [1] * partition.chips),
             experts=experts,
             lent=frozenset(lent),

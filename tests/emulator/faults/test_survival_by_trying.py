@@ -10,7 +10,7 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
-from emulator.faults.survival import Recovery
+from emulator.faults.survival import SurvivalPlan
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.placement import EMPTY
 from emulator.specs.seating import VACANT
@@ -108,7 +108,7 @@ def machine_without_spares(small: Machine) -> Machine:
     )
 
 
-def check_plan(small: Machine, recovery: Recovery) -> None:
+def check_plan(small: Machine, recovery: SurvivalPlan) -> None:
     """The transfers lead to the placement, move nothing else, and leave no expert of an open block
     without a slot."""
     seats = recovery.seating.chip_of_position
@@ -143,7 +143,7 @@ def check_plan(small: Machine, recovery: Recovery) -> None:
         assert VACANT not in seats[list(positions)]
 
 
-def check_links(small: Machine, recovery: Recovery, faults: tuple[Fault, ...]) -> None:
+def check_links(small: Machine, recovery: SurvivalPlan, faults: tuple[Fault, ...]) -> None:
     """Chips of a rank that is up reach all seated chips of their expert group."""
     health = small.health_after(faults)
     fabric = AllToAll(

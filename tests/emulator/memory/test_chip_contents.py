@@ -10,7 +10,7 @@ from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
-from emulator.specs.tensor_group import Split, TensorGroup
+from emulator.specs.tensor_group import TensorGroup, TensorSplit
 from emulator.units import GB, GIB, MB
 
 NO_RESERVE = HbmTerms(activation_bytes=0, collective_bytes=0)
@@ -66,7 +66,7 @@ def test_tokens_are_counted_for_the_cores_that_share_a_stack() -> None:
 
 
 def test_a_model_that_is_too_large_has_room_for_less_than_no_token() -> None:
-    rows = TensorGroup(name="rows", split=Split.WHOLE, copy_bytes=4 * 36 * GIB)
+    rows = TensorGroup(name="rows", split=TensorSplit.WHOLE, copy_bytes=4 * 36 * GIB)
     cores = core_map(TRAINIUM3, 2)
     needs = core_needs(replace(BARE, groups=(rows,)), cores, tp=1, slots=0, terms=NO_RESERVE)
 

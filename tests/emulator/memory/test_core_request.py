@@ -1,7 +1,7 @@
 import pytest
 
 from emulator.errors import ConfigError, NeuronError
-from emulator.memory.core_request import CoreRequest, compiled_lnc, resolve
+from emulator.memory.core_request import CoreRequest, compiled_lnc, resolve_cores
 from emulator.memory.neuron_environment import NeuronEnvironment
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 
@@ -13,7 +13,7 @@ def resolved(
     chips: int | None = None,
     compiled: int | None = None,
 ) -> CoreRequest:
-    return resolve(
+    return resolve_cores(
         NeuronEnvironment.read(variables or {}),
         lnc_flag=lnc,
         chips_flag=chips,

@@ -8,7 +8,7 @@ from emulator.memory.core_split import (
     heads_on_core,
     kv_bytes_on_core,
 )
-from emulator.specs.tensor_group import Split, TensorGroup
+from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 
 def slow_heads_on_core(*, heads: int, kv_heads: int, tp: int, cores: int) -> HeadsOnCore:
@@ -76,7 +76,7 @@ def test_the_split_equals_dealing_heads_out_one_by_one_in_every_small_case() -> 
 
 def test_an_attention_group_by_hand() -> None:
     # 32 query heads of 10 bytes and 4 key/value heads of 20 bytes.
-    group = TensorGroup(name="attention", split=Split.HEADS, copy_bytes=400, kv_bytes=80)
+    group = TensorGroup(name="attention", split=TensorSplit.HEADS, copy_bytes=400, kv_bytes=80)
 
     assert on_core(group, tp=1, cores=1) == 400
     assert on_core(group, tp=1, cores=4) == 8 * 10 + 20
@@ -85,15 +85,15 @@ def test_an_attention_group_by_hand() -> None:
 
 
 def test_columns_are_divided_over_all_cores_of_a_rank_and_rows_over_those_of_each_chip() -> None:
-    columns = TensorGroup(name="ffn", split=Split.COLUMNS, copy_bytes=1_000)
-    whole = TensorGroup(name="embedding", split=Split.WHOLE, copy_bytes=1_000)
+    columns = TensorGroup(name="ffn", split=TensorSplit.COLUMNS, copy_bytes=1_000)
+    whole = TensorGroup(name="embedding", split=TensorSplit.WHOLE, copy_bytes=1_000)
 
     assert on_core(columns, tp=4, cores=8) == 32  # 31.25, up to whole bytes
     assert on_core(whole, tp=4, cores=8) == 125
 
 
 def test_experts_lie_on_their_chip_and_their_columns_on_its_cores() -> None:
-    experts = TensorGroup(name="experts", split=Split.EXPERT, copy_bytes=100, layers=3)
+    experts = TensorGroup(name="experts", split=TensorSplit.EXPERT, copy_bytes=100, layers=3)
 
     assert on_core(experts, tp=1, cores=8, slots=2) == 2 * 3 * 13  # 12.5 up, each expert
     assert on_core(experts, tp=4, cores=8, slots=2) == 2 * 3 * 13  # tp does not divide experts
@@ -110,7 +110,7 @@ def test_a_token_of_a_shared_latent_is_kept_whole_on_every_core() -> None:
     group=st.builds(
         TensorGroup,
         name=st.just("g"),
-        split=st.sampled_from(Split),
+        split=st.sampled_from(TensorSplit),
         copy_bytes=st.integers(1_000, 10**6),
         kv_bytes=st.integers(0, 1_000),
         layers=st.integers(1, 4),
@@ -134,9 +134,9 @@ def test_the_cores_of_a_rank_hold_every_byte_at_least_once(
     )
 
     match group.split:
-        case Split.HEADS | Split.COLUMNS:
+        case TensorSplit.HEADS | TensorSplit.COLUMNS:
             assert tp * cores * each >= group.copy_bytes
-        case Split.WHOLE:
+        case TensorSplit.WHOLE:
             assert group.copy_bytes <= cores * each < group.copy_bytes + cores
-        case Split.EXPERT:
+        case TensorSplit.EXPERT:
             assert cores * each >= slots * group.layers * group.copy_bytes

@@ -12,7 +12,7 @@ from emulator.memory.model_memory import ModelMemory
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.partition import Partition
-from emulator.specs.tensor_group import Split, TensorGroup
+from emulator.specs.tensor_group import TensorGroup, TensorSplit
 from emulator.units import GB, GIB, MB
 
 # What a stack has beside the microcode of its two physical cores.
@@ -21,7 +21,9 @@ NO_RESERVE = HbmTerms(activation_bytes=0, collective_bytes=0)
 LNC_SIZES = (1, 2, 8)
 
 
-def group(split: Split, copy_bytes: int, *, kv_bytes: int = 0, layers: int = 1) -> TensorGroup:
+def group(
+    split: TensorSplit, copy_bytes: int, *, kv_bytes: int = 0, layers: int = 1
+) -> TensorGroup:
     return TensorGroup(
         name=split.value, split=split, copy_bytes=copy_bytes, kv_bytes=kv_bytes, layers=layers
     )
@@ -63,7 +65,9 @@ def fits(memory: ModelMemory, *, lnc: int, terms: HbmTerms = NO_RESERVE) -> bool
 
 def attention_of(copy_bytes: int) -> ModelMemory:
     """Two heads with their own keys and values; nothing else, and a KV cache of a byte a head."""
-    memory = model(group(Split.HEADS, copy_bytes, kv_bytes=copy_bytes // 2), heads=2, kv_heads=2)
+    memory = model(
+        group(TensorSplit.HEADS, copy_bytes, kv_bytes=copy_bytes // 2), heads=2, kv_heads=2
+    )
     return replace(memory, kv_bytes_per_token=2)
 
 
@@ -84,7 +88,7 @@ def test_the_size_at_which_a_model_no_longer_fits_differs_by_lnc() -> None:
 
 def test_repeated_key_value_heads_leave_room_for_fewer_tokens() -> None:
     # 4 key/value heads of 1,000 bytes a token, 10 GB of weights in rows: 2.5 GB in each stack.
-    memory = model(group(Split.WHOLE, 10 * GB), heads=32, kv_heads=4)
+    memory = model(group(TensorSplit.WHOLE, 10 * GB), heads=32, kv_heads=4)
     stack = STACK_LEFT - 10 * GB // 4
 
     tokens = {lnc: placed(memory, lnc=lnc).kv_tokens_per_rank for lnc in LNC_SIZES}
@@ -96,7 +100,7 @@ def test_repeated_key_value_heads_leave_room_for_fewer_tokens() -> None:
 
 def test_a_shared_latent_is_repeated_on_every_core_and_chip() -> None:
     memory = replace(
-        model(group(Split.WHOLE, 4 * GB), heads=128, kv_heads=1),
+        model(group(TensorSplit.WHOLE, 4 * GB), heads=128, kv_heads=1),
         head_groups=128,
         kv_bytes_per_token=70_272,
     )
@@ -113,10 +117,10 @@ def test_every_byte_of_a_small_deployment_by_hand() -> None:
     # LNC=2 on two chips of one rank: 8 cores for 8 query heads of 100 bytes and 4 key/value heads
     # of 200; 800 bytes of columns; 12 bytes of rows; 3 layers of experts of 40 bytes.
     memory = model(
-        group(Split.HEADS, 1_600, kv_bytes=800),
-        group(Split.COLUMNS, 800),
-        group(Split.WHOLE, 12),
-        group(Split.EXPERT, 40, layers=3),
+        group(TensorSplit.HEADS, 1_600, kv_bytes=800),
+        group(TensorSplit.COLUMNS, 800),
+        group(TensorSplit.WHOLE, 12),
+        group(TensorSplit.EXPERT, 40, layers=3),
         heads=8,
         kv_heads=4,
         experts=3,
@@ -140,13 +144,12 @@ def test_every_byte_of_a_small_deployment_by_hand() -> None:
     assert {str(each.owner): each.held_bytes for each in second[0].held} == held | {
         "weights/expert": 3 * 10
     }
-    assert layout.kv_bytes_on_chip(5) == 4 * 5 * 1_000
     assert layout.kv_tokens_per_rank == ((36 * GIB - sum(held.values()) + 5_000) // 1_000,)
     layout.check()
 
 
 def test_the_hbm_maps_of_the_three_lncs_differ_for_one_model() -> None:
-    memory = model(group(Split.HEADS, 8_000, kv_bytes=4_000), heads=4, kv_heads=4)
+    memory = model(group(TensorSplit.HEADS, 8_000, kv_bytes=4_000), heads=4, kv_heads=4)
     maps = {}
     for lnc in LNC_SIZES:
         (stacks,) = placed(memory, lnc=lnc).usage()
@@ -165,7 +168,7 @@ def test_the_hbm_maps_of_the_three_lncs_differ_for_one_model() -> None:
 
 def test_what_utilization_leaves_is_spare_for_lost_experts() -> None:
     # 100 experts of 2 layers, 4 bytes each: a byte on each core of LNC=2.
-    memory = model(group(Split.EXPERT, 4, layers=2), experts=100)
+    memory = model(group(TensorSplit.EXPERT, 4, layers=2), experts=100)
     terms = replace(NO_RESERVE, utilization=0.75)
     layout = placed(memory, lnc=2, slots=100, terms=terms)
     (tokens,) = layout.kv_tokens_per_rank
@@ -173,32 +176,32 @@ def test_what_utilization_leaves_is_spare_for_lost_experts() -> None:
 
     layout.take_kv(layout.kv_tokens_per_rank)
     stack_free = 36 * GIB - 192 * MB - 200 - tokens * 2_000
-    assert layout.spare_bytes(0) == 4 * stack_free
+    assert layout.allocators[0].free_bytes == 4 * stack_free
     assert layout.spare_expert_copies(0) == stack_free
     assert layout.spare_slots(0) == stack_free // 2
 
     layout.hold_expert_copies(0, 200 + stack_free)
-    assert layout.spare_bytes(0) == 0
+    assert layout.allocators[0].free_bytes == 0
     with pytest.raises(HbmExhausted):
         layout.hold_expert_copies(0, 201 + stack_free)
-    assert layout.spare_bytes(0) == 0
+    assert layout.allocators[0].free_bytes == 0
     layout.check()
 
 
 def test_experts_reloaded_under_lnc_1_need_room_on_both_siblings() -> None:
     # An expert is a byte on each of 8 cores, so 2 bytes of a stack.
-    memory = model(group(Split.EXPERT, 8), experts=2)
+    memory = model(group(TensorSplit.EXPERT, 8), experts=2)
     layout = placed(memory, lnc=1, slots=1)
     stack_free = STACK_LEFT - 2
 
     assert layout.spare_expert_copies(0) == stack_free // 2
     layout.hold_expert_copies(0, 1 + stack_free // 2)
-    assert layout.spare_bytes(0) == 0
+    assert layout.allocators[0].free_bytes == 0
 
 
 def test_experts_of_which_a_part_does_not_fit_are_not_held_at_all() -> None:
     names = ("gate", "down")
-    parts = [replace(group(Split.EXPERT, 4), name=name) for name in names]
+    parts = [replace(group(TensorSplit.EXPERT, 4), name=name) for name in names]
     layout = placed(model(*parts, experts=2), lnc=2, slots=1)
     with pytest.raises(HbmExhausted, match="weights/down"):
         layout.hold_expert_copies(0, STACK_LEFT - 10)
@@ -208,14 +211,14 @@ def test_experts_of_which_a_part_does_not_fit_are_not_held_at_all() -> None:
 
 
 def test_a_dense_model_has_no_spare_slots() -> None:
-    layout = placed(model(group(Split.COLUMNS, 800)), lnc=2)
+    layout = placed(model(group(TensorSplit.COLUMNS, 800)), lnc=2)
 
     assert (layout.spare_expert_copies(0), layout.spare_slots(0)) == (0, 0)
 
 
 def test_a_rank_has_the_tokens_of_its_fullest_chip() -> None:
     # A slot more is 10 GB, 2.5 GB of each stack.
-    memory = model(group(Split.EXPERT, 10 * GB), experts=6)
+    memory = model(group(TensorSplit.EXPERT, 10 * GB), experts=6)
     layout = placed(memory, lnc=2, chips=4, tp=2, slots=[2, 1, 1, 1])
 
     roomy = (STACK_LEFT - 10 * GB // 4) // 1_000  # 8 key/value heads over the 8 cores of a rank
@@ -237,7 +240,7 @@ def test_a_rank_has_the_tokens_of_its_fullest_chip() -> None:
 
 
 def test_chips_are_numbered_in_the_system_and_changed_one_by_one() -> None:
-    memory = model(group(Split.EXPERT, 8), experts=6)
+    memory = model(group(TensorSplit.EXPERT, 8), experts=6)
     partition = Partition(chips=3, ep=3, first_chip=8)
     layout = lay_out(memory, TRN3_NL72X2, partition, slots=2)
     layout.hold_expert_copies(1, 5)
@@ -249,7 +252,7 @@ def test_chips_are_numbered_in_the_system_and_changed_one_by_one() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_table_and_what_would_fit() -> None:
     # 12 experts of 100 GB: each chip holds one, beside 4 GB of reserves and the microcode.
-    memory = model(group(Split.EXPERT, 100 * GB), experts=12)
+    memory = model(group(TensorSplit.EXPERT, 100 * GB), experts=12)
     with pytest.raises(HbmExhausted) as caught:
         placed(memory, lnc=2, chips=6, slots=2, terms=HbmTerms())
 
@@ -266,7 +269,7 @@ def test_what_does_not_fit_is_refused_with_the_table_and_what_would_fit() -> Non
 
 
 def test_the_fullest_chip_is_the_one_that_a_refusal_shows() -> None:
-    memory = model(group(Split.EXPERT, 100 * GB), experts=4)
+    memory = model(group(TensorSplit.EXPERT, 100 * GB), experts=4)
     partition = Partition(chips=2, ep=2, first_chip=4)
     with pytest.raises(HbmExhausted, match=r"wants 75,000,000,000 bytes[^$]*on ND 5:NC 0"):
         lay_out(memory, TRN3_NL72X2, partition, slots=[2, 3])
@@ -274,14 +277,14 @@ def test_the_fullest_chip_is_the_one_that_a_refusal_shows() -> None:
 
 def test_advice_counts_the_redundant_slots_that_were_asked_for() -> None:
     # 12 experts of 50 GB, three on a chip, or two and a redundant one.
-    memory = model(group(Split.EXPERT, 50 * GB), experts=12)
+    memory = model(group(TensorSplit.EXPERT, 50 * GB), experts=12)
     for slots, chips in ((6, 4), (7, 6)):
         with pytest.raises(HbmExhausted, match=f"--chips {chips} --tp 1 --ep {chips} --lnc 2$"):
             placed(memory, lnc=2, chips=2, slots=slots)
 
 
 def test_weights_that_fit_without_room_for_the_least_pool_are_refused_as_kv() -> None:
-    memory = model(group(Split.WHOLE, 4 * 30 * GB))
+    memory = model(group(TensorSplit.WHOLE, 4 * 30 * GB))
     left = STACK_LEFT - 30 * GB  # 2,000 bytes a token on each core
     terms = replace(NO_RESERVE, least_kv_tokens=left // 2_000)
     placed(memory, lnc=2, terms=terms)
@@ -297,7 +300,7 @@ def test_weights_that_fit_without_room_for_the_least_pool_are_refused_as_kv() ->
 
 
 def test_a_model_that_no_partition_holds_is_refused_in_so_many_words_and_quickly() -> None:
-    memory = model(group(Split.WHOLE, 200 * GB), experts=256)
+    memory = model(group(TensorSplit.WHOLE, 200 * GB), experts=256)
     started = time.process_time()
     with pytest.raises(HbmExhausted, match=r"no partition of the 144 chips of trn3-nl72x2"):
         placed(memory, lnc=1, chips=144, slots=2)
@@ -331,9 +334,9 @@ def test_the_pool_fits_to_the_last_token_within_its_share_and_bytes_are_conserve
     utilization: float,
 ) -> None:
     memory = model(
-        group(Split.HEADS, heads_bytes, kv_bytes=heads_bytes // 3),
-        group(Split.WHOLE, rows_bytes),
-        group(Split.EXPERT, expert_bytes, layers=3),
+        group(TensorSplit.HEADS, heads_bytes, kv_bytes=heads_bytes // 3),
+        group(TensorSplit.WHOLE, rows_bytes),
+        group(TensorSplit.EXPERT, expert_bytes, layers=3),
         experts=8,
         heads=16,
     )
@@ -355,7 +358,7 @@ def test_the_pool_fits_to_the_last_token_within_its_share_and_bytes_are_conserve
 
 
 def lent_layout() -> HbmLayout:
-    memory = model(group(Split.HEADS, 8 * MB), group(Split.EXPERT, 5 * MB), experts=4)
+    memory = model(group(TensorSplit.HEADS, 8 * MB), group(TensorSplit.EXPERT, 5 * MB), experts=4)
     layout = lay_out(memory, TRN3_NL72X2, Partition(chips=4, ep=4), slots=1)
     layout.take_kv([100] * 4)
     return layout

@@ -6,7 +6,6 @@ from emulator.errors import NeuronError
 from emulator.memory.neuron_environment import (
     NeuronEnvironment,
     as_ranges,
-    check_exclusive,
     visible_cores,
 )
 
@@ -94,28 +93,3 @@ def test_any_way_to_write_a_run_of_cores_reads_as_that_run(first: int, cuts: lis
         start += length
 
     assert visible_cores(",".join(parts)) == range(first, start)
-
-
-def test_processes_with_cores_of_their_own_are_accepted() -> None:
-    check_exclusive({"a": range(4), "b": range(8, 12), "c": range(4, 8)})
-
-
-def test_processes_that_overlap_are_refused_as_busy_with_the_cores_they_share() -> None:
-    with pytest.raises(NeuronError) as caught:
-        check_exclusive({"a": range(8), "b": range(20, 24), "c": range(6, 12)})
-
-    assert str(caught.value) == (
-        f"NRT_NC_BUSY (1005): {VISIBLE}=6-11: expected cores that no other process has for process "
-        "c; 6-7: held by process a"
-    )
-
-
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4)), max_size=5))
-def test_claims_are_refused_exactly_when_a_core_is_in_two(runs: list[tuple[int, int]]) -> None:
-    claims = {str(i): range(first, first + length) for i, (first, length) in enumerate(runs)}
-    cores = [core for claim in claims.values() for core in claim]
-    if len(cores) == len(set(cores)):
-        check_exclusive(claims)
-    else:
-        with pytest.raises(NeuronError, match="NRT_NC_BUSY"):
-            check_exclusive(claims)

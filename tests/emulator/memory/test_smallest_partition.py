@@ -13,7 +13,7 @@ from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
-from emulator.specs.tensor_group import Split, TensorGroup
+from emulator.specs.tensor_group import TensorGroup, TensorSplit
 from emulator.units import GB
 
 TERMS = HbmTerms(activation_bytes=0, collective_bytes=0)
@@ -42,7 +42,7 @@ def model(*groups: TensorGroup, experts: int = 0, heads: int = 4, kv_heads: int 
 
 
 def experts_of(copy_bytes: int, experts: int) -> ModelMemory:
-    group = TensorGroup(name="experts", split=Split.EXPERT, copy_bytes=copy_bytes)
+    group = TensorGroup(name="experts", split=TensorSplit.EXPERT, copy_bytes=copy_bytes)
     return model(group, experts=experts)
 
 
@@ -70,7 +70,7 @@ def test_a_redundant_slot_on_each_chip_needs_more_of_them() -> None:
 
 
 def test_attention_too_large_for_a_chip_asks_for_tensor_parallelism() -> None:
-    heads = TensorGroup(name="attention", split=Split.HEADS, copy_bytes=300 * GB, kv_bytes=GB)
+    heads = TensorGroup(name="attention", split=TensorSplit.HEADS, copy_bytes=300 * GB, kv_bytes=GB)
 
     # 37.5 GB a head: one on each of a chip's four cores.
     memory = model(heads, heads=8, kv_heads=8)
@@ -78,8 +78,8 @@ def test_attention_too_large_for_a_chip_asks_for_tensor_parallelism() -> None:
 
 
 def test_experts_are_spread_as_widely_as_the_chips_allow() -> None:
-    heads = TensorGroup(name="attention", split=Split.HEADS, copy_bytes=300 * GB)
-    tiny = TensorGroup(name="experts", split=Split.EXPERT, copy_bytes=4)
+    heads = TensorGroup(name="attention", split=TensorSplit.HEADS, copy_bytes=300 * GB)
+    tiny = TensorGroup(name="experts", split=TensorSplit.EXPERT, copy_bytes=4)
     memory = model(heads, tiny, heads=8, kv_heads=8, experts=2)
 
     assert found(memory, Partition(chips=1, ep=1)) == "--chips 2 --tp 2 --ep 2 --lnc 2"
@@ -87,7 +87,7 @@ def test_experts_are_spread_as_widely_as_the_chips_allow() -> None:
 
 def test_another_lnc_is_advised_when_it_saves_chips_but_never_one_that_is_not_released() -> None:
     # 2 heads of 60 GB: LNC=1 puts two copies of each into a chip, which is too much for any tp.
-    heads = TensorGroup(name="attention", split=Split.HEADS, copy_bytes=60 * GB)
+    heads = TensorGroup(name="attention", split=TensorSplit.HEADS, copy_bytes=60 * GB)
     memory = model(heads, heads=2, kv_heads=2)
     assert found(memory, Partition(chips=1, ep=1, lnc=1)) == "--chips 1 --tp 1 --ep 1 --lnc 2"
 
@@ -98,7 +98,7 @@ def test_another_lnc_is_advised_when_it_saves_chips_but_never_one_that_is_not_re
 
 
 def test_a_compiled_model_is_advised_its_own_lnc_only() -> None:
-    heads = TensorGroup(name="attention", split=Split.HEADS, copy_bytes=60 * GB)
+    heads = TensorGroup(name="attention", split=TensorSplit.HEADS, copy_bytes=60 * GB)
     memory = model(heads, heads=2, kv_heads=2)
     asked = Partition(chips=1, ep=1, lnc=1)
     assert (
@@ -148,9 +148,9 @@ def test_it_is_the_first_partition_on_which_the_model_really_lies(
     expert_bytes: int, experts: int, head_bytes: int, row_bytes: int, lnc: int
 ) -> None:
     memory = model(
-        TensorGroup(name="experts", split=Split.EXPERT, copy_bytes=expert_bytes),
-        TensorGroup(name="attention", split=Split.HEADS, copy_bytes=head_bytes),
-        TensorGroup(name="embedding", split=Split.WHOLE, copy_bytes=row_bytes),
+        TensorGroup(name="experts", split=TensorSplit.EXPERT, copy_bytes=expert_bytes),
+        TensorGroup(name="attention", split=TensorSplit.HEADS, copy_bytes=head_bytes),
+        TensorGroup(name="embedding", split=TensorSplit.WHOLE, copy_bytes=row_bytes),
         experts=experts,
     )
     system, asked = of_trays(1), Partition(chips=1, ep=1, lnc=lnc)

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from emulator.power.system_power import FacilityWatts
 from emulator.specs.figure import Figure
-from emulator.specs.rack_power import Cooling, RackPower, Season
+from emulator.specs.rack_power import Cooling, RackPowerSpec, Season
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
 
@@ -12,7 +13,7 @@ def a_figure(value: float, unit: str = "W") -> Figure:
     return Figure(value=value, unit=unit, source="a test")
 
 
-ROUND = RackPower(
+ROUND = RackPowerSpec(
     cooling=Cooling.LIQUID,
     cpu_watts=a_figure(100),
     cpu_idle_share=a_figure(0.5),
@@ -27,8 +28,13 @@ ROUND = RackPower(
 )
 
 
+def over_budget(facility: FacilityWatts) -> bool:
+    """Whether the racks draw more than they are given, beyond rounding."""
+    return facility.it_watts > facility.provisioned_watts * (1 + 1e-9)
+
+
 def round_system(
-    power: RackPower | None = ROUND, provisioned_watts: float = 144 * 2_000
+    power: RackPowerSpec | None = ROUND, provisioned_watts: float = 144 * 2_000
 ) -> SystemSpec:
     """The NL72x2 with that power and budget, and PUE 1.5."""
     return replace(

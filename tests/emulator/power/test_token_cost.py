@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.power.efficiency import TokenRates
 from emulator.power.token_cost import Prices, TokenCost, token_cost
-from emulator.power.yardstick import TokenRates
 from tests.emulator.power.made_up_rack import round_system
 
 SYSTEM = round_system()

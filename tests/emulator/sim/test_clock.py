@@ -83,13 +83,6 @@ class TestDilatedClock:
         assert dilated.wait_until_ns(30 * MS if dilation == 1 else 20 * MS) == lag_ms * MS
         assert bool(wall.slept_s) == (dilation == 4)
 
-    def test_a_reading_of_the_systems_clock_is_translated(self) -> None:
-        dilated = clock(Wall(now_ns=5_000 * MS), 2)
-
-        assert dilated.at_monotonic_s(5.0) == 0.0
-        assert dilated.at_monotonic_s(8.0) == 1.5
-        assert dilated.at_monotonic_s(4.0) == -0.5
-
     def test_a_change_counts_from_the_present_on_for_reading_and_for_waiting(self) -> None:
         wall = Wall()
         dilated = clock(wall, 2)

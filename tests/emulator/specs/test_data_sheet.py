@@ -12,7 +12,7 @@ def test_trainium4_is_what_the_keynote_says_beside_trainium3_and_nothing_more() 
 
     assert known["hbm_bytes"].value == 2 * TRAINIUM3.hbm_bytes
     assert known["hbm_bytes_per_s"].value == pytest.approx(4 * TRAINIUM3.hbm_bytes_per_s.value)
-    fp4 = TRAINIUM3.read_as("tensor", "spec").tensor_flops_per_s("fp4")
+    fp4 = TRAINIUM3.assuming("tensor", "spec").tensor_flops_per_s("fp4")
     assert known["tensor_fp4_flops_per_s"].value == 6 * fp4
     assert {"cores", "budget_watts", "link_tray_bytes_per_s"} < set(TRAINIUM4.unknown)
 

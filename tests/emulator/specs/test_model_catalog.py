@@ -7,7 +7,7 @@ from transformers import DeepseekV3Config, GptOssConfig, MixtralConfig
 
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import MODELS, model_by_name
-from emulator.specs.tensor_group import Split
+from emulator.specs.tensor_group import TensorSplit
 
 # Billions of parameters, all and active for one token, as the model cards and papers give them,
 # and how the active ones are counted: with both tables, without the embedding, or with neither.
@@ -82,7 +82,8 @@ def test_groups_with_every_expert_hold_every_weight_as_it_is_stored(name: str) -
     model = model_by_name(name)
     groups = model.tensor_groups()
     held = sum(
-        group.copy_bytes * (group.layers * model.experts if group.split is Split.EXPERT else 1)
+        group.copy_bytes
+        * (group.layers * model.experts if group.split is TensorSplit.EXPERT else 1)
         for group in groups
     )
     plain = 2 * model.parameters
@@ -106,10 +107,10 @@ def test_the_declared_cache_has_the_true_bytes(name: str) -> None:
 def test_deepseeks_groups_keep_the_latents_whole_and_split_heads_and_columns() -> None:
     groups = {group.name: group for group in model_by_name("deepseek-v3").tensor_groups()}
 
-    assert groups["latent"].split is Split.WHOLE
-    assert groups["attention"].split is Split.HEADS
+    assert groups["latent"].split is TensorSplit.WHOLE
+    assert groups["attention"].split is TensorSplit.HEADS
     assert groups["attention"].kv_bytes == 0
-    assert groups["dense"].split is groups["shared"].split is Split.COLUMNS
+    assert groups["dense"].split is groups["shared"].split is TensorSplit.COLUMNS
     assert groups["experts"].layers == 58
     # one byte a weight, and four for each block of 128 x 128
     assert groups["experts"].copy_bytes == 3 * 7_168 * 2_048 + 4 * 3 * 56 * 16

@@ -34,12 +34,11 @@ PUBLIC_CONFIG: dict[str, Any] = {
 
 
 def test_a_tiny_models_parameters_add_up_by_hand() -> None:
-    # queries 4x4, keys and values 4x2 each, output 4x4
-    assert TINY.projection_parameters_per_layer == 16 + 8 + 8 + 16
     assert TINY.expert_parameters == 3 * 4 * 3
     assert TINY.embedding_parameters == 2 * 10 * 4
-    # norms of queries and keys 2 each, of the hidden row 4 twice, router 4x4
-    layer = 48 + 2 + 2 + 2 * 4 + 16
+    # queries 4x4, keys and values 4x2 each, output 4x4; norms of queries and keys 2 each, of the
+    # hidden row 4 twice, router 4x4
+    layer = 16 + 8 + 8 + 16 + 2 + 2 + 2 * 4 + 16
     assert TINY.replica_parameters() == 2 * layer + 4 + 80
     assert TINY.parameters == 2 * (layer + 4 * 36) + 4 + 80
     assert TINY.active_parameters == 2 * (layer + 2 * 36) + 4 + 80
@@ -155,7 +154,6 @@ def test_a_latent_models_parameters_and_cache_by_hand() -> None:
     attention += 2 * (3 + 2) * 5 + 2 * (3 + 3) * 6 + 4 * 2 * 3  # up, and out
     layer = attention + 2 * 4 + (5 + 6) + 16
 
-    assert LATENT.projection_parameters_per_layer == attention
     assert LATENT.replica_parameters() == 2 * layer + 4 + 80
     assert LATENT.kv_bytes_per_token_layer == (6 + 2) * 2
     assert LATENT.head_groups == 2

@@ -5,8 +5,8 @@ The catalog holds chips; these are figures of their instances and racks, printed
 
 import pytest
 
+from emulator.specs.assumptions import with_assumptions
 from emulator.specs.chips import CHIPS
-from emulator.specs.readings import with_readings
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import GIB
@@ -30,7 +30,7 @@ def total(system: SystemSpec, label: str) -> float:
 def test_rates_of_a_system_are_those_aws_prints(
     name: str, fp8: float, bf16: float, fp32: float
 ) -> None:
-    system = with_readings(SYSTEMS[name], SPEC)
+    system = with_assumptions(SYSTEMS[name], SPEC)
 
     assert total(system, "fp8_flops_per_s") == pytest.approx(fp8, rel=2e-3)
     assert total(system, "bf16_flops_per_s") == pytest.approx(bf16, rel=4e-3)
@@ -40,7 +40,7 @@ def test_rates_of_a_system_are_those_aws_prints(
 
 @pytest.mark.parametrize(("name", "pflops"), [("trn2-ultraserver", 164), ("trn2.48xlarge", 41)])
 def test_sparse_rates_of_a_system_are_those_aws_prints(name: str, pflops: float) -> None:
-    system = with_readings(SYSTEMS[name], SPEC)
+    system = with_assumptions(SYSTEMS[name], SPEC)
 
     sparse = system.chip.tensor_sparse_flops_per_s
     assert sparse is not None
@@ -112,8 +112,8 @@ def test_a_box_of_eight_mi300x_has_its_platforms_rates() -> None:
 
 
 def test_one_ultraserver_beside_the_last_one_is_what_the_keynote_rounds() -> None:
-    new = with_readings(SYSTEMS["trn3-nl72x2"], SPEC)
-    old = with_readings(SYSTEMS["trn2-ultraserver"], SPEC)
+    new = with_assumptions(SYSTEMS["trn3-nl72x2"], SPEC)
+    old = with_assumptions(SYSTEMS["trn2-ultraserver"], SPEC)
 
     def ratio(label: str) -> float:
         return total(new, label) / total(old, label)
@@ -133,7 +133,7 @@ def test_the_array_is_what_a_core_is_said_to_do_and_the_chips_page_says_more(
     array = CHIPS[name].tensor_flops_per_s("bf16")
 
     assert array == pytest.approx(cores * core_tflops * 1e12, rel=0.01)
-    page = CHIPS[name].read_as("tensor", "spec").tensor_flops_per_s("bf16")
+    page = CHIPS[name].assuming("tensor", "spec").tensor_flops_per_s("bf16")
     assert page == page_tflops * 1e12 > array
 
 
@@ -150,7 +150,7 @@ def test_links_of_all_tiers_are_the_chips_neuronlink(name: str, both_ways_gb_per
 
 
 def test_the_headline_of_trainium3s_links_counts_the_lanes_to_spare() -> None:
-    chip = CHIPS["trainium3"].read_as("links", "headline")
+    chip = CHIPS["trainium3"].assuming("links", "headline")
 
     assert chip.link_backplane_bytes_per_s is not None
     assert chip.link_cross_rack_bytes_per_s is not None

@@ -56,11 +56,11 @@ def test_a_cluster_has_each_total_as_often_as_it_has_units() -> None:
 
 
 def test_a_reading_and_a_cluster_come_to_the_same_in_either_order() -> None:
-    first = TRN3_NL72X2.read_as("power", "rack").cluster(2)
-    last = TRN3_NL72X2.cluster(2).read_as("power", "rack")
+    first = TRN3_NL72X2.assuming("power", "rack").cluster(2)
+    last = TRN3_NL72X2.cluster(2).assuming("power", "rack")
 
     assert first.provisioned_watts.value == last.provisioned_watts.value == 4 * 163_339
-    back = last.read_as("power", "system")
+    back = last.assuming("power", "system")
     assert back == TRN3_NL72X2.cluster(2)
 
 

@@ -23,7 +23,7 @@ from emulator.timing.gradient_shape import GradientShape
 from emulator.timing.head_split import HeadSplit, head_split
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.rank_totals import RankTotals, rank_totals
-from emulator.timing.work import Work
+from emulator.timing.work import EngineWork
 from tests.emulator.specs.tiny_model import TINY
 from tests.emulator.timing.backward_reference import backward_flops
 
@@ -56,11 +56,11 @@ class OneChip:
         self.totals: RankTotals = rank_totals(batch, model, self.shape)
         self.pairs = self.totals.tokens * model.experts_per_token
 
-    def attention(self, *, window: bool = False) -> Work:
+    def attention(self, *, window: bool = False) -> EngineWork:
         shapes = (self.split, self.shape, self.gradients)
         return attention_backward(self.model, self.totals, *shapes, window=window)
 
-    def works(self) -> list[tuple[int, Work]]:
+    def works(self) -> list[tuple[int, EngineWork]]:
         """Each part with how often a pass has it."""
         model, shapes = self.model, (self.split, self.shape, self.gradients)
         parts = [
@@ -81,7 +81,7 @@ class OneChip:
         return parts
 
     def flops(self) -> float:
-        return sum(times * float(work.tensor_flops[0]) for times, work in self.works())
+        return sum(times * float(work.flops.sum(axis=0)[0]) for times, work in self.works())
 
 
 @pytest.mark.parametrize("model", [TINY, DENSE, MIXED, WINDOWED, LATENT])
@@ -137,5 +137,5 @@ def test_a_chip_that_no_token_picks_has_no_expert_work() -> None:
 
     work = expert_backward(TINY, nothing, nothing, chip.shape, chip.gradients)
 
-    assert work.tensor_flops[0] == work.hbm_bytes[0] == work.vector_flops[0] == 0
+    assert work.flops.sum(axis=0)[0] == work.hbm_bytes[0] == work.vector_flops[0] == 0
     assert router_work(TINY, chip.totals, chip.split, chip.shape).hbm_bytes[0] > 0

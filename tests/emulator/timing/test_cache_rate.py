@@ -10,14 +10,14 @@ from emulator.timing.head_split import head_split
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.product_rate import ProductRate
 from emulator.timing.rank_totals import rank_totals
-from emulator.timing.work import Work
+from emulator.timing.work import EngineWork
 
 WIDE = model_by_name("deepseek-r1")
 NARROW = replace(WIDE, kv_bytes_per_element=1)
 CHIP = chip_by_name("h200")
 
 
-def work_of(model: object, *, new: int, context: int) -> Work:
+def work_of(model: object, *, new: int, context: int) -> EngineWork:
     assert isinstance(model, type(WIDE))
     batch = StepBatch(
         ranks=1,

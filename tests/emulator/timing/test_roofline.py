@@ -6,11 +6,11 @@ import pytest
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.timing.product_rate import ProductRate
 from emulator.timing.roofline import ENGINES, busy_ns, engine_rates
-from emulator.timing.work import Work
+from emulator.timing.work import EngineWork
 
 
 def test_each_engine_is_busy_for_its_work_over_its_peak_rate() -> None:
-    work = Work.of(
+    work = EngineWork.of(
         flops={ProductRate.PLAIN: np.array([629_145.6, 0.0])},
         vector_flops=np.array([0.0, 9_600.0 * 3]),
         scalar_ops=np.array([1_228.8 * 2, 0.0]),
@@ -31,7 +31,7 @@ def test_each_engine_is_busy_for_its_work_over_its_peak_rate() -> None:
 
 
 def test_the_matrix_engine_is_occupied_for_what_is_issued_and_not_for_what_is_done() -> None:
-    work = Work.of(
+    work = EngineWork.of(
         flops={ProductRate.PLAIN: 629_145.6}, issued_flops={ProductRate.PLAIN: 3 * 629_145.6}
     )
 
@@ -40,7 +40,7 @@ def test_the_matrix_engine_is_occupied_for_what_is_issued_and_not_for_what_is_do
 
 def test_a_chip_without_gpsimd_engines_gathers_on_its_vector_engines() -> None:
     chip = replace(TRAINIUM3, gpsimd_ops_per_s=None)
-    work = Work.of(vector_flops=9_600.0, gpsimd_ops=19_200.0)
+    work = EngineWork.of(vector_flops=9_600.0, gpsimd_ops=19_200.0)
 
     busy = busy_ns(work, engine_rates(chip, "bf16"))
 
@@ -57,7 +57,7 @@ def test_fp32_runs_the_tensor_engine_at_a_quarter_of_bf16_and_nothing_else_slowe
 
 
 def test_low_precision_products_run_four_times_as_fast_as_bf16_and_add_to_the_same_engine() -> None:
-    work = Work.of(
+    work = EngineWork.of(
         flops={
             ProductRate.PLAIN: 629_145.6,
             ProductRate.FP8: 4 * 629_145.6,

@@ -1,12 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.specs.models import MODELS
-from emulator.timing.speculation import draft_module, draft_passes, expected_accepted, verified
+from emulator.timing.speculation import draft_module, draft_passes, verified
 
 
 def batch() -> StepBatch:
@@ -18,23 +15,6 @@ def batch() -> StepBatch:
         context_tokens=np.array([10, 20, 30, 0]),
         logit_rows=np.array([2, 1]),
     )
-
-
-def test_guesses_are_accepted_as_far_as_all_before_them_were_by_hand() -> None:
-    assert expected_accepted(1, 0.8) == pytest.approx(0.8)
-    assert expected_accepted(3, 0.5) == pytest.approx(0.5 + 0.25 + 0.125)
-    assert expected_accepted(0, 0.9) == 0
-    assert expected_accepted(4, 1.0) == 4
-    with pytest.raises(ConfigError, match=r"acceptance=1\.5: expected from 0 to 1"):
-        expected_accepted(1, 1.5)
-
-
-@given(st.integers(0, 8), st.floats(0, 1))
-def test_acceptance_equals_walking_through_every_outcome(guesses: int, chance: float) -> None:
-    # the first wrong guess is at place p, or there is none
-    walked = sum(place * chance**place * (1 - chance) for place in range(guesses))
-
-    assert expected_accepted(guesses, chance) == pytest.approx(walked + guesses * chance**guesses)
 
 
 def test_decodes_are_verified_with_their_guesses_and_prompts_are_left_alone() -> None:

@@ -22,7 +22,7 @@ from emulator.timing.issue_shape import IssueShape
 from emulator.timing.product_rate import ProductRate
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.rank_totals import rank_totals as rank_totals_of
-from emulator.timing.work import Work
+from emulator.timing.work import EngineWork
 from tests.emulator.specs.tiny_model import TINY
 
 OTHER = replace(
@@ -70,7 +70,7 @@ def rank_totals(batch: StepBatch, model: ModelSpec) -> RankTotals:
     return rank_totals_of(batch, model, shape_of(model))
 
 
-def ends_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> Work:
+def ends_work(model: ModelSpec, totals: RankTotals, split: HeadSplit) -> EngineWork:
     return lm_head_work(model, totals, split, shape_of(model)) + sampling_work(model, totals)
 
 
@@ -111,17 +111,17 @@ class Tally:
         self.vector += 4 * scores
         self.scalar += scores
 
-    def same_as(self, work: Work, rank: int) -> bool:
+    def same_as(self, work: EngineWork, rank: int) -> bool:
         mine = (self.tensor, self.vector, self.scalar, self.gpsimd, self.hbm)
         theirs = (
-            work.tensor_flops,
+            work.flops.sum(axis=0),
             work.vector_flops,
             work.scalar_ops,
             work.gpsimd_ops,
             work.hbm_bytes,
         )
         one = tuple(
-            float(np.broadcast_to(array, work.tensor_flops.shape)[rank]) for array in theirs
+            float(np.broadcast_to(array, work.flops.sum(axis=0).shape)[rank]) for array in theirs
         )
         return mine == one
 
@@ -196,7 +196,7 @@ def slow_ends(model: ModelSpec, rows: list[Row], rank: int, logit_rows: int) -> 
 
 def layer_work(
     model: ModelSpec, batch: StepBatch, split: HeadSplit = WHOLE, *, window: bool = False
-) -> Work:
+) -> EngineWork:
     totals = rank_totals(batch, model)
     attention = attention_work(model, totals, split, shape_of(model), window=window)
     return attention + router_work(model, totals, split, shape_of(model))
@@ -206,7 +206,7 @@ def test_one_decode_token_over_three_cached_ones_by_hand() -> None:
     work = layer_work(TINY, batch_of(1, [(0, 1, 3)]))
 
     # 48 projection and 16 router weights; 4 keys x 2 heads x 2 elements, scores and values
-    assert work.tensor_flops.tolist() == [2 * (48 + 16) + 2 * 2 * (4 * 2 * 2)]
+    assert work.flops.sum(axis=0).tolist() == [2 * (48 + 16) + 2 * 2 * (4 * 2 * 2)]
     # 76 BF16 parameters; 4 elements of K and V for each of 3 cached tokens and the new one
     assert work.hbm_bytes.tolist() == [76 * 2 + 4 * 2 * (3 + 1)]
     # one exp for each of 4 scores of 2 heads, and for each of 4 router scores
@@ -224,10 +224,10 @@ def test_one_of_four_chips_does_its_heads_and_all_of_the_router_by_hand() -> Non
     router = router_work(model, totals, split, shape_of(model))
 
     # query and output 2 x 4 x 2, key and value 2 x 4 x 2; 4 keys x 2 elements, scores and values
-    assert attention.tensor_flops.tolist() == [2 * (16 + 16) + 2 * 2 * (4 * 2)]
+    assert attention.flops.sum(axis=0).tolist() == [2 * (16 + 16) + 2 * 2 * (4 * 2)]
     # those 32, the norms of 4 + 4 + 2 + 2; one head's K and V of 3 + 1 tokens
     assert attention.hbm_bytes.tolist() == [(32 + 12) * 2 + 4 * 2 * 2 * 2]
-    assert router.tensor_flops.tolist() == [2 * 16]
+    assert router.flops.sum(axis=0).tolist() == [2 * 16]
     # norm 4 x 4, residual 4, router 5 x 4, and a quarter of the weighted sum of 2 x 2 x 4
     assert router.vector_flops.tolist() == [16 + 4 + 20 + 4]
 
@@ -254,7 +254,7 @@ def test_a_decode_token_of_a_latent_model_by_hand() -> None:
 
     down, up_queries, up_latent, out = 5 * 4 + 8 * 4, 4 * 5 * 5, 4 * 6 * 6, 4 * 3 * 4
     head_macs = 100 * (8 + 6) + 36
-    assert work.tensor_flops.tolist() == [2 * (down + up_queries + out + 4 * head_macs)]
+    assert work.flops.sum(axis=0).tolist() == [2 * (down + up_queries + out + 4 * head_macs)]
     weights = down + up_queries + up_latent + out + (4 + 4 + 5 + 6)
     assert work.hbm_bytes.tolist() == [weights * 2 + 100 * 8 * 2]
     # norms of the hidden row and both latents, RoPE of four heads and the shared key, residual
@@ -272,13 +272,13 @@ def test_every_core_reads_the_whole_latent_and_its_own_heads() -> None:
     )
 
     assert four.hbm_bytes[0] - one.hbm_bytes[0] == 3 * 100 * 8 * 2
-    assert four.tensor_flops[0] == one.tensor_flops[0]
+    assert four.flops.sum(axis=0)[0] == one.flops.sum(axis=0)[0]
 
 
 def test_experts_of_one_token_on_one_chip_by_hand() -> None:
     work = expert_work(TINY, np.array([2.0]), np.array([2.0]), shape_of(TINY))
 
-    assert work.tensor_flops.tolist() == [2 * 2 * 36]  # two experts of 3 x 4 x 3 weights
+    assert work.flops.sum(axis=0).tolist() == [2 * 2 * 36]  # two experts of 3 x 4 x 3 weights
     assert work.gpsimd_ops.tolist() == [2 * 4]  # two rows of 4 elements are gathered
     assert work.vector_flops.tolist() == [2 * 2 * 3]
     assert work.scalar_ops.tolist() == [2 * 3]
@@ -307,7 +307,7 @@ def test_a_dense_network_is_divided_by_columns_by_hand() -> None:
 
     work = dense_work(model, totals, replace(WHOLE, column_share=0.5), shape_of(model))
 
-    assert work.tensor_flops.tolist() == [2 * 5 * 3 * 4 * 3]
+    assert work.flops.sum(axis=0).tolist() == [2 * 5 * 3 * 4 * 3]
     assert work.vector_flops.tolist() == [5 * (4 * 4 + 4) + 2 * 5 * 3]
     assert work.scalar_ops.tolist() == [5 * 3]
     assert work.hbm_bytes.tolist() == [3 * 4 * 3 * 2]
@@ -316,7 +316,7 @@ def test_a_dense_network_is_divided_by_columns_by_hand() -> None:
 def test_the_ends_of_a_prefill_with_one_row_of_logits_by_hand() -> None:
     work = ends_work(TINY, rank_totals(batch_of(1, [(0, 5, 0)]), TINY), WHOLE)
 
-    assert work.tensor_flops.tolist() == [2 * 4 * 10]
+    assert work.flops.sum(axis=0).tolist() == [2 * 4 * 10]
     assert work.vector_flops.tolist() == [4 * 4 + 4 * 10]
     assert work.scalar_ops.tolist() == [10]
     # an embedding row each, the last norm, the LM head, and logits that are written and read
@@ -329,7 +329,7 @@ def test_a_vocabulary_over_two_chips_halves_all_but_the_last_norm_and_sampling()
     work = ends_work(TINY, totals, replace(WHOLE, column_share=0.5))
 
     # each chip has all logits when it samples
-    assert work.tensor_flops.tolist() == [4 * 10]
+    assert work.flops.sum(axis=0).tolist() == [4 * 10]
     assert work.hbm_bytes.tolist() == [(5 * 8 + 80 + 4 * 10) / 2 + 8 + 4 * 10]
 
 
@@ -354,12 +354,13 @@ def test_a_rank_among_others_works_as_it_does_alone(rows: list[Row], model: Mode
     for rank in range(4):
         own_rows = [(0, new, context) for owner, new, context in rows if owner == rank]
         alone = layer_work(model, batch_of(1, own_rows))
-        for name in ("tensor_flops", "vector_flops", "scalar_ops", "hbm_bytes"):
+        assert together.flops.sum(axis=0)[rank] == alone.flops.sum(axis=0)[0]
+        for name in ("vector_flops", "scalar_ops", "hbm_bytes"):
             assert getattr(together, name)[rank] == getattr(alone, name)[0]
 
 
 def test_work_adds_by_resource() -> None:
-    first = Work.of(
+    first = EngineWork.of(
         flops={ProductRate.PLAIN: 1, ProductRate.FP8: 2},
         issued_flops={ProductRate.FP8: 8},
         vector_flops=3,
@@ -382,7 +383,7 @@ def test_an_idle_rank_reads_nothing() -> None:
 
     assert work.hbm_bytes[0] == 0
     assert ends.hbm_bytes[0] == 0
-    assert work.tensor_flops[0] == 0
+    assert work.flops.sum(axis=0)[0] == 0
 
 
 def test_what_is_multiplied_in_8_bits_is_quantised_before_each_product_by_hand() -> None:

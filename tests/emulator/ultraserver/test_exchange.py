@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from emulator.chip.effects import Dispatch, ExpertRows
 from emulator.specs.placement import EMPTY, ExpertPlacement
-from emulator.ultraserver.exchange import Exchange, ExpertMap, finish_exchange, plan_exchange
+from emulator.ultraserver.exchange import ExpertMap, LayerExchange, finish_exchange, plan_exchange
 
 HIDDEN = 3
 
@@ -61,7 +61,7 @@ def experts_on_two_of_three_chips() -> ExpertMap:
 
 class TestByHand:
     @pytest.fixture
-    def exchange(self) -> Exchange:
+    def exchange(self) -> LayerExchange:
         """Ranks 0 and 2 dispatch two tokens and one; experts 0 and 1 on chip 0, 2 and 3 on 1."""
         return plan_exchange(
             {2: dispatch([[1, 3]], 50.0), 0: dispatch([[1, 2], [0, 1]], 10.0)},
@@ -69,7 +69,7 @@ class TestByHand:
         )
 
     def test_each_chip_gets_the_tokens_of_its_experts_once_and_pairs_sorted_by_expert(
-        self, exchange: Exchange
+        self, exchange: LayerExchange
     ) -> None:
         assert exchange.layer == 7
         assert sorted(exchange.work) == [0, 1]
@@ -84,7 +84,7 @@ class TestByHand:
         assert exchange.pairs.tolist() == [4, 2, 0]
 
     def test_answers_return_to_their_token_in_the_order_of_its_choices(
-        self, exchange: Exchange
+        self, exchange: LayerExchange
     ) -> None:
         def answer(*values: float) -> ExpertRows:
             return ExpertRows(layer=7, rows=np.repeat(np.float32(values)[:, None], HIDDEN, axis=1))
@@ -97,7 +97,7 @@ class TestByHand:
         assert combines[0].expert_rows[..., 0].tolist() == [[101, 104], [100, 102]]
         assert combines[2].expert_rows[..., 0].tolist() == [[103, 105]]
 
-    def test_it_counts_what_was_chosen_and_what_moved(self, exchange: Exchange) -> None:
+    def test_it_counts_what_was_chosen_and_what_moved(self, exchange: LayerExchange) -> None:
         assert exchange.expert_pairs.tolist() == [[1, 3, 1, 1]]
         assert exchange.distinct.tolist() == [2, 2, 0]
         assert exchange.sent.tolist() == [[2, 1, 0], [0, 0, 0], [1, 1, 0]]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.chip.commands import RepeatStep, ResetRank, SendExperts, TakeExperts
-from emulator.chip.effects import Done, ExpertWeights
+from emulator.chip.effects import CommandDone, ExpertWeights
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import RankStep, Scheduled
@@ -142,7 +142,7 @@ def test_experts_that_moved_between_steps_give_the_same_bits(
                     layer=layer, slots=slots, gate_up=np.array(gate_up), down=np.array(down)
                 )
             )
-            assert took == Done()
+            assert took == CommandDone()
     machine.experts = ExpertMap(after)
 
     serve(machine, prompts(), new_tokens=NEW_TOKENS)
@@ -154,7 +154,7 @@ def test_a_rank_that_was_reset_has_forgotten_its_requests(directory: Path) -> No
     machine = InProcessChips(directory, chips=2)
     expected = machine.step(first_step(machine, SamplingSpec(temperature=0.0)))
     for chip in machine.chips:
-        assert chip.handle(ResetRank()) == Done()
+        assert chip.handle(ResetRank()) == CommandDone()
         assert len(chip._requests) == 0
 
     again = machine.step(first_step(machine, SamplingSpec(temperature=0.0)))

@@ -21,7 +21,7 @@ from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT
-from emulator.ultraserver.machine import Machine, Settlement
+from emulator.ultraserver.machine import Machine, RecoveryPlan
 from tests.emulator.ultraserver.tiny_steps import TINY, batch_of, same_on_each
 
 LAYERS, EXPERTS = QWEN3_30B_A3B.moe_layers, QWEN3_30B_A3B.experts
@@ -62,14 +62,14 @@ def slow(chip: int, factor: float) -> Fault:
 PULL = Fault(kind=FaultKind.PULL_SWITCH_TRAY, rack=0)
 
 
-def go_on(machine: Machine, health: Health, kinds: Iterable[FaultKind] = ()) -> Settlement:
-    settlement = machine.settlement(health, kinds)
-    machine.settle(health, settlement)
+def go_on(machine: Machine, health: Health, kinds: Iterable[FaultKind] = ()) -> RecoveryPlan:
+    recovery_plan = machine.recovery_plan(health, kinds)
+    machine.apply(health, recovery_plan)
     machine.hbm.check()
-    return settlement
+    return recovery_plan
 
 
-def strike(machine: Machine, *faults: Fault) -> Settlement:
+def strike(machine: Machine, *faults: Fault) -> RecoveryPlan:
     return go_on(machine, machine.after(faults), [fault.kind for fault in faults])
 
 
@@ -168,13 +168,13 @@ class TestLosses:
         machine = make_machine(model=TINY, chips=2, spares=1, rates=SLOW_DRIVES)
         before = machine.placement.expert_of_slot
 
-        settlement = strike(machine, lose(1))
+        recovery_plan = strike(machine, lose(1))
 
         # Two experts of 3 x 4 x 3 weights in each of two layers, 2 bytes each: 288. Embedding and
         # head 80 each; attention 2 x 48 weights, 192; norms 56; routers 64: 472.
-        assert settlement.duration_ns == 100 + 288 + 472
-        assert settlement.recovery.restored == ((1, 2),)
-        assert settlement.recovery.restarted_ranks == (1,)
+        assert recovery_plan.duration_ns == 100 + 288 + 472
+        assert recovery_plan.recovery.restored == ((1, 2),)
+        assert recovery_plan.recovery.restarted_ranks == (1,)
         assert machine.seating.chip_of_position.tolist() == [0, 2]
         assert machine.ranks_up.all()
         assert (machine.placement.expert_of_slot == before).all()
@@ -191,13 +191,13 @@ class TestLosses:
         machine.take_kv(machine.kv_tokens_per_rank // 2)
         whole_ns = step_ns(machine)
 
-        settlement = strike(machine, lose(2))
+        recovery_plan = strike(machine, lose(2))
 
         assert machine.ranks_up.tolist() == [True, True, False, True]
         assert machine.seating.chip_of_position.tolist() == [0, 1, VACANT, 3]
         assert machine.placement.missing() == []
         assert (machine.placement.expert_of_slot[:, 2] == EMPTY).all()
-        assert len(settlement.recovery.reloads) == LAYERS * EXPERTS // 4
+        assert len(recovery_plan.recovery.reloads) == LAYERS * EXPERTS // 4
         held = (machine.placement.expert_of_slot != EMPTY).sum(axis=2)  # [layers, positions]
         assert set(held[:, 2]) == {0}
         assert set(held[:, [0, 1, 3]].ravel()) == {42, 43}
@@ -210,9 +210,9 @@ class TestLosses:
         machine = make_machine(chips=4)
         leave_slots(machine, spare_slots)
 
-        settlement = machine.settlement(machine.after([lose(2)]))
+        recovery_plan = machine.recovery_plan(machine.after([lose(2)]))
 
-        assert settlement.recovery.survivable == survives
+        assert recovery_plan.recovery.survivable == survives
 
     def test_a_position_without_a_chip_computes_nothing_and_draws_idle_power(self) -> None:
         machine = make_machine(chips=4)
@@ -229,10 +229,10 @@ class TestLosses:
         machine = make_machine(chips=4)
         machine.take_kv(machine.kv_tokens_per_rank)
 
-        settlement = strike(machine, lose(2))
+        recovery_plan = strike(machine, lose(2))
 
-        assert not settlement.recovery.survivable
-        assert settlement.recovery.reason.startswith("no rank can go on: ")
+        assert not recovery_plan.recovery.survivable
+        assert recovery_plan.recovery.reason.startswith("no rank can go on: ")
         assert not machine.ranks_up.any()
 
     def test_redundant_copies_take_over_and_nothing_is_read(self) -> None:
@@ -242,11 +242,11 @@ class TestLosses:
         machine.place_experts(ExpertPlacement(experts=EXPERTS, ep=4, expert_of_slot=slots))
         machine.take_kv(machine.kv_tokens_per_rank)
 
-        settlement = strike(machine, lose(1))
+        recovery_plan = strike(machine, lose(1))
 
-        assert settlement.duration_ns == 100
-        assert settlement.recovery.reloads == ()
-        assert settlement.recovery.taken_over == LAYERS * 64
+        assert recovery_plan.duration_ns == 100
+        assert recovery_plan.recovery.reloads == ()
+        assert recovery_plan.recovery.taken_over == LAYERS * 64
         assert machine.ranks_up.tolist() == [True, False, True, True]
 
     def test_a_repaired_chip_comes_back_to_its_seat_and_experts_may_come_home(self) -> None:
@@ -256,9 +256,9 @@ class TestLosses:
         whole_ns = step_ns(machine)
         strike(machine, lose(2))
 
-        settlement = go_on(machine, machine.health.healed(2))
+        recovery_plan = go_on(machine, machine.health.healed(2))
 
-        assert settlement.recovery.restored == ((2, 2),)
+        assert recovery_plan.recovery.restored == ((2, 2),)
         assert machine.ranks_up.all()
         assert machine.placement.missing() == []
         assert step_ns(machine) > whole_ns  # three chips still hold all experts
@@ -271,7 +271,7 @@ class TestLosses:
         health, placement, costing = machine.health, machine.placement, machine.cost_model
         usage = machine.hbm.usage()
 
-        machine.settlement(machine.after([lose(2)]))
+        machine.recovery_plan(machine.after([lose(2)]))
 
         assert machine.health is health
         assert machine.placement is placement

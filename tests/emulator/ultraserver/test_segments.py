@@ -5,7 +5,7 @@ import pytest
 from emulator.specs.models import MODELS
 from emulator.ultraserver.segments import (
     LayerKind,
-    Segment,
+    LayerSegment,
     rows_of,
     segment_of_layer,
     segments_of,
@@ -21,19 +21,19 @@ def test_dense_layers_come_before_the_first_exchange() -> None:
     segments, tail = segments_of(MODELS["deepseek-v3"])
 
     assert segments == (
-        Segment(times=1, layers=((FULL_DENSE, 3), (FULL_ROUTED, 1))),
-        Segment(times=57, layers=((FULL_ROUTED, 1),)),
+        LayerSegment(times=1, layers=((FULL_DENSE, 3), (FULL_ROUTED, 1))),
+        LayerSegment(times=57, layers=((FULL_ROUTED, 1),)),
     )
-    assert tail == Segment(times=1, layers=())
+    assert tail == LayerSegment(times=1, layers=())
 
 
 def test_windows_alternate_from_the_first_layer_on() -> None:
     segments, _ = segments_of(MODELS["gpt-oss-20b"])
 
     assert segments == (
-        Segment(times=1, layers=((WINDOW_ROUTED, 1),)),
-        Segment(times=12, layers=((FULL_ROUTED, 1),)),
-        Segment(times=11, layers=((WINDOW_ROUTED, 1),)),
+        LayerSegment(times=1, layers=((WINDOW_ROUTED, 1),)),
+        LayerSegment(times=12, layers=((FULL_ROUTED, 1),)),
+        LayerSegment(times=11, layers=((WINDOW_ROUTED, 1),)),
     )
 
 
@@ -41,7 +41,7 @@ def test_a_dense_model_ends_with_all_its_layers() -> None:
     segments, tail = segments_of(MODELS["llama-3.1-8b"])
 
     assert segments == ()
-    assert tail == Segment(times=1, layers=((FULL_DENSE, 32),))
+    assert tail == LayerSegment(times=1, layers=((FULL_DENSE, 32),))
 
 
 @pytest.mark.parametrize("name", MODELS)

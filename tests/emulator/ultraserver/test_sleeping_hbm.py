@@ -5,16 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.model import (
-    SLEEP_TAGS,
-    ExpertPlacement,
-    Machine,
-    Partition,
-    SleepingHbm,
-    model_by_name,
-    system_by_name,
-)
 from emulator.specs.hbm_usage import HbmUse
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.placement import ExpertPlacement
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.sleeping_hbm import SLEEP_TAGS, SleepingHbm
 
 CHIPS = 4
 

@@ -13,10 +13,10 @@ from emulator.specs.figure import Figure
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
-from emulator.ultraserver.busiest_experts import BusiestExperts
+from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_columns import StepColumns
 from emulator.ultraserver.step_cost import StepCostModel
-from emulator.ultraserver.step_rows import CalibrationValues
+from emulator.ultraserver.step_rows import ColumnCalibrations
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import combine
 
@@ -38,7 +38,7 @@ def batch_of(ranks: int, requests: int, *, new: int = 1, context: int = 900) -> 
 
 def terms_of(partition: Partition, drafts: int = 0) -> list[StepTerms]:
     costs = StepCostModel(BOX, MODEL, partition, draft_tokens=drafts)
-    busiest = BusiestExperts(costs)
+    busiest = PeakExpertLoad(costs)
     ranks = partition.ranks
     batches = [batch_of(ranks, count) for count in (1, 3, ranks, 4 * ranks)]
     batches.append(batch_of(ranks, 1, new=1_500, context=0))
@@ -85,7 +85,7 @@ def test_steps_side_by_side_take_what_each_takes_alone(
 ) -> None:
     terms, each = COLUMNS[layout], calibration(shares, overhead_ns)
 
-    together = StepColumns(terms).durations_ns(CalibrationValues.by_column([each] * len(terms)))
+    together = StepColumns(terms).durations_ns(ColumnCalibrations(calibrations=[each]))
 
     alone = [combine(one, each).duration_ns for one in terms]
     assert together.tolist() == pytest.approx(alone, rel=1e-9)
@@ -97,7 +97,7 @@ def test_every_column_has_its_own_calibration() -> None:
         calibration((1 / (1 + place), 1.0, 1.0), 100.0 * place) for place in range(len(terms))
     ]
 
-    together = StepColumns(terms).durations_ns(CalibrationValues.by_column(others))
+    together = StepColumns(terms).durations_ns(ColumnCalibrations(calibrations=others))
 
     alone = [combine(one, each).duration_ns for one, each in zip(terms, others, strict=True)]
     assert together.tolist() == pytest.approx(alone, rel=1e-9)
@@ -115,7 +115,7 @@ def test_nothing_and_slow_chips_cannot_stand_side_by_side() -> None:
 def test_layers_whose_experts_differ_cannot_stand_side_by_side() -> None:
     costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=1, ep=8, lnc=LNC))
     batch = batch_of(8, 16)
-    loads = BusiestExperts(costs).loads(batch)
+    loads = PeakExpertLoad(costs).loads(batch)
     pairs = np.array(loads.pairs)
     pairs[0] *= 2
     uneven = costs.terms(batch, replace(loads, pairs=pairs))

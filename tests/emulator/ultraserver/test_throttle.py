@@ -10,8 +10,8 @@ from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS
 from emulator.ultraserver.machine import StepCosting
-from emulator.ultraserver.relief import POWER, relieved_ns
 from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
+from emulator.ultraserver.what_if import POWER, what_if_ns
 from tests.emulator.ultraserver.tiny_steps import same_on_each
 
 TRN3 = SYSTEMS["trn3-nl72x2"]
@@ -69,11 +69,11 @@ def test_a_rack_that_cannot_feed_all_its_chips_holds_them_back() -> None:
 def test_power_is_what_relieves_a_step_that_power_holds_back() -> None:
     model = budgeted(400)
     costing = StepCosting(model=model, slow_factor=np.ones(1))
-    relieved = relieved_ns(costing, PROMPTS, factor=1.5)
+    relieved = what_if_ns(costing, PROMPTS, factor=1.5)
 
     cost = model.cost(PROMPTS)
     assert relieved[POWER] == pytest.approx(cost.duration_ns / 1.5, abs=2)
     assert relieved["tensor"] == pytest.approx(cost.duration_ns, abs=2)  # the joules stay
-    assert POWER not in relieved_ns(
+    assert POWER not in what_if_ns(
         StepCosting(model=budgeted(1_000), slow_factor=np.ones(1)), PROMPTS, factor=1.5
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.chip.effects import Done
+from emulator.chip.effects import CommandDone
 from emulator.chip.training_commands import BeginTraining
 from emulator.chip.training_effects import Scored
 from emulator.ultraserver.training_lockstep import Optimization, TrainingLockstep
@@ -81,4 +81,4 @@ def test_chips_that_answer_differently_are_found_out(fleet: InProcessTraining) -
     lockstep.start()
 
     with pytest.raises(AssertionError):
-        lockstep.advance({0: Scored(loss_sum=1.0, counted=1, balance=0.0), 1: Done()})
+        lockstep.advance({0: Scored(loss_sum=1.0, counted=1, balance=0.0), 1: CommandDone()})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from emulator.specs.calibration import CEILING
 from emulator.specs.figure import Figure
-from emulator.ultraserver.step_rows import CalibrationValues, together_ns
+from emulator.ultraserver.step_rows import ColumnCalibrations, together_ns
 
 
 def turns(value: float) -> Figure:
@@ -49,4 +49,4 @@ def test_columns_take_turns_alike() -> None:
     other = replace(CEILING, turn_taking=turns(0.5))
 
     with pytest.raises(ValueError, match="alike"):
-        CalibrationValues.by_column([CEILING, other])
+        ColumnCalibrations(calibrations=[CEILING, other])

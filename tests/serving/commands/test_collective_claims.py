@@ -2,7 +2,8 @@ import argparse
 
 import pytest
 
-from emulator.model import Operation, system_by_name
+from emulator.fabric.collectives import Operation
+from emulator.specs.systems import system_by_name
 from serving.commands import collectives
 from serving.commands.collective_claims import claim_of, claim_text, size_text, sizes_in_words
 

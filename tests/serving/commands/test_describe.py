@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from emulator.model import CHIPS, DATA_SHEETS, MODELS, SYSTEMS
+from emulator.specs.chips import CHIPS, DATA_SHEETS
+from emulator.specs.models import MODELS
+from emulator.specs.systems import SYSTEMS
 from serving.commands import describe
 
 

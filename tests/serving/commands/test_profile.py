@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError, UltraServeError
-from emulator.ultraserver.relief import FULL_SPEED
+from emulator.ultraserver.what_if import FULL_SPEED
 from loadgen.errors import LoadError
 from serving.analysis.profile.profile_summary import summarize
 from serving.commands import profile as command

@@ -222,7 +222,7 @@ def test_other_users_do_not_see_the_keys_of_a_server_that_has_begun() -> None:
 CLAIM = """
 import sys
 from pathlib import Path
-from emulator.model import CoreClaim
+from emulator.memory.core_claims import CoreClaim
 directory = Path(sys.argv[1])
 CoreClaim(system="trn3-nl72x2", ultraserver="0", first_chip=1, chips=2, cores_per_chip=4,
           directory=directory)

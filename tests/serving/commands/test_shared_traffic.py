@@ -4,7 +4,8 @@ import json
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import TrafficClass, system_by_name
+from emulator.fabric.traffic_classes import TrafficClass
+from emulator.specs.systems import system_by_name
 from serving.commands import collectives
 from serving.commands.shared_traffic import shared_lines
 

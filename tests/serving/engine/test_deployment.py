@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError, ConfigError, HbmExhausted
-from emulator.model import MODELS
+from emulator.specs.models import MODELS
 from emulator.specs.placement import EMPTY
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.settings import Settings

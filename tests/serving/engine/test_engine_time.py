@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.model import StepCost
 from emulator.sim.clock import DilatedClock, VirtualClock
+from emulator.ultraserver.step_cost import StepCost
 from serving.engine.deployment import resolve_deployment
 from serving.engine.engine_time import EngineTime, MachineTotals, make_clock
 from serving.engine.step_report import StepReport

@@ -9,10 +9,10 @@ import pytest
 from emulator.chip.commands import SendExperts, TakeExperts
 from emulator.compute.checkpoint import load_experts
 from emulator.data import SMALL_MOE_DIR
-from emulator.fleet import StepResult
 from emulator.specs.batch import StepBatch
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.placement import EMPTY, ExpertPlacement
+from emulator.ultraserver.lockstep import StepResult
 from serving.engine.expert_moves import ExpertMoves
 from serving.policy.placement.imbalance import imbalance
 from tests.emulator.chip.in_process_fleet import InProcessFleet

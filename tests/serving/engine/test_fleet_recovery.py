@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emulator.chip.commands import LoadExperts, ResetRank
-from emulator.model import Recovery
+from emulator.faults.survival import SurvivalPlan
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT, Seating
@@ -19,13 +19,13 @@ def seating(*chips: int) -> Seating:
     return Seating(chip_of_position=np.array(chips, dtype=np.int64))
 
 
-def recovery_of(parts: LiveParts, *chips: int) -> Recovery:
+def recovery_of(parts: LiveParts, *chips: int) -> SurvivalPlan:
     """What the machine does when these chips are lost."""
     faults = [Fault(kind=FaultKind.LOSE_CHIP, chip=chip) for chip in chips]
-    return parts.machine.settlement(parts.machine.after(faults)).recovery
+    return parts.machine.recovery_plan(parts.machine.after(faults)).recovery
 
 
-def followed(parts: LiveParts, recovery: Recovery, **options: Any) -> list[tuple[int, object]]:
+def followed(parts: LiveParts, recovery: SurvivalPlan, **options: Any) -> list[tuple[int, object]]:
     """Let the chips follow; returns what they were told."""
     parts.fleet.host.sent.clear()
     before, partition = parts.machine.seating, parts.machine.partition
@@ -127,10 +127,10 @@ def test_the_same_recovery_again_leads_to_the_same_chips() -> None:
 def test_a_seat_that_was_empty_and_is_taken_again_after_a_break_gets_one_chip() -> None:
     parts = live_parts()
     lost = parts.machine.after([Fault(kind=FaultKind.LOSE_CHIP, chip=2)])
-    settlement = parts.machine.settlement(lost)
-    followed(parts, settlement.recovery)
-    parts.machine.settle(lost, settlement)
-    home = parts.machine.settlement(lost.healed()).recovery
+    recovery_plan = parts.machine.recovery_plan(lost)
+    followed(parts, recovery_plan.recovery)
+    parts.machine.apply(lost, recovery_plan)
+    home = parts.machine.recovery_plan(lost.healed()).recovery
     for _ in range(2):
         followed(parts, home)
 

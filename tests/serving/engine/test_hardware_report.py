@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.model import ENGINE_NAMES
 from emulator.specs.chips import chip_by_name
 from emulator.specs.fault import Fault, FaultKind, LinkTier
+from emulator.ultraserver.step_cost import ENGINE_NAMES
 from serving.wire.control_call import ExpertLoadReply, ExpertLoadRequest, HealRequest
 from serving.wire.hardware import HardwareReport
 from tests.serving.plugin.leased_requests import drain, note

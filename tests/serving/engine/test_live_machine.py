@@ -424,7 +424,7 @@ def test_while_a_rank_is_up_no_sequence_of_faults_and_repairs_changes_a_text(
                     parts.live.inject(what)
             except ConfigError:
                 continue  # no such chip, or it is gone already
-        survivable = parts.machine.settlement(parts.live.actual).recovery.survivable
+        survivable = parts.machine.recovery_plan(parts.live.actual).recovery.survivable
         requests.step()
         assert parts.machine.ranks_up.any() == survivable
         check_agreement(parts)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from emulator.model import StepBatch
+from emulator.specs.batch import StepBatch
 from emulator.units import NS_PER_S
 from serving.engine.step_history import KEPT, StepHistory
 from tests.serving.engine.test_chip_counters import MS, cost

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import StepBatch, relieved_ns
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.what_if import what_if_ns
 from serving.engine import step_recording
 from serving.engine.step_recording import SAMPLES_PER_PHASE, STEPS_MAX, StepRecording
 from serving.wire.step_record import StepPhase
@@ -93,7 +94,7 @@ def test_a_relief_is_what_costing_again_says() -> None:
     assert (prefill.phase, decode.phase) == (StepPhase.PREFILL, StepPhase.DECODE)
     assert (prefill.step, decode.step, decode.samples) == (1, 0, 2)
     assert decode.duration_ns == COSTS[id(DECODE)].duration_ns
-    assert decode.relieved_ns == relieved_ns(COSTING, DECODE, factor=2.0)
+    assert decode.relieved_ns == what_if_ns(COSTING, DECODE, factor=2.0)
     assert min(decode.relieved_ns.values()) < decode.duration_ns
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.model import StepBatch
+from emulator.specs.batch import StepBatch
 from serving.engine.token_meter import WINDOW_S, TokenMeter
 from tests.serving.telemetry.recorded_steps import DECODE, PREFILL
 

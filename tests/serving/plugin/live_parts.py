@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.fleet import Fleet, MadeUpTokens
-from emulator.model import Machine
+from emulator.fleet import Fleet
 from emulator.specs.batch import StepBatch
 from emulator.specs.step import NewRequest, RankStep, Scheduled
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from serving.engine import token_source
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.engine.live_machine import LiveMachine
@@ -42,7 +43,7 @@ class LiveParts:
 
     deployment: Deployment
     machine: Machine
-    tokens: Fleet | MadeUpTokens
+    tokens: Fleet | SyntheticTokens
     live: LiveMachine
     changes: list[None] = field(default_factory=list)
     now_s: float = 0.0
@@ -77,14 +78,14 @@ def started_tokens(
     *,
     kv_blocks: int = KV_BLOCKS,
     block_tokens: int = BLOCK_TOKENS,
-) -> InProcessFleet | MadeUpTokens:
+) -> InProcessFleet | SyntheticTokens:
     """As `token_source.start_tokens`, without processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_source, "Fleet", InProcessFleet)
         tokens = token_source.start_tokens(
             deployment, machine, kv_blocks=kv_blocks, block_tokens=block_tokens
         )
-    assert isinstance(tokens, InProcessFleet | MadeUpTokens)
+    assert isinstance(tokens, InProcessFleet | SyntheticTokens)
     return tokens
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from emulator.model import system_by_name
+from emulator.specs.systems import system_by_name
 from serving.engine import paginated_placement
 from serving.engine.scheduler_state import RankQueues
 from serving.wire.control_call import (

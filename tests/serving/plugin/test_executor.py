@@ -16,11 +16,12 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.errors import HbmExhausted
-from emulator.fleet import Fleet, StepResult
+from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse
 from emulator.specs.step import RankStep
-from emulator.specs.tensor_group import Split
+from emulator.specs.tensor_group import TensorSplit
+from emulator.ultraserver.lockstep import StepResult
 from serving.plugin import executor as executor_module
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.executor import UltraServeExecutor
@@ -239,7 +240,7 @@ def test_the_kv_pool_of_a_known_model_by_hand(monkeypatch: pytest.MonkeyPatch) -
     assert target.cache_config.gpu_memory_utilization == 0.92
     model = target.deployment.time_model
     replica_bytes = sum(
-        group.copy_bytes for group in model.tensor_groups() if group.split is not Split.EXPERT
+        group.copy_bytes for group in model.tensor_groups() if group.split is not TensorSplit.EXPERT
     )
     experts_bytes = 32 * 48 * 3 * 2_048 * 768 * 2
     core_bytes = 0.92 * 36 * 2**30 - 2 * 96e6 - 1e9 - (replica_bytes + experts_bytes) / 4

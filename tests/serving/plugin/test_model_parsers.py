@@ -10,7 +10,7 @@ from vllm.tokenizers import get_tokenizer
 from vllm.tool_parsers import ToolParserManager
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.model import MODELS
+from emulator.specs.models import MODELS
 from serving.plugin.model_parsers import MODEL_PARSERS, parser_arguments
 
 AUTO = "--enable-auto-tool-choice"

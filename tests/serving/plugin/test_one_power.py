@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import REGISTRY, make_asgi_app
 from prometheus_client.parser import text_string_to_metric_families
 
-from emulator.model import core_map
+from emulator.memory.lnc import core_map
 from emulator.specs.chips import chip_by_name
 from emulator.specs.fault import Fault, FaultKind
 from serving.plugin.stat_logger import EmulatedStatLogger

@@ -16,14 +16,11 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.errors import ConfigError
-from emulator.model import (
-    Partition,
-    StepBatch,
-    StepCost,
-    StepCostModel,
-    model_by_name,
-    system_by_name,
-)
+from emulator.specs.batch import StepBatch
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths

@@ -5,14 +5,12 @@ from functools import cache
 
 import numpy as np
 
-from emulator.model import (
-    Partition,
-    StepBatch,
-    StepCosting,
-    StepCostModel,
-    model_by_name,
-    system_by_name,
-)
+from emulator.specs.batch import StepBatch
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.machine import StepCosting
+from emulator.ultraserver.step_cost import StepCostModel
 
 
 def a_batch(new_tokens: int, context_tokens: int) -> StepBatch:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from emulator.model import chip_by_name, core_map
+from emulator.memory.lnc import core_map
+from emulator.specs.chips import chip_by_name
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from serving.telemetry.device_memory import (
     CATEGORIES,

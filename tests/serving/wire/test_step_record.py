@@ -5,8 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.model import Partition, StepBatch, StepCostModel, model_by_name, system_by_name
+from emulator.specs.batch import StepBatch
+from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.engine.scheduler_state import RankQueues
 from serving.wire.step_record import (
     StepPhase,

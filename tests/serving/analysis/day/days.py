@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.model import system_by_name
+from emulator.specs.systems import system_by_name
 from serving.analysis.day.day_result import DayMachine
 from serving.analysis.day.day_walk import DayDemand
 from serving.analysis.day.replica_curve import ReplicaCurve

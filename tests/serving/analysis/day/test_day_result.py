@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from emulator.model import SystemPower, model_by_name, served_flops
+from emulator.power.system_power import SystemPower
+from emulator.specs.models import model_by_name
+from emulator.timing.model_flops import served_flops
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.day_comparison import DayQuestion, compare
 from serving.analysis.day.day_result import DayResult, mean_request_flops

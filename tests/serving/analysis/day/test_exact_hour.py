@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import calibration_for
+from emulator.specs.shipped_fits import calibration_for
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.curve_search import CurveTerms, find_curve

@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 
-from emulator.model import (
-    Calibration,
-    ConfigError,
-    RecoveryRates,
-    TrainingCost,
-    TrainingRecipe,
-    model_by_name,
-    smallest_training_chips,
-    weights_read,
-)
-from emulator.specs.calibration import CEILING
+from emulator.errors import ConfigError
+from emulator.faults.recovery_time import RecoveryRates
+from emulator.memory.training_memory import smallest_training_chips
+from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.models import model_by_name
+from emulator.specs.training_recipe import TrainingRecipe
+from emulator.ultraserver.handover_cost import weights_read
+from emulator.ultraserver.training_cost import TrainingCost
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
 from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions

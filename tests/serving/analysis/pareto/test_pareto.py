@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import PowerBasis, Prices, calibration_for
+from emulator.power.efficiency import PowerBasis
+from emulator.power.token_cost import Prices
+from emulator.specs.shipped_fits import calibration_for
 from serving.analysis.pareto.pareto import pareto, thinned
 from serving.analysis.pareto.pareto_chart import save_chart
 from serving.analysis.pareto.pareto_report import (

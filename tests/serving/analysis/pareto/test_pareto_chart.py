@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.model import SYSTEMS
+from emulator.specs.systems import SYSTEMS
 from serving.analysis.pareto.pareto import Pareto, pareto
 from serving.analysis.pareto.pareto_chart import pareto_chart
 from serving.analysis.pareto.pareto_claims import BASE_SYSTEM, NEW_SYSTEM, Finding, findings

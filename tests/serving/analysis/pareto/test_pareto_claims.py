@@ -3,7 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from emulator.model import SYSTEMS, PowerBasis
+from emulator.power.efficiency import PowerBasis
+from emulator.specs.systems import SYSTEMS
 from serving.analysis.pareto.pareto_claims import (
     BASE_SYSTEM,
     NEW_SYSTEM,

@@ -3,7 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from emulator.model import HbmTerms, model_by_name, system_by_name
+from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.models import model_by_name
+from emulator.specs.systems import system_by_name
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import lognormal_of_median

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import Prices, model_by_name
+from emulator.power.token_cost import Prices
+from emulator.specs.models import model_by_name
 from loadgen.measures.slo import Bound, Slo
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, check_size

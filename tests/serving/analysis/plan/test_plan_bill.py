@@ -2,13 +2,17 @@
 
 import pytest
 
-from emulator.model import Prices, Season, SystemPower, TokenRates, system_by_name
+from emulator.power.efficiency import TokenRates
+from emulator.power.system_power import SystemPower
+from emulator.power.token_cost import Prices
+from emulator.specs.rack_power import Season
+from emulator.specs.systems import system_by_name
 from serving.analysis.plan.night import HOURS, Day, Night, night_of
-from serving.analysis.plan.plan_bill import Fleet, bill_of
+from serving.analysis.plan.plan_bill import BilledFleet, bill_of
 
 SYSTEM = system_by_name("trn3-nl72x2")
 IDLE = SYSTEM.chip.idle_watts.value
-FLEET = Fleet(
+FLEET = BilledFleet(
     system=SYSTEM,
     season=Season.PEAK,
     machines=2,
@@ -25,7 +29,7 @@ HALF_DAY = Day(
 )
 
 
-def night_of_fleet(fleet: Fleet, day: Day = HALF_DAY) -> Night:
+def night_of_fleet(fleet: BilledFleet, day: Day = HALF_DAY) -> Night:
     return night_of(
         day,
         replicas=fleet.replicas,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import StepCostModel
+from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.measures.slo import Bound, Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.plan_check import Check, SizeTask, check_size
@@ -49,7 +49,7 @@ def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
     limits = EngineLimits(
         max_num_batched_tokens=CHECK.max_num_batched_tokens,
         max_num_seqs=CHECK.max_num_seqs,
-        kv_blocks_per_rank=ONE_CHIP.kv_room_tokens // 32,
+        kv_blocks_per_rank=ONE_CHIP.kv_capacity_tokens // 32,
         block_tokens=32,
     )
     run = simulate(share.traffic, costs, limits)
@@ -225,4 +225,4 @@ def test_what_is_not_finished_when_the_time_is_up_has_missed_everything() -> Non
 
 def test_a_request_that_no_rank_holds_is_refused() -> None:
     with pytest.raises(ConfigError, match="kv_blocks_per_rank"):
-        check_size(task(candidate=replace(ONE_CHIP, kv_room_tokens=200)))
+        check_size(task(candidate=replace(ONE_CHIP, kv_capacity_tokens=200)))

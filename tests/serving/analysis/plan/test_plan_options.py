@@ -121,12 +121,12 @@ def test_a_pool_that_the_longest_request_does_not_fit_is_no_option() -> None:
         next(task for _, task in SWEEP.tasks() if task.partition.chips == chips) for chips in (1, 2)
     )
     # Leave the ranks of one chip a thousand tokens: enough for a mean request, not for the longest.
-    beside = (one.kv_room_tokens - 1_000) * SWEEP.model.kv_bytes_per_token
+    beside = (one.kv_capacity_tokens - 1_000) * SWEEP.model.kv_bytes_per_token
     terms = replace(SWEEP.terms, activation_bytes=SWEEP.terms.activation_bytes + beside)
     tight = replace(SWEEP, terms=terms)
-    room = {task.partition.chips: task.kv_room_tokens for _, task in tight.tasks()}
+    room = {task.partition.chips: task.kv_capacity_tokens for _, task in tight.tasks()}
     found = Options(tight, DEMAND, SLO, seats=64).below(1_000)
 
     assert SWEEP.shape.tokens < room[one.partition.chips] < 1_100
-    assert two.kv_room_tokens > room[2] > 100_000
+    assert two.kv_capacity_tokens > room[2] > 100_000
     assert {each.replica_chips for each in found} == {2}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from emulator.model import Ceilings
+from emulator.ultraserver.ceilings import Ceilings
 from serving.analysis.profile.profiled_run import Moment, ProfiledChip, ProfiledRun
 from serving.wire.step_record import StepPhase, StepRelief
 from tests.serving.telemetry.step_records import MS, a_prefill, a_step

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError, HbmExhausted
-from emulator.model import (
-    ExpertDistribution,
-    Partition,
-    StepBatch,
-    StepCostModel,
-    model_by_name,
-    system_by_name,
-)
+from emulator.specs.batch import StepBatch
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
 from serving.analysis.profile.profiled_run import ProfiledRun

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from emulator.model import MODELS, SYSTEMS, ModelSpec, SystemSpec
+from emulator.specs.model import ModelSpec
+from emulator.specs.models import MODELS
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import SYSTEMS
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.sweep import Sweep

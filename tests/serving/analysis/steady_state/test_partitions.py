@@ -5,16 +5,12 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError, NeuronError
-from emulator.model import (
-    MODELS,
-    SYSTEMS,
-    HbmTerms,
-    Partition,
-    StepCostModel,
-    kv_room_tokens,
-    rack_of,
-    tray_of,
-)
+from emulator.fabric.tiers import rack_of, tray_of
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
+from emulator.specs.models import MODELS
+from emulator.specs.partition import Partition
+from emulator.specs.systems import SYSTEMS
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
 from serving.analysis.steady_state.step_batches import steady_batch
 from tests.serving.analysis.steady_state.small_machines import DENSE, MODEL, SHAPE, trays
@@ -93,8 +89,8 @@ def test_every_candidate_obeys_the_rules_and_fits(name: str) -> None:
         assert model.heads % partition.tp == 0
         assert partition.chips == lcm(partition.tp, partition.ep)
         assert candidate.replicas == system.chips.count // partition.chips
-        room = kv_room_tokens(model, system, partition, terms=terms)
-        assert candidate.kv_room_tokens == room >= 4_096
+        room = kv_capacity_tokens(model, system, partition, terms=terms)
+        assert candidate.kv_capacity_tokens == room >= 4_096
 
 
 def test_the_replica_that_lies_on_most_racks_and_trays_stands_for_all() -> None:

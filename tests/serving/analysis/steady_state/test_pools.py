@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.model import SYSTEMS, Partition, kv_transfer_ns
+from emulator.fabric.kv_transfer import kv_transfer_ns
+from emulator.specs.partition import Partition
+from emulator.specs.systems import SYSTEMS
 from serving.analysis.steady_state.kv_handover import handover_ns, prompt_kv_bytes
 from serving.analysis.steady_state.partitions import Candidate, PartitionFilter
 from serving.analysis.steady_state.pools import (
@@ -23,7 +25,10 @@ from tests.serving.analysis.steady_state.small_machines import DENSE, MODEL, sma
 
 def candidate(chips: int) -> Candidate:
     return Candidate(
-        partition=Partition(chips=chips, ep=chips), replicas=1, first_chip=0, kv_room_tokens=10**6
+        partition=Partition(chips=chips, ep=chips),
+        replicas=1,
+        first_chip=0,
+        kv_capacity_tokens=10**6,
     )
 
 

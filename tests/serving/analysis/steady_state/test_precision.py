@@ -1,7 +1,8 @@
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import CHIPS, MODELS
+from emulator.specs.chips import CHIPS
+from emulator.specs.models import MODELS
 from serving.analysis.steady_state.precision import model_at, precisions_of
 from serving.analysis.steady_state.sweep import Sweep
 from tests.serving.analysis.steady_state.small_machines import DENSE, MODEL, SHAPE, trays

@@ -6,7 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.model import PowerBasis, StepBatch, StepCostModel, SystemPower
+from emulator.power.efficiency import PowerBasis
+from emulator.power.system_power import SystemPower
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state import sweep as sweeping
 from serving.analysis.steady_state.partitions import (
     Candidate,
@@ -175,7 +178,7 @@ def test_chips_left_over_draw_idle_power_and_are_provisioned() -> None:
 
 
 def test_batches_are_powers_of_two_and_what_the_pool_holds() -> None:
-    room = TWO_RANKS.kv_room_tokens // SHAPE.tokens
+    room = TWO_RANKS.kv_capacity_tokens // SHAPE.tokens
     batches = list(replica().batches())
 
     assert batches[:-1] == [2**power for power in range(len(batches) - 1)]
@@ -185,7 +188,7 @@ def test_batches_are_powers_of_two_and_what_the_pool_holds() -> None:
 
 
 def test_a_small_pool_limits_the_batch() -> None:
-    small = replace(TWO_RANKS, kv_room_tokens=5 * SHAPE.tokens + SHAPE.tokens - 1)
+    small = replace(TWO_RANKS, kv_capacity_tokens=5 * SHAPE.tokens + SHAPE.tokens - 1)
     few = Replica(SYSTEM, MODEL, small, shape=SHAPE)
 
     assert few.kv_batch_max == 5

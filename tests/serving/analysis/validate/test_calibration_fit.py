@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import FrameworkFactors, MachineFactors, StackFactors
+from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
 from serving.analysis.validate.calibration_fit import (
     AGEING_USUAL,
     SHARED,

@@ -3,7 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.model import BusiestExperts, StepBatch, StepCostModel, combine, shipped_fits
+from emulator.specs.batch import StepBatch
+from emulator.specs.shipped_fits import shipped_fits
+from emulator.ultraserver.peak_expert_load import PeakExpertLoad
+from emulator.ultraserver.step_cost import StepCostModel
+from emulator.ultraserver.step_time import combine
 from serving.analysis.validate.counted_rows import CountedRows, Load
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.row_deployment import deployment_of
@@ -53,7 +57,7 @@ def test_a_counted_step_takes_what_the_cost_model_says(tmp_path: Path) -> None:
         context_tokens=np.full(8, int(0.9 * 1_536), dtype=np.int64),
         logit_rows=np.array([8]),
     )
-    terms = costs.terms(batch, BusiestExperts(costs).loads(batch))
+    terms = costs.terms(batch, PeakExpertLoad(costs).loads(batch))
     assert terms is not None
     alone_s = combine(terms, calibration).duration_ns / 1e9
     assert times.decode_s[0, -1] == pytest.approx(alone_s)

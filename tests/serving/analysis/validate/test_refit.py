@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.model import ShippedFits
+from emulator.specs.shipped_fits import ShippedFits
 from serving.analysis.validate.refit import main
 from tests.serving.analysis.validate.made_up_measurements import write_rows
 

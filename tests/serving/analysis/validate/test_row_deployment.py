@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import kv_room_tokens
+from emulator.memory.chip_contents import kv_capacity_tokens
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.row_deployment import Deployment, deployment_of
 from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, write_rows
@@ -83,7 +83,7 @@ def test_the_cache_is_in_whole_blocks_of_what_static_memory_leaves(tmp_path: Pat
     assert model.kv_bytes_per_token == 61 * 576 * 2
     free_bytes = 0.85 * pool.system.chip.hbm_bytes - model.weight_bytes / 8
     assert tokens == pytest.approx(free_bytes / model.kv_bytes_per_token, rel=0.15)
-    assert kv_room_tokens(model, pool.system, pool.partition) < 0  # experts counted whole
+    assert kv_capacity_tokens(model, pool.system, pool.partition) < 0  # experts counted whole
 
 
 def test_narrow_weights_are_of_experts_and_the_cache_is_narrow_but_for_sglang_on_hopper(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.model import shipped_fits
+from emulator.specs.shipped_fits import shipped_fits
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.measurement_files import measurements_file
 from serving.analysis.validate.prediction_errors import RowError, figures, summary

@@ -22,13 +22,11 @@ from functools import cached_property
 
 import numpy as np
 
-from emulator.model import (
-    Partition,
-    StepCostModel,
-    calibration_for,
-    model_by_name,
-    system_by_name,
-)
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.shipped_fits import calibration_for
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.policy.admission.admission import Admission
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity

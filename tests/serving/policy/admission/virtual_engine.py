@@ -20,7 +20,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from emulator.model import StepBatch, StepCostModel
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput

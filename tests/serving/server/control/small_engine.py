@@ -17,8 +17,8 @@ import numpy as np
 import uvloop
 
 from emulator.errors import ConfigError
-from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind
+from emulator.ultraserver.ceilings import ceilings_of
 from serving.access.control_key import find_control_key, held_control_key
 from serving.engine.live_recording import LiveRecording
 from serving.server.control.control_address import ControlAddress

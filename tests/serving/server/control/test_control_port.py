@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trustme
 
-from emulator.model import claims_directory
+from emulator.memory.core_claims import claims_directory
 from emulator.specs.fault import Fault, FaultKind
 from serving.server.connections.shared_port import PortLimits
 from serving.server.console import console_app, event_stream

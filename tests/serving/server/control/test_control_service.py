@@ -8,8 +8,8 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 
-from emulator.model import ceilings_of
 from emulator.specs.fault import Fault, FaultKind, LinkTier
+from emulator.ultraserver.ceilings import ceilings_of
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import fault_pb2
 from serving.errors import PortInUse

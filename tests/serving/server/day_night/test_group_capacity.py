@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.model import HbmTerms, calibration_for, model_by_name, system_by_name
+from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.models import model_by_name
+from emulator.specs.shipped_fits import calibration_for
+from emulator.specs.systems import system_by_name
 from loadgen.measures.slo import Slo
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape

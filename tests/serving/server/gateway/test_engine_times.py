@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from emulator.model import Partition, StepBatch, StepCostModel, model_by_name, system_by_name
+from emulator.specs.batch import StepBatch
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
 from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.server.gateway.engine_times import backlog_times

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.training import Micro, TrainingResult
+from emulator.training_fleet import Micro
+from emulator.ultraserver.training_lockstep import TrainingResult
 from serving.server.training.batch_order import IGNORED
 from serving.server.training.corpus import CorpusFile
 from serving.server.training.evaluation import HeldOutLoss, HeldOutText, gzip_sizes

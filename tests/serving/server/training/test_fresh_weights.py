@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emulator.compute.checkpoint import check_weights
 from emulator.data import SMALL_MOE_DIR
 from emulator.data.bfloat16_checkpoint import safetensors_bytes
 from emulator.errors import CheckpointError
-from emulator.model import check_weights
 from serving.server.training.fresh_weights import fresh_tensors
 
 

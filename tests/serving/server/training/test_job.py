@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from emulator.errors import ChannelError, ConfigError, UltraServeError
-from emulator.training import TrainingFleet
+from emulator.training_fleet import TrainingFleet
 from serving.errors import TrainingDiverged
 from serving.server.training.checkpoint import CheckpointDirectory
 from serving.server.training.job_status import CurvePoint, JobPhase, read_curve, read_status

@@ -4,14 +4,11 @@ import pytest
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.errors import ConfigError, HbmExhausted
-from emulator.model import (
-    FITTED,
-    TrainingCost,
-    TrainingRecipe,
-    calibration_for,
-    model_by_name,
-    system_by_name,
-)
+from emulator.specs.models import model_by_name
+from emulator.specs.shipped_fits import FITTED, calibration_for
+from emulator.specs.systems import system_by_name
+from emulator.specs.training_recipe import TrainingRecipe
+from emulator.ultraserver.training_cost import TrainingCost
 from serving.server.training.job_spec import JobSpec
 from serving.server.training.job_timing import job_timing
 

@@ -101,7 +101,7 @@ def test_a_job_killed_at_random_moments_and_robbed_of_a_chip_has_the_losses_of_o
     # A chip is lost: the job itself goes on from its newest checkpoint.
     process = started(command(root, path, steps, "--json"), talk=subprocess.PIPE)
     wait(path, process, lambda status: status.checkpoint_step >= 40)
-    chips = [each for each in family(process) if "ChipActor" in " ".join(each.cmdline())]
+    chips = [each for each in family(process) if "ChipWorker" in " ".join(each.cmdline())]
     assert len(chips) == 2
     chips[chance.randrange(2)].send_signal(signal.SIGKILL)
     output, talk = process.communicate(timeout=WAIT_S)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.training import Precision
+from emulator.compute.mixed_precision import Precision
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.emulator.chip.in_process_training import started
 from tests.serving.server.training.tiny_job import Job, tiny_spec

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from emulator.compute.adamw import AdamWSettings
+from emulator.compute.mixed_precision import Precision
 from emulator.data import SMALL_MOE_DIR
-from emulator.training import AdamWSettings, Precision
 from serving.server.training.checkpoint import Checkpoint
 from serving.server.training.job import TrainingJob
 from serving.server.training.job_directory import JobDirectory

@@ -4,8 +4,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from emulator.model import Ceilings, chip_by_name, system_by_name
+from emulator.specs.chips import chip_by_name
 from emulator.specs.fault import FaultKind
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.ceilings import Ceilings
 from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
 from serving.wire.hardware import ChipMeters, HardwareReport, StepTimes
 from serving.wire.machine_state import (

@@ -6,8 +6,9 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from emulator.model import ENGINE_NAMES, core_map
+from emulator.memory.lnc import core_map
 from emulator.specs.chips import chip_by_name
+from emulator.ultraserver.step_cost import ENGINE_NAMES
 from serving.telemetry.device_memory import CATEGORIES
 from serving.telemetry.families.catalog import FAMILIES
 from serving.telemetry.families.chips import CHIPS, HBM

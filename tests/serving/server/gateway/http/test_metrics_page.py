@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, make_asgi_app
 from prometheus_client.parser import text_string_to_metric_families
 
-from emulator.model import core_map
+from emulator.memory.lnc import core_map
 from emulator.specs.chips import chip_by_name
 from serving.server.gateway.http import metrics_page
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send

@@ -20,8 +20,8 @@ from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import StepCosting
-from emulator.ultraserver.relief import EVEN_EXPERTS, FULL_SPEED, THINGS, relieved_ns
 from emulator.ultraserver.step_cost import StepCostModel
+from emulator.ultraserver.what_if import EVEN_EXPERTS, FULL_SPEED, RESOURCES, what_if_ns
 
 TRN3 = system_by_name("trn3-nl72x2")
 TENSOR_RATES = {f"tensor_{name}_flops_per_s" for name in ("fp32", "bf16", "fp8", "fp4", "sparse")}
@@ -61,7 +61,7 @@ def times(figure: Figure | None, factor: float) -> Figure | None:
 
 # The matrix engine's rate stands beside its fill and drain, and links beside hops.
 @pytest.mark.parametrize(
-    ("thing", "fields"),
+    ("resource", "fields"),
     [
         ("vector", ("vector_flops_per_s",)),
         ("scalar", ("scalar_ops_per_s",)),
@@ -71,13 +71,13 @@ def times(figure: Figure | None, factor: float) -> Figure | None:
 )
 @pytest.mark.parametrize("work", [batch(1, 1, 1, 1), batch(2_000, 3_000, 1)])
 def test_a_faster_engine_is_a_chip_with_that_engine(
-    thing: str, fields: tuple[str, ...], work: StepBatch
+    resource: str, fields: tuple[str, ...], work: StepBatch
 ) -> None:
     faster = replace(TRN3.chip, **{name: times(getattr(TRN3.chip, name), 3.0) for name in fields})
     expected_ns = costing(chip=faster, partition=WITHOUT_SUMS).cost(work).duration_ns
 
-    relieved = relieved_ns(costing(partition=WITHOUT_SUMS), work, factor=3.0)
-    assert relieved[thing] == pytest.approx(expected_ns, rel=1e-4)
+    relieved = what_if_ns(costing(partition=WITHOUT_SUMS), work, factor=3.0)
+    assert relieved[resource] == pytest.approx(expected_ns, rel=1e-4)
 
 
 @pytest.mark.parametrize("work", [batch(1, 1, 1, 1), batch(2_000, 3_000, 1)])
@@ -96,7 +96,7 @@ def test_a_faster_matrix_engine_also_fills_drains_and_gets_going_faster(work: St
     )
     expected_ns = costing(DENSE, faster, WITHOUT_SUMS).cost(work).duration_ns
 
-    relieved = relieved_ns(costing(DENSE, partition=WITHOUT_SUMS), work, factor=3.0)
+    relieved = what_if_ns(costing(DENSE, partition=WITHOUT_SUMS), work, factor=3.0)
     assert relieved["tensor"] == pytest.approx(expected_ns, rel=1e-6)
 
 
@@ -109,7 +109,7 @@ def test_faster_launches_are_those_of_kernels_and_of_dmas() -> None:
     expected_ns = costing(DENSE, faster, WITHOUT_SUMS).cost(work).duration_ns
 
     slow = costing(DENSE, partition=WITHOUT_SUMS)
-    assert relieved_ns(slow, work, factor=4.0)["launches"] == pytest.approx(expected_ns, abs=1)
+    assert what_if_ns(slow, work, factor=4.0)["launches"] == pytest.approx(expected_ns, abs=1)
     assert expected_ns < slow.cost(work).duration_ns - 1_000
 
 
@@ -125,7 +125,7 @@ def test_drafts_are_relieved_like_the_step_that_verifies_them() -> None:
     drafting = {"partition": WITHOUT_SUMS, "draft_tokens": 3}
     expected_ns = costing(chip=faster, **drafting).cost(work).duration_ns  # type: ignore[arg-type]
 
-    relieved = relieved_ns(costing(**drafting), work, factor=2.0)  # type: ignore[arg-type]
+    relieved = what_if_ns(costing(**drafting), work, factor=2.0)  # type: ignore[arg-type]
     assert relieved["memory"] == pytest.approx(expected_ns, rel=1e-4)
 
 
@@ -138,12 +138,12 @@ def test_a_step_that_nothing_else_holds_up_is_as_much_faster_as_its_memory(
     )
     bound = costing(chip=slow_memory, overlap=overlap)
     work = batch(1, 1, 1, 1)
-    relieved = relieved_ns(bound, work, factor=2.0)
+    relieved = what_if_ns(bound, work, factor=2.0)
 
     whole_ns = bound.cost(work).duration_ns
     assert relieved["memory"] == pytest.approx(whole_ns / 2, rel=1e-2)
-    others = set(THINGS) - {"memory"}
-    assert all(relieved[thing] == pytest.approx(whole_ns, rel=1e-2) for thing in others)
+    others = set(RESOURCES) - {"memory"}
+    assert all(relieved[resource] == pytest.approx(whole_ns, rel=1e-2) for resource in others)
 
 
 def test_overheads_are_relieved_by_what_they_are() -> None:
@@ -156,7 +156,7 @@ def test_overheads_are_relieved_by_what_they_are() -> None:
     made = costing(calibration=calibration)
     work = batch(1, 1)
     whole_ns = made.cost(work).duration_ns
-    relieved = relieved_ns(made, work, factor=4.0)
+    relieved = what_if_ns(made, work, factor=4.0)
 
     # Three quarters of 4 ms, and of 10 us in each layer.
     assert whole_ns - relieved["step overheads"] == pytest.approx(3e6, abs=2)
@@ -170,9 +170,9 @@ def test_even_experts_are_worth_something_only_where_they_are_not_even() -> None
 
     even = costing()
     even_ns = even.cost(work).duration_ns
-    assert relieved_ns(even, work, factor=2.0)[EVEN_EXPERTS] == pytest.approx(even_ns, abs=1)
-    assert relieved_ns(skewed, work, factor=2.0)[EVEN_EXPERTS] < skewed.cost(work).duration_ns
-    assert EVEN_EXPERTS not in relieved_ns(costing(DENSE), work, factor=2.0)
+    assert what_if_ns(even, work, factor=2.0)[EVEN_EXPERTS] == pytest.approx(even_ns, abs=1)
+    assert what_if_ns(skewed, work, factor=2.0)[EVEN_EXPERTS] < skewed.cost(work).duration_ns
+    assert EVEN_EXPERTS not in what_if_ns(costing(DENSE), work, factor=2.0)
 
 
 @pytest.mark.parametrize("overlap", Overlap)
@@ -181,9 +181,9 @@ def test_a_slow_chip_is_worth_what_the_step_takes_without_it(overlap: Overlap) -
     slow = replace(whole, slow_factor=np.array([1.0, 1.0, 3.0, 1.0]))
     work = batch(1, 1, 1, 1)
 
-    relieved = relieved_ns(slow, work, factor=2.0)
+    relieved = what_if_ns(slow, work, factor=2.0)
     assert relieved[FULL_SPEED] == whole.cost(work).duration_ns < slow.cost(work).duration_ns
-    assert FULL_SPEED not in relieved_ns(whole, work, factor=2.0)
+    assert FULL_SPEED not in what_if_ns(whole, work, factor=2.0)
 
 
 @pytest.mark.long
@@ -198,9 +198,9 @@ def test_nothing_gets_slower_and_no_more_than_so_many_times_faster(
     made = costing(overlap=overlap)
     work = batch(*new)
     whole_ns = made.cost(work).duration_ns
-    for thing, relieved in relieved_ns(made, work, factor=factor).items():
-        if thing != EVEN_EXPERTS:
-            assert whole_ns / factor - 1 <= relieved <= whole_ns + 1, thing
+    for resource, relieved in what_if_ns(made, work, factor=factor).items():
+        if resource != EVEN_EXPERTS:
+            assert whole_ns / factor - 1 <= relieved <= whole_ns + 1, resource
 
 
 def test_a_step_without_requests_takes_no_time_whatever_is_faster() -> None:
@@ -211,13 +211,13 @@ def test_a_step_without_requests_takes_no_time_whatever_is_faster() -> None:
         context_tokens=np.zeros(0, dtype=np.int64),
         logit_rows=np.zeros(2, dtype=np.int64),
     )
-    assert set(relieved_ns(costing(), empty, factor=2.0).values()) == {0}
+    assert set(what_if_ns(costing(), empty, factor=2.0).values()) == {0}
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5, float("inf"), float("nan")])
 def test_a_factor_that_makes_nothing_faster_is_refused(factor: float) -> None:
     with pytest.raises(ConfigError, match=r"^factor="):
-        relieved_ns(costing(), batch(1), factor=factor)
+        what_if_ns(costing(), batch(1), factor=factor)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The door to live chips that train: start them, let them take a step, evaluate, read their state.
+"""Live chips that train: start them, let them take a step, evaluate, read their state.
 
 Every chip has all dense weights and sequences of its own; the experts are spread over the chips
 evenly. What a step costs in emulated time is not decided here, nor what is done about a lost chip:
@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.actors.channel import ChipLost, ChipSilent, Hub
-from emulator.actors.ray_session import ChipProcess, RaySession
-from emulator.chip.commands import Command, Stop
-from emulator.chip.effects import Effect, Failed, Ready
+from emulator.actors.chip_processes import ChipProcesses
+from emulator.chip.commands import Command
+from emulator.chip.effects import ChipFailed, Effect
 from emulator.chip.training_commands import BeginTraining, SendTrainingState, TrainingCommand
 from emulator.chip.training_effects import TrainingEffect, TrainingStateRead
 from emulator.chip.training_share import TrainingShare
@@ -32,33 +31,16 @@ from emulator.compute.parameters import (
     expert_layout,
     expert_tensors,
 )
-from emulator.errors import ChannelError
+from emulator.errors import ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.ultraserver.exchange import ExpertMap
 from emulator.ultraserver.training_lockstep import Optimization, TrainingLockstep, TrainingResult
-
-__all__ = [
-    "AdamWSettings",
-    "Architecture",
-    "ChipLost",
-    "Micro",
-    "Optimization",
-    "Precision",
-    "TrainingFleet",
-    "TrainingResult",
-    "TrainingState",
-    "check_weights",
-]
 
 logger = logging.getLogger(__name__)
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
-START_TIMEOUT_S = 300.0
-CONNECT_TIMEOUT_S = 20.0
-"""Chips connect within milliseconds of having loaded their shares (assumed: room for a busy
-host)."""
 SILENCE_TIMEOUT_S = 300.0
 """Chips that are all silent for so long are lost: a micro-batch's layer takes a second at most on a
 core of its own (assumed: room for a job at low priority beside a busy server)."""
@@ -122,28 +104,14 @@ class TrainingFleet:
         self._optimizer = optimizer
         self._state_file = state_file
         self._steps = steps
-        self._ray = RaySession(ray_address)
-        self._hub: Hub | None = None
-        self._actors: dict[int, ChipProcess] = {}
+        self._processes = ChipProcesses(ray_address)
 
     def start(self) -> None:
         """Start Ray and the chips, and wait until each has loaded its share."""
         try:
-            self._ray.start()
-            self._hub = Hub(self._ray.hub_host())
-            nodes = self._ray.place_chips(self.chips)
-            for chip in range(self.chips):
-                self._actors[chip] = self._ray.start_chip(
-                    node=nodes[chip],
-                    chip=chip,
-                    address=self._hub.address,
-                    key=self._hub.key,
-                    share=self._share(chip),
-                )
-            self._wait_loaded()
-            self._hub.accept(range(self.chips), CONNECT_TIMEOUT_S)
-            for _, message in self._hub.receive(range(self.chips), START_TIMEOUT_S):
-                assert isinstance(message, Ready), message
+            self._processes.open()
+            shares = {chip: self._share(chip) for chip in range(self.chips)}
+            self._processes.start(shares, chips=self.chips)
         except BaseException:
             self.stop()
             raise
@@ -162,14 +130,6 @@ class TrainingFleet:
         """The experts of each layer that `chip` owns; the last chips may have one fewer."""
         slots = self._placement.expert_of_slot[:, chip].tolist()
         return [[expert for expert in layer if expert != EMPTY] for layer in slots]
-
-    def _wait_loaded(self) -> None:
-        """Wait until the actors are made; Ray tells why one is not."""
-        try:
-            self._ray.wait_loaded(list(self._actors.values()), START_TIMEOUT_S)
-        except Exception as error:
-            last_line = str(error).strip().splitlines()[-1]
-            raise ChannelError(f"a chip did not start: {last_line}") from error
 
     def step(self, micros: Sequence[Micro], optimization: Optimization) -> TrainingResult:
         """Take one step of the optimizer on all `micros` together."""
@@ -226,12 +186,12 @@ class TrainingFleet:
         self, commands: Mapping[int, Command | TrainingCommand]
     ) -> dict[int, Effect | TrainingEffect]:
         """Send every command and wait for the answer to each; raises ChipLost."""
-        assert self._hub is not None, "the fleet is not started"
+        channel = self._processes.channel
         replies: dict[int, Effect | TrainingEffect] = {}
         try:
-            self._hub.send_all(commands)
-            for chip, reply in self._hub.receive(commands, SILENCE_TIMEOUT_S):
-                if isinstance(reply, Failed):
+            channel.send_all(commands)
+            for chip, reply in channel.receive(commands, SILENCE_TIMEOUT_S):
+                if isinstance(reply, ChipFailed):
                     logger.error("chip %d failed: %s", chip, reply.reason)
                     last_line = reply.reason.strip().splitlines()[-1]
                     raise ChipLost((chip,), last_line)
@@ -241,18 +201,9 @@ class TrainingFleet:
         return replies
 
     def kill(self, chip: int) -> None:
-        """Lose `chip`: its process ends at once, and nobody is told."""
-        self._ray.kill(self._actors[chip])
+        """Lose `chip`: its process ends at once, without notice."""
+        self._processes.kill(chip)
 
     def stop(self) -> None:
         """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
-        hub, self._hub = self._hub, None
-        if hub is not None:
-            for chip in self._actors:
-                try:
-                    hub.send(chip, Stop())
-                except ChannelError:
-                    continue
-            hub.close()
-        self._actors = {}
-        self._ray.stop()
+        self._processes.stop()

@@ -3,11 +3,11 @@ each from nothing.
 
 `import ray` alone takes 0.4 s of a core and 38 MB in every process; of 144 that is a minute on two
 cores and 5 GB. Ray's node daemon starts workers with the interpreter that `sys.executable` names
-when Ray is started. While it is `WorkerNursery.executable`, the daemon's request reaches a process
+when Ray is started. While it is `ForkServer.executable`, the daemon's request reaches a process
 that imports Ray and the chip once, at the first request and in its environment, and forks: the
 copies share those pages. Nothing else changes: a forked worker runs Ray's own script with Ray's
 arguments and environment, in a process group of its own. Whatever cannot be forked (another
-script, another job, no nursery) is started from nothing as without this file.
+script, another job, no fork server) is started from nothing as without this file.
 
 This file is the script of both processes too; until the first fork it must import nothing but the
 standard library.
@@ -36,7 +36,7 @@ _PRELOAD: Final = (
     "ray._private.workers.default_worker",
     "ray._private.runtime_env.setup_hook",
     "ray.util.scheduling_strategies",
-    "emulator.actors.chip_actor",
+    "emulator.actors.chip_worker",
 )
 _FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Settings that Ray's library reads once, when it is imported: forks share them. The chips of one
@@ -47,7 +47,7 @@ _ORDER_BYTES_MAX: Final = 4_000_000
 """Linux takes at most 2 MB of arguments and environment by default."""
 
 
-class WorkerNursery:
+class ForkServer:
     """A process that forks Ray workers; `directory` is private to its user.
 
     `executable` stands for the Python interpreter; see the module. The process ends with `stop`, or
@@ -55,7 +55,7 @@ class WorkerNursery:
     """
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
-        path = directory / "nursery"
+        path = directory / "fork_server"
         self.executable = str(directory / "python")
         launcher = shlex.join([sys.executable, "-I", "-S", __file__, sys.executable, str(path)])
         Path(self.executable).write_text(f'#!/bin/sh\nexec {launcher} "$@"\n', encoding="utf-8")
@@ -78,7 +78,7 @@ class WorkerNursery:
                 os.close(end)
 
     def stop(self) -> None:
-        """End the nursery; idempotent."""
+        """End the fork server; idempotent."""
         pipe, self._pipe = self._pipe, None
         if pipe is None:
             return
@@ -102,19 +102,19 @@ class _Order:
 
 
 def _request(python: str, path: str, arguments: list[str]) -> None:
-    """Ask the nursery at `path` for a worker; becomes an ordinary `python` where that is no use."""
+    """Ask the fork server at `path` for a worker; become a plain `python` where there is none."""
     if any(Path(argument).name == WORKER_SCRIPT for argument in arguments):
         order = {
             "arguments": arguments,
             "environment": dict(os.environ),
             "directory": str(Path.cwd()),
         }
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as nursery:
-            nursery.connect(path)
-            socket.send_fds(nursery, [b"\x01"], [0, 1, 2])
-            nursery.sendall(json.dumps(order).encode())
-            nursery.shutdown(socket.SHUT_WR)
-            if nursery.recv(1):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as fork_server:
+            fork_server.connect(path)
+            socket.send_fds(fork_server, [b"\x01"], [0, 1, 2])
+            fork_server.sendall(json.dumps(order).encode())
+            fork_server.shutdown(socket.SHUT_WR)
+            if fork_server.recv(1):
                 return
     os.execv(python, [python, *arguments])
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.faults.plan import FaultEvent, counts_at_rates, plan_faults
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import FaultKind
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
+from tests.simulation.fault_plan import FaultEvent, counts_at_rates, plan_faults
 
 HOUR_NS = 3_600 * 10**9
 TRAY = Partition(chips=4, ep=4)

@@ -8,14 +8,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.actors.channel import ChipLost, ChipSilent, Hub
-from emulator.actors.chip_actor import ChipActor
+from emulator.actors.channel import Channel
+from emulator.actors.chip_worker import ChipWorker
 from emulator.actors.codec import Message
 from emulator.chip.chip_share import ChipShare
-from emulator.chip.commands import BeginStep, Combine, Hang, LoadExperts, Report, RunExperts, Stop
-from emulator.chip.effects import Condition, Dispatch, Done, ExpertRows, Failed, Ready
+from emulator.chip.commands import (
+    BeginStep,
+    Combine,
+    Hang,
+    LoadExperts,
+    ReportCondition,
+    RunExperts,
+    StopChip,
+)
+from emulator.chip.effects import (
+    ChipFailed,
+    ChipReady,
+    CommandDone,
+    Condition,
+    Dispatch,
+    ExpertRows,
+)
 from emulator.compute.architecture import read_architecture
-from emulator.errors import CheckpointError
+from emulator.errors import CheckpointError, ChipLost, ChipSilent
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from tests.emulator.chip.in_process import GREEDY, NO_BITMASK
 
@@ -33,9 +48,9 @@ class Started:
     """One actor on a channel, chip 3 with two experts in each layer."""
 
     def __init__(self, directory: Path) -> None:
-        self.hub = Hub()
+        self.hub = Channel()
         layers = read_architecture(directory).layers
-        self.actor = ChipActor(
+        self.actor = ChipWorker(
             chip=3,
             address=self.hub.address,
             key=self.hub.key,
@@ -83,7 +98,7 @@ def run_experts() -> RunExperts:
 
 
 def test_it_says_its_number_when_it_has_loaded(started: Started) -> None:
-    assert started.first == Ready(chip=3)
+    assert started.first == ChipReady(chip=3)
     started.actor.wait_loaded()
 
 
@@ -114,13 +129,13 @@ def test_a_command_that_fails_is_answered_with_the_reason_and_ends_the_chip(
 
     answer = started.ask(Combine(layer=0, expert_rows=nothing))
 
-    assert isinstance(answer, Failed)
+    assert isinstance(answer, ChipFailed)
     assert "a combine came outside a step" in answer.reason
     assert started.has_ended()
 
 
 def test_stop_ends_it_without_an_answer(started: Started) -> None:
-    started.hub.send(3, Stop())
+    started.hub.send(3, StopChip())
 
     assert started.has_ended()
     with pytest.raises(ChipLost, match="chip 3 lost"):
@@ -147,7 +162,7 @@ def test_experts_are_read_from_the_checkpoint_when_told(
     try:
         four, nine = rows_of(other.ask(run_experts()))[[0, 2]]
         # Expert 9 into both slots, then 4 back into the second: their rows change places.
-        assert started.ask(LoadExperts(layer=0, slots=[0, 1], experts=[9, 4])) == Done()
+        assert started.ask(LoadExperts(layer=0, slots=[0, 1], experts=[9, 4])) == CommandDone()
         rows = rows_of(started.ask(run_experts()))
     finally:
         other.hub.close()
@@ -167,7 +182,7 @@ def test_a_checkpoint_that_is_not_on_the_chips_node_is_one_clear_line(tmp_path: 
     message = rf"x: there is no such directory on {socket.gethostname()}"
 
     with pytest.raises(CheckpointError, match=message):
-        ChipActor(chip=0, address="/nowhere", key=b"", share=share)
+        ChipWorker(chip=0, address="/nowhere", key=b"", share=share)
 
 
 def test_a_hub_that_is_gone_ends_it(started: Started) -> None:
@@ -177,9 +192,9 @@ def test_a_hub_that_is_gone_ends_it(started: Started) -> None:
 
 
 def test_it_says_how_its_process_is_and_what_the_chip_has_computed(started: Started) -> None:
-    before = started.ask(Report())
+    before = started.ask(ReportCondition())
     started.ask(run_experts())
-    after = started.ask(Report())
+    after = started.ask(ReportCondition())
 
     assert isinstance(before, Condition)
     assert isinstance(after, Condition)

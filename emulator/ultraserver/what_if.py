@@ -1,8 +1,8 @@
-"""How long a step would take if one thing of the machine or of its stack were faster.
+"""How long a step would take if one resource of the machine or of its stack were faster.
 
-The step is counted once; the time of one thing is then divided everywhere it stands, and the step
-put together again. So a relief is what the cost model says, with all that hides behind it or waits
-for it, and not a share of time.
+The step is counted once. The time of one resource is then divided everywhere it stands, and the
+step is put together again, so the answer is the cost model's, with all that hides behind the
+resource or waits for it, and not a share of time.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from emulator.ultraserver.step_work import step_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thing:
+class Resource:
     """What can be faster: engines, other times of a phase, and terms of a calibration."""
 
     engines: tuple[str, ...] = ()
@@ -33,35 +33,35 @@ class Thing:
     launches: bool = False
 
 
-THINGS: Final[Mapping[str, Thing]] = {
+RESOURCES: Final[Mapping[str, Resource]] = {
     # The matrix engine with what it loses to its clock and to filling and draining.
-    "tensor": Thing(engines=("tensor",), times=("ramp_ns", "fill_drain_ns")),
-    "vector": Thing(engines=("vector",)),
-    "scalar": Thing(engines=("scalar",)),
-    "gpsimd": Thing(engines=("gpsimd",)),
+    "tensor": Resource(engines=("tensor",), times=("ramp_ns", "fill_drain_ns")),
+    "vector": Resource(engines=("vector",)),
+    "scalar": Resource(engines=("scalar",)),
+    "gpsimd": Resource(engines=("gpsimd",)),
     # HBM and the DMAs that stream from it, by bytes.
-    "memory": Thing(engines=("dma",)),
+    "memory": Resource(engines=("dma",)),
     # The links between chips, by bytes; then what a collective takes before its first byte.
-    "links": Thing(times=("link_ns",)),
-    "collective starts": Thing(times=("latency_ns",), calibrated=("collective_ns",)),
+    "links": Resource(times=("link_ns",)),
+    "collective starts": Resource(times=("latency_ns",), calibrated=("collective_ns",)),
     # Sums over the logical cores of a chip.
-    "core collectives": Thing(times=("core_ns",)),
-    "launches": Thing(times=("dma_start_ns", "launch_ns"), launches=True),
-    "layer overheads": Thing(calibrated=("layer_ns", "expert_layer_ns")),
-    "step overheads": Thing(calibrated=("step_ns", "prefill_step_ns", "request_ns")),
+    "core collectives": Resource(times=("core_ns",)),
+    "launches": Resource(times=("dma_start_ns", "launch_ns"), launches=True),
+    "layer overheads": Resource(calibrated=("layer_ns", "expert_layer_ns")),
+    "step overheads": Resource(calibrated=("step_ns", "prefill_step_ns", "request_ns")),
 }
 
 EVEN_EXPERTS: Final = "even experts"
 FULL_SPEED: Final = "slow chips at full speed"
 POWER: Final = "power budget"
 SPEEDLESS: Final = frozenset({EVEN_EXPERTS, FULL_SPEED})
-"""Reliefs to which no factor belongs: work that is spread alike, chips that are none the slower."""
+"""Answers that no factor belongs to: work spread evenly, chips none of which is slow."""
 
 
-def relieved_ns(
+def what_if_ns(
     costing: StepCosting, batch: StepBatch, loads: ExpertLoads | None = None, *, factor: float
 ) -> dict[str, int]:
-    """The duration of the step that runs `batch` with each of `THINGS` `factor` times as fast.
+    """The duration of the step that runs `batch` with each of `RESOURCES` `factor` times as fast.
 
     For a model with experts also with `EVEN_EXPERTS`: every chip of a group that exchanges tokens
     has the mean chip's expert work, which is as far as moving and copying experts can lead. Where
@@ -75,44 +75,45 @@ def relieved_ns(
     model = costing.model
     terms = model.terms(batch, loads, costing.slow_factor)
     if terms is None:
-        return dict.fromkeys(THINGS, 0)
+        return dict.fromkeys(RESOURCES, 0)
     work = step_work(terms)
 
-    def held_ns(relieved: StepTerms, calibration: Calibration = model.calibration) -> int:
+    def held_ns(faster: StepTerms, calibration: Calibration = model.calibration) -> int:
         # a faster engine does the same work, with the same joules
-        free_ns = combine(relieved, calibration, model.overlap).duration_ns
+        free_ns = combine(faster, calibration, model.overlap).duration_ns
         return ceil(model.throttle(work, free_ns) * free_ns)
 
-    relieved = {
+    answers = {
         name: held_ns(
-            faster_terms(terms, thing, factor), faster_calibration(model.calibration, thing, factor)
+            faster_terms(terms, resource, factor),
+            faster_calibration(model.calibration, resource, factor),
         )
-        for name, thing in THINGS.items()
+        for name, resource in RESOURCES.items()
     }
     if terms.experts is not None:
-        relieved[EVEN_EXPERTS] = held_ns(even_experts(terms))
+        answers[EVEN_EXPERTS] = held_ns(even_experts(terms))
     if (terms.slow > 1).any():
-        relieved[FULL_SPEED] = held_ns(at_full_speed(terms))
+        answers[FULL_SPEED] = held_ns(at_full_speed(terms))
     free_ns = combine(terms, model.calibration, model.overlap).duration_ns
     if (throttle := model.throttle(work, free_ns)) > 1:
-        relieved[POWER] = ceil(max(1.0, throttle / factor) * free_ns)
-    return relieved
+        answers[POWER] = ceil(max(1.0, throttle / factor) * free_ns)
+    return answers
 
 
-def faster_terms(terms: StepTerms, thing: Thing, factor: float) -> StepTerms:
-    """The terms with `thing` so many times as fast."""
+def faster_terms(terms: StepTerms, resource: Resource, factor: float) -> StepTerms:
+    """The terms with `resource` so many times as fast."""
     return replace(
         terms,
-        rank=_faster_phase(terms.rank, thing, factor),
-        experts=None if terms.experts is None else _faster_phase(terms.experts, thing, factor),
-        launch_ns=terms.launch_ns / factor if thing.launches else terms.launch_ns,
+        rank=_faster_phase(terms.rank, resource, factor),
+        experts=None if terms.experts is None else _faster_phase(terms.experts, resource, factor),
+        launch_ns=terms.launch_ns / factor if resource.launches else terms.launch_ns,
         halves=None
         if terms.halves is None
         else (
-            faster_terms(terms.halves[0], thing, factor),
-            faster_terms(terms.halves[1], thing, factor),
+            faster_terms(terms.halves[0], resource, factor),
+            faster_terms(terms.halves[1], resource, factor),
         ),
-        drafts=tuple(faster_terms(draft, thing, factor) for draft in terms.drafts),
+        drafts=tuple(faster_terms(draft, resource, factor) for draft in terms.drafts),
     )
 
 
@@ -146,19 +147,19 @@ def at_full_speed(terms: StepTerms) -> StepTerms:
     )
 
 
-def _faster_phase(phase: PhaseTerms, thing: Thing, factor: float) -> PhaseTerms:
+def _faster_phase(phase: PhaseTerms, resource: Resource, factor: float) -> PhaseTerms:
     engine_ns = phase.engine_ns
-    if thing.engines:
+    if resource.engines:
         engine_ns = engine_ns.copy()
-        engine_ns[[ENGINES.index(engine) for engine in thing.engines]] /= factor
-    times = {name: getattr(phase, name) / factor for name in thing.times}
+        engine_ns[[ENGINES.index(engine) for engine in resource.engines]] /= factor
+    times = {name: getattr(phase, name) / factor for name in resource.times}
     return replace(phase, engine_ns=engine_ns, **times)
 
 
-def faster_calibration(calibration: Calibration, thing: Thing, factor: float) -> Calibration:
-    """The calibration with the terms of `thing` divided by `factor`."""
+def faster_calibration(calibration: Calibration, resource: Resource, factor: float) -> Calibration:
+    """The calibration with the terms of `resource` divided by `factor`."""
     changed = {}
-    for name in thing.calibrated:
+    for name in resource.calibrated:
         figure = getattr(calibration, name)
         source = f"{figure.source}; divided by {factor:g} to see what it is worth"
         changed[name] = replace(figure, value=figure.value / factor, source=source)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from emulator.fabric.graph import FabricGraph
 from emulator.fabric.link_health import LinkHealth
-from emulator.fabric.shortest_ways import Ways, find_ways
+from emulator.fabric.shortest_paths import Ways, find_ways
 from emulator.fabric.wiring import fabric_graph
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.systems import system_by_name

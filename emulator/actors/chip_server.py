@@ -1,7 +1,7 @@
-"""Lets chips in at a listening socket: many at once, and strangers hold up nobody.
+"""Accepts chips at a listening socket, many at once.
 
-Whoever connects has a few seconds to prove that it knows the key. All that do so are heard side by
-side, so one that says nothing delays none that does; how many there may be at once is limited.
+A connection has a few seconds to prove that it knows the key. Handshakes run side by side, so a
+silent connection delays no other; the number of pending ones is limited.
 """
 
 import contextlib
@@ -11,24 +11,24 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from emulator.actors.handshake import CLAIM_BYTES, HubHandshake, Refused
+from emulator.actors.handshake import CLAIM_BYTES, HandshakeRefused, ServerHandshake
 
 PROOF_TIMEOUT_S: Final = 5.0
 """A chip answers a greeting in milliseconds; a loaded host may need more."""
 
-GUESTS_MAX: Final = 512
+PENDING_MAX: Final = 512
 """Connections that have not proved themselves yet. At the limit the oldest is turned away, which no
 chip of ours is for long: they are 144, and answer at once."""
 
 
-class _Guest:
+class _Pending:
     """A connection that has been greeted and has not proved itself."""
 
     __slots__ = ("claim", "connected", "end_s", "handshake")
 
     def __init__(self, connected: socket.socket, key: bytes) -> None:
         self.connected = connected
-        self.handshake = HubHandshake(key)
+        self.handshake = ServerHandshake(key)
         self.claim = b""
         self.end_s = time.monotonic() + PROOF_TIMEOUT_S
         connected.setblocking(False)
@@ -42,12 +42,12 @@ class _Guest:
         """
         more = self.connected.recv(CLAIM_BYTES - len(self.claim))
         if not more:
-            raise Refused("it has left before its claim was whole")
+            raise HandshakeRefused("it has left before its claim was whole")
         self.claim += more
         return self.handshake.welcome(self.claim) if len(self.claim) == CLAIM_BYTES else None
 
 
-class Entrance:
+class ChipServer:
     """Admits chips that connect to `listener`; `refused` counts all that were turned away."""
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
@@ -55,7 +55,7 @@ class Entrance:
         self._listener = listener
         self._listener.setblocking(False)
         self._key = key
-        self._guests: dict[int, _Guest] = {}  # by file descriptor, the oldest first
+        self._pending: dict[int, _Pending] = {}  # by file descriptor, the oldest first
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 
@@ -67,7 +67,7 @@ class Entrance:
             for key, _ in self._selector.select(min(left_s, self._soonest_s())):
                 if key.fileobj is self._listener:
                     self._greet()
-                elif key.fd in self._guests:
+                elif key.fd in self._pending:
                     chip = self._hear(key.fd, missing)
                     if chip is not None:
                         missing.discard(chip)
@@ -75,9 +75,9 @@ class Entrance:
             self._turn_away_late()
 
     def _soonest_s(self) -> float:
-        """Seconds until the oldest guest's time is up."""
-        for guest in self._guests.values():
-            return max(0.0, guest.end_s - time.monotonic())
+        """Seconds until the oldest pending connection's time is up."""
+        for pending in self._pending.values():
+            return max(0.0, pending.end_s - time.monotonic())
         return PROOF_TIMEOUT_S
 
     def _greet(self) -> None:
@@ -85,10 +85,10 @@ class Entrance:
             connected, _ = self._listener.accept()
         except OSError:  # it has left again
             return
-        if len(self._guests) >= GUESTS_MAX:
-            self._turn_away(next(iter(self._guests)))
+        if len(self._pending) >= PENDING_MAX:
+            self._turn_away(next(iter(self._pending)))
         try:
-            self._guests[connected.fileno()] = _Guest(connected, self._key)
+            self._pending[connected.fileno()] = _Pending(connected, self._key)
         except OSError:
             connected.close()
             self.refused += 1
@@ -97,15 +97,15 @@ class Entrance:
 
     def _hear(self, descriptor: int, missing: set[int]) -> int | None:
         """Return the chip that has proved itself to be one of `missing`, if it has."""
-        guest = self._guests[descriptor]
+        pending = self._pending[descriptor]
         try:
-            heard = guest.hear()
+            heard = pending.hear()
             if heard is None:
                 return None
             chip, welcome = heard
             if chip not in missing:
-                raise Refused(f"nobody waits for chip {chip}")
-            guest.connected.send(welcome)
+                raise HandshakeRefused(f"nobody waits for chip {chip}")
+            pending.connected.send(welcome)
         except BlockingIOError:
             return None
         except OSError:
@@ -115,7 +115,7 @@ class Entrance:
 
     def _turn_away_late(self) -> None:
         now_s = time.monotonic()
-        for descriptor in [fd for fd, guest in self._guests.items() if guest.end_s <= now_s]:
+        for descriptor in [fd for fd, pending in self._pending.items() if pending.end_s <= now_s]:
             self._turn_away(descriptor)
 
     def _turn_away(self, descriptor: int) -> None:
@@ -124,12 +124,12 @@ class Entrance:
             self._leave(descriptor).close()
 
     def _leave(self, descriptor: int) -> socket.socket:
-        guest = self._guests.pop(descriptor)
-        self._selector.unregister(guest.connected)
-        return guest.connected
+        pending = self._pending.pop(descriptor)
+        self._selector.unregister(pending.connected)
+        return pending.connected
 
     def close(self) -> None:
         """Turn away all who have not proved themselves; the listener is its owner's to close."""
-        for descriptor in list(self._guests):
+        for descriptor in list(self._pending):
             self._leave(descriptor).close()
         self._selector.close()

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.power.efficiency import PowerBasis, TokenRates, tokens_per_megawatt
 from emulator.power.system_power import SystemPower
-from emulator.power.yardstick import PowerBasis, TokenRates, tokens_per_megawatt
 from tests.emulator.power.made_up_rack import a_figure, round_system
 
 POWER = SystemPower(replace(round_system(), all_in_watts_per_chip=a_figure(2_500)))

@@ -7,7 +7,7 @@ from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.ultraserver.busiest_experts import BusiestExperts
+from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_cost import StepCostModel
 
 BOX = system_by_name("dgx-h200")
@@ -30,7 +30,7 @@ def test_whoever_waits_for_the_busiest_chip_waits_longer_than_for_the_mean() -> 
     batch = batch_of(8, 2)
 
     mean = costs.cost(batch)
-    busiest = costs.cost(batch, BusiestExperts(costs).loads(batch))
+    busiest = costs.cost(batch, PeakExpertLoad(costs).loads(batch))
 
     assert busiest.parts_ns["experts"] > 1.05 * mean.parts_ns["experts"]
     assert busiest.parts_ns["attention"] == mean.parts_ns["attention"]
@@ -41,14 +41,14 @@ def test_tokens_are_sent_as_is_expected() -> None:
     batch = batch_of(8, 4)
 
     mean = costs.cost(batch)
-    busiest = costs.cost(batch, BusiestExperts(costs).loads(batch))
+    busiest = costs.cost(batch, PeakExpertLoad(costs).loads(batch))
 
     assert busiest.parts_ns["dispatch_combine"] == pytest.approx(mean.parts_ns["dispatch_combine"])
 
 
 def test_chips_that_divide_every_expert_all_have_the_mean() -> None:
     costs = StepCostModel(BOX, MODEL, Partition(chips=8, tp=8, ep=1, expert_tp=8, lnc=LNC))
-    loads = BusiestExperts(costs).loads(batch_of(1, 32))
+    loads = PeakExpertLoad(costs).loads(batch_of(1, 32))
 
     assert set(np.asarray(loads.pairs).ravel().tolist()) == {32 * 8.0}
     assert not np.asarray(loads.sent).any()
@@ -60,6 +60,6 @@ def test_maxima_are_for_even_routing_and_models_with_experts() -> None:
     dense = model_by_name("llama-3.1-8b")
 
     with pytest.raises(ConfigError, match="routing"):
-        BusiestExperts(StepCostModel(BOX, MODEL, partition, distribution=skewed))
+        PeakExpertLoad(StepCostModel(BOX, MODEL, partition, distribution=skewed))
     with pytest.raises(ConfigError, match="routed experts"):
-        BusiestExperts(StepCostModel(BOX, dense, Partition(chips=8, tp=8, ep=1, lnc=LNC)))
+        PeakExpertLoad(StepCostModel(BOX, dense, Partition(chips=8, tp=8, ep=1, lnc=LNC)))

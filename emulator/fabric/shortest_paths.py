@@ -1,8 +1,8 @@
-"""The ways of the graph: every pair's bytes over all of its shortest ways at once.
+"""Shortest paths of the graph: every pair's bytes over all of its shortest paths at once.
 
-A way's length is its latency; of two equally long ones that over nearer tiers is shorter. Bytes are
-spread evenly over all shortest ways, as packets are whose ways are drawn by a hash, so a way back
-is as busy as the way there. Scales by the links: one destination at a time.
+A path's length is its latency; of two equally long ones that over nearer tiers is shorter. Bytes
+spread evenly over all shortest paths, as packets do whose paths a hash draws, so both directions
+are equally busy. The work grows with the links: one destination at a time.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Ways:
 
 
 def find_ways(graph: FabricGraph, ends: Int64s) -> Ways:
-    """The shortest ways between the chips `ends` of a graph, over all its nodes."""
+    """The shortest paths between the chips `ends` of a graph, over all its nodes."""
     length: Float64s = np.rint(graph.latency_ns * _LENGTHS_PER_NS) + graph.tier
     matrix = csr_array((length, (graph.source, graph.target)), shape=(graph.nodes, graph.nodes))
     left = shortest_path(matrix.T.tocsr(), indices=ends)  # [ends, nodes]: from each node to the end
@@ -69,7 +69,7 @@ def find_ways(graph: FabricGraph, ends: Int64s) -> Ways:
 
 
 def _onward(graph: FabricGraph, length: Float64s, left: Float64s) -> Int64s:
-    """The links on shortest ways to the node that `left`, float64[nodes], counts to: [onward].
+    """The links on shortest paths to the node that `left`, float64[nodes], counts to: [onward].
 
     Those that leave the farthest nodes come first.
     """
@@ -92,7 +92,7 @@ def _to_one_end(
     """What each link carries of each sender's bytes for one receiver: (links, senders, shares)."""
     onward = _onward(graph, length, left)
     levels = _levels(graph, onward, left)
-    ways_on = np.where(left == 0, 1.0, 0.0)  # [nodes]: shortest ways from each to the receiver
+    ways_on = np.where(left == 0, 1.0, 0.0)  # [nodes]: shortest paths from each to the receiver
     for level in reversed(levels):
         np.add.at(ways_on, graph.source[level], ways_on[graph.target[level]])
     at = np.zeros((graph.nodes, len(senders)))  # what passes each node of each sender's bytes

@@ -5,7 +5,6 @@ chip, so a prediction of a real stack takes the expected largest load instead (`
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
@@ -16,11 +15,8 @@ from emulator.timing.speculation import verified
 from emulator.ultraserver.rank_phase import sums_experts_in_rank
 from emulator.ultraserver.step_cost import StepCostModel
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
-
-class BusiestExperts:
+class PeakExpertLoad:
     """The loads of steps of one cost model, under routing in which all sets are alike.
 
     Raises ConfigError for a model without routed experts, or with another routing.

@@ -34,7 +34,7 @@ _PROMPT_ROWS: Final = 128
 _NEVER: Final = np.float32(-1e9)  # below any score, above minus infinity: a grammar may ask for it
 
 
-class MadeUpTokens:
+class SyntheticTokens:
     """Requests of `ranks` ranks, answered with tokens of the tokenizer in `weights_dir`.
 
     Raises:

@@ -10,13 +10,13 @@ import time
 import traceback
 from pathlib import Path
 
-from emulator.actors.channel import Spoke
+from emulator.actors.channel import ChannelClient
 from emulator.actors.chip_watch import ready
 from emulator.actors.codec import Message
 from emulator.chip.chip import Chip
 from emulator.chip.chip_share import ChipShare, load_chip, read_experts, renew_chip
-from emulator.chip.commands import Hang, LoadExperts, LoadWeights, Report, Stop
-from emulator.chip.effects import Condition, Failed
+from emulator.chip.commands import Hang, LoadExperts, LoadWeights, ReportCondition, StopChip
+from emulator.chip.effects import ChipFailed, Condition
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_share import TrainingShare, load_training_chip
 from emulator.compute.freed_memory import keep_freed_memory
@@ -25,7 +25,7 @@ from emulator.errors import CheckpointError
 _SMAPS = Path("/proc/self/smaps_rollup")
 
 
-class ChipActor:
+class ChipWorker:
     """Chip number `chip`, with its `share` of the model.
 
     Raises:
@@ -56,21 +56,21 @@ class ChipActor:
     def serve(self) -> None:
         """Answer the hub's commands until it says stop or is gone, or a command fails."""
         try:
-            spoke = Spoke(self._address, self._key, self._number)
+            client = ChannelClient(self._address, self._key, self._number)
         except OSError:  # the hub is gone, or not ours; it will miss this chip
             return
         try:
-            spoke.send(ready(self._number))
-            self._answer(spoke)
+            client.send(ready(self._number))
+            self._answer(client)
         except (EOFError, OSError):  # the hub is gone, and with it the engine
             pass
         finally:
-            spoke.close()
+            client.close()
 
-    def _answer(self, spoke: Spoke) -> None:
+    def _answer(self, client: ChannelClient) -> None:
         """Answer commands until told to stop, or until one fails."""
         hanging = False
-        while not isinstance(command := spoke.receive(), Stop):
+        while not isinstance(command := client.receive(), StopChip):
             hanging = hanging or isinstance(command, Hang)
             if hanging:
                 continue
@@ -78,13 +78,13 @@ class ChipActor:
             try:
                 effect = self._carry_out(command)
             except Exception:  # noqa: BLE001  the hub must learn of it; the chip is lost from here on
-                spoke.send(Failed(reason=traceback.format_exc()))
+                client.send(ChipFailed(reason=traceback.format_exc()))
                 return
             self._cpu_s += time.thread_time() - started_s
-            spoke.send(effect)
+            client.send(effect)
 
     def _carry_out(self, command: Message) -> Message:
-        if isinstance(command, Report):
+        if isinstance(command, ReportCondition):
             return self._condition()
         if isinstance(self._chip, Chip) and isinstance(self._share, ChipShare):
             if isinstance(command, LoadWeights):

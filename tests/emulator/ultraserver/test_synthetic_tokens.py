@@ -11,7 +11,7 @@ from emulator.data import SMALL_MOE_DIR
 from emulator.errors import CheckpointError
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankStep, Scheduled
-from emulator.ultraserver.made_up_tokens import MadeUpTokens
+from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 
 VOCAB = 1024
 GREEDY = SamplingSpec(temperature=0.0)
@@ -56,7 +56,7 @@ def next_step(positions: dict[str, int], *, rank: int = 0) -> RankStep:
 
 def text_of(prompt: list[int], sampling: SamplingSpec = GREEDY, *, tokens: int = 8) -> list[int]:
     """What a request gets alone on a machine of one rank."""
-    made = MadeUpTokens(SMALL_MOE_DIR, 1)
+    made = SyntheticTokens(SMALL_MOE_DIR, 1)
     text = made.step([first_step([new("r", prompt, sampling)])], {}).outputs[0].token_ids.tolist()
     for position in range(len(prompt), len(prompt) + tokens - 1):
         text += made.step([next_step({"r": position})], {}).outputs[0].token_ids.tolist()
@@ -83,7 +83,7 @@ class TestTexts:
     def test_ranks_neighbours_and_chunks_do_not_change_it(self) -> None:
         prompt = list(range(40, 60))
         expected = text_of(prompt, tokens=3)
-        made = MadeUpTokens(SMALL_MOE_DIR, 4)
+        made = SyntheticTokens(SMALL_MOE_DIR, 4)
         others = [new(f"o{index}", [index + 1]) for index in range(3)]
 
         part = Scheduled(request_id="r", first_position=0, new_tokens=15)
@@ -103,7 +103,7 @@ class TestTexts:
 
     def test_a_request_that_moved_goes_on_where_it_was(self) -> None:
         prompt, expected = [9, 8, 7], text_of([9, 8, 7], tokens=4)
-        made = MadeUpTokens(SMALL_MOE_DIR, 2)
+        made = SyntheticTokens(SMALL_MOE_DIR, 2)
 
         moved = first_step([new("r", prompt, text=expected[:3])], rank=1)
 
@@ -126,7 +126,7 @@ class TestTexts:
 
 class TestRequests:
     def test_what_finished_is_unknown_and_what_a_rank_forgot_too(self) -> None:
-        made = MadeUpTokens(SMALL_MOE_DIR, 2)
+        made = SyntheticTokens(SMALL_MOE_DIR, 2)
         for rank in range(2):
             made.step([first_step([new("a", [1, 2]), new("b", [3])], rank=rank)], {})
         made.step([RankStep(rank=0, new=[], scheduled=[], finished=["a"])], {})
@@ -140,7 +140,7 @@ class TestRequests:
         assert made.step([next_step({"a": 2}, rank=1)], {}).outputs[1].request_ids == ["a"]
 
     def test_it_says_nothing_of_where_tokens_went(self) -> None:
-        result = MadeUpTokens(SMALL_MOE_DIR, 1).step([first_step([new("a", [1])])], {})
+        result = SyntheticTokens(SMALL_MOE_DIR, 1).step([first_step([new("a", [1])])], {})
 
         assert result.loads is result.expert_pairs is None
 
@@ -161,7 +161,7 @@ class TestOptions:
             rows=tuple(allowed),
         )
 
-        output = MadeUpTokens(SMALL_MOE_DIR, 1).step([step], {0: bitmask}).outputs[0]
+        output = SyntheticTokens(SMALL_MOE_DIR, 1).step([step], {0: bitmask}).outputs[0]
 
         found = dict(zip(output.request_ids, output.token_ids.tolist(), strict=True))
         assert found["a"] in (17, 900)
@@ -179,7 +179,7 @@ class TestOptions:
         }
         step = first_step([new(name, prompt, sampling) for name, sampling in kinds.items()])
 
-        output = MadeUpTokens(SMALL_MOE_DIR, 1).step([step], {}).outputs[0]
+        output = SyntheticTokens(SMALL_MOE_DIR, 1).step([step], {}).outputs[0]
 
         found = dict(zip(output.request_ids, output.token_ids.tolist(), strict=True))
         assert found.pop("banned") != free
@@ -192,7 +192,7 @@ class TestOptions:
 class TestTokenizers:
     def test_without_one_it_is_a_checkpoint_error(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"tokenizer\.json: no tokenizer to make"):
-            MadeUpTokens(tmp_path, 1)
+            SyntheticTokens(tmp_path, 1)
 
     def test_one_without_words_is_a_checkpoint_error(self, tmp_path: Path) -> None:
         text = (
@@ -203,11 +203,11 @@ class TestTokenizers:
         (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
 
         with pytest.raises(CheckpointError, match="no token is text of its own"):
-            MadeUpTokens(tmp_path, 1)
+            SyntheticTokens(tmp_path, 1)
 
 
 def test_sixteen_requests_on_each_of_144_ranks_are_quick() -> None:
-    made = MadeUpTokens(SMALL_MOE_DIR, 144)
+    made = SyntheticTokens(SMALL_MOE_DIR, 144)
     steps = []
     for rank in range(144):
         requests = [new(f"{rank}-{index}", [rank, index] * 100) for index in range(16)]
@@ -228,7 +228,7 @@ def test_sixteen_requests_on_each_of_144_ranks_are_quick() -> None:
 
 class TestLogprobs:
     def test_the_sampled_token_of_a_greedy_text_is_the_likeliest(self) -> None:
-        made = MadeUpTokens(SMALL_MOE_DIR, 1)
+        made = SyntheticTokens(SMALL_MOE_DIR, 1)
         asked = SamplingSpec(temperature=0.0, logprobs=3)
 
         output = made.step([first_step([new("r", [5, 6, 7], asked)])], {}).outputs[0]
@@ -241,7 +241,7 @@ class TestLogprobs:
 
     @pytest.mark.parametrize("chunk", [1, 3, 300])
     def test_a_prompt_is_scored_once_however_it_is_cut(self, chunk: int) -> None:
-        made, whole = MadeUpTokens(SMALL_MOE_DIR, 1), MadeUpTokens(SMALL_MOE_DIR, 1)
+        made, whole = SyntheticTokens(SMALL_MOE_DIR, 1), SyntheticTokens(SMALL_MOE_DIR, 1)
         prompt = [(7 * each) % VOCAB for each in range(200)]
         asked = new("r", prompt, SamplingSpec(temperature=0.0, logprobs=2, prompt_logprobs=2))
         (at_once,) = whole.step([first_step([asked])], {}).outputs[0].prompt_logprobs.values()

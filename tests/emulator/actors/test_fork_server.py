@@ -1,4 +1,4 @@
-"""The nursery, driven as Ray's daemon drives it: its launcher is run with a worker's arguments."""
+"""The fork server, driven as Ray's daemon does it: its launcher gets a worker's arguments."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from emulator.actors.worker_nursery import WORKER_SCRIPT, WorkerNursery
+from emulator.actors.fork_server import WORKER_SCRIPT, ForkServer
 
 pytestmark = pytest.mark.process
 
@@ -28,7 +28,7 @@ seen = {
     "directory": os.getcwd(),
     "pid": os.getpid(),
     "group": os.getpgid(0),
-    "knows_ray": "ray" in sys.modules and "emulator.actors.chip_actor" in sys.modules,
+    "knows_ray": "ray" in sys.modules and "emulator.actors.chip_worker" in sys.modules,
     "threads": len(os.listdir("/proc/self/task")),
     "sockets": os.popen(f"ls -l /proc/{os.getpid()}/fd").read().count("socket:"),
 }
@@ -40,7 +40,7 @@ sys.exit(3)
 
 
 class Ordered:
-    """A nursery in a directory, and a script to have run by it."""
+    """A fork server in a directory, and a script to have run by it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -49,11 +49,11 @@ class Ordered:
         self.script.write_text(WORKER)
         private = directory / "private"
         private.mkdir()
-        self.nursery = WorkerNursery(private, {**os.environ, "OLD": "old"})
+        self.fork_server = ForkServer(private, {**os.environ, "OLD": "old"})
 
     def run(self, script: Path, *arguments: str, **environment: str) -> dict[str, object]:
         done = subprocess.run(
-            [self.nursery.executable, "-u", str(script), *arguments],
+            [self.fork_server.executable, "-u", str(script), *arguments],
             env={**os.environ, **environment},
             cwd=self.directory,
             stdout=subprocess.PIPE,
@@ -68,7 +68,7 @@ class Ordered:
 def ordered(tmp_path: Path) -> Iterator[Ordered]:
     ordered = Ordered(tmp_path)
     yield ordered
-    ordered.nursery.stop()
+    ordered.fork_server.stop()
 
 
 def test_a_worker_is_a_fork_that_has_imported_everything_and_runs_the_script(
@@ -85,7 +85,7 @@ def test_a_worker_is_a_fork_that_has_imported_everything_and_runs_the_script(
         assert seen["directory"] == str(ordered.directory)
         assert seen["group"] == seen["pid"], "Ray ends a worker's whole process group"
         assert seen["threads"] == 1
-        assert seen["sockets"] == 0, "what the nursery holds open is not the worker's"
+        assert seen["sockets"] == 0, "what the fork server holds open is not the worker's"
     assert one["pid"] != two["pid"]
 
 
@@ -106,8 +106,8 @@ def test_a_worker_of_another_job_or_without_a_nursery_is_started_from_nothing(
     assert not ordered.run(ordered.script, RAY_JOB_ID="02000000")["knows_ray"]
     assert ordered.run(ordered.script, RAY_JOB_ID="01000000")["knows_ray"]
 
-    ordered.nursery.stop()
-    ordered.nursery.stop()
+    ordered.fork_server.stop()
+    ordered.fork_server.stop()
 
     assert not ordered.run(ordered.script, RAY_JOB_ID="01000000")["knows_ray"]
 
@@ -115,9 +115,9 @@ def test_a_worker_of_another_job_or_without_a_nursery_is_started_from_nothing(
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from emulator.actors.worker_nursery import WorkerNursery
-nursery = WorkerNursery(Path(sys.argv[1]), dict(os.environ))
-print(nursery._process.pid, flush=True)
+from emulator.actors.fork_server import ForkServer
+fork_server = ForkServer(Path(sys.argv[1]), dict(os.environ))
+print(fork_server._process.pid, flush=True)
 time.sleep(600)
 """
 
@@ -128,13 +128,13 @@ def test_the_nursery_ends_with_its_owner_however_that_ends(tmp_path: Path) -> No
     )
     try:
         assert owner.stdout is not None
-        nursery = psutil.Process(int(owner.stdout.readline()))
-        assert nursery.is_running()
+        fork_server = psutil.Process(int(owner.stdout.readline()))
+        assert fork_server.is_running()
     finally:
         owner.kill()
         owner.wait()
 
-    assert comes_true(lambda: not nursery.is_running())
+    assert comes_true(lambda: not fork_server.is_running())
 
 
 def comes_true(condition: Callable[[], bool]) -> bool:

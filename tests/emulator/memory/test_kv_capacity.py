@@ -3,9 +3,8 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import HbmExhausted
-from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.memory.hbm_layout import lay_out
-from emulator.memory.kv_room import kv_room_tokens
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import GPT_OSS_120B, LLAMA_3_1_8B, QWEN3_235B_A22B
@@ -31,7 +30,7 @@ def test_room_is_what_the_layout_finds(model, partition, utilization):
         terms=terms,
     )
 
-    room = kv_room_tokens(model, TRN3_NL72X2, partition, terms=terms)
+    room = kv_capacity_tokens(model, TRN3_NL72X2, partition, terms=terms)
 
     assert room == min(laid_out.kv_tokens_per_rank)
 
@@ -40,7 +39,7 @@ def test_a_model_that_does_not_fit_has_no_room():
     # 235 billion parameters in two bytes each are more than the 144 GiB of one chip.
     partition = Partition(chips=1, ep=1, lnc=2)
 
-    room = kv_room_tokens(QWEN3_235B_A22B, TRN3_NL72X2, partition)
+    room = kv_capacity_tokens(QWEN3_235B_A22B, TRN3_NL72X2, partition)
 
     assert room <= 0
     with pytest.raises(HbmExhausted):
@@ -56,6 +55,9 @@ def test_half_as_wide_a_cache_holds_twice_the_tokens():
     partition = Partition(chips=1, ep=1, lnc=2)
     narrow = replace(LLAMA_3_1_8B, kv_bytes_per_element=1)
 
-    wide_tokens = kv_room_tokens(LLAMA_3_1_8B, TRN3_NL72X2, partition)
+    wide_tokens = kv_capacity_tokens(LLAMA_3_1_8B, TRN3_NL72X2, partition)
 
-    assert kv_room_tokens(narrow, TRN3_NL72X2, partition) in (2 * wide_tokens, 2 * wide_tokens + 1)
+    assert kv_capacity_tokens(narrow, TRN3_NL72X2, partition) in (
+        2 * wide_tokens,
+        2 * wide_tokens + 1,
+    )

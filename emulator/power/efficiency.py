@@ -44,7 +44,7 @@ class TokenRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokensPerMegawatt:
+class PowerEfficiency:
     """Tokens/s/MW of each kind over one basis; `watts` is what was divided by, `why` where from."""
 
     basis: PowerBasis
@@ -57,7 +57,7 @@ class TokensPerMegawatt:
 
 def tokens_per_megawatt(
     power: SystemPower, rates: TokenRates, *, chips: int, drawn_watts: float
-) -> tuple[TokensPerMegawatt, ...]:
+) -> tuple[PowerEfficiency, ...]:
     """All three bases, in the order of `PowerBasis`, for `chips` chips that make `rates` together.
 
     `drawn_watts` is at the utility's meter (`FacilityWatts.total_watts`). Raises ConfigError for
@@ -81,7 +81,7 @@ def tokens_per_megawatt(
         ),
     )
     return tuple(
-        TokensPerMegawatt(
+        PowerEfficiency(
             basis=basis,
             watts=watts,
             why=why,

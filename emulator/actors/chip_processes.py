@@ -1,0 +1,106 @@
+"""The life of chips' processes and of the channel to them: start, connect, kill, stop.
+
+Fleets that serve and fleets that train start and end their chips here; what they ask them in
+between is their own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from emulator.actors.channel import Channel
+from emulator.actors.ray_session import ChipProcess, RaySession
+from emulator.chip.chip_share import ChipShare
+from emulator.chip.commands import StopChip
+from emulator.chip.effects import ChipReady
+from emulator.chip.training_share import TrainingShare
+from emulator.errors import ChannelError
+
+START_TIMEOUT_S = 300.0
+CONNECT_TIMEOUT_S = 20.0
+"""Chips connect milliseconds after they have loaded (assumed: enough for a host that is busy)."""
+
+
+class ChipProcesses:
+    """Chips that run as Ray actors, each at its end of one channel.
+
+    Args:
+        ray_address: a running Ray cluster to join; None starts one of our own.
+    """
+
+    def __init__(self, ray_address: str | None) -> None:
+        self._ray = RaySession(ray_address)
+        self._channel: Channel | None = None
+        self._process_of: dict[int, ChipProcess] = {}
+
+    @property
+    def live(self) -> frozenset[int]:
+        """Chips that are started and not removed."""
+        return frozenset(self._process_of)
+
+    @property
+    def channel(self) -> Channel:
+        """The channel to the chips."""
+        assert self._channel is not None, "the chips are not started"
+        return self._channel
+
+    def open(self) -> None:
+        """Start Ray and the channel."""
+        self._ray.start()
+        self._channel = Channel(self._ray.channel_host())
+
+    def start(
+        self, shares: Mapping[int, ChipShare | TrainingShare], *, chips: int
+    ) -> Sequence[ChipReady]:
+        """Start the chips of `shares`, of the `chips` that a partition has: what each said when it
+        had loaded its share.
+
+        Raises ChannelError when one does not start or connect in time.
+        """
+        nodes = self._ray.place_chips(chips)
+        channel = self.channel
+        for chip, share in shares.items():
+            self._process_of[chip] = self._ray.start_chip(
+                node=nodes[chip], chip=chip, address=channel.address, key=channel.key, share=share
+            )
+        self._wait_loaded(shares)
+        channel.accept(shares.keys(), CONNECT_TIMEOUT_S)
+        ready = []
+        for _, message in channel.receive(shares.keys(), START_TIMEOUT_S):
+            assert isinstance(message, ChipReady), message
+            ready.append(message)
+        return ready
+
+    def _wait_loaded(self, chips: Mapping[int, object]) -> None:
+        """Wait until the actors are made; Ray tells why one is not."""
+        try:
+            self._ray.wait_loaded([self._process_of[chip] for chip in chips], START_TIMEOUT_S)
+        except Exception as error:
+            last_line = str(error).strip().splitlines()[-1]
+            raise ChannelError(f"a chip did not start: {last_line}") from error
+
+    def kill(self, chip: int) -> None:
+        """End the process of `chip` at once; it stays among `live` until it is removed."""
+        self._ray.kill(self._process_of[chip])
+
+    def remove(self, chip: int) -> None:
+        """End `chip` if it is started, and forget it."""
+        process = self._process_of.pop(chip, None)
+        if process is not None:
+            self._ray.kill(process)
+            self.channel.forget(chip)
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Call `lost` once, from another thread, with what ended that starts chips."""
+        self._ray.watch(lost)
+
+    def stop(self) -> None:
+        """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            for chip in self._process_of:
+                try:
+                    channel.send(chip, StopChip())
+                except ChannelError:
+                    continue
+            channel.close()
+        self._process_of = {}
+        self._ray.stop()
