@@ -30,7 +30,7 @@ from loadgen.workloads.workload_spec import WorkloadSpec
 from tests.loadgen.known_server import MODEL, KnownServer
 from tests.loadgen.truth_process import truth_process
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 
 def a_class(
@@ -85,7 +85,6 @@ def wrong_percentiles(record: RunRecord, server: KnownServer) -> set[str]:
     }
 
 
-@pytest.mark.long
 def test_a_run_keeps_every_request_once_and_its_times_are_the_server_s() -> None:
     wrong: set[str] | None = None
     for _ in range(6):  # a busy machine is late now here, now there; a fault always in one place
@@ -105,7 +104,6 @@ def test_a_run_keeps_every_request_once_and_its_times_are_the_server_s() -> None
     assert all(each.sent_ns <= each.chunk_ns[0] <= each.ended_ns for each in record.results)
 
 
-@pytest.mark.long
 def test_what_the_server_was_asked_is_what_was_planned() -> None:
     with KnownServer().serving() as server:
         record = recorded(server, a_class(sessions=10, concurrency="4"), warmup=2)
@@ -122,7 +120,6 @@ def test_what_the_server_was_asked_is_what_was_planned() -> None:
     ]
 
 
-@pytest.mark.long
 def test_rates_are_in_the_server_s_time_unless_wall_time_is_asked_for() -> None:
     with KnownServer(dilation=4.0).serving() as server:
         emulated = recorded(server, a_class(sessions=5, rate="100", gaps="constant"))
@@ -147,7 +144,6 @@ def intended(record: RunRecord) -> dict[tuple[str, int], int]:
     return {(each.traffic_class, each.request_id): each.intended_ns for each in record.results}
 
 
-@pytest.mark.process
 def test_one_seed_sends_the_same_requests_at_the_same_times_whatever_the_number_of_workers() -> (
     None
 ):
@@ -170,7 +166,6 @@ def test_one_seed_sends_the_same_requests_at_the_same_times_whatever_the_number_
     assert other[0] != alone[0]
 
 
-@pytest.mark.long
 def test_open_and_closed_loops_go_at_once_and_turns_follow_one_another() -> None:
     with KnownServer(ttft_s=(0.02, 0.02)).serving() as server:
         record = recorded(
@@ -195,7 +190,6 @@ def _turns(results: list[Result]) -> list[tuple[Result, Result]]:
     return [(one, two) for one, two in pairs if one.session_id == two.session_id]
 
 
-@pytest.mark.long
 def test_a_time_ends_a_closed_loop() -> None:
     with KnownServer(ttft_s=(0.02, 0.02)).serving() as server:
         record = recorded(server, a_class(sessions=None, concurrency="2", duration_s=0.5))
@@ -206,7 +200,6 @@ def test_a_time_ends_a_closed_loop() -> None:
     assert record.end.sending["default"].unsent == 0
 
 
-@pytest.mark.long
 def test_the_server_is_read_again_when_the_skipped_part_is_over() -> None:
     with KnownServer(dilation=2.0).serving() as server:
         record = recorded(server, a_class(sessions=20, rate="50"), skip_s=0.1)
@@ -221,7 +214,6 @@ def test_the_server_is_read_again_when_the_skipped_part_is_over() -> None:
     assert without.skipped is None
 
 
-@pytest.mark.long
 def test_replies_are_counted_again() -> None:
     with KnownServer().serving() as server:
         record = recorded(server, a_class(sessions=6, concurrency="3"), recount=4)
@@ -234,7 +226,6 @@ def test_replies_are_counted_again() -> None:
     assert without.end.recount.replies == 0
 
 
-@pytest.mark.long
 def test_the_results_file_is_the_record(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with KnownServer(dilation=2.0).serving() as server:
@@ -246,7 +237,6 @@ def test_the_results_file_is_the_record(tmp_path: Path) -> None:
     assert "a key" not in path.read_text()
 
 
-@pytest.mark.long
 def test_failures_are_results_of_their_kind() -> None:
     for server, kind in (
         (KnownServer(fail_status=503), "status 503"),
@@ -271,7 +261,6 @@ def interrupting(server: KnownServer, replies: int) -> threading.Thread:
     return threading.Thread(target=wait_and_interrupt)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_the_sending_and_keeps_what_was_done(tmp_path: Path, workers: int) -> None:
     before = signal.getsignal(signal.SIGINT)
@@ -314,7 +303,6 @@ def _children() -> list[int]:
     return workers
 
 
-@pytest.mark.process
 def test_a_worker_that_dies_ends_the_run_with_what_was_received() -> None:
     with KnownServer().serving() as server:
         record = recorded(server, a_class(sessions=400, concurrency="4"), workers=2, live=Killer())
@@ -339,7 +327,6 @@ class Ender(LiveCounts):
             os.kill(self._process_id, signal.SIGTERM)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_server_that_goes_away_ends_the_run_with_what_was_done(
     workers: int, monkeypatch: pytest.MonkeyPatch
@@ -361,7 +348,6 @@ def test_a_server_that_goes_away_ends_the_run_with_what_was_done(
     assert record.end.wall_s < 15  # of 30
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_meters_are_read_when_all_is_ready_to_begin(workers: int, tmp_path: Path) -> None:
     """Else the start of the workers, which takes seconds, is metered as if it were load."""
@@ -377,7 +363,6 @@ def test_the_meters_are_read_when_all_is_ready_to_begin(workers: int, tmp_path: 
     assert read_results(path).header == record.header
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("warmup", "workers", "sent"), [(0, 1, 1), (2, 1, 2), (2, 2, 3)])
 def test_an_emulated_server_makes_a_step_right_before_its_meters_are_read(
     warmup: int, workers: int, sent: int
@@ -389,7 +374,6 @@ def test_an_emulated_server_makes_a_step_right_before_its_meters_are_read(
     assert any("--warmup 0" in note for note in record.header.notes) == (warmup == 0)
 
 
-@pytest.mark.long
 def test_a_closed_loop_ends_by_its_number_or_by_its_time_whichever_is_first() -> None:
     with KnownServer().serving() as server:
         few = recorded(server, a_class(sessions=5, concurrency="2", duration_s=30.0))
@@ -402,7 +386,6 @@ def test_a_closed_loop_ends_by_its_number_or_by_its_time_whichever_is_first() ->
     assert 0 < len(short.results) < 5_000
 
 
-@pytest.mark.long
 def test_of_a_class_that_time_alone_ends_no_number_is_said() -> None:
     with KnownServer().serving() as server:
         record = recorded(server, a_class(sessions=None, concurrency="2", duration_s=0.2))
@@ -414,7 +397,6 @@ def test_of_a_class_that_time_alone_ends_no_number_is_said() -> None:
     assert record.end.sending["default"].unsent == 0
 
 
-@pytest.mark.long
 def test_what_could_not_be_written_after_the_skipped_part_is_no_secret(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -444,7 +426,6 @@ class FullDisk(LiveCounts):
         raise OptionError(option="--results", value=result.request_id, expected="room")
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_disk_that_becomes_full_ends_the_run_in_one_line(workers: int) -> None:
     with KnownServer().serving() as server, pytest.raises(OptionError, match="--results=") as full:
@@ -453,7 +434,6 @@ def test_a_disk_that_becomes_full_ends_the_run_in_one_line(workers: int) -> None
     assert "\n" not in str(full.value)
 
 
-@pytest.mark.long
 def test_later_turns_carry_what_the_server_said_if_that_was_asked_for() -> None:
     with KnownServer().serving() as server:
         record = recorded(
@@ -498,7 +478,6 @@ def test_what_cannot_be_run_is_one_line_and_nothing_is_sent(
     assert server.bodies == []
 
 
-@pytest.mark.long
 def test_a_server_without_a_tokenizer_is_driven_with_counted_words() -> None:
     with KnownServer(with_tokenizer=False).serving() as server:
         with pytest.raises(LoadError, match="--tokenizer words needs none") as caught:

@@ -464,7 +464,6 @@ class BrokenContext(ssl.SSLContext):
     wrap_bio = broken  # type: ignore[assignment]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("fault", ["context", "_hand_on", "connection_made"])
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_connection_that_fails_in_its_handshake_by_our_own_fault_is_closed(
