@@ -17,7 +17,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system-deps demo test test-slow conformance attack check protos protos-check dashboards rules console format benchmarks clean always
+.PHONY: help install system-deps demo test test-slow conformance attack check protos protos-check dashboards rules console format site benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -68,12 +68,15 @@ format: .venv/.installed ## bring the code into the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+site: ## build the guides into a searchable site in build/site (an environment of its own)
+	@$(FIND_PYTHON); "$$python" .ci/site.py
+
 benchmarks: .venv/.installed ## measure; prints figures (the soak also fails when its books do not close)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean: ## remove the environment, caches and reports
 	rm -rf .venv .venv.lock .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	rm -rf .conformance build ultraserve.egg-info demo-report.json
+	rm -rf .conformance .site-venv build ultraserve.egg-info demo-report.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: always
