@@ -43,11 +43,12 @@ conformance: .venv/.installed ## other people's clients against a server, each i
 attack: .venv/.installed ## attack a server of its own, on loopback alone; fails for what it does not stand (10 min)
 	$(BIN)/python -m tests.attacks $(ARGS)
 
-check: .venv/.installed ## lint, formatting, types and import floors
+check: .venv/.installed ## lint, formatting, types, import layers and replaced words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python .ci/words.py
 
 protos: .venv/.installed ## regenerate the code of the wire contract
 	$(BIN)/python -m protos.generate
