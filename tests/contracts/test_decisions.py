@@ -10,7 +10,7 @@ HEADS = {int(number) for number in re.findall(r"^## (\d+)\. ", TEXT, re.MULTILIN
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
-    assert HEADS == set(range(1, len(HEADS) + 1))
+    assert set(range(1, len(HEADS) + 1)) == HEADS
 
 
 def test_the_index_has_every_decision_once() -> None:
