@@ -136,7 +136,7 @@ def main() -> None:
     install()
     gather()
     fetch_diagrams()
-    mkdocs = [str(VENV / "bin/mkdocs"), "build", "--strict", "--quiet"]
+    mkdocs = [str(VENV / "bin/mkdocs"), "build", "--strict"]
     built = subprocess.run(
         mkdocs, cwd=ROOT, check=False, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )
