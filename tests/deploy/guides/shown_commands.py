@@ -150,7 +150,7 @@ SHORTER: Final[tuple[tuple[str, str], ...]] = (
     (r"--steps \d+", "--steps 2"),
     (r" --compare-gzip", ""),
     (r"ultraserve-training/published/step-299", "emulator/data/small_moe_trained"),
-    (r"^(\S*ultraserve plan .*)", r"\1 --requests 60 --tries 1"),
+    (r"^(\S*ultraserve plan .*)", r"\1 --chips 3 --requests 40 --tries 1"),
     (r"^(\S*ultraserve pareto .*)", r"\1 --chips 8 --batch 1,64"),
     (r"^(\S*ultraserve day .*)", r"\1 --requests 40"),
     (r"--seconds 10", "--seconds 1"),
