@@ -33,6 +33,10 @@ BIN = Path(sys.prefix) / "bin"
 COMMAND_TIMEOUT_S = 400.0
 STREAM_S = 4.0
 REFUSED_CODE = 2
+LONG_REQUEST = (
+    "curl --silent --output /dev/null {url}/v1/completions -H 'Content-Type: application/json' "
+    """-d '{{"model": "qwen3-30b-a3b", "prompt": "a", "max_tokens": 400, "ignore_eos": true}}'"""
+)
 TRACE_HEADING = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 
@@ -161,6 +165,8 @@ class Followed:
         assert server is not None
         line = self.addressed(shown, server)
         more = {**server.own_environment, "URL": server.url}
+        if " profile " in line:  # a profile wants steps to show
+            line = f"({LONG_REQUEST.format(url=server.url)} &); {line}"
         if " watch" in line:
             line = f"timeout --signal=INT {STREAM_S} {line} || test $? -eq 124"
         done = run(line, self.folder, more)
