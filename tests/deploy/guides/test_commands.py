@@ -30,7 +30,7 @@ from tests.serving.validation.made_up_measurements import write_rows
 
 SHOWN = shown_commands()
 BIN = Path(sys.prefix) / "bin"
-COMMAND_TIMEOUT_S = 400.0
+COMMAND_TIMEOUT_S = 900.0
 STREAM_S = 4.0
 REFUSED_CODE = 2
 LONG_REQUEST = (
