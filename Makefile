@@ -20,7 +20,7 @@ WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system-deps gateway-deps demo test-fast test test-slow mutations conformance attack check protos protos-check dashboards rules console format benchmarks clean always
+.PHONY: help install system-deps gateway-deps demo test-fast test test-slow mutations conformance attack check protos protos-check dashboards rules console format site benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -61,11 +61,12 @@ conformance: .venv/.installed ## other people's clients against a server, each i
 attack: .venv/.installed ## attack a server of its own, on loopback alone; fails for what it does not stand (10 min)
 	$(BIN)/python -m tests.attacks $(ARGS)
 
-check: .venv/.installed ## lint, formatting, types and import floors
+check: .venv/.installed ## lint, formatting, types, import layers and replaced words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python .ci/words.py
 
 protos: .venv/.installed ## regenerate the code of the wire contract
 	$(BIN)/python -m protos.generate
@@ -86,12 +87,15 @@ format: .venv/.installed ## bring the code into the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+site: ## build the guides into a searchable site in build/site (an environment of its own)
+	@$(FIND_PYTHON); "$$python" .ci/site.py
+
 benchmarks: .venv/.installed ## measure; prints figures (the soak also fails when its books do not close)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean: ## remove the environment, caches and reports
 	rm -rf .venv .venv.lock .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	rm -rf .conformance build ultraserve.egg-info demo-report.json
+	rm -rf .conformance .site-venv build ultraserve.egg-info demo-report.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: always

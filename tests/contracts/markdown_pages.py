@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _LINK: Final = re.compile(r"(!?)\[[^\]]*\]\(([^()\s]+)\)")
-_SHELLS: Final = {"", "sh", "bash"}
+_SHELLS: Final = {"", "sh", "bash", "console"}
 _OPERATORS: Final = "();<>|&"
 
 
@@ -56,15 +56,17 @@ class Page:
     def commands(self) -> list[list[str]]:
         """The simple commands of its shell blocks as words, without redirections.
 
-        A block without a language holds output too: there a command is what follows `$ `, or a
-        line that begins with a program of .venv, and only these are taken.
+        A transcript (`console`) holds output too: there a command is what follows `$ `. In a block
+        without a language a line that begins with a program of .venv, or with make, is one too.
         """
         return [
             words
             for language, body in _FENCED.findall(self.text)
             if language in _SHELLS
             for line in body.replace("\\\n", " ").splitlines()
-            if language or line.startswith(("$ ", ".venv/bin/", "make "))
+            if line.startswith("$ ")
+            or language in ("sh", "bash")
+            or (not language and line.startswith((".venv/bin/", "make ")))
             for words in simple_commands(line.removeprefix("$ "))
         ]
 

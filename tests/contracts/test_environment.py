@@ -17,23 +17,38 @@ SITE = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 INSTALLERS = {"pip", "setuptools", "wheel"}  # asked for by the install itself
 
 
+SITE_GROUP = "site"  # of an environment of its own, which .ci/site.py builds and holds to its pins
+SITE_PINS = "\n# .site-venv alone"
+
+
 def pin_lines() -> list[str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def pins() -> dict[str, str]:
-    """Return the pinned version of each package, by its canonical name."""
-    named = (line.partition("==") for line in pin_lines())
+    """Return the pinned version of each package of .venv, by its canonical name."""
+    text = (ROOT / "constraints.txt").read_text()
+    everyday, heading, _ = text.partition(SITE_PINS)
+    assert heading
+    named = (line.partition("==") for line in everyday.splitlines() if "==" in line)
     return {canonicalize_name(name): version for name, _, version in named}
 
 
+def groups() -> dict[str, list[str]]:
+    """Return the dependency groups of pyproject.toml."""
+    found: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())[
+        "dependency-groups"
+    ]
+    return found
+
+
 def asked_for() -> list[Requirement]:
-    """Return what the project and its dependency groups ask for by name."""
+    """Return what the project and its dependency groups ask for by name, the site's left out."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lines = [*project["project"]["dependencies"]]
-    for group in project["dependency-groups"].values():
-        lines += group
+    for name, group in groups().items():
+        lines += group if name != SITE_GROUP else []
     return [Requirement(line) for line in lines]
 
 
@@ -70,7 +85,15 @@ def test_every_line_of_the_constraints_pins_one_exact_version() -> None:
 
 
 def test_no_package_is_pinned_twice() -> None:
-    assert len(pins()) == len(pin_lines())
+    names = [canonicalize_name(line.partition("==")[0]) for line in pin_lines()]
+
+    assert len(set(names)) == len(names)
+
+
+def test_the_site_s_packages_are_pinned() -> None:
+    names = {canonicalize_name(line.partition("==")[0]) for line in pin_lines()}
+
+    assert {canonicalize_name(Requirement(line).name) for line in groups()[SITE_GROUP]} <= names
 
 
 @pytest.mark.long

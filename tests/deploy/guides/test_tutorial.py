@@ -25,7 +25,7 @@ def transcripts() -> list[tuple[str, list[str], str]]:
     """Each quick command that a guide shows with its output: page, words, what it printed."""
     found = []
     for name, page in PAGES.items():
-        for block in page.blocks(""):
+        for block in page.blocks("console"):
             first, _, printed = block.partition("\n")
             if first.startswith(tuple(f"$ .venv/bin/ultraserve {command} " for command in QUICK)):
                 found.append((name, shlex.split(first)[2:], printed))

@@ -1,0 +1,165 @@
+"""The commands that README and the guides show, and how each of them is run by a test."""
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.contracts.markdown_pages import pages, simple_commands
+
+FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SHELLS: Final = ("sh", "bash")
+GUIDES: Final = re.compile(r"^(?:README|deploy/guides/[\w-]+)\.md$")
+
+FOLLOWED: Final[Mapping[str, str]] = {
+    "deploy/guides/tutorial.md": "test_tutorial.py runs the page from a clone to its end",
+    "deploy/guides/multi-node.md": "test_multi_node.py runs its two nodes and its engine",
+    "deploy/guides/add-a-chip.md": "test_chip_guide.py adds the chip of the page and describes it",
+}
+"""Pages that a test of their own runs, as their commands need what the page itself makes."""
+
+NOT_RUN: Final[Mapping[str, str]] = {
+    r"make demo$": "`ultraserve demo` with fewer requests is run by test_hostile_directory.py",
+    r"make test$": "it would run itself",
+    r"prometheus --config": "tests/deploy/prometheus starts one from the same configuration",
+}
+"""Commands that no test of the guides runs, and why; test_markdown_pages.py parses them."""
+
+QUICK_SUBCOMMANDS: Final = {"describe", "power", "collectives", "key"}
+LONG_SUBCOMMANDS: Final = {"pareto", "plan", "validate", "train", "day"}
+ASKING_SUBCOMMANDS: Final = {
+    *("watch", "console", "top", "ls", "monitor", "state", "fault", "engine"),
+    *("lend", "drain", "resume", "daynight", "publish", "rollback"),
+}
+
+
+class Kind(enum.Enum):
+    """What a command needs to be run."""
+
+    QUICK = "nothing, and a few seconds"
+    LONG = "nothing, and longer"
+    SERVER = "to be left running: it is a server"
+    ASKS = "a server"
+    FOLLOWED = "its page, which has a test of its own"
+    NOT_RUN = "what is not here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One line of shell as a page shows it, continued lines joined, comments left out.
+
+    Attributes:
+        printed: what a transcript shows below it; empty elsewhere.
+    """
+
+    page: str
+    line: str
+    printed: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The words of its first simple command, behind settings of the environment."""
+        first = next(iter(simple_commands(self.line)), [])
+        while first and re.match(r"\w+=", first[0]):
+            first = first[1:]
+        return first
+
+    @property
+    def refused(self) -> bool:
+        """Whether the page shows it as an example of what the program refuses."""
+        return self.printed.startswith(("ultraserve serve: ", "ultraserve-loadgen: "))
+
+
+def without_comment(line: str) -> str:
+    """The line up to its comment; a # inside a word or quotes is none."""
+    for match in re.finditer(r"\s+#\s", line):
+        before = line[: match.start()]
+        if before.count("'") % 2 == 0 and before.count('"') % 2 == 0:
+            return before
+    return line.strip()
+
+
+def shown_commands() -> list[Shown]:
+    """Every command of README and the guides, in the pages' order."""
+    found = []
+    for name, page in pages().items():
+        if GUIDES.match(name):
+            for language, body in FENCED.findall(page.text):
+                found += commands_of(name, language, body)
+    return found
+
+
+def commands_of(page: str, language: str, body: str) -> list[Shown]:
+    """The commands of one fenced block."""
+    joined = re.sub(r"\s*\\\n\s*", " ", body)
+    if language == "console":
+        return [
+            Shown(page=page, line=without_comment(first), printed=printed.strip())
+            for first, _, printed in (
+                each.partition("\n") for each in re.split(r"^\$ ", joined, flags=re.MULTILINE)[1:]
+            )
+        ]
+    if language not in SHELLS:
+        return []
+    lines = [without_comment(line) for line in joined.splitlines()]
+    return [Shown(page=page, line=line) for line in lines if line and not line.startswith("#")]
+
+
+def kind(shown: Shown) -> Kind | None:
+    """How a command is run; None for one of a kind that is not known here."""
+    if shown.page in FOLLOWED:
+        return Kind.FOLLOWED
+    if any(re.match(pattern, shown.line) for pattern in NOT_RUN):
+        return Kind.NOT_RUN
+    program, *words = [Path(word).name for word in shown.words[:1]] + shown.words[1:]
+    if program == "curl":
+        return Kind.ASKS
+    if program == "vllm" and words[0] == "serve":
+        return Kind.SERVER
+    if program == "ultraserve-loadgen":
+        # A report and a comparison read the files that runs before them wrote.
+        return Kind.QUICK if "--help" in words or shown.refused else Kind.ASKS
+    if program == "ultraserve":
+        return ultraserve_kind(shown, words)
+    return None
+
+
+def ultraserve_kind(shown: Shown, words: list[str]) -> Kind | None:
+    """How a command of `ultraserve` is run."""
+    if shown.refused or words[0] in QUICK_SUBCOMMANDS:
+        return Kind.QUICK
+    if words[0] == "serve":
+        return Kind.SERVER
+    if words[0] == "profile":
+        return Kind.LONG if "--model" in words else Kind.ASKS
+    if words[0] in LONG_SUBCOMMANDS:
+        return Kind.LONG
+    return Kind.ASKS if words[0] in ASKING_SUBCOMMANDS else None
+
+
+SHORTER: Final[tuple[tuple[str, str], ...]] = (
+    (r"--duration \w+", "--duration 2s"),
+    (r"--rate ramp:1-20/5m", "--rate ramp:1-20/2s"),
+    (r"--rate 500\b", "--rate 20"),
+    (r"--requests (?:100|200|300|1000)\b", "--requests 12"),
+    (r"--rates 20-320x2", "--rates 20-40x2"),
+    (r"--max-rate 64", "--max-rate 640 --repeats 1"),
+    (r"--output 512 ", "--output 32 "),
+    (r"--steps \d+", "--steps 2"),
+    (r" --compare-gzip", ""),
+    (r"ultraserve-training/published/step-299", "emulator/data/small_moe_trained"),
+    (r"^(\S*ultraserve plan .*)", r"\1 --chips 3 --requests 40 --tries 1"),
+    (r"^(\S*ultraserve pareto .*)", r"\1 --chips 8 --batch 1,64"),
+    (r"^(\S*ultraserve day .*)", r"\1 --requests 40"),
+    (r"--seconds 10", "--seconds 1"),
+)
+"""What a test shortens, and what stands for a file that only a long run makes."""
+
+
+def shortened(line: str) -> str:
+    """The line as a test runs it."""
+    for pattern, text in SHORTER:
+        line = re.sub(pattern, text, line)
+    return line
