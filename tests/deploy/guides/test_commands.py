@@ -25,8 +25,8 @@ from tests.deploy.guides.shown_commands import (
     shown_commands,
 )
 from tests.e2e.server_process import HOST, ROOT, ServerProcess, free_port
+from tests.serving.analysis.validate.made_up_measurements import write_rows
 from tests.serving.commands.test_day import hours
-from tests.serving.validation.made_up_measurements import write_rows
 
 SHOWN = shown_commands()
 BIN = Path(sys.prefix) / "bin"
