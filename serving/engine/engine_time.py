@@ -2,16 +2,18 @@
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from emulator.model import EnergyMeter, StepCost, StepCostModel
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
+from emulator.sim.epochs import Epoch, EpochMap
 from emulator.sim.host_pace import HostPace
 from emulator.sim.pacing import StepPacer
 from emulator.units import NS_PER_S
 from serving.engine.calibration import SLOW_RATIO
 from serving.engine.step_report import StepReport
 from serving.settings import ClockSetting
+from serving.wire.engine_status import EngineStatus
 from serving.wire.snapshot import Snapshot
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
@@ -81,6 +83,8 @@ class EngineTime:
             _warn_of_slow(clock.dilation)
         self._keeps_pace = False
         self._unix_offset_ns = time.time_ns() - time.monotonic_ns()
+        self._known_epochs: EpochMap | None = None
+        self._unix_epochs: tuple[Epoch, ...] = ()  # those, by Unix time
         self._pacer = StepPacer(clock)
         self._meter = EnergyMeter(cost.facility_watts)
         self._lost_chips = 0
@@ -183,6 +187,19 @@ class EngineTime:
     def now_s(self) -> float:
         """The same in seconds."""
         return self.now_ns / NS_PER_S
+
+    def status(self, ranks_up: int) -> EngineStatus:
+        """At the end of the last step; the clock's newest epochs are told by Unix time."""
+        known = self._clock.epochs
+        if known is not self._known_epochs:
+            self._known_epochs = known
+            self._unix_epochs = tuple(
+                replace(epoch, from_wall_ns=epoch.from_wall_ns + self._unix_offset_ns)
+                for epoch in (known.epochs if known else ())
+            )
+        return EngineStatus(
+            emulated_s=self.accounted_s, ranks_up=ranks_up, epochs=self._unix_epochs
+        )
 
     @property
     def accounted_ns(self) -> int:

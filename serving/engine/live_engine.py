@@ -77,6 +77,7 @@ from serving.wire.control_call import (
     request_from_json,
     to_json,
 )
+from serving.wire.engine_status import EngineStatus
 from serving.wire.machine_state import HostRatio, MachineState
 from serving.wire.telemetry import Telemetry
 
@@ -204,9 +205,8 @@ class LiveEngine:
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
         """A made-up prompt on ranks that have just come back, in a step of its own."""
         steps = [warm_up_step(rank) for rank in ranks]
-        live, cost = self._steps.warm_up(
-            steps, self._heard.rank_states, continues=self._follows_step
-        )
+        queues, continues = self._heard.rank_states, self._follows_step
+        live, cost = self._steps.warm_up(steps, queues, continues=continues)
         self._live.forget_requests(ranks)
         partition = self._deployment.partition
         positions = [chip for rank in ranks for chip in partition.chips_of_rank(rank)]
@@ -261,6 +261,10 @@ class LiveEngine:
             renewed_ranks=self._versions.renewed_ranks,
             weights=self._versions.names,
         )
+
+    def status(self) -> EngineStatus:
+        """The clock at the end of the last step, and the ranks that take requests."""
+        return self._time.status(int(self._live.machine.ranks_up.sum()))
 
     def idle_report(self) -> StepReport:
         """The same after a step without tokens, with ranks that have come or gone meanwhile.
@@ -320,10 +324,9 @@ class LiveEngine:
 
     def _watched(self) -> WatchReply:
         """What changes all the time, without the rest of the machine."""
-        snapshot = self._time.snapshot(self._totals())
         return WatchReply(
             emulated_s=self._time.now_s,
-            dilation=snapshot.dilation,
+            dilation=self._time.dilation,
             arrived_requests=self._heard.arrived_requests,
             running=sum(queue.running for queue in self._heard.rank_states),
             waiting=sum(queue.waiting for queue in self._heard.rank_states),
@@ -333,11 +336,10 @@ class LiveEngine:
 
     def _shown(self, request: Shown) -> ControlReply:
         """What is emulated, and how it does; raises ConfigError for a layer that there is not."""
-        snapshot = self._time.snapshot(self._totals())
         match request:
             case DescribeRequest():
                 description = describe_engine(
-                    self._deployment, dilation=snapshot.dilation, kv_blocks=self._kv_blocks
+                    self._deployment, dilation=self._time.dilation, kv_blocks=self._kv_blocks
                 )
                 return DescribeReply(description=description)
             case PlacementRequest():

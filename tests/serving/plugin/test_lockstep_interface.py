@@ -407,7 +407,7 @@ def test_events_and_outputs_carry_the_emulated_times_of_the_report(
     assert stamped == {EngineCoreEventType.QUEUED: queued_s, EngineCoreEventType.SCHEDULED: 4.0}
     stats = outputs.scheduler_stats
     assert stats is not None
-    assert stats.running_lora_adapters == snapshot(dilation=dilation).to_payload()
+    assert stats.running_lora_adapters == {}, "what is ours does not travel in what is vLLM's"
 
 
 def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None:
