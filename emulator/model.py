@@ -34,7 +34,6 @@ from emulator.memory.training_memory import (
     training_memory,
 )
 from emulator.power.draw import chip_watts, throttle_factor, wanted_watts
-from emulator.power.energy_meter import EnergyMeter
 from emulator.power.power_state import NAMED_STATES, PowerState, power_state
 from emulator.power.system_power import FacilityWatts, SystemPower
 from emulator.power.token_cost import Prices, TokenCost, token_cost
@@ -121,7 +120,6 @@ __all__ = [
     "CoreMap",
     "CoreRequest",
     "DataSheet",
-    "EnergyMeter",
     "ExpertDistribution",
     "ExpertLoads",
     "ExpertPlacement",
