@@ -93,7 +93,6 @@ class EngineSteps:
         self._held: _HeldStep | None = None
         self._held_until_ns = 0
         self._no_less_ns = 0  # what the machine is held up for beside a silence that it goes with
-        self.last_cost: StepCost | None = None
 
     @property
     def under_way(self) -> bool:
@@ -216,7 +215,6 @@ class EngineSteps:
         met_silence = self._live.silence_left_ns() > silent_ns
         counted = loads if self._deployment.same_model else None
         cost = live.costing.cost(batch, counted)
-        self.last_cost = cost
         self._time.computed()
         # An attempt that broke off is charged as whole: where in it the chip was lost is not known.
         again_ns = live.repeats * cost.duration_ns
@@ -246,13 +244,19 @@ class EngineSteps:
             chips=chips,
             queues=queues,
         )
-        self._time.finish(begin_ns, done.cost, pause_ns=done.pause_ns, compute_wall_s=done.wall_s)
+        self._time.finish(
+            begin_ns,
+            done.cost.duration_ns,
+            pause_ns=done.pause_ns,
+            compute_wall_s=done.wall_s,
+        )
         served = sum(len(output.request_ids) for output in done.live.result.outputs.values())
         self._meters.after_step(
             done.cost,
             done.batch,
             chips,
             begin_ns=begin_ns,
+            end_ns=self._time.accounted_ns,
             output_tokens=None if made_up else served,
         )
 

@@ -12,7 +12,6 @@ def telemetry_look(
     tokens: TokenTotals,
     heard: SchedulerState,
     *,
-    now_s: float,
     ranks: int,
     kv_blocks: int,
     expert_imbalance: float | None,
@@ -21,7 +20,7 @@ def telemetry_look(
     """What the engine's time, its meter and its schedulers say; `kv_blocks` are each rank's."""
     queues = heard.rank_states
     return Telemetry(
-        emulated_s=now_s,
+        emulated_s=snapshot.emulated_s,
         dilation=snapshot.dilation,
         steps=snapshot.steps,
         busy_s=snapshot.busy_s,

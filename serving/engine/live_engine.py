@@ -5,10 +5,9 @@ Between steps it answers the control service.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
@@ -25,14 +24,13 @@ from serving.engine.engine_description import describe_engine
 from serving.engine.engine_meters import EngineMeters
 from serving.engine.engine_sleep import EngineSleep
 from serving.engine.engine_steps import EngineSteps
-from serving.engine.engine_telemetry import telemetry_look
-from serving.engine.engine_time import EngineTime, MachineTotals
+from serving.engine.engine_time import EngineTime
+from serving.engine.engine_views import EngineViews
 from serving.engine.expert_moves import ExpertMoves
 from serving.engine.lease_checks import training_hbm
 from serving.engine.live_machine import LiveMachine
 from serving.engine.live_recording import LiveRecording
 from serving.engine.live_step import LiveStep
-from serving.engine.machine_report import machine_state
 from serving.engine.model_versions import ModelVersions
 from serving.engine.paginated_placement import placement_page
 from serving.engine.scheduler_state import SchedulerState
@@ -50,7 +48,6 @@ from serving.wire.control_call import (
     ExpertLoadReply,
     ExpertLoadRequest,
     FaultReport,
-    HardwareReply,
     HardwareRequest,
     HealReport,
     HealRequest,
@@ -79,8 +76,9 @@ from serving.wire.control_call import (
     request_from_json,
     to_json,
 )
+from serving.wire.engine_status import EngineStatus
 from serving.wire.machine_state import HostRatio, MachineState
-from serving.wire.telemetry import Telemetry
+from serving.wire.snapshot import Snapshot
 
 
 class LiveEngine:
@@ -103,9 +101,8 @@ class LiveEngine:
         """With `host_ratios`, what this host was measured to need, the clock follows the load."""
         self._deployment = deployment
         self._kv_blocks = kv_blocks
-        self._host_ratios = host_ratios
-        self._time = EngineTime(clock, machine.cost_model, follows_load=bool(host_ratios))
-        self._meters = EngineMeters(machine, self._time)
+        self._time = EngineTime(clock, follows_load=bool(host_ratios))
+        self._meters = EngineMeters(machine, start_ns=self._time.start_ns)
         self._live = LiveMachine(
             machine,
             tokens,
@@ -140,6 +137,19 @@ class LiveEngine:
             spend=self._meters.spend,
         )
         self._sleep = EngineSleep(self._live, self._versions, spend=self._meters.spend)
+        self._views = EngineViews(
+            deployment=deployment,
+            live=self._live,
+            time=self._time,
+            meters=self._meters,
+            experts=self._experts,
+            steps=self._steps,
+            versions=self._versions,
+            leases=self._leases,
+            sleep=self._sleep,
+            kv_blocks=kv_blocks,
+            host_ratios=host_ratios,
+        )
         self._wish = StepWish()
         self._follows_step = False
         self._lease_moved = 0
@@ -147,7 +157,7 @@ class LiveEngine:
 
     def _chips_changed(self) -> None:
         """Chips have come or gone: moves of experts that have not begun are void."""
-        self._meters.lose(self._live.actual.lost)
+        self._views.note_lost()
         self._experts.plan_soon()
 
     def run(
@@ -194,7 +204,7 @@ class LiveEngine:
         return live.result.outputs, replace(report, energy=energy)
 
     def _step_energy(self, live: LiveStep) -> StepEnergy:
-        chip_joules, facility_joules = self._time.step_joules
+        chip_joules, facility_joules = self._meters.ledger.step_joules
         return StepEnergy(
             chip_joules=chip_joules,
             facility_joules=facility_joules,
@@ -206,9 +216,8 @@ class LiveEngine:
     def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
         """A made-up prompt on ranks that have just come back, in a step of its own."""
         steps = [warm_up_step(rank) for rank in ranks]
-        live, cost = self._steps.warm_up(
-            steps, self._heard.rank_states, continues=self._follows_step
-        )
+        queues, continues = self._heard.rank_states, self._follows_step
+        live, cost = self._steps.warm_up(steps, queues, continues=continues)
         self._live.forget_requests(ranks)
         partition = self._deployment.partition
         positions = [chip for rank in ranks for chip in partition.chips_of_rank(rank)]
@@ -256,13 +265,18 @@ class LiveEngine:
         """The end of the last step, for the scheduler and the metrics."""
         ranks_up = tuple(self._live.machine.ranks_up.tolist())
         draining = np.flatnonzero(~self._leases.ranks_open).tolist()
-        report = self._time.report(self._totals(), lost_ranks=lost_ranks, ranks_up=ranks_up)
-        return replace(
-            report,
+        self._views.note_lost()
+        return self._time.report(
+            lost_ranks=lost_ranks,
+            ranks_up=ranks_up,
             closed_ranks=tuple(sorted({*self._versions.closed_ranks, *draining})),
             renewed_ranks=self._versions.renewed_ranks,
             weights=self._versions.names,
         )
+
+    def status(self) -> EngineStatus:
+        """The clock at the end of the last step, and the ranks that take requests."""
+        return self._time.status(int(self._live.machine.ranks_up.sum()))
 
     def idle_report(self) -> StepReport:
         """The same after a step without tokens, with ranks that have come or gone meanwhile.
@@ -273,59 +287,19 @@ class LiveEngine:
             self._time.rest()
         return self.report(self._live.take_lost_ranks())
 
-    def _totals(self) -> MachineTotals:
-        self._meters.lose(self._live.actual.lost)
-        machine, stall = self._live.machine, self._steps.stall()
-        return MachineTotals(
-            chips_up=int(machine.chips_up.sum()),
-            ranks_up=int(machine.ranks_up.sum()),
-            faults=len(self._live.faults),
-            requests_moved=self._heard.moved_requests,
-            empty_rank_steps=self._heard.empty_rank_steps,
-            expert_imbalance=self._experts.imbalance or 0.0,
-            expert_rebalances=self._experts.rebalances,
-            expert_moved_bytes=self._experts.moved_bytes,
-            model_version=self._versions.target.number,
-            blocks_waiting=self._versions.waiting_blocks,
-            chips_lent=self._leases.chips_lent,
-            stall_s=0.0 if stall is None else stall.left_s,
-            stall_wall_s=0.0 if stall is None else stall.wall_left_s,
-            **asdict(self._leases.totals),
-        )
+    def snapshot(self) -> Snapshot:
+        """All totals at this moment."""
+        return self._views.snapshot(self._heard)
 
     def state(self) -> MachineState:
-        """The whole machine between two steps."""
-        state = machine_state(
-            self._deployment,
-            self._live,
-            self._time.snapshot(self._totals()),
-            self._experts.balance,
-            leases=self._leases,
-            last_cost=self._steps.last_cost,
-            queues=self._heard.rank_states,
-            kv_blocks=self._kv_blocks,
-        )
-        state = self._meters.metered(state)
-        ranks = [
-            structs.replace(rank, version=self._versions.number_of(rank.rank))
-            for rank in state.ranks
-        ]
-        versions, sleep = self._versions.states(), self._sleep.state()
-        return structs.replace(
-            state,
-            ranks=tuple(ranks),
-            versions=versions,
-            sleep=sleep,
-            stall=self._steps.stall(),
-            host_ratios=self._host_ratios,
-        )
+        """The whole machine at this moment."""
+        return self._views.state(self._heard)
 
     def _watched(self) -> WatchReply:
         """What changes all the time, without the rest of the machine."""
-        snapshot = self._time.snapshot(self._totals())
         return WatchReply(
             emulated_s=self._time.now_s,
-            dilation=snapshot.dilation,
+            dilation=self._time.dilation,
             arrived_requests=self._heard.arrived_requests,
             running=sum(queue.running for queue in self._heard.rank_states),
             waiting=sum(queue.waiting for queue in self._heard.rank_states),
@@ -335,44 +309,28 @@ class LiveEngine:
 
     def _shown(self, request: Shown) -> ControlReply:
         """What is emulated, and how it does; raises ConfigError for a layer that there is not."""
-        snapshot = self._time.snapshot(self._totals())
         match request:
             case DescribeRequest():
                 description = describe_engine(
-                    self._deployment, dilation=snapshot.dilation, kv_blocks=self._kv_blocks
+                    self._deployment, dilation=self._time.dilation, kv_blocks=self._kv_blocks
                 )
                 return DescribeReply(description=description)
             case PlacementRequest():
                 return PlacementReply(page=placement_page(self._live.machine, request.first_layer))
             case PowerRequest():
-                return PowerReply(report=self._look().report.power)
+                return PowerReply(report=self._views.look(self._heard).report.power)
             case HardwareRequest():
-                return self._look()
+                return self._views.look(self._heard)
             case ExpertLoadRequest():
                 return ExpertLoadReply(load=self._experts.load)
         faults, after = self._live.faults, request.events_after
         return TelemetryReply(
-            telemetry=self._telemetry(),
+            telemetry=self._views.telemetry(self._heard),
             fault_event_number=faults.event_number,
             fault_events=() if after is None else faults.events_after(after),
             leases=self._leases.states,
             versions=self._versions.states(),
             sleep=self._sleep.state(),
-        )
-
-    def _look(self) -> HardwareReply:
-        return self._meters.look(self._totals(), self._telemetry(), self.state())
-
-    def _telemetry(self) -> Telemetry:
-        return telemetry_look(
-            self._meters.snapshot(self._totals(), self._live.actual, self._leases.going_on),
-            self._meters.tokens.totals,
-            self._heard,
-            now_s=self._time.now_s,
-            ranks=self._deployment.partition.ranks,
-            kv_blocks=self._kv_blocks,
-            expert_imbalance=self._experts.imbalance,
-            stall=self._steps.stall(),
         )
 
     @property

@@ -1,7 +1,10 @@
 """The machine's state as the control service shows it, put together between two steps."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from emulator.model import Machine
 from emulator.specs.health import TIERS
 from emulator.specs.link_lanes import lanes_of
 from emulator.specs.placement import EMPTY
@@ -11,6 +14,7 @@ from emulator.ultraserver.step_cost import StepCost
 from serving.engine.chip_leases import ChipLeases
 from serving.engine.deployment import Deployment
 from serving.engine.engine_description import partition_state
+from serving.engine.ledger import Float64s
 from serving.engine.live_machine import LiveMachine
 from serving.engine.scheduler_state import RankQueues
 from serving.wire.machine_state import (
@@ -34,11 +38,13 @@ def machine_state(
     balance: ExpertBalance,
     *,
     leases: ChipLeases,
-    last_cost: StepCost | None,
+    watts: Float64s,
     queues: tuple[RankQueues, ...],
     kv_blocks: int,
 ) -> MachineState:
-    """Everything, as it is now. `queues` are the ranks' schedulers at the last step."""
+    """Everything, as it is now. `queues` are the ranks' schedulers at the last step;
+    `watts` are of each chip, [chips].
+    """
     machine, partition = live.machine, deployment.partition
     return MachineState(
         emulated_s=snapshot.emulated_s,
@@ -52,7 +58,7 @@ def machine_state(
         partition=partition_state(partition),
         chip_watts=snapshot.chip_watts,
         facility_watts=snapshot.facility_watts,
-        chips=_chips(live, leases, last_cost),
+        chips=_chips(live, leases, watts.tolist()),
         ranks=_ranks(machine, queues, kv_blocks),
         racks=_racks(live),
         faults=live.faults.records,
@@ -61,9 +67,7 @@ def machine_state(
     )
 
 
-def _chips(
-    live: LiveMachine, leases: ChipLeases, last_cost: StepCost | None
-) -> tuple[ChipState, ...]:
+def _chips(live: LiveMachine, leases: ChipLeases, watts: Sequence[float]) -> tuple[ChipState, ...]:
     machine = live.machine
     health, partition, system = live.actual, machine.partition, machine.system
     position_of = {
@@ -75,7 +79,6 @@ def _chips(
     slots = machine.placement.expert_of_slot  # [layers, positions, slots]
     filled = (slots != EMPTY).sum(axis=(0, 2))  # [positions]
     stack_bytes = allocators[0].cores.stack_bytes
-    idle_watts = machine.cost_model.idle_chip_watts
     per_tray, per_rack = system.chips_per_tray.count, system.chips_per_rack
     chips = []
     for chip in range(len(health.lost)):
@@ -83,17 +86,13 @@ def _chips(
         place = partition.first_chip + chip
         seated = position is not None
         holds = position if seated else machine.lent_position(chip)  # whose HBM it is
-        how = _health(live, chip)
-        watts = 0.0 if how is ChipHealth.LOST else idle_watts
-        if position is not None and last_cost is not None and how is not ChipHealth.LOST:
-            watts = float(last_cost.chip_watts[position])
         chips.append(
             ChipState(
                 chip=chip,
                 rack=place // per_rack,
                 tray=place % per_rack // per_tray,
                 position=place % per_tray,
-                health=how,
+                health=_health(live, chip),
                 slow_factor=float(health.slow_factor[chip]),
                 spare=not seated and bool(health.in_service[chip]),
                 rank=partition.rank_of_chip(position) if position is not None else None,
@@ -115,7 +114,7 @@ def _chips(
                 cut_links=_cut_links(live, chip),
                 expert_slots=machine.placement.layers * machine.placement.slots if seated else 0,
                 expert_slots_filled=int(filled[position]) if position is not None else 0,
-                watts=watts,
+                watts=watts[chip],
                 phase=phases.get(chip, SERVING),
             )
         )

@@ -1,15 +1,14 @@
-"""What the executor tells the scheduler of a step besides its tokens: times, totals, lost ranks."""
+"""What the executor tells the scheduler of a step besides its tokens: times, lost ranks."""
 
 from dataclasses import dataclass
 
 from emulator.sim.epochs import EpochMap
 from serving.engine.step_energy import StepEnergy
-from serving.wire.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """Emulated begin and end of a step in seconds, and the totals after it.
+    """Emulated begin and end of a step in seconds, and what the scheduler does about its ranks.
 
     `epochs` is how emulated time follows the system's monotonic clock; None where it is virtual
     and does not.
@@ -28,7 +27,6 @@ class StepReport:
     begin_s: float
     end_s: float
     epochs: EpochMap | None
-    snapshot: Snapshot
     lost_ranks: tuple[int, ...] = ()
     failed_requests: tuple[str, ...] = ()
     ranks_up: tuple[bool, ...] | None = None
@@ -36,6 +34,11 @@ class StepReport:
     renewed_ranks: tuple[int, ...] = ()
     weights: tuple[str, ...] = ()
     energy: StepEnergy | None = None
+
+    @property
+    def dilation(self) -> float:
+        """Wall seconds per emulated second; 0 where time is virtual."""
+        return 0.0 if self.epochs is None else self.epochs.last.dilation
 
     def at_monotonic_s(self, wall_s: float) -> float:
         """Emulated seconds at a reading of the monotonic clock; the step's begin when virtual."""

@@ -37,6 +37,7 @@ from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_
 from serving.process.engine_signals import EngineSignals, relay_signals
 from serving.process.parent_death_watchdog import end_with_parent, in_engine_process, kill_within
 from serving.wire.control_call import METHOD as CONTROL_METHOD
+from serving.wire.engine_status import StatusWriter, status_path
 from serving.wire.machine_state import HostRatio
 
 # Below "vllm", where vLLM has configured handlers; a name of our own would print nothing.
@@ -84,6 +85,7 @@ class UltraServeExecutor(Executor):
         self._seed = self.model_config.seed or 0
         self._tokens: Fleet | SyntheticTokens | None = None
         self._engine: LiveEngine | None = None
+        self._status: StatusWriter | None = None
         self._pending: LockstepOutput | None = None
         self._under_way: Sequence[RankStep] | None = None
         self._finished: dict[int, list[str]] = {}
@@ -182,6 +184,8 @@ class UltraServeExecutor(Executor):
             kv_blocks=self._kv_blocks,
             host_ratios=ratios,
         )
+        self._status = StatusWriter(status_path(self.vllm_config.instance_id))
+        self._status.write(self._engine.status())
         for each in ratios:
             logger.info("clock auto: %s", each.words)
         logger.info("clock %s: %g wall seconds per emulated second", setting, clock.dilation)
@@ -250,6 +254,7 @@ class UltraServeExecutor(Executor):
             return StillHeld(req_ids=[], req_id_to_index={})
         self._under_way = None
         outputs, report = done
+        self._publish_status()
         return TimedOutput(**vars(model_runner_output(steps, outputs)), report=report)
 
     def _rank_steps(self, output: LockstepOutput, grammar: GrammarOutput | None) -> list[RankStep]:
@@ -269,7 +274,14 @@ class UltraServeExecutor(Executor):
     def _idle_output(self) -> ModelRunnerOutput:
         if self._engine is None:
             return EMPTY_MODEL_RUNNER_OUTPUT
-        return TimedOutput(req_ids=[], req_id_to_index={}, report=self._engine.idle_report())
+        report = self._engine.idle_report()
+        self._publish_status()
+        return TimedOutput(req_ids=[], req_id_to_index={}, report=report)
+
+    def _publish_status(self) -> None:
+        """Let the API's process know of the clock and the ranks before it has the step's tokens."""
+        if self._status is not None:
+            self._status.write(self.live_engine().status())
 
     def collective_rpc(
         self,
@@ -313,6 +325,9 @@ class UltraServeExecutor(Executor):
 
     def shutdown(self) -> None:
         """Stop the chips and Ray; idempotent."""
+        status, self._status = getattr(self, "_status", None), None
+        if status is not None:
+            status.close()
         tokens, self._tokens = getattr(self, "_tokens", None), None
         if isinstance(tokens, Fleet):
             tokens.stop()

@@ -211,7 +211,7 @@ class LockstepScheduler(SchedulerInterface):
         if self._log_stats:
             first = next(iter(merged), 0)
             target = merged.setdefault(first, EngineCoreOutputs())
-            target.scheduler_stats = self._merge_stats(stats)
+            target.scheduler_stats = merge_stats(stats, len(self.ranks))
         # After a step without tokens (a grammar still compiling, a pause) time passes as it does.
         computed = scheduler_output.total_num_scheduled_tokens > 0
         self._continues = computed and self.has_unfinished_requests()
@@ -321,17 +321,10 @@ class LockstepScheduler(SchedulerInterface):
                     stamp_events(request.events[place.stamped_events :], report)
                     place.stamped_events = len(request.events)
 
-    def _merge_stats(self, parts: list[SchedulerStats]) -> SchedulerStats:
-        merged = merge_stats(parts, len(self.ranks))
-        if self._report is not None:
-            # LoRA is refused, so that nothing of vLLM reads or fills this field of whole numbers.
-            merged.running_lora_adapters = self._report.snapshot.to_payload()
-        return merged
-
     def make_stats(self) -> SchedulerStats | None:
         """Sum the ranks' stats; None when stats are off."""
         parts = [part for rank in self.ranks if (part := rank.make_stats()) is not None]
-        return self._merge_stats(parts) if parts else None
+        return merge_stats(parts, len(self.ranks)) if parts else None
 
     def add_request(self, request: Request) -> None:
         """Send a request to a rank; one that comes when none is up ends in the next step."""
@@ -444,7 +437,7 @@ class LockstepScheduler(SchedulerInterface):
         return any(rank.has_finished_requests() for rank in self.ranks)
 
     def has_requests(self) -> bool:
-        """Also true once before the first request: an empty step publishes the clock."""
+        """Also true once before the first request: the engine hears of the ranks' queues."""
         return (
             not self._announced
             or self._under_way is not None

@@ -30,7 +30,7 @@ from serving.plugin.platform import deployment_of
 from serving.plugin.request_place import WEIGHTS_KEY
 from serving.plugin.stat_logger import stat_logger_of
 from serving.telemetry import span_attributes as names
-from serving.telemetry.clock_epochs import ClockEpochs, emulated_duration_s
+from serving.telemetry.clock_epochs import emulated_duration_s
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -193,7 +193,11 @@ class RequestSpans:
     """What `do_tracing` of an output processor becomes; `plain` is vLLM's own."""
 
     def __init__(
-        self, plain: Callable[[Any, Any, Any], None], *, system: str, clock: ClockEpochs
+        self,
+        plain: Callable[[Any, Any, Any], None],
+        *,
+        system: str,
+        clock: Callable[[], EpochMap | None],
     ) -> None:
         self._plain = plain
         self._system = system
@@ -207,7 +211,7 @@ class RequestSpans:
             self._plain(output, state, iteration)
             return
         # Without a logger of stats there is one epoch: the one that the request began in.
-        epochs = self._clock.map or EpochMap.at(now_ns=0, wall_ns=0, dilation=told.dilation)
+        epochs = self._clock() or EpochMap.at(now_ns=0, wall_ns=0, dilation=told.dilation)
         stamps = Stamps.of(state.stats, iteration.iteration_timestamp)
         weights = output.kv_transfer_params.get(WEIGHTS_KEY, [])
         extension = _Extension(
@@ -253,6 +257,9 @@ def extend_spans(engine: Any) -> None:
     provider.add_span_processor(_AddAttributes())
     system = deployment_of(engine.vllm_config).system.name
     logger = stat_logger_of(engine)
-    clock = ClockEpochs() if logger is None else logger.clock_epochs
-    processor.do_tracing = RequestSpans(processor.do_tracing, system=system, clock=clock).trace
+    processor.do_tracing = RequestSpans(
+        processor.do_tracing,
+        system=system,
+        clock=lambda: None if logger is None else logger.epochs,
+    ).trace
     setattr(processor, _MARK, True)

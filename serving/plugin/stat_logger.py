@@ -16,10 +16,11 @@ from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from serving.plugin.op_counters import CountedWork
 from serving.plugin.platform import deployment_of
-from serving.telemetry.clock_epochs import ClockEpochs, emulated_duration_s
+from serving.telemetry.clock_epochs import emulated_duration_s
 from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow
 from serving.telemetry.recorder import Recorder
+from serving.wire.engine_status import EngineStatus, StatusReader, status_path
 from serving.wire.hardware import HardwareReport
 from serving.wire.snapshot import Snapshot
 
@@ -43,7 +44,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
             )
         super().__init__(vllm_config, engine_indexes)
         self._recorder = Recorder(deployment.info())
-        self.clock_epochs = ClockEpochs()
+        self._status = StatusReader(status_path(vllm_config.instance_id))
         self.first_tokens = FirstTokenTimes()
         self.latencies = LatencyWindow()
 
@@ -55,16 +56,15 @@ class EmulatedStatLogger(PrometheusStatLogger):
         engine_idx: int = 0,
     ) -> None:
         """Record one iteration, converted to emulated time."""
-        if scheduler_stats is not None:
-            self._take_snapshot(scheduler_stats)
-        epochs = self.clock_epochs.map
-        if iteration_stats is not None and self._recorder.last is not None and epochs is not None:
+        status = self.status
+        epochs = None if status is None else status.epoch_map
+        if iteration_stats is not None and status is not None and epochs is not None:
             self._recorder.observe_wall(
                 list(iteration_stats.time_to_first_tokens_iter),
                 [request.e2e_latency for request in iteration_stats.finished_requests],
             )
             iteration_stats = in_emulated_time(iteration_stats, epochs)
-            self._take_times(self._recorder.last.emulated_s, iteration_stats)
+            self._take_times(status.emulated_s, iteration_stats)
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
     def _take_times(self, emulated_s: float, stats: IterationStats) -> None:
@@ -83,24 +83,22 @@ class EmulatedStatLogger(PrometheusStatLogger):
             e2e_s=[request.e2e_latency for request in finished],
         )
 
-    def take_look(self, report: HardwareReport, snapshot: Snapshot) -> None:
-        """Show what a look between two steps has seen; both are of one moment."""
-        self._recorder.record(snapshot, looked=True)
+    def take_snapshot(self, report: HardwareReport, snapshot: Snapshot) -> None:
+        """Show what the engine answered to a control call; both are of one moment."""
+        self._recorder.record(snapshot)
         assert isinstance(self.perf_metrics_prom, CountedWork)
         self.perf_metrics_prom.take(report)
 
     @property
-    def snapshot(self) -> Snapshot | None:
-        """The newest, None before the first."""
-        return self._recorder.last
+    def status(self) -> EngineStatus | None:
+        """At the end of the engine's newest step; None before it has started."""
+        return self._status.read()
 
-    def _take_snapshot(self, scheduler_stats: SchedulerStats) -> None:
-        """Take our payload out of vLLM's stats."""
-        payload, scheduler_stats.running_lora_adapters = scheduler_stats.running_lora_adapters, {}
-        if payload:
-            snapshot = Snapshot.from_payload(payload)
-            self.clock_epochs.take(snapshot)
-            self._recorder.record(snapshot)
+    @property
+    def epochs(self) -> EpochMap | None:
+        """Emulated time by Unix time; None before the engine has started."""
+        status = self.status
+        return None if status is None else status.epoch_map
 
 
 def first_token_times(engine: Any) -> FirstTokenTimes | None:
@@ -116,7 +114,7 @@ def latencies(engine: Any) -> Latencies | None:
         return None
 
     def report(now_s: float) -> LatencyReport | None:
-        last = logger.snapshot
+        last = logger.status
         return None if last is None else logger.latencies.report(max(now_s, last.emulated_s))
 
     return report

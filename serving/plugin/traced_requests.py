@@ -37,7 +37,7 @@ class TracedRequests:
         if not tokens:
             return
         chip_joules, facility_joules = energy.per_token(tokens)
-        places, dilation = self._places, report.snapshot.dilation
+        places, dilation = self._places, report.dilation
         for rank in energy.ranks:
             chips, requests = energy.chips_of(rank), self._ranks[rank].requests
             for name, count in decisions[rank].num_scheduled_tokens.items():
@@ -70,7 +70,7 @@ class TracedRequests:
                 if output.finish_reason is None and (place is None or not place.has_stop_strings):
                     continue
                 trace = None if place is None else place.trace
-                message = (trace or RequestTrace(report.snapshot.dilation)).message()
+                message = (trace or RequestTrace(report.dilation)).message()
                 more: dict[str, Any] = {TRACE_KEY: message}
                 if place is not None and place.weights:  # an end by an error brings none itself
                     more[WEIGHTS_KEY] = place.weights

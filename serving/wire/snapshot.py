@@ -1,13 +1,6 @@
-"""The state that is published upward after each step: small, frozen, plain."""
+"""The engine's totals at one moment: small, frozen, plain."""
 
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
-
-_DOUBLE, _BITS = "<d", "<q"
-"""A payload holds the bits of each double: vLLM's messages have room for a table of whole numbers
-of 64 bits, and no scale fits both watts and the joules of a day."""
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +54,3 @@ class Snapshot:
     epoch_unix_s: float = 0.0
     stall_s: float = 0.0
     stall_wall_s: float = 0.0
-
-    def to_payload(self) -> dict[str, int]:
-        """Return every field as a whole number of 64 bits; exact."""
-        return {
-            field.name: getattr(self, field.name)
-            if field.type is int
-            else struct.unpack(_BITS, struct.pack(_DOUBLE, getattr(self, field.name)))[0]
-            for field in fields(self)
-        }
-
-    @classmethod
-    def from_payload(cls, payload: Mapping[str, int]) -> Self:
-        """The inverse of `to_payload`."""
-        counts = {field.name for field in fields(cls) if field.type is int}
-        values: dict[str, Any] = {
-            name: value if name in counts else struct.unpack(_DOUBLE, struct.pack(_BITS, value))[0]
-            for name, value in payload.items()
-        }
-        return cls(**values)

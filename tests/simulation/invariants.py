@@ -10,6 +10,7 @@ from emulator.data import SMALL_MOE_DIR
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.specs.seating import VACANT
 from emulator.units import NS_PER_S
+from tests.serving.plugin.counted_steps import CountedSteps
 from tests.simulation.troubled_engine import TroubledEngine
 
 
@@ -26,12 +27,13 @@ class TimeAndEnergy:
         self._chip_watts = chip_watts
         self._spare_watts = chip_watts * partition.spares
         self._idle_watts = chip_watts * (partition.chips + partition.spares)
-        self._last = engine.live._time.snapshot(engine.live._totals())
+        self._last = engine.live.snapshot()
+        self._counted = CountedSteps(engine.live)
 
     def check(self) -> None:
         """Assert that time went forward since the last call, and every nanosecond was paid for."""
         live = self._engine.live
-        now, last = live._time.snapshot(live._totals()), self._last
+        now, last = live.snapshot(), self._last
         self._last = now
         passed_s, paused_s = now.emulated_s - last.emulated_s, now.pause_s - last.pause_s
         assert passed_s >= 0, "the clock ran back"
@@ -39,7 +41,7 @@ class TimeAndEnergy:
         if now.steps == last.steps:
             assert (passed_s, now.chip_joules) == (0, last.chip_joules)
             return
-        cost = live._steps.last_cost
+        cost = self._counted.last_cost
         assert cost is not None
         step_s = cost.duration_ns / NS_PER_S
         assert passed_s - paused_s >= step_s * (1 - 1e-9) - 1e-9
@@ -53,7 +55,7 @@ class TimeAndEnergy:
     @property
     def step_ns(self) -> int:
         """The last step's own time."""
-        cost = self._engine.live._steps.last_cost
+        cost = self._counted.last_cost
         assert cost is not None
         return int(cost.duration_ns)
 

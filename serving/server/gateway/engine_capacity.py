@@ -1,4 +1,4 @@
-"""What the engine can hold and take in now: from vLLM's configuration and the newest snapshot."""
+"""What the engine can hold and take in now: from vLLM's configuration and the newest status."""
 
 from dataclasses import replace
 from threading import Thread
@@ -12,13 +12,13 @@ from serving.policy.admission.capacity import Capacity
 from serving.policy.prefill_throttle import PrefillPolicy, parse_prefill_policy
 from serving.server.gateway.engine_times import backlog_times
 from serving.settings import Settings
-from serving.wire.snapshot import Snapshot
+from serving.wire.engine_status import EngineStatus
 
 
 class EngineCapacity:
     """The capacity of vLLM's AsyncLLM `engine`, asked for by calling it.
 
-    A snapshot says how many ranks are up and what an emulated second is; until the first, all are
+    The status says how many ranks are up and what an emulated second is; until the first, all are
     up and a second is a second. Each rank has seats, KV blocks and a step's tokens of its own.
 
     The times of a backlog take a second to work out where there are 144 ranks. With `promises`, a
@@ -35,7 +35,7 @@ class EngineCapacity:
         cache = config.cache_config
         self._kv_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size)
         self._backlog_times = NO_TIME
-        self._snapshot: Snapshot | None = None
+        self._status: EngineStatus | None = None
         deployment = deployment_of(config)
         machine = deployment.machine(config.cache_config.gpu_memory_utilization)
         policy = parse_prefill_policy(deployment.settings.prefill_policy)
@@ -48,10 +48,10 @@ class EngineCapacity:
 
     def __call__(self) -> Capacity:
         """The newest."""
-        snapshot = None if self._logger is None else self._logger.snapshot
-        if snapshot is not None and snapshot is not self._snapshot:
-            self._snapshot = snapshot
-            self._last = self._of(snapshot.ranks_up, snapshot.dilation or 1.0)
+        status = None if self._logger is None else self._logger.status
+        if status is not None and status is not self._status:
+            self._status = status
+            self._last = self._of(status.ranks_up, status.dilation or 1.0)
         elif self._last.backlog_times is not self._backlog_times:
             self._last = replace(self._last, backlog_times=self._backlog_times)
         return self._last

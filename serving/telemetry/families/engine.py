@@ -1,6 +1,6 @@
 """The engine's own families: the clock, steps, energy, faults, experts, hand-overs.
 
-Their values come with each step, in its snapshot, and up to now with a look at the hardware.
+Their values are of the newest snapshot, which the engine takes when somebody reads the page.
 """
 
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ from emulator.specs.hbm_usage import HbmUse
 from emulator.specs.placement import EMPTY
 from emulator.specs.seating import VACANT
 from serving.wire.control_call import Refusal, RefusalCode, ResumeRequest
+from tests.serving.plugin.counted_steps import CountedSteps
 from tests.serving.plugin.leased_requests import (
     Served,
     drain,
@@ -383,14 +384,14 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
         running.step(0)
     drain(lending, 4, 5, 6, 7)
     spent = lease_of(lending, 1)
-    before = lending.engine.report().snapshot
+    before = lending.engine.snapshot()
     idle_watts = lending.parts.machine.cost_model.idle_chip_watts
 
     # The job says 2 s at 1,000 W above four idle chips; what idle chips draw is counted already.
     job = note(1, tokens=64, joules=2.0 * (1_000.0 + 4 * idle_watts), emulated_s=2.0)
     for _ in range(2):  # saying it again adds nothing
         assert not isinstance(lending.ask(job), Refusal)
-    after = lending.engine.report().snapshot
+    after = lending.engine.snapshot()
     assert after.chip_joules - before.chip_joules == pytest.approx(2_000.0)
     assert after.training_joules == pytest.approx(2_000.0)
     assert after.training_tokens == 64
@@ -400,13 +401,14 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
     assert (training.tokens, training.loss) == (64, 5.0)
 
     # Beyond that, a step takes what it would take, and moving experts what the lease says.
+    counted = CountedSteps(lending.engine)
     quiet_s, lending_s = (r.step(0).snapshot for r in (quiet, lending))
     pause_s = lending_s.pause_s
     assert pause_s == pytest.approx(spent.experts_s)
     beyond = spent.joules - 4 * idle_watts * spent.experts_s
     assert beyond > 0
     assert before.chip_joules - beyond <= quiet_s.chip_joules
-    last = lending.engine._steps.last_cost
+    last = counted.last_cost
     assert last is not None
     step_joules = float(last.chip_watts.sum()) * last.duration_ns / 1e9
     pause_joules = 8 * idle_watts * pause_s

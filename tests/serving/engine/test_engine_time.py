@@ -1,7 +1,7 @@
 """EngineTime: every emulated nanosecond counted once, every joule at the watts of its time."""
 
 import itertools
-from dataclasses import asdict
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.sim.clock import DilatedClock, VirtualClock
 from emulator.ultraserver.step_cost import StepCost
+from emulator.model import StepCost, StepCostModel
+from emulator.sim.clock import Clock, DilatedClock, VirtualClock
 from serving.engine.deployment import resolve_deployment
-from serving.engine.engine_time import EngineTime, MachineTotals, make_clock
+from serving.engine.engine_time import EngineTime, make_clock
+from serving.engine.ledger import Ledger
 from serving.engine.step_report import StepReport
 from serving.settings import Settings
 
@@ -20,22 +22,77 @@ COST = resolve_deployment(Settings(chips=2), SMALL_MOE_DIR).machine(0.92).cost_m
 IDLE_WATTS = 2 * COST.idle_chip_watts
 BUDGET_WATTS = 2 * COST.system.chip.budget_watts.value
 MS = 1_000_000
-TOTALS = MachineTotals(
-    chips_up=2,
-    ranks_up=1,
-    faults=3,
-    requests_moved=4,
-    empty_rank_steps=5,
-    expert_imbalance=1.5,
-    expert_rebalances=6,
-    expert_moved_bytes=7,
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What the clock and the ledger have counted until the end of a step."""
+
+    dilation: float
+    clock_epoch: int
+    epoch_emulated_s: float
+    emulated_s: float
+    steps: int
+    busy_s: float
+    lag_s: float
+    lagging_steps: int
+    pause_s: float
+    compute_wall_s: float
+    chip_joules: float
+    facility_joules: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted(StepReport):
+    snapshot: Totals
+
+
+class Metered(EngineTime):
+    """An engine's time and the ledger that its steps go into, on one machine."""
+
+    def __init__(
+        self, clock: Clock, costs: StepCostModel = COST, *, follows_load: bool = False
+    ) -> None:
+        super().__init__(clock, follows_load=follows_load)
+        self.ledger = Ledger(
+            costs.partition,
+            idle_watts=costs.idle_chip_watts,
+            facility_watts=costs.facility_watts,
+            start_ns=self.start_ns,
+            engines=(),
+        )
+
+    def count(self, begin_ns: int, cost: StepCost, *, pause_ns: int, wall_s: float) -> None:
+        self.finish(begin_ns, cost.duration_ns, pause_ns=pause_ns, compute_wall_s=wall_s)
+        self.ledger.add_step(cost, np.arange(2), begin_ns=begin_ns, end_ns=self.accounted_ns)
+
+    def counted(self) -> Counted:
+        report, epoch = self.report(), self.epoch
+        return Counted(
+            begin_s=report.begin_s,
+            end_s=report.end_s,
+            epochs=report.epochs,
+            snapshot=Totals(
+                dilation=self.dilation,
+                clock_epoch=epoch.index if epoch else 0,
+                epoch_emulated_s=epoch.from_ns / 1e9 if epoch else 0.0,
+                emulated_s=self.accounted_s,
+                steps=self.steps,
+                busy_s=self.busy_ns / 1e9,
+                lag_s=self.lag_ns / 1e9,
+                lagging_steps=self.lagging_steps,
+                pause_s=self.pause_ns / 1e9,
+                compute_wall_s=self.compute_wall_s,
+                chip_joules=self.ledger.chip_joules(self.accounted_ns).sum(),
+                facility_joules=self.ledger.facility_joules(self.accounted_ns),
+            ),
+        )
 
 
 def cost(duration_ns: int, watts: float) -> StepCost:
     return StepCost(
         duration_ns=duration_ns,
-        rank_ns=np.full(2, duration_ns, dtype=np.int64),
+        rank_ns=np.full(COST.partition.ranks, duration_ns, dtype=np.int64),
         engine_ns={},
         chip_watts=np.array([watts / 4, watts * 3 / 4]),
         chip_joules=watts * duration_ns / 1e9,
@@ -48,21 +105,21 @@ def cost(duration_ns: int, watts: float) -> StepCost:
 
 
 def ended(
-    time: EngineTime, begin_ns: int, cost: StepCost, wall_s: float = 0.0, *, pause_ns: int = 0
-) -> StepReport:
+    time: Metered, begin_ns: int, cost: StepCost, wall_s: float = 0.0, *, pause_ns: int = 0
+) -> Counted:
     """The report of a step that ends now, and took `wall_s` to compute."""
-    time.finish(begin_ns, cost, pause_ns=pause_ns, compute_wall_s=wall_s)
-    return time.report(TOTALS)
+    time.count(begin_ns, cost, pause_ns=pause_ns, wall_s=wall_s)
+    return time.counted()
 
 
 def run(
-    time: EngineTime,
+    time: Metered,
     cost: StepCost,
     wall_s: float = 0.0,
     *,
     continues: bool,
     pause_ns: int = 0,
-) -> StepReport:
+) -> Counted:
     """A step that begins now and is computed in no time."""
     return ended(time, time.begin_ns(continues=continues), cost, wall_s, pause_ns=pause_ns)
 
@@ -88,7 +145,7 @@ def facility(joules: float, seconds: float) -> float:
 
 
 def test_steps_that_follow_each_other_in_virtual_time_add_up_by_hand() -> None:
-    time = EngineTime(VirtualClock(), COST)
+    time = Metered(VirtualClock())
     first = run(time, cost(2 * MS, 1000.0), 0.5, continues=False)
     second = run(time, cost(3 * MS, 800.0), 0.25, continues=True)
 
@@ -99,28 +156,21 @@ def test_steps_that_follow_each_other_in_virtual_time_add_up_by_hand() -> None:
     assert (snapshot.steps, snapshot.lagging_steps, snapshot.dilation) == (2, 0, 0.0)
     assert snapshot.chip_joules == pytest.approx(2.0 + 2.4)
     assert snapshot.facility_joules == pytest.approx(facility(4.4, 0.005))
-    assert snapshot.chip_watts == 800.0
-    assert snapshot.facility_watts == COST.facility_watts(800.0)
-    assert snapshot.provisioned_watts == COST.provisioned_watts
-    assert (snapshot.chips, snapshot.dilation) == (2, 0.0)
     assert snapshot.compute_wall_s == 0.75
 
 
 def test_a_step_s_joules_are_those_of_its_own_duration_without_any_pause() -> None:
-    time = EngineTime(VirtualClock(), COST)
-    assert time.step_joules == (0.0, 0.0)
+    time = Metered(VirtualClock())
+    assert time.ledger.step_joules == (0.0, 0.0)
     run(time, cost(2 * MS, 1000.0), continues=False)
     run(time, cost(3 * MS, 800.0), continues=True, pause_ns=5 * MS)
 
-    assert time.step_joules == (
-        pytest.approx(2.4),
-        pytest.approx(COST.facility_watts(800.0) * 0.003),
-    )
+    assert time.ledger.step_joules == pytest.approx((2.4, COST.facility_watts(800.0) * 0.003))
 
 
 def test_waiting_for_work_is_counted_at_idle_watts() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(4.0), COST)
+    time = Metered(wall.clock(4.0))
     wall.now_ns += 40 * MS  # 10 ms emulated
     report = run(time, cost(2 * MS, 1000.0), 0.0, continues=False)
 
@@ -132,7 +182,7 @@ def test_waiting_for_work_is_counted_at_idle_watts() -> None:
 
 def test_a_busy_engine_hides_the_host_s_time_between_steps() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(4.0), COST)
+    time = Metered(wall.clock(4.0))
     run(time, cost(2 * MS, 1000.0), 0.0, continues=False)
     wall.now_ns += 4 * MS  # 1 ms emulated goes to scheduling
     report = run(time, cost(2 * MS, 1000.0), 0.0, continues=True)
@@ -143,7 +193,7 @@ def test_a_busy_engine_hides_the_host_s_time_between_steps() -> None:
 
 def test_a_host_that_is_too_slow_makes_lag_that_is_reported_and_drawn_at_idle() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(4.0), COST)
+    time = Metered(wall.clock(4.0))
     begin_ns = time.begin_ns(continues=False)
     wall.now_ns += 20 * MS  # computing took 5 ms emulated, the step is 2 ms long
     report = ended(time, begin_ns, cost(2 * MS, 1000.0), 0.02)
@@ -156,7 +206,7 @@ def test_a_host_that_is_too_slow_makes_lag_that_is_reported_and_drawn_at_idle() 
 
 
 def test_a_pause_holds_the_step_up_at_idle_watts_and_is_no_busy_time() -> None:
-    time = EngineTime(VirtualClock(), COST)
+    time = Metered(VirtualClock())
     first = run(time, cost(2 * MS, 1000.0), continues=False, pause_ns=7 * MS)
     second = run(time, cost(3 * MS, 800.0), continues=True)
 
@@ -167,12 +217,11 @@ def test_a_pause_holds_the_step_up_at_idle_watts_and_is_no_busy_time() -> None:
     assert snapshot.lag_s == 0.0
     assert snapshot.chip_joules == pytest.approx(2.0 + 2.4 + 0.007 * IDLE_WATTS)
     assert snapshot.facility_joules == pytest.approx(facility(snapshot.chip_joules, 0.012))
-    assert first.snapshot.chip_watts == 1000.0  # the step's, not the pause's
 
 
 def test_a_pause_gives_a_slow_host_time_to_compute() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(4.0), COST)
+    time = Metered(wall.clock(4.0))
     begin_ns = time.begin_ns(continues=False)
     wall.now_ns += 20 * MS  # 5 ms emulated
     report = ended(time, begin_ns, cost(2 * MS, 1000.0), pause_ns=4 * MS)
@@ -182,7 +231,7 @@ def test_a_pause_gives_a_slow_host_time_to_compute() -> None:
 
 
 def test_a_step_without_work_counts_its_pause_alone() -> None:
-    time = EngineTime(VirtualClock(), COST)
+    time = Metered(VirtualClock())
     report = run(time, cost(0, IDLE_WATTS), continues=False, pause_ns=5 * MS)
 
     assert (report.end_s, report.snapshot.busy_s) == (0.005, 0.0)
@@ -192,23 +241,20 @@ def test_a_step_without_work_counts_its_pause_alone() -> None:
 def test_chips_that_stand_by_draw_idle_watts_all_the_time() -> None:
     deployment = resolve_deployment(Settings(chips=2, spares=3), SMALL_MOE_DIR)
     with_spares = deployment.machine(0.92).cost_model
-    plain, more = EngineTime(VirtualClock(), COST), EngineTime(VirtualClock(), with_spares)
+    plain, more = Metered(VirtualClock()), Metered(VirtualClock(), with_spares)
     reports = [
         run(time, cost(2 * MS, 1000.0), continues=False, pause_ns=MS) for time in (plain, more)
     ]
 
     alone, beside = (report.snapshot for report in reports)
     spare_watts = 3 * COST.idle_chip_watts
-    assert beside.chip_watts == alone.chip_watts + spare_watts
     assert beside.chip_joules == pytest.approx(alone.chip_joules + 0.003 * spare_watts)
 
 
-def test_a_report_carries_what_the_machine_says_and_the_ranks_that_were_lost() -> None:
-    time = EngineTime(VirtualClock(), COST)
-    report = time.report(TOTALS, lost_ranks=(1,), ranks_up=(True, False))
+def test_a_report_carries_the_ranks_that_were_lost() -> None:
+    report = Metered(VirtualClock()).report(lost_ranks=(1,), ranks_up=(True, False))
 
     assert (report.lost_ranks, report.ranks_up) == ((1,), (True, False))
-    assert {name: getattr(report.snapshot, name) for name in asdict(TOTALS)} == asdict(TOTALS)
 
 
 STEPS = st.lists(
@@ -229,8 +275,8 @@ def test_emulated_time_and_joules_are_conserved(
     steps: list[tuple[int, int, int, float, bool, int]], dilation: float | None
 ) -> None:
     wall = Wall()
-    time = EngineTime(VirtualClock() if dilation is None else wall.clock(dilation), COST)
-    reports = [time.report(TOTALS)]
+    time = Metered(VirtualClock() if dilation is None else wall.clock(dilation))
+    reports = [time.counted()]
     busy_joules = 0.0
     for duration_ns, before_ns, computing_ns, watts, continues, pause_ns in steps:
         wall.now_ns += before_ns
@@ -267,7 +313,7 @@ def test_a_wall_reading_is_told_in_emulated_seconds_on_the_report_s_own_scale(
     monkeypatch.setattr("time.monotonic", lambda: wall.now_ns / 1e9)
     clock = wall.clock(dilation)
     wall.now_ns += 40 * MS
-    time = EngineTime(clock, COST)
+    time = Metered(clock)
     at_wall_s = wall.now_ns / 1e9
     report = run(time, cost(2 * MS, 1000.0), 0.0, continues=False)
 
@@ -276,7 +322,7 @@ def test_a_wall_reading_is_told_in_emulated_seconds_on_the_report_s_own_scale(
 
 
 def test_a_wall_reading_means_nothing_in_virtual_time() -> None:
-    time = EngineTime(VirtualClock(), COST)
+    time = Metered(VirtualClock())
     report = run(time, cost(2 * MS, 1000.0), 0.0, continues=False)
 
     assert report.at_monotonic_s(123.0) == report.begin_s
@@ -300,7 +346,7 @@ def test_the_user_s_pue_scales_the_facility_and_nothing_else() -> None:
     assert deployment.system.pue.source == "given by the user"
 
 
-def busy(time: EngineTime, wall: Wall, *, steps: int, computing_ms: float, **how: bool) -> None:
+def busy(time: Metered, wall: Wall, *, steps: int, computing_ms: float, **how: bool) -> None:
     """Steps of 2 emulated ms that follow each other and take so long to compute."""
     time.keep_pace(how.get("keeps_pace", False))
     for _ in range(steps):
@@ -311,7 +357,7 @@ def busy(time: EngineTime, wall: Wall, *, steps: int, computing_ms: float, **how
         pause_ns = MS if how.get("pauses") else 0
         time.finish(
             begin_ns,
-            cost(2 * MS, 1000.0),
+            2 * MS,
             pause_ns=pause_ns,
             compute_wall_s=computing_ms / 1e3,
         )
@@ -319,10 +365,10 @@ def busy(time: EngineTime, wall: Wall, *, steps: int, computing_ms: float, **how
 
 def test_a_clock_that_follows_the_load_does_and_tells_its_epochs_in_each_report() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(1_800.0), COST, follows_load=True)
-    first = time.report(TOTALS)
+    time = Metered(wall.clock(1_800.0), follows_load=True)
+    first = time.counted()
     busy(time, wall, steps=2_000, computing_ms=20.0)
-    last = time.report(TOTALS)
+    last = time.counted()
 
     assert (first.snapshot.clock_epoch, first.snapshot.dilation) == (0, 1_800.0)
     assert last.snapshot.clock_epoch >= 1
@@ -345,14 +391,14 @@ def test_a_pace_above_a_hundred_is_a_warning_each_time_it_gets_there(
 
     monkeypatch.setattr("serving.engine.engine_time.logger.warning", warning)
     wall = Wall()
-    time = EngineTime(wall.clock(1_800.0), COST, follows_load=True)
+    time = Metered(wall.clock(1_800.0), follows_load=True)
     assert warned == [1_800.0]
     busy(time, wall, steps=2_000, computing_ms=20.0)
     assert warned == [1_800.0]
     busy(time, wall, steps=2_000, computing_ms=400.0)
 
     assert len(warned) == 2
-    assert time.report(TOTALS).snapshot.dilation >= warned[1] > 100
+    assert time.counted().snapshot.dilation >= warned[1] > 100
 
 
 @pytest.mark.parametrize("how", [{"keeps_pace": True}, {"pauses": True}])
@@ -360,16 +406,16 @@ def test_it_stays_while_a_training_job_goes_by_it_or_faults_hold_the_steps_up(
     how: dict[str, bool],
 ) -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(100.0), COST, follows_load=True)
+    time = Metered(wall.clock(100.0), follows_load=True)
     busy(time, wall, steps=1_000, computing_ms=20.0, **how)
 
-    assert time.report(TOTALS).snapshot.dilation == 100.0
+    assert time.counted().snapshot.dilation == 100.0
 
 
 def test_a_clock_that_was_given_never_changes() -> None:
     wall = Wall()
-    time = EngineTime(wall.clock(1_800.0), COST)
+    time = Metered(wall.clock(1_800.0))
     busy(time, wall, steps=100, computing_ms=20.0)
 
-    assert time.report(TOTALS).snapshot.clock_epoch == 0
-    assert time.report(TOTALS).snapshot.dilation == 1_800.0
+    assert time.counted().snapshot.clock_epoch == 0
+    assert time.counted().snapshot.dilation == 1_800.0

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from serving.engine.scheduler_state import RankQueues
-from serving.engine.step_report import StepReport
 from serving.plugin.request_place import NOWHERE
 from serving.wire.control_call import (
     DrainRequest,
@@ -17,7 +16,7 @@ from serving.wire.control_call import (
 )
 from serving.wire.machine_state import LeaseState
 from tests.serving.plugin.live_parts import NEW_TOKENS, Requests
-from tests.serving.plugin.running_engine import Running, heard
+from tests.serving.plugin.running_engine import Running, ShownReport, heard, shown
 
 
 class Served(Requests):
@@ -32,14 +31,14 @@ class Served(Requests):
     ) -> None:
         super().__init__(running.parts, prompts)
         self.running = running
-        self.reports: list[StepReport] = []
+        self.reports: list[ShownReport] = []
         self.moved = 0
         self._up = np.ones(running.parts.deployment.partition.ranks, dtype=np.bool_)
         self._closed: tuple[int, ...] = ()
         self._weights: tuple[str, ...] = running.engine.report().weights
         self._weights_of: dict[str, str] = {}  # of requests that wait for a rank
 
-    def turn(self) -> StepReport:
+    def turn(self) -> ShownReport:
         """One lockstep: what the schedulers decide, the step, and what its report makes of it."""
         ranks = range(len(self._up))
         steps = [self._rank_step(rank) for rank in ranks]
@@ -54,8 +53,9 @@ class Served(Requests):
         for output in outputs.values():
             for name, token in zip(output.request_ids, output.token_ids.tolist(), strict=True):
                 self.texts[name].append(token)
-        self._take(report)
-        return report
+        now = shown(engine, report)
+        self._take(now)
+        return now
 
     def hear(self, tokens: int) -> None:
         waiting = [0] * len(self._up)
@@ -71,7 +71,7 @@ class Served(Requests):
         )
         self.running.engine.hear(output)
 
-    def _take(self, report: StepReport) -> None:
+    def _take(self, report: ShownReport) -> None:
         assert report.ranks_up is not None
         self._up, self._closed = np.array(report.ranks_up), report.closed_ranks
         takes = [r for r in np.flatnonzero(self._up).tolist() if r not in self._closed]

@@ -14,7 +14,6 @@ from serving.plugin.timed_output import TimedOutput
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
 from tests.serving.plugin.lockstep_workload import EOS_ID, Arrival, chosen_token, model_output
 from tests.serving.plugin.rank_memory import RankMemory
-from tests.serving.telemetry.snapshots import snapshot
 
 MAX_MODEL_LEN = 512
 BLOCKS = 60
@@ -79,7 +78,6 @@ class Machine:
             begin_s=0.0,
             end_s=1.0,
             epochs=None,
-            snapshot=snapshot(),
             lost_ranks=lost,
             failed_requests=failed,
             ranks_up=up,

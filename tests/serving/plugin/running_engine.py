@@ -1,5 +1,6 @@
 """A live engine in this process, under a virtual clock, with the control service's questions."""
 
+from dataclasses import dataclass, fields
 from typing import Any
 
 from emulator.sim.clock import Clock, VirtualClock
@@ -20,7 +21,21 @@ from serving.wire.control_call import (
     to_json,
 )
 from serving.wire.machine_state import MachineState
+from serving.wire.snapshot import Snapshot
 from tests.serving.plugin.live_parts import KV_BLOCKS, LiveParts, live_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownReport(StepReport):
+    """A step's report, with the engine's totals as they were shown then."""
+
+    snapshot: Snapshot
+
+
+def shown(engine: LiveEngine, report: StepReport) -> ShownReport:
+    """`report`, which `engine` has just made, with its totals."""
+    named = {each.name: getattr(report, each.name) for each in fields(report)}
+    return ShownReport(**named, snapshot=engine.snapshot())
 
 
 class Running:
@@ -37,11 +52,11 @@ class Running:
         )
         self._count = 0
 
-    def step(self, *ranks: int) -> StepReport:
+    def step(self, *ranks: int) -> ShownReport:
         """One prompt on each of `ranks`, which ends with the step."""
         self._count += 1
         steps = [prompt_step(rank, f"{self._count}-{rank}") for rank in ranks]
-        return self.engine.run(steps, {}, continues=True)[1]
+        return shown(self.engine, self.engine.run(steps, {}, continues=True)[1])
 
     def ask(self, request: ControlRequest) -> ControlReply:
         return reply_from_json(self.engine.control(to_json(request)))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmUse
 from emulator.specs.placement import EMPTY
-from serving.engine.engine_time import EngineTime
 from serving.wire.control_call import (
     DrainRequest,
     HealRequest,
@@ -23,6 +22,7 @@ from serving.wire.control_call import (
     ResumeRequest,
     RollbackRequest,
 )
+from tests.serving.plugin.counted_steps import CountedSteps
 from tests.serving.plugin.leased_requests import Served, note
 from tests.serving.plugin.live_parts import NEW_TOKENS
 from tests.serving.plugin.other_weights import other_weights
@@ -64,24 +64,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 def running_on(shape: dict[str, Any]) -> Running:
     return Running(chips=CHIPS, tp=TP, computes=False, **shape)
-
-
-class Books:
-    """Adds up what the meter is told, and asserts that it is every nanosecond once."""
-
-    def __init__(self, running: Running) -> None:
-        time: EngineTime = running.engine._time
-        self._time, self._meter, self.passed_ns = time, time._meter, 0
-        add = self._meter.add
-
-        def added(*, duration_ns: int, chip_watts: float) -> tuple[float, float]:
-            self.passed_ns += duration_ns
-            return add(duration_ns=duration_ns, chip_watts=chip_watts)
-
-        self._meter.add = added  # type: ignore[method-assign]
-
-    def check(self) -> None:
-        assert self.passed_ns == self._time._accounted_ns
 
 
 def chips_of(running: Running, ranks: Iterable[int]) -> tuple[int, ...]:
@@ -180,12 +162,12 @@ def check_sequence(
     shape: dict[str, Any], happens: list[tuple[Any, ...]], checkpoints: dict[int, Path]
 ) -> None:
     running = running_on(shape)
-    books = Books(running)
+    counted = CountedSteps(running.engine)
     served = Served(running, PROMPTS)
     for each in happens:
         act(running, served, each, checkpoints)
         check(running)
-        books.check()
+        assert counted.end_ns == running.engine._time.accounted_ns
 
     running.ask(HealRequest())
     for _ in range(4 * NEW_TOKENS):
@@ -203,7 +185,7 @@ def check_sequence(
     assert {lease.phase for lease in running.state().leases} <= {"serving"}
     assert running.parts.machine.ranks_up.all()
     assert running.parts.machine.chips_up.all()
-    books.check()
+    assert counted.end_ns == running.engine._time.accounted_ns
     check(running)
 
 

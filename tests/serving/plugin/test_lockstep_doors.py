@@ -17,7 +17,6 @@ from tests.serving.plugin.lockstep_machine import (
     long_arrival,
     rank_of,
 )
-from tests.serving.telemetry.snapshots import snapshot
 
 
 def add(machine: Machine, *names: str, **arguments: Any) -> None:
@@ -255,7 +254,7 @@ def test_a_request_that_moves_before_it_ran_is_queued_once() -> None:
     for opened in ((0, 1), ()):  # with nowhere to go at first
         up = (number != 0, number != 1)
         machine.scheduler._closed[list(opened)] = True
-        report = StepReport(begin_s=0.0, end_s=1.0, epochs=None, snapshot=snapshot(), ranks_up=up)
+        report = StepReport(begin_s=0.0, end_s=1.0, epochs=None, ranks_up=up)
         machine.scheduler._evacuate(report)
         machine.scheduler._closed[:] = False
         machine.scheduler._dismiss_turned_away()

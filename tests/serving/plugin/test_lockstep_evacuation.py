@@ -23,7 +23,6 @@ from tests.serving.plugin.lockstep_machine import (
     rank_of,
 )
 from tests.serving.plugin.lockstep_workload import model_output, random_workload
-from tests.serving.telemetry.snapshots import snapshot
 
 
 def test_a_lost_rank_s_request_goes_on_where_it_stopped_with_all_its_tokens() -> None:
@@ -233,7 +232,7 @@ def test_a_prompt_s_log_probabilities_are_told_once() -> None:
         result = model_output([] if lost else ["s"], tokens)
         if first:
             result.prompt_logprobs_dict = {"s": rows}
-        report = StepReport(begin_s=0, end_s=1, epochs=None, snapshot=snapshot(), lost_ranks=lost)
+        report = StepReport(begin_s=0, end_s=1, epochs=None, lost_ranks=lost)
         answers = machine.scheduler.update_from_output(
             output, TimedOutput(**vars(result), report=report)
         )
@@ -267,7 +266,7 @@ def test_a_grammar_goes_on_where_the_tokens_so_far_have_brought_it() -> None:
     scheduler.update_from_output(output, model_output(["g"], {"g": lowest(before)}))
     output, after = allowed()
     assert not np.array_equal(before, after)
-    report = StepReport(begin_s=0, end_s=1, epochs=None, snapshot=snapshot(), lost_ranks=(0,))
+    report = StepReport(begin_s=0, end_s=1, epochs=None, lost_ranks=(0,))
     silent = TimedOutput(**vars(model_output([], {})), report=report)
     scheduler.update_from_output(output, silent)
     output, again = allowed()

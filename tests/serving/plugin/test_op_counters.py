@@ -36,7 +36,7 @@ def test_work_is_the_mean_chip_s_whatever_vllm_estimates(logger: EmulatedStatLog
     for _ in range(2):
         seen.step(0, 1, 2, 3)
         look = seen.look()
-        logger.take_look(look.report, look.snapshot)
+        logger.take_snapshot(look.report, look.snapshot)
         logger.perf_metrics_prom.observe(PerfStats(num_flops_per_gpu=10**15))
         flops = sum(meters.flops for meters in look.report.meters)
         assert flops > 0

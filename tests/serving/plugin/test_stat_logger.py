@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -18,9 +17,12 @@ from serving.plugin.stat_logger import (
     in_emulated_time,
     latencies,
 )
+from serving.wire.engine_status import EngineStatus, StatusWriter
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
+from tests.serving.plugin.seen_engine import Seen
 from tests.serving.telemetry.snapshots import snapshot
+from tests.serving.wire.engine_statuses import epoch, status, writer_for
 
 EPOCHS = EpochMap.at(now_ns=0, wall_ns=0, dilation=4.0)
 
@@ -86,9 +88,10 @@ def logger(clock: str = "auto") -> EmulatedStatLogger:
     return EmulatedStatLogger(config, [0])
 
 
-def scheduler_stats(**changes: Any) -> SchedulerStats:
-    payload = snapshot(**changes).to_payload()
-    return SchedulerStats(num_running_reqs=3, running_lora_adapters=payload)
+def started(clock: str = "auto") -> tuple[EmulatedStatLogger, StatusWriter]:
+    """A logger, and the engine's side of what it knows of the clock."""
+    target = logger(clock)
+    return target, writer_for(target)
 
 
 def value(name: str, **labels: str) -> float:
@@ -104,8 +107,9 @@ def value(name: str, **labels: str) -> float:
 
 @pytest.mark.usefixtures("clean_registry")
 def test_vllm_s_durations_are_emulated_and_the_wall_s_have_their_own_names() -> None:
-    target = logger()
-    target.record(scheduler_stats(dilation=4.0), iteration())
+    target, engine = started()
+    engine.write(status(dilation=4.0))
+    target.record(SchedulerStats(num_running_reqs=3), iteration())
 
     assert value("vllm:time_to_first_token_seconds_sum") == pytest.approx(3.0)
     assert value("vllm:e2e_request_latency_seconds_sum") == pytest.approx(10.0)
@@ -118,12 +122,12 @@ def test_vllm_s_durations_are_emulated_and_the_wall_s_have_their_own_names() -> 
 
 
 @pytest.mark.usefixtures("clean_registry")
-def test_the_snapshot_reaches_our_families_and_is_hidden_from_vllm_s() -> None:
-    target = logger()
-    stats = scheduler_stats(chip_joules=77.0)
-    target.record(stats, None)
+def test_a_snapshot_reaches_our_families() -> None:
+    target, seen = logger(), Seen()
+    seen.step(0, 1)
+    answer = seen.look()
+    target.take_snapshot(answer.report, snapshot(chip_joules=77.0))
 
-    assert stats.running_lora_adapters == {}
     assert value("ultraserve_chip_energy_joules_total") == 77.0
     assert value("ultraserve_clock_dilation") == 4.0
     labels = {"chips": "2", "time_model": "qwen3-30b-a3b", "weights": "small-moe", "clock": "auto"}
@@ -131,9 +135,9 @@ def test_the_snapshot_reaches_our_families_and_is_hidden_from_vllm_s() -> None:
 
 
 @pytest.mark.usefixtures("clean_registry")
-def test_an_iteration_without_stats_is_scaled_by_the_last_dilation_known() -> None:
-    target = logger()
-    target.record(scheduler_stats(dilation=8.0), None)
+def test_an_iteration_without_stats_is_scaled_by_the_clock_all_the_same() -> None:
+    target, engine = started()
+    engine.write(status(dilation=8.0))
     target.record(None, iteration())
 
     assert value("vllm:time_to_first_token_seconds_sum") == pytest.approx(1.5)
@@ -141,23 +145,20 @@ def test_an_iteration_without_stats_is_scaled_by_the_last_dilation_known() -> No
 
 @pytest.mark.usefixtures("clean_registry")
 def test_a_request_that_lived_through_two_epochs_is_converted_by_both() -> None:
-    target, stats = logger(), iteration()
+    (target, engine), stats = started(), iteration()
     end_s = stats.iteration_timestamp
     stats.time_to_first_tokens_iter = [8.0]
-    began = {"clock_epoch": 0, "epoch_emulated_s": 0.0, "epoch_unix_s": end_s - 1_000.0}
-    target.record(scheduler_stats(dilation=10.0, **began), None)
-    target.record(
-        scheduler_stats(
-            dilation=2.0, clock_epoch=1, epoch_emulated_s=99.6, epoch_unix_s=end_s - 4.0
-        ),
-        stats,
+    epochs = (
+        epoch(10.0, unix_s=end_s - 1_000.0),
+        epoch(2.0, index=1, emulated_s=99.6, unix_s=end_s - 4.0),
     )
+    engine.write(EngineStatus(emulated_s=100.0, ranks_up=2, epochs=epochs))
+    target.record(None, stats)
 
     # 4 wall s at 10 are 0.4, 4 at 2 are 2; of 40 s 36 at 10 are 3.6.
     assert value("vllm:time_to_first_token_seconds_sum") == pytest.approx(2.4)
     assert value("vllm:e2e_request_latency_seconds_sum") == pytest.approx(5.6)
     assert value("ultraserve_wall_time_to_first_token_seconds_sum") == pytest.approx(8.0)
-    assert value("ultraserve_clock_epoch") == 1.0
 
 
 @pytest.mark.usefixtures("clean_registry")
@@ -167,10 +168,10 @@ def test_a_virtual_clock_is_refused_behind_a_socket() -> None:
 
 
 def test_first_tokens_are_kept_for_who_asks_the_engine_s_client() -> None:
-    kept = logger()
-    kept.record(scheduler_stats(dilation=4.0, emulated_s=3.0), None)
+    kept, engine = started()
+    engine.write(status(dilation=4.0, emulated_s=3.0))
     for _ in range(100):
-        kept.record(scheduler_stats(dilation=4.0, emulated_s=3.0), iteration())  # 2 s and 1 s
+        kept.record(None, iteration())  # 2 s and 1 s
     client = SimpleNamespace(logger_manager=SimpleNamespace(stat_loggers=[object(), kept]))
     times = first_token_times(client)
     assert times is not None
@@ -181,7 +182,7 @@ def test_first_tokens_are_kept_for_who_asks_the_engine_s_client() -> None:
 
 @pytest.mark.usefixtures("clean_registry")
 def test_the_last_minute_s_times_are_emulated_and_one_token_has_no_time_per_further_one() -> None:
-    target = logger()
+    target, engine = started()
     manager = SimpleNamespace(stat_loggers=[target])
     report = latencies(SimpleNamespace(logger_manager=manager))
     assert report is not None
@@ -191,7 +192,8 @@ def test_the_last_minute_s_times_are_emulated_and_one_token_has_no_time_per_furt
     single = finished(20.0)
     single.num_generation_tokens, single.mean_time_per_output_token = 1, 0.0
     stats.finished_requests.append(single)
-    target.record(scheduler_stats(dilation=4.0, emulated_s=100.0), stats)
+    engine.write(status(dilation=4.0, emulated_s=100.0))
+    target.record(None, stats)
 
     minute = report(0.0)
     assert minute is not None

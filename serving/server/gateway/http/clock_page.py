@@ -44,7 +44,7 @@ class ClockPage:
 
     def _headers(self) -> Headers:
         assert self._logger is not None
-        epochs = self._logger.clock_epochs.map
+        epochs = self._logger.epochs
         if epochs is None:
             return []
         return [
@@ -54,7 +54,7 @@ class ClockPage:
 
     def _page(self) -> str:
         assert self._logger is not None
-        epochs, unix_ns = self._logger.clock_epochs.map, time.time_ns()
+        epochs, unix_ns = self._logger.epochs, time.time_ns()
         now: dict[str, float] = {"unix_s": unix_ns / NS_PER_S}
         shown: list[dict[str, float]] = []
         if epochs is not None:

@@ -101,7 +101,7 @@ class MetricsPage:
 
     async def _shown(self, look: HardwareLook) -> str:
         if self._logger is not None:
-            self._logger.take_look(look.report, look.snapshot)
+            self._logger.take_snapshot(look.report, look.snapshot)
         # Beside the loop, which other requests' tokens wait for.
         return await asyncio.to_thread(self._rendered, look)
 

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm.v1.metrics.stats import SchedulerStats
 
 from serving.plugin.stat_logger import EmulatedStatLogger
 from serving.policy.admission.backlog_times import NO_TIME, BacklogTimes
@@ -12,7 +11,7 @@ from serving.server.gateway.engine_capacity import EngineCapacity
 from serving.server.gateway.engine_times import backlog_times
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config
-from tests.serving.telemetry.snapshots import snapshot
+from tests.serving.wire.engine_statuses import status, writer_for
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def logger() -> Iterator[EmulatedStatLogger]:
         yield EmulatedStatLogger(config, [0])
 
 
-def test_all_ranks_count_until_a_snapshot_says_which_are_up(logger: EmulatedStatLogger) -> None:
+def test_all_ranks_count_until_the_status_says_which_are_up(logger: EmulatedStatLogger) -> None:
     manager = SimpleNamespace(stat_loggers=[logger])
     engine = SimpleNamespace(vllm_config=logger.vllm_config, logger_manager=manager)
     capacity = EngineCapacity(engine, promises=False)
@@ -33,8 +32,8 @@ def test_all_ranks_count_until_a_snapshot_says_which_are_up(logger: EmulatedStat
     assert capacity().prefill_tokens_per_step == 2 * 64
     assert capacity().dilation == 1.0
 
-    payload = snapshot(ranks_up=1, dilation=4.0).to_payload()
-    logger.record(SchedulerStats(running_lora_adapters=payload), None)
+    engine_side = writer_for(logger)
+    engine_side.write(status(ranks_up=1, dilation=4.0))
 
     assert capacity().seats == 6
     assert capacity().kv_tokens == 100 * BLOCK_TOKENS

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from emulator.sim.epochs import Epoch, EpochMap
 from serving.plugin.stat_logger import EmulatedStatLogger
 from serving.server.gateway.http.asgi import Message, Receive, Scope, Send
 from serving.server.gateway.http.clock_page import ClockPage
-from serving.telemetry.clock_epochs import ClockEpochs
-from tests.serving.telemetry.snapshots import snapshot
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -23,17 +22,16 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 def clock(*epochs: tuple[float, float, float]) -> EmulatedStatLogger:
     """What a logger knows of the clock: (dilation, from emulated s, from Unix s) of each epoch."""
-    known = ClockEpochs()
-    for number, (dilation, emulated_s, unix_s) in enumerate(epochs):
-        known.take(
-            snapshot(
-                dilation=dilation,
-                clock_epoch=number,
-                epoch_emulated_s=emulated_s,
-                epoch_unix_s=unix_s,
-            )
+    known = tuple(
+        Epoch(
+            index=number,
+            from_ns=round(emulated_s * 10**9),
+            from_wall_ns=round(unix_s * 10**9),
+            dilation=dilation,
         )
-    return cast("EmulatedStatLogger", SimpleNamespace(clock_epochs=known))
+        for number, (dilation, emulated_s, unix_s) in enumerate(epochs)
+    )
+    return cast("EmulatedStatLogger", SimpleNamespace(epochs=EpochMap(known) if known else None))
 
 
 def got(logger: EmulatedStatLogger | None, path: str, method: str = "GET") -> tuple[Any, bytes]:

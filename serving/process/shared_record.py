@@ -1,0 +1,99 @@
+"""One record of bytes that one process keeps current and others on this host read at any time.
+
+It lies in a file that both map into memory. A write takes a microsecond and waits for no reader; a
+reader sees the newest record and may miss any before it. A checksum tells a record that is being
+written from a whole one, on any processor.
+"""
+
+import mmap
+import os
+import struct
+import weakref
+import zlib
+from pathlib import Path
+from typing import Final
+
+from emulator.model import make_private_directory
+
+BYTES_MAX: Final = 16_384
+"""Of a record with its header: four pages of memory."""
+
+_HEADER: Final = struct.Struct("<II")  # length, checksum
+_TRIES: Final = 100
+"""A reader that meets so many half-written records in a row keeps the last whole one."""
+
+
+class SharedRecordWriter:
+    """Makes the file at `path`; `close` removes it, and so does the end of the process.
+
+    Raises OSError where the file cannot be made, ConfigError where others can write its directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        make_private_directory(path.parent)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(file, BYTES_MAX)
+            self._memory = mmap.mmap(file, BYTES_MAX)
+        finally:
+            os.close(file)
+        self._remove = weakref.finalize(self, _remove, path, os.getpid())
+
+    def write(self, record: bytes) -> None:
+        """Replace the record; it is at most `BYTES_MAX` less a header of 8 bytes."""
+        size = _HEADER.size
+        assert size + len(record) <= BYTES_MAX, f"a record of {len(record)} bytes"
+        self._memory[size : size + len(record)] = record
+        self._memory[:size] = _HEADER.pack(len(record), zlib.crc32(record))
+
+    def close(self) -> None:
+        """Remove the file, if that has not happened; readers that have it open keep the record."""
+        self._remove()
+
+
+class SharedRecordReader:
+    """Reads the record at `path`, once its writer has made it; one reader for each writer.
+
+    It removes the file as it opens it, so that none is left behind when the writer is killed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._memory: mmap.mmap | None = None
+        self._header = b""
+        self._record: bytes | None = None
+
+    def read(self) -> bytes | None:
+        """The newest record, the same object while it has not changed; None before the first."""
+        memory = self._memory or self._open()
+        if memory is None:
+            return None
+        for _ in range(_TRIES):
+            header = memory[: _HEADER.size]
+            if header == self._header:
+                break
+            length, checksum = _HEADER.unpack(header)
+            record = memory[_HEADER.size : _HEADER.size + length]
+            if length and zlib.crc32(record) == checksum:
+                self._header, self._record = header, record
+                break
+        return self._record
+
+    def _open(self) -> mmap.mmap | None:
+        try:
+            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            if os.fstat(file).st_size < BYTES_MAX:
+                return None  # it is being made
+            self._memory = mmap.mmap(file, BYTES_MAX, prot=mmap.PROT_READ)
+        finally:
+            os.close(file)
+        self._path.unlink(missing_ok=True)
+        return self._memory
+
+
+def _remove(path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # and not a child that was forked meanwhile
+        path.unlink(missing_ok=True)

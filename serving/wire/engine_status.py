@@ -1,0 +1,105 @@
+"""What the API's process needs of the engine at every step: the clock, and how many ranks serve.
+
+The engine's process writes it after each step into a shared record. Everything else that is shown
+of an engine is asked for by a control call, when there is a reader of it.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from emulator.model import claims_directory
+from emulator.sim.epochs import Epoch, EpochMap
+from serving.process.shared_record import SharedRecordReader, SharedRecordWriter
+from serving.wire.machine_state import Count, Plain
+
+
+class EngineStatus(Plain, frozen=True, kw_only=True):
+    """At the end of a step.
+
+    Attributes:
+        emulated_s: since the engine's start.
+        ranks_up: that take requests.
+        epochs: of the clock, by Unix time, at most `EPOCHS_KEPT`; empty where time is virtual.
+    """
+
+    emulated_s: float
+    ranks_up: Count
+    epochs: tuple[Epoch, ...]
+
+    @property
+    def dilation(self) -> float:
+        """Wall seconds per emulated second; 0 where time is virtual."""
+        return self.epochs[-1].dilation if self.epochs else 0.0
+
+    @property
+    def epoch_map(self) -> EpochMap | None:
+        """Emulated time by Unix time; None where time is virtual."""
+        return EpochMap(self.epochs) if self.epochs else None
+
+
+class _Record(Plain, frozen=True, kw_only=True, array_like=True):
+    """A status as it is written; its epochs, which seldom change, are encoded by themselves."""
+
+    emulated_s: float
+    ranks_up: Count
+    epochs: msgspec.Raw
+
+
+_RECORDS: Final = msgspec.msgpack.Decoder(_Record)
+_EPOCHS: Final = msgspec.msgpack.Decoder(tuple[Epoch, ...])
+
+
+def status_path(instance: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the engine of vLLM's `instance` keeps its status; both processes know its name."""
+    return claims_directory(environment) / f"engine-{instance}.status"
+
+
+class StatusWriter:
+    """The engine's side."""
+
+    def __init__(self, path: Path) -> None:
+        self._record = SharedRecordWriter(path)
+        self._epochs: tuple[tuple[Epoch, ...], msgspec.Raw] = ((), msgspec.Raw(b"\x90"))
+
+    def write(self, status: EngineStatus) -> None:
+        """Replace the status."""
+        if status.epochs is not self._epochs[0]:
+            self._epochs = (status.epochs, msgspec.Raw(msgspec.msgpack.encode(status.epochs)))
+        record = _Record(
+            emulated_s=status.emulated_s, ranks_up=status.ranks_up, epochs=self._epochs[1]
+        )
+        self._record.write(msgspec.msgpack.encode(record))
+
+    def close(self) -> None:
+        """Remove the record."""
+        self._record.close()
+
+
+class StatusReader:
+    """The API process's side."""
+
+    def __init__(self, path: Path) -> None:
+        self._record = SharedRecordReader(path)
+        self._bytes: bytes | None = None
+        self._status: EngineStatus | None = None
+        self._epochs: tuple[bytes, tuple[Epoch, ...]] = (b"", ())
+
+    def read(self) -> EngineStatus | None:
+        """The newest, the same object while it has not changed; None before the engine's first."""
+        record = self._record.read()
+        if record is not self._bytes and record is not None:
+            self._bytes, self._status = record, self._decode(record)
+        return self._status
+
+    def _decode(self, data: bytes) -> EngineStatus:
+        record = _RECORDS.decode(data)
+        encoded = bytes(record.epochs)
+        if encoded != self._epochs[0]:
+            self._epochs = (encoded, _EPOCHS.decode(encoded))
+        return EngineStatus(
+            emulated_s=record.emulated_s, ranks_up=record.ranks_up, epochs=self._epochs[1]
+        )

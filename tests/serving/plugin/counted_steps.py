@@ -1,0 +1,23 @@
+"""What an engine's ledger is given, kept beside it for sums that do not use the ledger's own."""
+
+from emulator.model import StepCost
+from serving.engine.ledger import Int64s
+from serving.engine.live_engine import LiveEngine
+
+
+class CountedSteps:
+    """Follows the steps of `engine` from now on; `last_cost` is the newest one's."""
+
+    def __init__(self, engine: LiveEngine) -> None:
+        self.last_cost: StepCost | None = None
+        self.end_ns = engine._time.start_ns
+        ledger = engine._meters.ledger
+        add = ledger.add_step
+
+        def added(cost: StepCost, seats: Int64s, *, begin_ns: int, end_ns: int) -> None:
+            assert begin_ns >= self.end_ns, "no time is in two steps"
+            assert end_ns - begin_ns >= cost.duration_ns
+            self.last_cost, self.end_ns = cost, end_ns
+            add(cost, seats, begin_ns=begin_ns, end_ns=end_ns)
+
+        ledger.add_step = added  # type: ignore[method-assign]
