@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from serving.server.console.event_stream import HardwareTold
-from serving.server.control.admission_report import door_report
+from serving.server.control.admission_report import admission_report
 from serving.server.control.day_night_calls import day_night_look
 from serving.server.control.engine_admission import EngineDoor
 from serving.server.control.engine_watch import EngineWatch
@@ -94,7 +94,7 @@ class ConsoleLooks:
 
     async def door(self) -> bytes | None:
         """Who is inside, who waits; None where requests pass no door."""
-        return None if self._door is None else msgspec.json.encode(door_report(self._door))
+        return None if self._door is None else msgspec.json.encode(admission_report(self._door))
 
     def forget(self) -> None:
         """Something was changed: nobody is shown any more how it was before."""

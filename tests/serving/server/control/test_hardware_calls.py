@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from serving.server.control.hardware_calls import HardwareCalls
 
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import fault_pb2
 from serving.server.control import hardware_calls
 from serving.server.control.control_address import ControlAddress
-from serving.server.control.hardware_calls import HardwareCalls
 from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.wire import control_call
 from serving.wire.hardware import HardwareReport
 from serving.wire.machine_state import FaultStage
 from tests.serving.plugin.seen_engine import Seen
@@ -107,9 +108,9 @@ def test_what_was_answered_is_in_every_look_from_then_on_however_old_one_may_be(
 ) -> None:
     monkeypatch.setattr(hardware_calls, "_MAX_AGE_S", 3_600.0)
     with control_server(CountingEngine()) as address, connected(address) as client:
-        assert not client.hardware().state.faults
+        assert not client.call(control_call.GET_HARDWARE).state.faults
         inject(address)
         assert [each.fault.chip for each in first_of_a_stream(address).state.faults] == [2]
-        client.heal()
-        (fault,) = client.hardware().state.faults
+        client.call(control_call.HEAL)
+        (fault,) = client.call(control_call.GET_HARDWARE).state.faults
         assert fault.stage is FaultStage.HEALED
