@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { chosenChip, dayNight, happened, history, looks } from "../state/console";
 import { propose, proposed } from "../state/deed";
 import { CHIP_FAULTS, drainDeed, FAULT_BUTTONS, faultDeed, healDeed, resumeDeed } from "../state/deeds";
-import type { Chip, ChipMeters, Happened, HardwareReport, Lease } from "../wire/report";
+import type { ChipState as Chip, ChipMeters, Event as Happened, HardwareReport, LeaseState as Lease } from "../wire/report";
 import { capacityBytes, MARKS, markOf, troubles, usedBytes } from "../words/chip_mark";
 import { stackUses, USE_WORDS, USES } from "../words/hbm_use";
 import { count, duration, memory, moment, scaled, share, text, watts } from "../words/quantity";

@@ -1,7 +1,7 @@
 // Who serves and who trains, what decides it, and what changes hands next.
 import { propose } from "../state/deed";
 import { phaseDeed, policyDeed } from "../state/deeds";
-import type { DayNight, Group, Lease } from "../wire/report";
+import type { DayNightState as DayNight, GroupState as Group, LeaseState as Lease } from "../wire/report";
 import { count, digits, duration, plural, share, span, text, scaled, watts } from "../words/quantity";
 
 export function DayNightCard({ state, leases }: { state: DayNight; leases: readonly Lease[] }) {

@@ -1,6 +1,6 @@
 // What has happened, newest first.
 import { happened, untold } from "../state/console";
-import type { Happened } from "../wire/report";
+import type { Event as Happened } from "../wire/report";
 import { shortLists } from "../words/number_lists";
 import { moment, plural } from "../words/quantity";
 

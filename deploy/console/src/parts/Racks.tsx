@@ -2,7 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 import { propose } from "../state/deed";
 import { healDeed, pullDeed } from "../state/deeds";
-import type { Chip, HardwareReport } from "../wire/report";
+import type { ChipState as Chip, HardwareReport } from "../wire/report";
 import { MARKS, type Mark, markOf } from "../words/chip_mark";
 import { watts } from "../words/quantity";
 import { ChipCell } from "./ChipCell";

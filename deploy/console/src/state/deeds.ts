@@ -1,7 +1,6 @@
 // Every deed of the page, as a call of the control service.
 import { call } from "../wire/calls";
-import { optional } from "../wire/day_night";
-import type { Chip, FaultKind, Group, Lease } from "../wire/report";
+import type { ChipState as Chip, FaultKind, GroupState as Group, LeaseState as Lease } from "../wire/report";
 import { plural } from "../words/quantity";
 import type { Deed, Field, Foresight, Values } from "./deed";
 
@@ -227,10 +226,10 @@ function injecting(fault: (values: Values) => Record<string, unknown>): Pick<Dee
 /** The fields that a form has, as the message wants them; an empty one is absent. */
 function details(values: Values): Record<string, unknown> {
   const told: Record<string, unknown> = {};
-  if (values["factor"]) told["factor"] = optional(values["factor"]);
-  if (values["stack"]) told["stack"] = optional(values["stack"]);
+  if (values["factor"]) told["factor"] = Number(values["factor"]);
+  if (values["stack"]) told["stack"] = Number(values["stack"]);
   if (values["tier"]) told["tier"] = enumName("LINK_TIER", values["tier"]);
-  if (values["lanes"]) told["lanes"] = optional(values["lanes"]);
+  if (values["lanes"]) told["lanes"] = Number(values["lanes"]);
   return told;
 }
 
