@@ -92,11 +92,11 @@ class EngineAnswers:
 
 def _shown_of(rpc: Rpc[ShownT], reply: ControlReply) -> ShownT:
     """A reply is what is shown, or has it in the field that the response's first is named after."""
-    shown = reply
-    if not isinstance(reply, rpc.shows):
-        (field,) = SERVICE.methods_by_name[rpc.name].output_type.fields[:1]
-        shown = getattr(reply, field.name)
-    assert isinstance(shown, rpc.shows), (rpc.name, shown)
+    if isinstance(reply, rpc.shows):
+        return reply
+    (field,) = SERVICE.methods_by_name[rpc.name].output_type.fields[:1]
+    shown = getattr(reply, field.name, None)
+    assert isinstance(shown, rpc.shows), f"{rpc.name}: {reply}"
     return shown
 
 

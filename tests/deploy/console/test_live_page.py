@@ -135,13 +135,11 @@ def test_a_fault_that_is_clicked_shows_within_two_seconds_and_is_healed(
     page, chip = tab.page, tab.page.locator(tab.chip(2))
     expect(chip).to_have_attribute("data-mark", "serving")
     chip.click()
-    page.click('[data-deed="slow-chip"]')
+    page.click('[data-action="slow-chip"]')
     page.fill('input[name="factor"]', "2.5")
-    expect(page.locator('[data-foreseen="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
+    expect(page.locator('[data-dry-run="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
     with control(seen_server) as client:
-        assert (
-            client.call(control_call.GET_STATE).chips[2].slow_factor == 1.0
-        )  # it was only foreseen
+        assert client.call(control_call.GET_STATE).chips[2].slow_factor == 1.0  # it was a dry run
         clicked_s = time.monotonic()
         page.click("[data-confirm]")
         expect(chip).to_have_attribute("data-mark", "slow", timeout=SHOWN_WITHIN_WALL_MS)
@@ -151,7 +149,7 @@ def test_a_fault_that_is_clicked_shows_within_two_seconds_and_is_healed(
         assert 1e3 * (time.monotonic() - clicked_s) <= SHOWN_WITHIN_WALL_MS
         assert client.call(control_call.GET_STATE).chips[2].slow_factor == 2.5
 
-        page.click('[data-deed="heal"]')
+        page.click('[data-action="heal"]')
         page.click("[data-confirm]")
         expect(chip).to_have_attribute("data-mark", "serving", timeout=WAIT_WALL_MS)
         assert client.call(control_call.GET_STATE).chips[2].slow_factor == 1.0
@@ -161,7 +159,7 @@ def test_a_fault_that_cannot_be_is_refused_in_the_server_s_words(
     tab: OpenedPage, seen_server: ServerProcess
 ) -> None:
     tab.page.click(tab.chip(1))
-    tab.page.click('[data-deed="slow-chip"]')
+    tab.page.click('[data-action="slow-chip"]')
     tab.page.fill('input[name="factor"]', "0.5")
 
     expect(tab.page.locator("dialog .trouble")).to_contain_text("factor", timeout=WAIT_WALL_MS)
@@ -171,7 +169,7 @@ def test_a_fault_that_cannot_be_is_refused_in_the_server_s_words(
 
 def test_the_door_is_closed_and_opened_again(tab: OpenedPage, seen_server: ServerProcess) -> None:
     page = tab.page
-    page.click('[data-deed="door"]')
+    page.click('[data-action="door"]')
     page.fill('input[name="reason"]', "a rehearsal")
     page.click("[data-confirm]")
     try:
@@ -180,7 +178,7 @@ def test_the_door_is_closed_and_opened_again(tab: OpenedPage, seen_server: Serve
         )
         with control(seen_server) as client:
             assert client.call(control_call.GET_ADMISSION).closed == "a rehearsal"
-        page.click('[data-deed="door"]')
+        page.click('[data-action="door"]')
         page.click("[data-confirm]")
         expect(page.locator('[data-door="open"]')).to_be_visible(timeout=WAIT_WALL_MS)
     finally:

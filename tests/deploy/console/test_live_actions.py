@@ -129,7 +129,7 @@ def test_a_group_is_sent_to_train_and_called_back(
     button = tab.page.locator(f"{ROW} button")
     phase_shown(tab, "serving")
     button.click()
-    expect(tab.page.locator("#deed-words")).to_contain_text("2 chips are drained and lent")
+    expect(tab.page.locator("#action-words")).to_contain_text("2 chips are drained and lent")
     assert (
         client.call(control_call.GET_DAY_NIGHT).groups[GROUP].desired == "serving"
     )  # nothing before it is confirmed
@@ -159,7 +159,7 @@ def test_another_policy_decides_once_it_is_confirmed(
     tab: OpenedPage, client: ControlClient
 ) -> None:
     page = tab.page
-    page.click('[data-deed="policy"]')
+    page.click('[data-action="policy"]')
     page.fill('input[name="policy"]', "sometimes")
     page.click("[data-confirm]")
     expect(page.locator("dialog .trouble")).to_contain_text("sometimes", timeout=WAIT_WALL_MS)
@@ -171,7 +171,7 @@ def test_another_policy_decides_once_it_is_confirmed(
     expect(page.locator('[data-policy="never"]')).to_be_visible(timeout=WAIT_WALL_MS)
     expect(page.locator(f"{ROW} button")).to_be_disabled()
 
-    page.click('[data-deed="policy"]')
+    page.click('[data-action="policy"]')
     page.fill('input[name="policy"]', "manual")
     confirmed(tab, "Change the policy?")
     expect(page.locator(f"{ROW} button")).to_be_enabled(timeout=WAIT_WALL_MS)
@@ -185,10 +185,10 @@ def test_a_chip_is_drained_with_its_group_and_taken_back(
     page, chip = tab.page, tab.page.locator(tab.chip(3))
     leases = len(client.call(control_call.GET_STATE).leases)
     chip.click()
-    page.click('[data-deed="drain"]')
+    page.click('[data-action="drain"]')
     page.fill('input[name="grace_s"]', "0.5")
-    expect(page.locator('[data-foreseen="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
-    assert len(client.call(control_call.GET_STATE).leases) == leases  # it was only foreseen
+    expect(page.locator('[data-dry-run="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
+    assert len(client.call(control_call.GET_STATE).leases) == leases  # it was a dry run
     confirmed(tab, f"Drain group {GROUP} for maintenance?")
     expect(chip).to_have_attribute("data-mark", "maintenance", timeout=1e3 * HANDOVER_WALL_S)
     lease = client.call(control_call.GET_STATE).leases[-1]
@@ -197,7 +197,7 @@ def test_a_chip_is_drained_with_its_group_and_taken_back(
         leases + 1,
     )
 
-    page.click('[data-deed="resume"]')
+    page.click('[data-action="resume"]')
     confirmed(tab, f"Take back 2 chips of lease {lease.number}?")
     expect(chip).to_have_attribute("data-mark", "serving", timeout=1e3 * HANDOVER_WALL_S)
     assert client.call(control_call.GET_STATE).chips[3].phase == "serving"
