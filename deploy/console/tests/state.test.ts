@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { EVENTS_KEPT, happened, hear, history as heard, looks } from "../src/state/console";
+import { EVENTS_KEPT, happened, receive, history as heard, looks } from "../src/state/console";
 import { History, LOOKS_KEPT } from "../src/state/history";
 import { Ring } from "../src/state/ring";
 import type { ChipState as Chip, HardwareReport } from "../src/wire/report";
@@ -53,7 +53,7 @@ test("history takes each look once, and begins anew with another run of the engi
 });
 
 test("a page that is open for hours keeps as much as after fifteen minutes", () => {
-  const say = (event: string, said: unknown): void => hear({ event, data: JSON.stringify(said), id: null });
+  const say = (event: string, said: unknown): void => receive({ event, data: JSON.stringify(said), id: null });
   for (let number = 1; number <= 2 * LOOKS_KEPT; number += 1) {
     say("hardware", look(number));
     say("happened", { number, unix_s: number, emulated_s: number, kind: "fault", words: "a fault" });

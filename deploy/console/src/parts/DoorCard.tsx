@@ -1,6 +1,6 @@
 // The door: who is inside, who waits, and what was refused.
-import { propose } from "../state/deed";
-import { doorDeed } from "../state/deeds";
+import { propose } from "../state/action";
+import { doorAction } from "../state/actions";
 import type { AdmissionReport, ClassReport } from "../wire/report";
 import { count, duration, text } from "../words/quantity";
 
@@ -38,7 +38,7 @@ export function DoorCard({ door }: { door: AdmissionReport }) {
           Expected wait <b>{text(duration(door.expected_wait_s))}</b>
           {door.expected_wait_s !== null && <>, at most {text(duration(door.expected_wait_s + door.margin_s))} for 99 of 100</>}
         </span>
-        <button type="button" class="small" data-deed="door" onClick={() => propose(doorDeed(door.is_open))}>
+        <button type="button" class="small" data-action="door" onClick={() => propose(doorAction(door.is_open))}>
           {door.is_open ? "Close…" : "Open…"}
         </button>
       </footer>
