@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 
 from emulator.errors import UltraServeError
 from emulator.import_path import seal_import_path
+from serving.commands.renamed_flags import with_new_names
 
 _COMPLAINS: Final = "triton._C.libtriton"
 
@@ -99,7 +100,7 @@ def _run(arguments: list[str]) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     parser = command_parser()
-    args, unknown = parser.parse_known_args(arguments)
+    args, unknown = parser.parse_known_args(with_new_names(arguments))
     if unknown and not getattr(args, "passes_through", False):
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.unknown = unknown

@@ -1,4 +1,4 @@
-"""What a deployment asks of the platform, read once at the door and passed on.
+"""What a deployment asks of the platform, read once at the gateway and passed on.
 
 The same keys travel in vLLM's own `--additional-config '{"ultraserve": {...}}'` and come from the
 flags of `ultraserve serve`. A wrong key or value stops the start and names itself.

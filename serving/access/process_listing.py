@@ -1,42 +1,31 @@
-"""Takes keys out of what the system shows of this process: its command line, its environment.
+"""Takes keys out of the command line that the system shows of this process.
 
-Every user of a machine can read the command lines of all processes, for as long as they run. Linux
-shows the memory that a process was started with, so what is written over there is shown no more.
-Between the start and that moment a key on the command line could be read; in a variable only the
-same user's processes ever could.
+Every user of a machine can read the command lines of all processes, for as long as they run.
+Between the start and the moment of the call a key there could be read; keys in files and in
+variables of the environment are for the same user alone.
 """
 
-import contextlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Final
+import shlex
+import sys
 
-_STAT: Final = Path("/proc/self/stat")
-_MEMORY: Final = Path("/proc/self/mem")
-_AFTER_NAME: Final = 2  # fields before those that follow the process's name in parentheses
-_ARGUMENTS: Final = (48, 49)  # proc(5): arg_start and arg_end, counted from 1
-_ENVIRONMENT: Final = (50, 51)  # env_start and env_end
+import setproctitle
 
-_MASK: Final = b"*"
+_MASK = "*"
 
 
-def hide_in_process_list(*, flags: tuple[str, ...], variables: tuple[str, ...]) -> None:
-    """Write over the values of `flags` and of `variables` in the memory this process began with.
-
-    The values that Python has read already stay as they are. Where the system has no such memory,
-    or does not let us, nothing changes.
-    """
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        _rewrite(_ARGUMENTS, lambda words: _without_values(words, flags))
-        _rewrite(_ENVIRONMENT, lambda words: _without_variables(words, variables))
+def hide_in_process_list(*, flags: tuple[str, ...]) -> None:
+    """Show stars for the values of `flags`; `sys.argv` and a command line without them stay."""
+    words = _without_values(sys.orig_argv, flags)
+    if words != sys.orig_argv:
+        setproctitle.setproctitle(shlex.join(words))
 
 
-def _without_values(words: list[bytes], flags: tuple[str, ...]) -> list[bytes]:
-    names = {_spelled(flag.encode()) for flag in flags}
+def _without_values(words: list[str], flags: tuple[str, ...]) -> list[str]:
+    names = {_spelled(flag) for flag in flags}
     hidden, inside = [], False
     for word in words:
-        name, equals, value = word.partition(b"=")
-        if word.startswith(b"-"):
+        name, equals, value = word.partition("=")
+        if word.startswith("-"):
             is_flag = _spelled(name) in names
             inside = is_flag and not equals
             hidden.append(name + equals + _MASK * len(value) if is_flag else word)
@@ -45,27 +34,5 @@ def _without_values(words: list[bytes], flags: tuple[str, ...]) -> list[bytes]:
     return hidden
 
 
-def _without_variables(words: list[bytes], variables: tuple[str, ...]) -> list[bytes]:
-    names = {variable.encode() for variable in variables}
-    hidden = []
-    for word in words:
-        name, equals, value = word.partition(b"=")
-        hidden.append(name + equals + _MASK * len(value) if name in names else word)
-    return hidden
-
-
-def _spelled(flag: bytes) -> bytes:
-    return flag.replace(b"_", b"-")
-
-
-def _rewrite(fields: tuple[int, int], change: Callable[[list[bytes]], list[bytes]]) -> None:
-    """Change the words, which end with a zero byte each, of the memory between two addresses."""
-    after_name = _STAT.read_text().rpartition(")")[2].split()
-    start, end = (int(after_name[field - 1 - _AFTER_NAME]) for field in fields)
-    with _MEMORY.open("r+b", buffering=0) as memory:
-        memory.seek(start)
-        before = memory.read(end - start)
-        after = b"\0".join(change(before.split(b"\0")))
-        assert len(after) == len(before)
-        memory.seek(start)
-        memory.write(after)
+def _spelled(flag: str) -> str:
+    return flag.replace("_", "-")

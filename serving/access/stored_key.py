@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class Scope(StrEnum):
-    """What a key opens: the doors of HTTP and gRPC, or the control service."""
+    """What a key opens: the HTTP and gRPC servers, or the control service."""
 
     INFERENCE = "inference"
     CONTROL = "control"

@@ -20,7 +20,7 @@ _OURS: Final = (
 """vLLM's flags that decide who gets in, and where."""
 
 
-def refuse_past_the_doors(vllm_arguments: Sequence[str]) -> None:
+def refuse_disallowed_flags(vllm_arguments: Sequence[str]) -> None:
     """Raise UnsupportedFlag for a flag, or a line of a `--config` file, that is ours to read.
 
     Raises ConfigError for a `--config` file that cannot be read.

@@ -45,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "engine",
         help="drain a running server's whole engine, or let it sleep, wake up, pause or resume",
-        description="A running server's whole engine: its door to new requests, and vLLM's own "
+        description="A running server's whole engine: its gateway to new requests, and vLLM's own "
         "sleep, wake_up, pause and resume. Single groups of chips are drained with `ultraserve "
         "drain`.",
         epilog="Exit codes: 0 done; 1 requests are still inside after --wait; 2 refused, "
@@ -168,7 +168,7 @@ def _run_door(args: argparse.Namespace) -> int:
 def wait_until_empty(
     client: ControlClient, door: AdmissionReport, wait_s: float
 ) -> AdmissionReport:
-    """The door when nobody is inside, or as it is after `wait_s` wall seconds."""
+    """The gateway when nobody is inside, or as it is after `wait_s` wall seconds."""
     end_s = time.monotonic() + wait_s
     while door.in_flight and time.monotonic() < end_s:
         time.sleep(_POLL_S)  # polls another process
@@ -179,7 +179,7 @@ def wait_until_empty(
 def door_lines(door: AdmissionReport) -> Iterator[str]:
     """Whether it is open, and a line for each class of work."""
     how = "open" if door.is_open else f"closed: {door.closed}"
-    yield f"the door is {how}; {door.in_flight:,} requests inside"
+    yield f"the gateway is {how}; {door.in_flight:,} requests inside"
     if door.expected_wait_s is not None:
         wait_s = door.expected_wait_s
         yield f"a short request would wait {wait_s:.3g} emulated s for its first token"

@@ -24,24 +24,20 @@ from serving.access.loopback import is_loopback
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.access.unsafe_environment import refuse_unsafe_environment
-from serving.commands.disallowed_flags import refuse_past_the_doors
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.commands.disallowed_flags import refuse_disallowed_flags
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.gateway_settings import GatewaySettings
 
 API_KEY_FLAG: Final = "--api-key"
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 
-KEY_VARIABLES: Final = (API_KEY_VARIABLE, CONTROL_KEY_VARIABLE)
-"""Variables with keys. The control service's is for commands; a server that has inherited it hands
-it on to nobody."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontDoor:
+class GatewayOptions:
     """What the flags mean: the settings, and lines that a user should read."""
 
-    settings: FrontDoorSettings
+    settings: GatewaySettings
     warnings: tuple[str, ...]
 
     def vllm_arguments(self) -> list[str]:
@@ -57,9 +53,9 @@ class FrontDoor:
         return arguments
 
 
-def add_front_door_arguments(parser: argparse.ArgumentParser) -> None:
+def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    group = parser.add_argument_group("front door", "who may enter, over what, and how much")
+    group = parser.add_argument_group("gateway", "who may enter, over what, and how much")
     group.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
     group.add_argument(
         "--port", type=int, default=8_000, help="of the OpenAI server (default: %(default)s)"
@@ -130,7 +126,7 @@ def _add_tls(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
-    limits, settings = DoorLimits(), FrontDoorSettings()
+    limits, settings = AdmissionLimits(), GatewaySettings()
     for flag, value, text in (
         ("--queue-requests", limits.queue_requests, "requests that wait for their first token"),
         ("--queue-tokens", limits.queue_tokens, "tokens of their prompts"),
@@ -165,17 +161,19 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         "refused at once (default: no target, and the queues alone bound the wait)",
     )
     group.add_argument(
-        "--reserve",
+        "--interactive-headroom",
         type=float,
-        default=limits.reserve,
+        default=limits.interactive_headroom,
         metavar="SHARE",
         help="of seats and KV cache that batch requests leave to interactive ones "
         "(default: %(default)g)",
     )
 
 
-def front_door(args: argparse.Namespace, environment: MutableMapping[str, str]) -> FrontDoor:
-    """What the flags in `args` and the environment mean; no door is open yet.
+def gateway_options(
+    args: argparse.Namespace, environment: MutableMapping[str, str]
+) -> GatewayOptions:
+    """What the flags in `args` and the environment mean; no gateway is open yet.
 
     Takes the keys out of both: afterwards neither `args.api_key` nor the environment has one, and
     no process that is started gets to see it.
@@ -187,11 +185,11 @@ def front_door(args: argparse.Namespace, environment: MutableMapping[str, str]) 
     """
     secrets = _take_keys(args, environment)
     refuse_unsafe_environment(environment)
-    refuse_past_the_doors(args.unknown)
+    refuse_disallowed_flags(args.unknown)
     tls = _tls(args)
     if tls is not None:
         tls.check()
-    settings = FrontDoorSettings(
+    settings = GatewaySettings(
         limits=_limits(args),
         grpc_host=args.host,
         grpc_port=args.grpc_port,
@@ -216,7 +214,7 @@ def front_door(args: argparse.Namespace, environment: MutableMapping[str, str]) 
         *_readable_files(settings.key_file, tls),
         *_exposure(args, tls, is_open=is_open),
     ]
-    return FrontDoor(settings=settings, warnings=tuple(warnings))
+    return GatewayOptions(settings=settings, warnings=tuple(warnings))
 
 
 def _take_keys(
@@ -297,9 +295,9 @@ def _tls(args: argparse.Namespace) -> TlsFiles | None:
     )
 
 
-def _limits(args: argparse.Namespace) -> DoorLimits:
-    names = [each.name for each in fields(DoorLimits)]
-    return DoorLimits(**{name: getattr(args, name.removesuffix("_s")) for name in names})
+def _limits(args: argparse.Namespace) -> AdmissionLimits:
+    names = [each.name for each in fields(AdmissionLimits)]
+    return AdmissionLimits(**{name: getattr(args, name.removesuffix("_s")) for name in names})
 
 
 def _control_key_file(args: argparse.Namespace) -> Path | None:

@@ -19,9 +19,8 @@ from serving.access.process_listing import hide_in_process_list
 from serving.commands.day_night_arguments import day_night_settings, with_cost_model
 from serving.commands.gateway_arguments import (
     API_KEY_FLAG,
-    KEY_VARIABLES,
-    FrontDoor,
-    front_door,
+    GatewayOptions,
+    gateway_options,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
 from serving.errors import UnsupportedFlag
@@ -59,11 +58,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong setting, a checkpoint that cannot be computed, a port in use.
     """
-    hide_in_process_list(flags=(API_KEY_FLAG,), variables=KEY_VARIABLES)
+    hide_in_process_list(flags=(API_KEY_FLAG,))
     settings, weights_dir = resolve_arguments(args)
     refuse_second_config(args.unknown)
     refuse_spans_without_stats(args.unknown)
-    doors = front_door(args, os.environ)
+    doors = gateway_options(args, os.environ)
     day_night = day_night_settings(args, settings, weights_dir)
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.engine.deployment import resolve_deployment
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         return serve(deployment, host=args.host, port=args.port, vllm_arguments=vllm_arguments)
 
 
-def _environment(args: argparse.Namespace, doors: FrontDoor) -> dict[str, str]:
+def _environment(args: argparse.Namespace, doors: GatewayOptions) -> dict[str, str]:
     """What the middleware in vLLM's API process reads: doors, and where the control service is."""
     address = NO_SERVICE
     if args.control_port:

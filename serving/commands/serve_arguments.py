@@ -26,7 +26,7 @@ from emulator.model import (
     with_readings,
 )
 from serving.commands.day_night_arguments import add_day_night_arguments
-from serving.commands.gateway_arguments import add_front_door_arguments
+from serving.commands.gateway_arguments import add_gateway_arguments
 from serving.commands.reading_argument import add_reading_argument
 from serving.errors import UnsupportedFlag
 from serving.settings import Settings
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     _add_partition(parser)
     _add_experts(parser)
-    add_front_door_arguments(parser)
+    add_gateway_arguments(parser)
     add_day_night_arguments(parser)
     _add_running(parser)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from vllm.entrypoints.generate.beam_search.online import BeamSearchOnlineMixin
 
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted
 
 _MARK: Final = "declares_beams"
 

@@ -13,8 +13,7 @@ from typing import Any, Final, Protocol
 
 from vllm.v1.engine import FinishReason
 
-from serving.policy.admission.entry import Outcome
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted, Outcome
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -61,7 +60,7 @@ class RequestWatch:
     def install(self) -> None:
         """Wrap the processor's methods, once."""
         processor = self._processor
-        assert not hasattr(processor.add_request, _MARK), "one door before one engine"
+        assert not hasattr(processor.add_request, _MARK), "one gateway before one engine"
         add, process = processor.add_request, processor.process_outputs
 
         def add_request(

@@ -1,4 +1,4 @@
-"""Keeps the front door's families; see serving.telemetry.families.gateway."""
+"""Keeps the gateway's families; see serving.telemetry.families.gateway."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -14,7 +14,7 @@ _WAIT_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 Reading = Callable[[], float]
 
 
-class DoorMetrics:
+class GatewayMetrics:
     """Registers every family once in `registry`."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

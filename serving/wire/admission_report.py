@@ -5,7 +5,7 @@ from serving.wire.machine_state import Count, Plain
 
 
 class ClassReport(Plain, frozen=True, kw_only=True):
-    """One class of work; see `serving.policy.admission.gateway_state.ClassState`.
+    """One class of work; see `serving.policy.admission.admission_counts.ClassState`.
 
     `entered` = `in_flight` + `finished` + `aborted` + `failed` + `refused_later`.
     """

@@ -1,23 +1,22 @@
-"""What the front door takes of the API process's time: per request that enters, per request that is
+"""What the gateway takes of the API process's time: per request that enters, per request that is
 refused, and per token.
 
 The engine behind it does nothing: vLLM's output processor is real in the last line alone, which
-shows what it takes with the door's watch and without.
+shows what it takes with the gateway's watch and without.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
 
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.entry import Outcome
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, KeyLimits, Work, WorkClass
-from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.admitted_generate import admit_generation
-from serving.telemetry.gateway_metrics import DoorMetrics
+from serving.telemetry.gateway_metrics import GatewayMetrics
 from tests.serving.server.gateway.generating_engine import GeneratingEngine, params, prompt
 
 CAPACITY = Capacity(seats=4_096, kv_tokens=10**8, prefill_tokens_per_step=131_072)
@@ -41,26 +40,26 @@ def best_us(run: Callable[[], int], repeats: int = 5) -> float:
     return min(times)
 
 
-def enter_and_leave(door: Door) -> int:
+def enter_and_leave(admission: AdmissionController) -> int:
     """Whole lives: in, counted, first token, out, with 2,000 others inside."""
     for _ in range(REQUESTS):
-        ticket = door.enter(WORK)
-        ticket.begin(COUNTED)
-        ticket.first_token()
-        ticket.made(1)
-        ticket.end(made_tokens=1, by_itself=True)
-        ticket.leave(Outcome.FINISHED)
+        permit = admission.enter(WORK)
+        permit.begin(COUNTED)
+        permit.first_token()
+        permit.made(1)
+        permit.end(made_tokens=1, by_itself=True)
+        permit.leave(Outcome.FINISHED)
     return REQUESTS
 
 
-def refuse(door: Door) -> int:
+def refuse(admission: AdmissionController) -> int:
     """Those that are told to come back."""
     for _ in range(REQUESTS):
         try:
-            door.enter(WORK)
+            admission.enter(WORK)
         except Refused:
             continue
-        raise AssertionError("the door is full")
+        raise AssertionError("the gateway is full")
     return REQUESTS
 
 
@@ -75,7 +74,7 @@ async def token_us(*, with_door: bool) -> float:
     """Of one token of a stream, detokenizing left out."""
     engine = GeneratingEngine(seats=SEQUENCES)
     if with_door:
-        admit_generation(engine, Door(DoorLimits(), lambda: CAPACITY))
+        admit_generation(engine, AdmissionController(AdmissionLimits(), lambda: CAPACITY))
 
     async def read(name: str) -> None:
         async for _ in engine.generate(prompt(200), params(4_000), name):
@@ -92,19 +91,21 @@ async def token_us(*, with_door: bool) -> float:
 
 async def measure() -> None:
     """Print the figures."""
-    door = Door(DoorLimits(ttft_target_s=1.0), lambda: CAPACITY, metrics=DoorMetrics())
-    running = [door.enter(WORK) for _ in range(600)]
-    for ticket in running:
-        ticket.begin(COUNTED)
-        ticket.first_token()
-    print(f"a request, in to out: {best_us(lambda: enter_and_leave(door)):.1f} us")
+    admission = AdmissionController(
+        AdmissionLimits(ttft_target_s=1.0), lambda: CAPACITY, metrics=GatewayMetrics()
+    )
+    running = [admission.enter(WORK) for _ in range(600)]
+    for permit in running:
+        permit.begin(COUNTED)
+        permit.first_token()
+    print(f"a request, in to out: {best_us(lambda: enter_and_leave(admission)):.1f} us")
     held: list[object] = []
     try:
         while True:
-            held.append(door.enter(WORK))
+            held.append(admission.enter(WORK))
     except Refused as refused:
         print(f"({len(held)} wait: {refused})")
-    print(f"a refusal: {best_us(lambda: refuse(door)):.1f} us")
+    print(f"a refusal: {best_us(lambda: refuse(admission)):.1f} us")
     bare, watched = await token_us(with_door=False), await token_us(with_door=True)
     print(f"a token: {bare:.2f} us in vLLM's output processor, {watched:.2f} us with the door")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serving.access.secret import draw_secret, hash_of
-from serving.commands.gateway_arguments import FrontDoor, front_door
+from serving.commands.gateway_arguments import GatewayOptions, gateway_options
 from serving.commands.serve_arguments import resolve_arguments
 from serving.server.gateway.graceful_shutdown import _BOUND_WALL_S
 from serving.settings import Settings
@@ -34,14 +34,14 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return settings
 
 
-def doors_of(args: argparse.Namespace, keys: Path, environment: dict[str, str]) -> FrontDoor:
+def doors_of(args: argparse.Namespace, keys: Path, environment: dict[str, str]) -> GatewayOptions:
     """What the flags mean for the doors, with the file `keys` where the command names one."""
     if args.api_keys is not None:
         hashed = hash_of(draw_secret())
         keys.write_text(f'[[key]]\nname = "client"\nhash = "{hashed}"\n', encoding="utf-8")
         keys.chmod(0o600)
         args.api_keys = keys
-    return front_door(args, environment)
+    return gateway_options(args, environment)
 
 
 def end_wall_s_max(args: argparse.Namespace) -> float:

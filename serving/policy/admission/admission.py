@@ -1,18 +1,18 @@
-"""Who enters, who waits and who is told to come back: the door's decisions, without a clock.
+"""Who enters, who waits and who is told to come back: the gateway's decisions, without a clock.
 
 | stage | event | next |
 |---|---|---|
 | - | `enter`, interactive | waiting, or Refused |
 | - | `enter`, batch | queued, or Refused |
 | queued | `turns`: the engine has room that interactive work leaves | waiting |
-| queued | `overdue`: it has waited `batch_wait_s`, or the door drains | left (refused) |
+| queued | `overdue`: it has waited `batch_wait_s`, or the gateway drains | left (refused) |
 | waiting | `first_token` of the last of its sequences | running |
 | any | `leave` | left |
 
 Interactive work enters while what waits stays within the queue's bounds, and within the target for
 the first token where there is one (`serving.policy.admission.refusing`). Batch work has its turn
-when seats and KV are free beyond the reserve, and when prompts that wait, its own included, fit one
-step of the engine: then interactive work waits for one step more at most
+when seats and KV are free beyond the interactive headroom, and when prompts that wait, its own
+included, fit one step of the engine: then interactive work waits for one step more at most
 (`serving.policy.admission.batch_turn`).
 
 All times are emulated seconds and never run back; a `Refused` tells wall seconds. Pure: no clock,
@@ -21,15 +21,13 @@ no asyncio.
 
 import math
 
-from serving.policy.admission import entry_parts
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_counts import AdmissionCounts, ClassState
+from serving.policy.admission.admission_limits import AdmissionLimits
+from serving.policy.admission.admission_state import AdmissionState
 from serving.policy.admission.batch_turn import next_turn
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.class_counts import ClassCounts
-from serving.policy.admission.entry import Entry, Outcome, Stage
-from serving.policy.admission.entry_parts import Counted
-from serving.policy.admission.gateway_state import ClassState, DoorState
-from serving.policy.admission.inside import Inside
+from serving.policy.admission.entry import Counted, Entry, Outcome, Stage
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.policy.admission.refusing import batch_pace_s, excess_refusal, refusal
 from serving.policy.admission.work import Client, Work, WorkClass
@@ -38,21 +36,21 @@ _INTERACTIVE, _BATCH = WorkClass.INTERACTIVE, WorkClass.BATCH
 
 
 class Admission:
-    """The state of one door.
+    """The state of one gateway.
 
     Invariants (`check`): what has entered is in exactly one stage, sums are those of the entries,
     and `entered` = inside + `left`, for each class.
     """
 
-    def __init__(self, limits: DoorLimits, capacity: Capacity, *, now_s: float = 0.0) -> None:
-        self._inside = Inside(limits=limits, capacity=capacity)
+    def __init__(self, limits: AdmissionLimits, capacity: Capacity, *, now_s: float = 0.0) -> None:
+        self._inside = AdmissionState(limits=limits, capacity=capacity)
         self._counts = {each: ClassCounts() for each in WorkClass}
         self._numbers = 0
         self._at_s = now_s
 
     @property
-    def limits(self) -> DoorLimits:
-        """The door's bounds."""
+    def limits(self) -> AdmissionLimits:
+        """The gateway's bounds."""
         return self._inside.limits
 
     @property
@@ -66,7 +64,7 @@ class Admission:
 
     @property
     def closed(self) -> Refused | None:
-        """What new work is told while the door is closed; kept, never raised."""
+        """What new work is told while the gateway is closed; kept, never raised."""
         return self._inside.closed
 
     # ---- entering
@@ -184,7 +182,7 @@ class Admission:
             return
         load = self._inside.loads[entry.work_class]
         load.subtract(entry)
-        entry_parts.begin(entry, counted)
+        entry.begin(counted)
         load.add(entry)
         self._waits_again(entry)
 
@@ -193,11 +191,11 @@ class Admission:
         first.
         """
         self._pass(now_s)
-        if entry.stage is Stage.LEFT or entry_parts.waiting_begun(entry) == 0:
+        if entry.stage is Stage.LEFT or entry.waiting_begun == 0:
             return False
         load = self._inside.loads[entry.work_class]
         load.subtract(entry)
-        entry_parts.first_token(entry)
+        entry.first_token()
         load.add(entry)
         self._inside.expected.progressed(now_s)
         self._runs_if_all(entry)
@@ -223,7 +221,7 @@ class Admission:
             return
         load = self._inside.loads[entry.work_class]
         load.subtract(entry)
-        entry_parts.end(entry, sequences=1, without_token=int(made_tokens == 0))
+        entry.end(sequences=1, without_token=int(made_tokens == 0))
         entry.ended_tokens += made_tokens
         load.add(entry)
         if made_tokens:
@@ -294,7 +292,7 @@ class Admission:
 
     # ---- what can be seen
 
-    def state(self, now_s: float) -> DoorState:
+    def state(self, now_s: float) -> AdmissionCounts:
         """Counts of this moment."""
         self._pass(now_s)
         least = Work(
@@ -306,7 +304,7 @@ class Admission:
         )
         wait = self._inside.expected.known_wait(self._inside.demand(least), self.capacity, now_s)
         is_known = 0.0 < wait.seconds < math.inf
-        return DoorState(
+        return AdmissionCounts(
             classes={each: self.class_state(each) for each in WorkClass},
             sequences=self._inside.sequences,
             expected_wait_s=wait.predicted_s if is_known else None,

@@ -1,4 +1,4 @@
-"""Batch work at the door: first come first served within a key, turn by turn between keys."""
+"""Batch work at the gateway: first come first served within a key, turn by turn between keys."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -1,17 +1,17 @@
 """Which batch work has its turn next: the first, key after key, that the engine has room for.
 
-Room is what interactive work leaves: seats and KV beyond the reserve, and prompts that wait, its
-own included, within one step. What has no room holds back its own key alone, but not for ever:
-after `PASSED_OVER_MAX` others went before it, it is waited for. What could not go beside anything,
-because it is larger than all that the reserve leaves, goes once interactive work needs no more than
-the reserve and no other batch work waits for a seat.
+Room is what interactive work leaves: seats and KV beyond the interactive headroom, and prompts that
+wait, its own included, within one step. What has no room holds back its own key alone, but not for
+ever: after `PASSED_OVER_MAX` others went before it, it is waited for. What could not go beside
+anything, because it is larger than all that the interactive headroom leaves, goes once interactive
+work needs no more than the interactive headroom and no other batch work waits for a seat.
 """
 
 from itertools import islice
 from typing import Final
 
+from serving.policy.admission.admission_state import AdmissionState
 from serving.policy.admission.entry import Entry
-from serving.policy.admission.inside import Inside
 from serving.policy.admission.work import WorkClass
 
 HEADS_MAX: Final = 16
@@ -22,7 +22,7 @@ PASSED_OVER_MAX: Final = 256
 that it does not wait for ever."""
 
 
-def next_turn(inside: Inside) -> Entry | None:
+def next_turn(inside: AdmissionState) -> Entry | None:
     """Whose turn it is now; None: nobody's. Those that were passed over for it are counted."""
     passed: list[Entry] = []
     for entry in islice(inside.queue.heads(), HEADS_MAX):
@@ -36,14 +36,14 @@ def next_turn(inside: Inside) -> Entry | None:
     return None
 
 
-def _has_room(inside: Inside, entry: Entry) -> bool:
+def _has_room(inside: AdmissionState, entry: Entry) -> bool:
     waiting_tokens = sum(load.waiting_tokens for load in inside.loads.values())
     step_tokens = inside.capacity.prefill_tokens_per_step
     if waiting_tokens and waiting_tokens + entry.prompt_tokens > step_tokens:
         return False
     demand = inside.demand(entry.work)
     kv_tokens = inside.expected.kv_tokens(demand)
-    share = 1.0 - inside.limits.reserve
+    share = 1.0 - inside.limits.interactive_headroom
     if _is_within(inside, share, demand.sequences, kv_tokens):
         return True
     if demand.sequences == entry.sequences:
@@ -51,24 +51,26 @@ def _has_room(inside: Inside, entry: Entry) -> bool:
     return (
         not _is_within(inside, share, *_own(inside, entry))
         and not inside.loads[WorkClass.BATCH].waiting_sequences
-        and _is_within(inside, inside.limits.reserve, *_interactive(inside))
+        and _is_within(inside, inside.limits.interactive_headroom, *_interactive(inside))
     )
 
 
-def _fits_without_batch(inside: Inside, entry: Entry) -> bool:
+def _fits_without_batch(inside: AdmissionState, entry: Entry) -> bool:
     """Whether it would have seats and KV, were no other batch work inside."""
     (own, own_kv), (others, others_kv) = _own(inside, entry), _interactive(inside)
-    return _is_within(inside, 1.0 - inside.limits.reserve, own + others, own_kv + others_kv)
+    return _is_within(
+        inside, 1.0 - inside.limits.interactive_headroom, own + others, own_kv + others_kv
+    )
 
 
-def _own(inside: Inside, entry: Entry) -> tuple[int, float]:
+def _own(inside: AdmissionState, entry: Entry) -> tuple[int, float]:
     kv_tokens = inside.expected.held_kv_tokens(
         entry.prompt_tokens, entry.new_tokens_max, sequences=entry.sequences
     )
     return entry.sequences, kv_tokens
 
 
-def _interactive(inside: Inside) -> tuple[int, float]:
+def _interactive(inside: AdmissionState) -> tuple[int, float]:
     load = inside.loads[WorkClass.INTERACTIVE]
     kv_tokens = inside.expected.held_kv_tokens(
         load.prompt_tokens, load.new_tokens_max, sequences=load.sequences
@@ -76,6 +78,6 @@ def _interactive(inside: Inside) -> tuple[int, float]:
     return load.sequences, kv_tokens
 
 
-def _is_within(inside: Inside, share: float, sequences: int, kv_tokens: float) -> bool:
+def _is_within(inside: AdmissionState, share: float, sequences: int, kv_tokens: float) -> bool:
     capacity = inside.capacity
     return sequences <= share * capacity.seats and kv_tokens <= share * capacity.kv_tokens

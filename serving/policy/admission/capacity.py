@@ -1,4 +1,4 @@
-"""What the engine behind the door can hold and take in."""
+"""What the engine behind the gateway can hold and take in."""
 
 from dataclasses import dataclass, field
 

@@ -10,7 +10,7 @@ from serving.policy.admission.work import Work, WorkClass
 class Stage(StrEnum):
     """Where an entry is; it goes down this list and may leave from anywhere."""
 
-    QUEUED = "queued"  # batch work at the door, without its turn
+    QUEUED = "queued"  # batch work at the gateway, without its turn
     WAITING = "waiting"  # the engine's, and a sequence of it has no token yet
     RUNNING = "running"  # every sequence has a token
     LEFT = "left"
@@ -25,9 +25,21 @@ class Outcome(StrEnum):
     REFUSED = "refused"  # batch work that was told so after it had waited
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What the engine says of sequences that begin, together: exact."""
+
+    sequences: int
+    prompt_tokens: int
+    new_tokens_max: int
+
+
 @dataclass(slots=True)
 class Entry:
     """What is known of one entry; `Admission` alone changes it.
+
+    A request may have many sequences (several prompts, `n`). Those that have not begun have equal
+    shares of what was estimated for all; those that have, of what the engine counted.
 
     Attributes:
         number: in the order of entering.
@@ -94,3 +106,52 @@ class Entry:
     def work_class(self) -> WorkClass:
         """Of its work."""
         return self.work.work_class
+
+    def begin(self, counted: Counted) -> None:
+        """Put the engine's figures in place of the estimate's share.
+
+        More sequences than were foreseen are added.
+        """
+        foreseen = min(counted.sequences, self.sequences - self.begun_sequences)
+        left = self.sequences - self.begun_sequences
+        estimated = _share(self.estimated_tokens, foreseen, left)
+        asked = _share(self.estimated_new_tokens, foreseen, left)
+        more = counted.sequences - foreseen
+        self.estimated_tokens -= estimated
+        self.estimated_new_tokens -= asked
+        self.begun_sequences += counted.sequences
+        self.sequences += more
+        self.waiting_sequences += more
+        self.prompt_tokens += counted.prompt_tokens - estimated
+        self.waiting_tokens += counted.prompt_tokens - estimated
+        self.new_tokens_max += counted.new_tokens_max - asked
+        self.counted_tokens += counted.prompt_tokens
+
+    @property
+    def waiting_begun(self) -> int:
+        """Sequences that the engine has taken and that have no token."""
+        return self.waiting_sequences - (self.sequences - self.begun_sequences)
+
+    def first_token(self) -> None:
+        """One sequence that had begun has its first token; its prompt no longer waits."""
+        waiting_tokens = self.waiting_tokens - self.estimated_tokens
+        tokens = _share(waiting_tokens, 1, self.waiting_begun)
+        self.waiting_tokens -= tokens
+        self.waiting_sequences -= 1
+
+    def end(self, *, sequences: int, without_token: int) -> None:
+        """`sequences` that had begun are over, `without_token` of them before their first token."""
+        waiting_tokens = self.waiting_tokens - self.estimated_tokens
+        prompt_tokens = self.prompt_tokens - self.estimated_tokens
+        new_tokens = self.new_tokens_max - self.estimated_new_tokens
+        self.waiting_tokens -= _share(waiting_tokens, without_token, self.waiting_begun)
+        self.prompt_tokens -= _share(prompt_tokens, sequences, self.begun_sequences)
+        self.new_tokens_max -= _share(new_tokens, sequences, self.begun_sequences)
+        self.waiting_sequences -= without_token
+        self.sequences -= sequences
+        self.begun_sequences -= sequences
+
+
+def _share(total: int, part: int, whole: int) -> int:
+    """The part's share, all of it for the last part."""
+    return total * part // whole if whole else 0

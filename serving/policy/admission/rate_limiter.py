@@ -33,7 +33,7 @@ class OverLimit:
     wait_s: float | None
 
 
-class KeyBooks:
+class RateLimiter:
     """One book per key that has limits. `now_s` never runs back; seconds are emulated.
 
     Keys' limits may change while their requests run: `charge` is told those of now; `correct`,

@@ -5,7 +5,7 @@ nothing of it.
 import math
 from typing import Final
 
-from serving.policy.admission.inside import Inside
+from serving.policy.admission.admission_state import AdmissionState
 from serving.policy.admission.rate_limiter import OverLimit
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.wait import Wait
@@ -19,7 +19,7 @@ _AIM: Final = 0.9
 Assumed."""
 
 
-def refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+def refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused | None:
     """Why `work` may not enter now, an answer of its own; None: it may."""
     if inside.closed is not None:
         rate = inside.books.rate(work.client, now_s, inside.capacity.dilation)
@@ -34,7 +34,7 @@ def refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
 
 
 def excess_refusal(
-    inside: Inside, client: Client, *, tokens: int, sequences: int, now_s: float
+    inside: AdmissionState, client: Client, *, tokens: int, sequences: int, now_s: float
 ) -> Refused | None:
     """Why a request of `client` that is inside may not ask the engine for so much more than it was
     charged for; None: it may.
@@ -48,17 +48,17 @@ def excess_refusal(
     return Refused(over.reason, over.message, retry_after_s=wait_s * dilation, rate=rate)
 
 
-def batch_pace_s(inside: Inside, tokens: int) -> float:
+def batch_pace_s(inside: AdmissionState, tokens: int) -> float:
     """Emulated seconds in which batch prompts of so many tokens have their turn."""
     return _seconds(tokens, inside.batch_turns.per_s)
 
 
-def _over_limit(inside: Inside, over: OverLimit, client: Client, now_s: float) -> Refused:
+def _over_limit(inside: AdmissionState, over: OverLimit, client: Client, now_s: float) -> Refused:
     wait_s = over.wait_s if over.wait_s is not None else _stay_hint_s(inside, client)
     return _refused(inside, over.reason, over.message, wait_s, client, now_s)
 
 
-def _batch_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+def _batch_refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused | None:
     limits, queue = inside.limits, inside.queue
     if len(queue) >= limits.batch_queue_requests:
         message = f"{len(queue):,} batch requests wait, as many as may"
@@ -74,7 +74,7 @@ def _batch_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
     return _refused(inside, reason, message, batch_pace_s(inside, excess), work.client, now_s)
 
 
-def _queue_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+def _queue_refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused | None:
     limits, load = inside.limits, inside.loads[WorkClass.INTERACTIVE]
     waiting = len(inside.waiting[WorkClass.INTERACTIVE])
     if waiting >= limits.queue_requests:
@@ -94,7 +94,7 @@ def _queue_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
     return _refused(inside, reason, message, wait_s or UNKNOWN_WAIT_S, work.client, now_s)
 
 
-def _target_refusal(inside: Inside, work: Work, now_s: float) -> Refused | None:
+def _target_refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused | None:
     target_s = inside.limits.ttft_target_s
     if target_s is None:
         return None
@@ -133,7 +133,7 @@ def _parts(wait: Wait, late_s: float) -> str:
 
 
 def _refused(
-    inside: Inside,
+    inside: AdmissionState,
     reason: RefusalReason,
     message: str,
     wait_s: float,
@@ -145,7 +145,7 @@ def _refused(
     return Refused(reason, message, retry_after_s=wait_s * dilation, rate=rate)
 
 
-def _stay_hint_s(inside: Inside, client: Client) -> float:
+def _stay_hint_s(inside: AdmissionState, client: Client) -> float:
     """Until one of the client's requests is over, of which it has its limit inside."""
     stay_s = inside.stay_s if inside.stay_s is not None else UNKNOWN_WAIT_S
     return stay_s / max(1, inside.books.inside(client.name))

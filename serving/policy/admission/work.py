@@ -59,7 +59,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One request at the door.
+    """One request at the gateway.
 
     Attributes:
         client: whose it is.

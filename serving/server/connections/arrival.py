@@ -14,7 +14,7 @@ from serving.server.connections.gated_side import GatedSide
 from serving.server.connections.grpc_socket import GrpcSocket
 
 HEAD_WAIT_S: Final = 20.0
-"""Wall seconds from a connection to the end of its first request's head, as at the HTTP door."""
+"""Wall seconds from a connection to the end of its first request's head, as at the HTTP gateway."""
 
 _STRANGER_BYTES: Final = 16 * 2**10
 """That are read at once of who has shown no key. While such a connection waits for its turn they

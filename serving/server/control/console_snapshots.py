@@ -11,8 +11,8 @@ from serving.server.control.engine_admission import EngineDoor
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.day_night.controller import DayNight
 from serving.server.engine_call import Engine, EngineFailed, ask
-from serving.server.gateway.single_flight import SharedLook
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.single_flight import SingleFlight
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.latency_window import Latencies
 from serving.wire.control_call import ExpertLoadReply, ExpertLoadRequest
 from serving.wire.telemetry import Event
@@ -25,7 +25,7 @@ class ConsoleLooks:
         self,
         engine: Engine,
         watch: EngineWatch,
-        hardware: HardwareWatch,
+        hardware: SnapshotPoller,
         *,
         day_night: DayNight | None = None,
         door: EngineDoor | None = None,
@@ -37,9 +37,9 @@ class ConsoleLooks:
         self._door = door
         self._latencies = latencies
         self._hardware = hardware
-        self._experts = SharedLook(self._ask_experts)
-        self._day_night = SharedLook(self._ask_day_night)
-        self._latency = SharedLook(self._ask_latency)
+        self._experts = SingleFlight(self._ask_experts)
+        self._day_night = SingleFlight(self._ask_day_night)
+        self._latency = SingleFlight(self._ask_latency)
 
     @property
     def run(self) -> str:

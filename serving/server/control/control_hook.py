@@ -22,8 +22,8 @@ from serving.server.control.control_server import ControlServer, ServerParts
 from serving.server.day_night.controller import DayNight
 from serving.server.day_night.day_night_settings import DayNightSettings
 from serving.server.day_night.job_command import job_commands
-from serving.server.gateway.gateway import FrontDoor, Service
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.gateway import Gateway, Service
+from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send
 from serving.server.gateway.http.missing_apis import missing_paths
 from serving.server.gateway.http.open_api import describe_app
@@ -90,7 +90,7 @@ class ControlHook:
         engine = state.engine_client
         name_weights_in_responses(engine)
         extend_spans(engine)
-        settings = FrontDoorSettings.from_environment(os.environ)
+        settings = GatewaySettings.from_environment(os.environ)
         address = _control_address()
         secret = None
         if address is not None:
@@ -98,10 +98,10 @@ class ControlHook:
             secret = held.enter_context(
                 held_control_key(address.port, os.environ, key_file=key_file)
             )
-        front_door = FrontDoor(engine, settings, control_secret=secret)
-        self._http = front_door.before(self._app, missing=missing_paths(state))
-        describe_app(app, version=version("ultraserve"), needs_key=not front_door.keys.is_open)
-        services = front_door.services(state.server)
+        gateway = Gateway(engine, settings, control_secret=secret)
+        self._http = gateway.before(self._app, missing=missing_paths(state))
+        describe_app(app, version=version("ultraserve"), needs_key=not gateway.keys.is_open)
+        services = gateway.services(state.server)
         day_night = _day_night(engine)
         if address is not None:
             services.append(
@@ -110,12 +110,12 @@ class ControlHook:
                     address,
                     ServerParts(
                         day_night=day_night,
-                        door=front_door.door,
+                        door=gateway.admission,
                         latencies=latencies(engine),
-                        hardware=front_door.hardware,
+                        hardware=gateway.hardware,
                     ),
-                    admits=front_door.keys.admits_control,
-                    named=partial(_key_name, front_door.keys),
+                    admits=gateway.keys.admits_control,
+                    named=partial(_key_name, gateway.keys),
                     tls=settings.tls,
                 )
             )

@@ -39,7 +39,7 @@ from serving.server.control.json_calls import JsonCalls
 from serving.server.control.last_replies import LastReplies
 from serving.server.day_night.controller import DayNight
 from serving.server.gateway.grpc.connection_options import connection_options
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.latency_window import Latencies
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -70,7 +70,7 @@ class ServerParts:
 
     day_night: DayNight | None = None
     door: EngineDoor | None = None
-    hardware: HardwareWatch | None = None
+    hardware: SnapshotPoller | None = None
     latencies: Latencies | None = None
 
 
@@ -111,7 +111,7 @@ class ControlServer:
         self.watch.on_gone = self._engine_gone
         if parts.day_night is not None:
             parts.day_night.on_job_failure = self.watch.job_failed
-        hardware = parts.hardware or HardwareWatch(engine)
+        hardware = parts.hardware or SnapshotPoller(engine)
         self._looks = ConsoleLooks(
             engine,
             self.watch,

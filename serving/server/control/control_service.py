@@ -24,7 +24,7 @@ from serving.server.control.generic_service import answers
 from serving.server.control.sleep_calls import SleepCalls
 from serving.server.control.watch_calls import WatchCalls
 from serving.server.day_night.controller import DayNight
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire.control_call import GET_HARDWARE, PUBLISH, PublishRequest, VersionReport
 from serving.wire.hardware import HardwareReport
 
@@ -49,7 +49,7 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls, WatchCalls):
         *,
         door: EngineDoor | None = None,
         watch: EngineWatch,
-        hardware: HardwareWatch,
+        hardware: SnapshotPoller,
     ) -> None:
         self._engine = engine
         self._hardware = hardware

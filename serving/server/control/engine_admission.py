@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from serving.policy.admission.gateway_state import DoorState
+from serving.policy.admission.admission_counts import AdmissionCounts
 from serving.policy.admission.refusal import RefusalReason, Refused
 
 
@@ -19,5 +19,5 @@ class EngineDoor(Protocol):
     def open(self) -> None:
         """Let requests in again."""
 
-    def state(self) -> DoorState:
+    def state(self) -> AdmissionCounts:
         """Who is inside, who waits, and what was refused."""

@@ -1,1 +1,1 @@
-"""Where requests come in: the doors of HTTP and gRPC before one engine, probes, and a clean end."""
+"""Where requests come in: the HTTP and gRPC servers before one engine, probes, and a clean end."""

@@ -1,6 +1,6 @@
-"""The door before the engine, live: admission with a clock, and whoever waits for a turn.
+"""Admission before the engine, live: the decisions with a clock, and the requests that wait.
 
-One event loop uses it; nothing here is awaited but a turn and an empty house.
+One event loop uses it; nothing here is awaited but a turn, and the end of the last request.
 """
 
 import asyncio
@@ -12,22 +12,21 @@ from functools import partial
 from typing import Final
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_counts import AdmissionCounts
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Entry, Outcome
-from serving.policy.admission.entry_parts import Counted
-from serving.policy.admission.gateway_state import DoorState
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.policy.admission.work import Client, Work, WorkClass
-from serving.server.gateway.permit import Ticket
-from serving.telemetry.gateway_metrics import DoorMetrics
+from serving.server.gateway.permit import Permit
+from serving.telemetry.gateway_metrics import GatewayMetrics
 
 _LOOK_WALL_S: Final = 0.5
-"""While batch work waits, the door looks so often whether it may go or has waited too long, also
-when nothing happens. Assumed: half a second more or less is nothing to a job of hours."""
+"""While batch work waits, the controller looks so often whether it may go or has waited too long,
+also when nothing happens. Assumed: half a second more or less is nothing to a job of hours."""
 
 
-class Door:
+class AdmissionController:
     """Lets requests in and knows what is inside.
 
     `capacity` is asked whenever something happens, and its dilation turns `clock`'s wall seconds
@@ -36,18 +35,18 @@ class Door:
 
     def __init__(
         self,
-        limits: DoorLimits,
+        limits: AdmissionLimits,
         capacity: Callable[[], Capacity],
         clock: Callable[[], float] = time.monotonic,
-        metrics: DoorMetrics | None = None,
+        metrics: GatewayMetrics | None = None,
     ) -> None:
         self._capacity = capacity
         self._clock = clock
         self._wall_s = clock()
         self._emulated_s = 0.0
         self._admission = Admission(limits, capacity())
-        self._tickets: dict[int, Ticket] = {}
-        self._queued: dict[int, Ticket] = {}
+        self._permits: dict[int, Permit] = {}
+        self._queued: dict[int, Permit] = {}
         self._empty = asyncio.Event()
         self._empty.set()
         self._look: asyncio.TimerHandle | None = None
@@ -58,12 +57,12 @@ class Door:
 
     # ---- for those who handle requests
 
-    def enter(self, work: Work) -> Ticket:
+    def enter(self, work: Work) -> Permit:
         """Let `work` in; batch work then has to wait for its turn.
 
         Raises Refused at once when it may not enter.
         """
-        now_s = self._now_s()
+        now_s = self.now_s()
         try:
             entry = self._admission.enter(work, now_s)
         except Refused as refused:
@@ -72,20 +71,20 @@ class Door:
             raise
         if self._metrics is not None:
             self._metrics.entered(work.work_class)
-        ticket = Ticket(entry, self._admission.rate(work.client, now_s), self)
-        self._tickets[entry.number] = ticket
+        permit = Permit(entry, self._admission.rate(work.client, now_s), self._admission, self)
+        self._permits[entry.number] = permit
         self._empty.clear()
         if work.work_class is WorkClass.BATCH:
-            self._queued[entry.number] = ticket
+            self._queued[entry.number] = permit
             self.look()
-        return ticket
+        return permit
 
     def would_refuse(self, client: Client, work_class: WorkClass) -> Refused | None:
         """Why the smallest request would not enter, before its body is read; None: it might.
 
-        Nothing is counted: whoever refuses by it says so by `count_refusal`.
+        Nothing is counted; a refusal by it is counted by `count_refusal`.
         """
-        return self._admission.would_refuse(client, work_class, self._now_s())
+        return self._admission.would_refuse(client, work_class, self.now_s())
 
     def count_refusal(self, refused: Refused, work_class: WorkClass) -> None:
         """A request was refused by the answer of `would_refuse`."""
@@ -95,7 +94,7 @@ class Door:
 
     def rate(self, client: Client) -> RateState:
         """What is left of the client's limits."""
-        return self._admission.rate(client, self._now_s())
+        return self._admission.rate(client, self.now_s())
 
     # ---- for those who run the server
 
@@ -107,7 +106,7 @@ class Door:
         A drain also refuses the batch work that has not had its turn.
         """
         refused = Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())
-        self._turn_away(self._admission.close(refused, self._now_s()))
+        self._turn_away(self._admission.close(refused, self.now_s()))
 
     def open(self) -> None:
         """Let new work in again."""
@@ -116,7 +115,7 @@ class Door:
 
     @property
     def closed(self) -> Refused | None:
-        """What new work is told while the door is closed."""
+        """The refusal of new work while admission is closed; None while it is open."""
         return self._admission.closed
 
     async def empty(self, timeout_s: float) -> bool:
@@ -128,50 +127,40 @@ class Door:
     @property
     def in_flight(self) -> int:
         """Requests that have entered and not left."""
-        return len(self._tickets)
+        return len(self._permits)
 
-    def state(self) -> DoorState:
+    def state(self) -> AdmissionCounts:
         """Counts of this moment."""
-        return self._admission.state(self._now_s())
+        return self._admission.state(self.now_s())
 
-    # ---- for tickets
+    # ---- for permits
 
-    def declare(self, entry: Entry, counted: Counted) -> None:
-        """See `Ticket.declare`."""
-        try:
-            self._admission.declare(entry, counted, self._now_s())
-        except Refused as refused:
-            if self._metrics is not None:
-                self._metrics.refused(entry.work_class, refused.reason)
-            raise
+    def now_s(self) -> float:
+        """Emulated seconds since the controller was made, at the dilation of each moment."""
+        capacity = self._capacity()
+        wall_s = self._clock()
+        self._emulated_s += (wall_s - self._wall_s) / capacity.dilation
+        self._wall_s = wall_s
+        self._admission.capacity = capacity
+        return self._emulated_s
 
-    def begin(self, entry: Entry, counted: Counted) -> None:
-        """See `Ticket.begin`."""
-        self._admission.begin(entry, counted, self._now_s())
+    def refused(self, entry: Entry, refused: Refused) -> None:
+        """See `Permit.declare`."""
+        if self._metrics is not None:
+            self._metrics.refused(entry.work_class, refused.reason)
 
-    def first_token(self, entry: Entry) -> None:
-        """See `Ticket.first_token`."""
-        now_s = self._now_s()
-        if self._admission.first_token(entry, now_s) and self._metrics is not None:
-            self._metrics.waited(entry.work_class, now_s - entry.entered_s)
+    def waited(self, entry: Entry, seconds: float) -> None:
+        """See `Permit.first_token`."""
+        if self._metrics is not None:
+            self._metrics.waited(entry.work_class, seconds)
 
-    def made(self, entry: Entry, tokens: int) -> None:
-        """See `Ticket.made`."""
-        self._admission.made(entry, tokens)
-
-    def end(self, entry: Entry, *, made_tokens: int, by_itself: bool) -> None:
-        """See `Ticket.end`."""
-        now_s = self._now_s()
-        self._admission.end(entry, made_tokens=made_tokens, by_itself=by_itself, now_s=now_s)
-        self.look_soon()
-
-    def leave(self, ticket: Ticket, outcome: Outcome) -> None:
-        """See `Ticket.leave`."""
-        if self._tickets.pop(ticket.entry.number, None) is None:
+    def leave(self, permit: Permit, outcome: Outcome) -> None:
+        """See `Permit.leave`."""
+        if self._permits.pop(permit.entry.number, None) is None:
             return
-        self._queued.pop(ticket.entry.number, None)
-        self._admission.leave(ticket.entry, outcome, self._now_s())
-        self._count_left(ticket.entry, outcome)
+        self._queued.pop(permit.entry.number, None)
+        self._admission.leave(permit.entry, outcome, self.now_s())
+        self._count_left(permit.entry, outcome)
         self.look()
 
     # ---- batch work's turn
@@ -180,7 +169,7 @@ class Door:
         """Give turns to batch work, as far as there is room, and turn away what waited too long."""
         if not self._queued:
             return
-        now_s = self._now_s()
+        now_s = self.now_s()
         self._turn_away(self._admission.overdue(now_s))
         for entry in self._admission.turns(now_s):
             self._queued.pop(entry.number).give_turn()
@@ -204,31 +193,22 @@ class Door:
     def _turn_away(self, told: Iterable[tuple[Entry, Refused]]) -> None:
         """Tell those who wait; admission has let them leave."""
         for entry, refused in told:
-            ticket = self._tickets.pop(entry.number)
+            permit = self._permits.pop(entry.number)
             self._queued.pop(entry.number, None)
             self._count_left(entry, Outcome.REFUSED)
             if self._metrics is not None:
                 self._metrics.refused(entry.work_class, refused.reason)
-            ticket.give_turn(refused)
+            permit.give_turn(refused)
 
     def _count_left(self, entry: Entry, outcome: Outcome) -> None:
-        if not self._tickets:
+        if not self._permits:
             self._empty.set()
         if self._metrics is not None:
             self._metrics.left(entry.work_class, outcome)
 
-    # ---- time and what is shown
+    # ---- what is shown
 
-    def _now_s(self) -> float:
-        """Emulated seconds since the door was made, at the dilation of each moment."""
-        capacity = self._capacity()
-        wall_s = self._clock()
-        self._emulated_s += (wall_s - self._wall_s) / capacity.dilation
-        self._wall_s = wall_s
-        self._admission.capacity = capacity
-        return self._emulated_s
-
-    def _show(self, metrics: DoorMetrics, limits: DoorLimits) -> None:
+    def _show(self, metrics: GatewayMetrics, limits: AdmissionLimits) -> None:
         for field in fields(limits):
             value = getattr(limits, field.name)
             if value is not None:

@@ -1,9 +1,9 @@
-"""Every generation goes by the door: whoever calls `engine.generate` has a ticket, or gets one.
+"""Every generation goes by the gateway: whoever calls `engine.generate` has a permit, or gets one.
 
 vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM. It is wrapped once: what
 is really asked for is declared there, batch work awaits its turn, the class of work is the
-scheduler's priority, and the ticket hears of each sequence what `serving.plugin.request_watch`
-sees. A call that comes without a ticket, by whatever way, enters as anonymous interactive work or
+scheduler's priority, and the permit hears of each sequence what `serving.plugin.request_watch`
+sees. A call that comes without a permit, by whatever way, enters as anonymous interactive work or
 is refused.
 
 All prompts of a request are declared before the first of them runs: vLLM makes the generators of
@@ -19,17 +19,16 @@ from typing import Any, Final
 from serving.plugin.beam_searches import declare_beams, is_declared, prompt_tokens_of
 from serving.plugin.refused_request import RefusedRequest, TooManyPromptLogprobs
 from serving.plugin.request_watch import RequestWatch
-from serving.policy.admission.entry import Outcome
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import PRIORITY, Client, Work, WorkClass
 from serving.policy.admission.work_estimate import UNSAID_NEW_TOKENS
-from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.grammar_limits import GrammarLimits
-from serving.server.gateway.permit import Ticket
+from serving.server.gateway.permit import Permit
 
-current_ticket: ContextVar[Ticket | None] = ContextVar("ultraserve_ticket", default=None)
-"""The ticket of the request that this task, and those that it starts, works for."""
+current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_ticket", default=None)
+"""The permit of the request that this task, and those that it starts, works for."""
 
 _generation: ContextVar["_Generation | None"] = ContextVar("ultraserve_generation", default=None)
 
@@ -46,50 +45,50 @@ _Generate = Callable[..., AsyncGenerator[Any, None]]
 class _Generation:
     """One call of `generate` and its sequences that last: tokens by vLLM's names."""
 
-    __slots__ = ("_made_tokens", "_ticket", "_watch")
+    __slots__ = ("_made_tokens", "_permit", "_watch")
 
-    def __init__(self, ticket: Ticket, watch: RequestWatch) -> None:
-        self._ticket = ticket
+    def __init__(self, permit: Permit, watch: RequestWatch) -> None:
+        self._permit = permit
         self._watch = watch
         self._made_tokens: dict[str, int] = {}
 
     def begin(self, name: str, counted: Counted) -> None:
         self._made_tokens[name] = 0
-        self._ticket.begin(counted)
+        self._permit.begin(counted)
 
     def made(self, name: str, tokens: int) -> None:
         if not self._made_tokens[name]:
-            self._ticket.first_token()
+            self._permit.first_token()
         self._made_tokens[name] += tokens
-        self._ticket.made(tokens)
+        self._permit.made(tokens)
 
     def ended(self, name: str, *, by_itself: bool, cut: Outcome | None) -> None:
         if cut is not None:
-            self._ticket.cut(cut)
+            self._permit.cut(cut)
         made_tokens = self._made_tokens.pop(name)
-        self._ticket.end(made_tokens=made_tokens, by_itself=by_itself)
+        self._permit.end(made_tokens=made_tokens, by_itself=by_itself)
 
     def end(self) -> None:
         """The call is over, and what still lasts of it was aborted; again it changes nothing."""
         lasting, self._made_tokens = self._made_tokens, {}
         for name, made_tokens in lasting.items():
             if self._watch.forget(name):
-                self._ticket.cut(Outcome.ABORTED)
-            self._ticket.end(made_tokens=made_tokens, by_itself=False)
+                self._permit.cut(Outcome.ABORTED)
+            self._permit.end(made_tokens=made_tokens, by_itself=False)
 
 
-def admit_generation(engine: Any, door: Door) -> None:
+def admit_generation(engine: Any, admission: AdmissionController) -> None:
     """Put `door` before `generate` of `engine`, vLLM's AsyncLLM; again it changes nothing."""
     if hasattr(engine.check_admission, _MARK):
         return
-    watch = RequestWatch(engine, _generation.get, door.look_soon)
+    watch = RequestWatch(engine, _generation.get, admission.look_soon)
     watch.install()
-    _guard_preflight(engine, door)
+    _guard_preflight(engine, admission)
     declare_beams(_declare)
-    engine.generate = _declared(_admitted(engine, door, watch), engine, door)
+    engine.generate = _declared(_admitted(engine, admission, watch), engine, admission)
 
 
-def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
+def _admitted(engine: Any, admission: AdmissionController, watch: RequestWatch) -> _Generate:
     generate: _Generate = engine.generate
     sets_priority = engine.vllm_config.scheduler_config.policy == "priority"
     context_tokens = engine.vllm_config.model_config.max_model_len
@@ -97,16 +96,16 @@ def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
     async def admitted(
         prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        ticket, own = current_ticket.get(), None
+        permit, own = current_permit.get(), None
         try:
-            if ticket is None or ticket.has_left:
-                ticket = own = door.enter(_work(prompt, sampling_params, context_tokens))
-            await ticket.turn()
+            if permit is None or permit.has_left:
+                permit = own = admission.enter(_work(prompt, sampling_params, context_tokens))
+            await permit.turn()
         except Refused as refused:
             raise RefusedRequest(refused) from None
         if sets_priority:
-            kwargs["priority"] = _priority(ticket.work.work_class, kwargs.get("priority", 0))
-        generation = _Generation(ticket, watch)
+            kwargs["priority"] = _priority(permit.work.work_class, kwargs.get("priority", 0))
+        generation = _Generation(permit, watch)
         outcome = Outcome.FAILED
         try:
             async with aclosing(generate(prompt, sampling_params, request_id, **kwargs)) as outputs:
@@ -128,7 +127,7 @@ def _admitted(engine: Any, door: Door, watch: RequestWatch) -> _Generate:
     return admitted
 
 
-def _declared(admitted: _Generate, engine: Any, door: Door) -> _Generate:
+def _declared(admitted: _Generate, engine: Any, admission: AdmissionController) -> _Generate:
     """As `admitted`, but that a call which its key's limits do not allow fails when it is made."""
     context_tokens = engine.vllm_config.model_config.max_model_len
     grammars = GrammarLimits()
@@ -136,11 +135,11 @@ def _declared(admitted: _Generate, engine: Any, door: Door) -> _Generate:
     def declared(
         prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        ticket = current_ticket.get()
+        permit = current_permit.get()
         if sampling_params.structured_outputs is not None:
-            _admit_grammar(door, grammars, ticket, sampling_params.structured_outputs)
-        if ticket is not None and sampling_params.prompt_logprobs is not None:
-            _admit_prompt_logprobs(ticket, prompt, sampling_params, engine)
+            _admit_grammar(admission, grammars, permit, sampling_params.structured_outputs)
+        if permit is not None and sampling_params.prompt_logprobs is not None:
+            _admit_prompt_logprobs(permit, prompt, sampling_params, engine)
         if not is_declared():
             _declare(_counted(prompt, sampling_params, context_tokens))
         return admitted(prompt, sampling_params, request_id, **kwargs)
@@ -149,41 +148,41 @@ def _declared(admitted: _Generate, engine: Any, door: Door) -> _Generate:
 
 
 def _declare(counted: Counted) -> None:
-    """Raise RefusedRequest where the limits of the current ticket's key do not allow so much."""
-    ticket = current_ticket.get()
-    if ticket is None:
+    """Raise RefusedRequest where the limits of the current permit's key do not allow so much."""
+    permit = current_permit.get()
+    if permit is None:
         return
     try:
-        ticket.declare(counted)
+        permit.declare(counted)
     except Refused as refused:
         raise RefusedRequest(refused) from None
 
 
 def _admit_grammar(
-    door: Door, grammars: GrammarLimits, ticket: Ticket | None, structured: Any
+    admission: AdmissionController, grammars: GrammarLimits, permit: Permit | None, structured: Any
 ) -> None:
     """Let a grammar be compiled, or raise what vLLM answers with 400 or 429."""
     try:
-        grammars.admit(Client() if ticket is None else ticket.work.client, structured)
+        grammars.admit(Client() if permit is None else permit.work.client, structured)
     except Refused as refused:
-        if ticket is not None:
-            ticket.refusal = refused
-            door.count_refusal(refused, ticket.work.work_class)
+        if permit is not None:
+            permit.refusal = refused
+            admission.count_refusal(refused, permit.work.work_class)
         raise RefusedRequest(refused) from None
 
 
-def _admit_prompt_logprobs(ticket: Ticket, prompt: Any, sampling_params: Any, engine: Any) -> None:
+def _admit_prompt_logprobs(permit: Permit, prompt: Any, sampling_params: Any, engine: Any) -> None:
     """Raise TooManyPromptLogprobs where a key's request asks for more than are made at once."""
-    if ticket.work.client.name == Client().name:
+    if permit.work.client.name == Client().name:
         return
     others = sampling_params.prompt_logprobs
     if others < 0:
         others = engine.model_config.get_vocab_size()
     # Text that vLLM has not rendered yet, as gRPC may bring it, has a token per letter at most.
     tokens = len(prompt) if isinstance(prompt, str) else prompt_tokens_of(prompt)
-    ticket.prompt_logprobs += sampling_params.n * tokens * (1 + others)
-    if ticket.prompt_logprobs > PROMPT_LOGPROBS_MAX:
-        raise TooManyPromptLogprobs(ticket.prompt_logprobs, PROMPT_LOGPROBS_MAX)
+    permit.prompt_logprobs += sampling_params.n * tokens * (1 + others)
+    if permit.prompt_logprobs > PROMPT_LOGPROBS_MAX:
+        raise TooManyPromptLogprobs(permit.prompt_logprobs, PROMPT_LOGPROBS_MAX)
 
 
 def _counted(prompt: Any, sampling_params: Any, context_tokens: int) -> Counted:
@@ -223,7 +222,7 @@ def _priority(work_class: WorkClass, asked: int) -> int:
 
 
 def _work(prompt: Any, sampling_params: Any, context_tokens: int) -> Work:
-    """What a call without a ticket asks for; the engine counts what cannot be seen here."""
+    """What a call without a permit asks for; the engine counts what cannot be seen here."""
     prompt_tokens = prompt_tokens_of(prompt)
     asked = sampling_params.max_tokens
     new_tokens = asked if asked is not None else max(1, context_tokens - prompt_tokens)
@@ -236,15 +235,15 @@ def _work(prompt: Any, sampling_params: Any, context_tokens: int) -> Work:
     )
 
 
-def _guard_preflight(engine: Any, door: Door) -> None:
-    """Refuse work without a ticket where vLLM checks, which is before a stream has begun."""
+def _guard_preflight(engine: Any, admission: AdmissionController) -> None:
+    """Refuse work without a permit where vLLM checks, which is before a stream has begun."""
     check = engine.check_admission
 
     def check_admission(n: int = 1, request_id: str | None = None) -> None:
-        if current_ticket.get() is None and _generation.get() is None:
-            refused = door.would_refuse(Client(), WorkClass.INTERACTIVE)
+        if current_permit.get() is None and _generation.get() is None:
+            refused = admission.would_refuse(Client(), WorkClass.INTERACTIVE)
             if refused is not None:
-                door.count_refusal(refused, WorkClass.INTERACTIVE)
+                admission.count_refusal(refused, WorkClass.INTERACTIVE)
                 raise RefusedRequest(refused)
         check(n, request_id)
 

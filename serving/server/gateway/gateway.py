@@ -10,17 +10,17 @@ from serving.access.key_ring import KeyRing
 from serving.engine.neuron_instance import instance_of
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
-from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.admitted_generate import admit_generation
 from serving.server.gateway.engine_capacity import EngineCapacity
-from serving.server.gateway.gateway_settings import FrontDoorSettings
-from serving.server.gateway.graceful_shutdown import GracefulEnd
+from serving.server.gateway.gateway_settings import GatewaySettings
+from serving.server.gateway.graceful_shutdown import GracefulShutdown
 from serving.server.gateway.grpc.grpc_server import EngineGrpcServer
 from serving.server.gateway.http.asgi import App
 from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_connections
 from serving.server.gateway.http.clock_page import ClockPage
 from serving.server.gateway.http.http_access import key_of
-from serving.server.gateway.http.http_gateway import HttpDoor
+from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.http_tls import HttpCertificate
 from serving.server.gateway.http.metrics_page import MetricsPage
 from serving.server.gateway.http.probes import Probes
@@ -30,8 +30,8 @@ from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits, Limit
 from serving.server.gateway.memory_return import MemoryReturn
 from serving.server.gateway.readiness import Readiness
-from serving.server.gateway.snapshot_poller import HardwareWatch
-from serving.telemetry.gateway_metrics import DoorMetrics
+from serving.server.gateway.snapshot_poller import SnapshotPoller
+from serving.telemetry.gateway_metrics import GatewayMetrics
 from serving.telemetry.host_meter import HostMeter
 from serving.telemetry.ingress_metrics import IngressMetrics
 
@@ -46,7 +46,7 @@ class Service(Protocol):
         """End."""
 
 
-class FrontDoor:
+class Gateway:
     """Keys, admission and readiness, which both protocols share.
 
     `engine` is vLLM's AsyncLLM; from here on every generation of it goes by `door`.
@@ -56,24 +56,26 @@ class FrontDoor:
     """
 
     def __init__(
-        self, engine: Any, settings: FrontDoorSettings, *, control_secret: str | None
+        self, engine: Any, settings: GatewaySettings, *, control_secret: str | None
     ) -> None:
         self._engine = engine
         self._settings = settings
         self.keys = KeyRing.of(settings, control_secret=control_secret)
         capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
-        self.door = Door(settings.limits, capacity, metrics=DoorMetrics())
-        self.readiness = Readiness(engine, lambda: self.door.closed, seats=lambda: capacity().seats)
-        admit_generation(engine, self.door)
-        self.hardware = HardwareWatch(engine)
+        self.admission = AdmissionController(settings.limits, capacity, metrics=GatewayMetrics())
+        self.readiness = Readiness(
+            engine, lambda: self.admission.closed, seats=lambda: capacity().seats
+        )
+        admit_generation(engine, self.admission)
+        self.hardware = SnapshotPoller(engine)
         self.ingress = _ingress(settings)
 
-    def before(self, app: App, *, missing: Collection[str] = ()) -> HttpDoor:
-        """HTTP's door before vLLM's app; `missing` are its paths that the model cannot answer."""
-        return HttpDoor(
+    def before(self, app: App, *, missing: Collection[str] = ()) -> HttpGateway:
+        """The HTTP gateway before vLLM's app; `missing` are paths that the model cannot answer."""
+        return HttpGateway(
             self._with_hardware(app),
             keys=self.keys,
-            door=self.door,
+            admission=self.admission,
             probes=Probes(self.readiness),
             bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
             context=ContextSize.of(self._engine),
@@ -101,8 +103,11 @@ class FrontDoor:
         context = server.config.ssl
         bound_connections(server.config, HttpIngress(self.ingress, partial(key_of, self.keys)))
         services: list[Service] = [
-            GracefulEnd(
-                self._engine, server, self.door, drain_wall_s_max=self._settings.drain_wall_s_max
+            GracefulShutdown(
+                self._engine,
+                server,
+                self.admission,
+                drain_wall_s_max=self._settings.drain_wall_s_max,
             ),
             KeyReload(self.keys),
             MemoryReturn(),
@@ -114,7 +119,7 @@ class FrontDoor:
                 EngineGrpcServer(
                     self._engine,
                     self._settings,
-                    door=self.door,
+                    admission=self.admission,
                     keys=self.keys,
                     readiness=self.readiness,
                     ingress=self.ingress,
@@ -123,7 +128,7 @@ class FrontDoor:
         return services
 
 
-def _ingress(settings: FrontDoorSettings) -> IngressAccount:
+def _ingress(settings: GatewaySettings) -> IngressAccount:
     """The account of what clients make this process hold, shown in its metrics."""
     metrics = IngressMetrics(Limit)
     account = IngressAccount(IngressLimits.of(settings.body_bytes_max), on_refusal=metrics.refused)

@@ -13,17 +13,17 @@ import msgspec
 
 from emulator.errors import ConfigError
 from serving.access.tls_files import TlsFiles
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 
 ENVIRONMENT: Final = "ULTRASERVE_FRONT_DOOR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontDoorSettings:
+class GatewaySettings:
     """The doors of one server.
 
     Attributes:
-        grpc_host, grpc_port: of `vllm.grpc.engine.VllmEngine`; None: no such door.
+        grpc_host, grpc_port: of `vllm.grpc.engine.VllmEngine`; None: no such gateway.
         key_file: keys of clients, see `serving.access`; None: none.
         key_hashes: of keys given by flag or environment, as `serving.access` hashes them.
         control_key_file: the control service's own key, which the user keeps there; None: it is
@@ -34,7 +34,7 @@ class FrontDoorSettings:
         drain_wall_s_max: wall seconds that requests have to end when the server is told to.
     """
 
-    limits: DoorLimits = field(default_factory=DoorLimits)
+    limits: AdmissionLimits = field(default_factory=AdmissionLimits)
     grpc_host: str = "127.0.0.1"
     grpc_port: int | None = None
     key_file: Path | None = None

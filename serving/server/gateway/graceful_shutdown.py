@@ -1,6 +1,6 @@
 """How a server ends: told to, it lets its requests end first; without its engine, at once.
 
-SIGTERM closes the door: nobody new enters, probes say so, and who is inside has a bounded time.
+SIGTERM closes the gateway: nobody new enters, probes say so, and who is inside has a bounded time.
 Who is left then is aborted, and told; the engine ends with its chips; vLLM's server returns. SIGINT
 is the same without the time. A second of either stops waiting. The end is bounded where a signal
 is caught, before the loop hears of it, because a loop that is stuck ends nothing. An engine that is
@@ -47,8 +47,8 @@ _LOOK_WALL_S: Final = 0.2
 """How often the engine is looked at: an attribute, so it costs nothing."""
 
 
-class EndedDoor(Protocol):
-    """What is asked of the door."""
+class ClosableAdmission(Protocol):
+    """What is asked of the gateway."""
 
     def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
         """Refuse new work."""
@@ -57,7 +57,7 @@ class EndedDoor(Protocol):
         """Whether all that entered has left, within so many wall seconds."""
 
 
-class GracefulEnd:
+class GracefulShutdown:
     """Started before all other services, so that it is stopped after them.
 
     `engine` is vLLM's AsyncLLM, `server` the uvicorn server, `drain_wall_s_max` the time of
@@ -65,11 +65,11 @@ class GracefulEnd:
     """
 
     def __init__(
-        self, engine: Any, server: Any, door: EndedDoor, *, drain_wall_s_max: float
+        self, engine: Any, server: Any, admission: ClosableAdmission, *, drain_wall_s_max: float
     ) -> None:
         self._engine = engine
         self._server = server
-        self._door = door
+        self._admission = admission
         self._drain_wall_s_max = drain_wall_s_max
         self._process = server_end.get(None)
         self._signals = 0
@@ -122,8 +122,8 @@ class GracefulEnd:
             self._begin(wait_wall_s, "the server is ending")
 
     def _begin(self, wait_wall_s: float, message: str) -> None:
-        """Close the door and end; bounded from now on."""
-        self._door.close(RefusalReason.DRAINING, message, retry_after_s=max(wait_wall_s, 1.0))
+        """Close the gateway and end; bounded from now on."""
+        self._admission.close(RefusalReason.DRAINING, message, retry_after_s=max(wait_wall_s, 1.0))
         if self._caught < _TWICE:  # the second's bound is shorter, and may be there already
             self._end_within(wait_wall_s + _BOUND_WALL_S)
         self._ending = asyncio.get_running_loop().create_task(self._end(wait_wall_s))
@@ -142,14 +142,14 @@ class GracefulEnd:
             logger.warning("%d requests have failed", fail_requests(self._engine))
         else:
             logger.warning("%d requests are aborted", await abort_requests(self._engine))
-        await self._door.empty(_TOLD_WALL_S)
+        await self._admission.empty(_TOLD_WALL_S)
 
     async def _is_empty(self, wait_wall_s: float) -> bool:
         """Wait so long, and not for an engine that is gone."""
         end_s = time.monotonic() + wait_wall_s
         while not self._engine.errored:
             left_s = end_s - time.monotonic()
-            if await self._door.empty(max(0.0, min(left_s, _LOOK_WALL_S))):
+            if await self._admission.empty(max(0.0, min(left_s, _LOOK_WALL_S))):
                 return True
             if left_s <= 0:
                 return False

@@ -1,38 +1,35 @@
-"""One request inside the door: what its handlers hold, and give back exactly once."""
+"""The permit of one admitted request: its handlers hold it, and give it back exactly once."""
 
 import asyncio
 from types import TracebackType
 from typing import Protocol, Self
 
-from serving.policy.admission.entry import Entry, Outcome, Stage
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.admission import Admission
+from serving.policy.admission.entry import Counted, Entry, Outcome, Stage
 from serving.policy.admission.refusal import RateState, Refused
 from serving.policy.admission.work import Work
 
 
-class Keeper(Protocol):
-    """What a ticket tells of its request; the door."""
+class AdmissionSink(Protocol):
+    """What a permit needs beside the decisions; the admission controller."""
 
-    def declare(self, entry: Entry, counted: Counted) -> None:
-        """The engine is about to be asked for sequences, counted exactly; raises Refused."""
+    def now_s(self) -> float:
+        """Emulated seconds, as `Admission` counts them."""
 
-    def begin(self, entry: Entry, counted: Counted) -> None:
-        """The engine has taken and counted sequences."""
+    def refused(self, entry: Entry, refused: Refused) -> None:
+        """The engine is not asked for what the request turned out to want."""
 
-    def first_token(self, entry: Entry) -> None:
-        """A sequence has its first token."""
+    def waited(self, entry: Entry, seconds: float) -> None:
+        """The request has its first token, so long after it entered."""
 
-    def made(self, entry: Entry, tokens: int) -> None:
-        """The engine has made tokens."""
+    def look_soon(self) -> None:
+        """There may be room for batch work."""
 
-    def end(self, entry: Entry, *, made_tokens: int, by_itself: bool) -> None:
-        """A sequence is over."""
-
-    def leave(self, ticket: "Ticket", outcome: Outcome) -> None:
+    def leave(self, permit: "Permit", outcome: Outcome) -> None:
         """The request is over."""
 
 
-class Ticket:
+class Permit:
     """One request that has entered. A context manager that leaves at its end, if nobody did before:
     as finished, aborted when its task was cancelled, or failed with any other exception.
 
@@ -42,9 +39,10 @@ class Ticket:
     """
 
     __slots__ = (
+        "_admission",
         "_cut",
-        "_keeper",
         "_refused",
+        "_sink",
         "_turn",
         "entry",
         "prompt_logprobs",
@@ -52,10 +50,13 @@ class Ticket:
         "refusal",
     )
 
-    def __init__(self, entry: Entry, rate: RateState, keeper: Keeper) -> None:
+    def __init__(
+        self, entry: Entry, rate: RateState, admission: Admission, sink: AdmissionSink
+    ) -> None:
         self.entry = entry
         self.rate = rate
-        self._keeper = keeper
+        self._admission = admission
+        self._sink = sink
         self._turn = asyncio.Event() if entry.stage is Stage.QUEUED else None
         self._refused: Refused | None = None
         self._cut: Outcome | None = None
@@ -64,7 +65,7 @@ class Ticket:
 
     @property
     def work(self) -> Work:
-        """As it was at the door."""
+        """As it was when it entered."""
         return self.entry.work
 
     @property
@@ -75,7 +76,7 @@ class Ticket:
     async def turn(self) -> None:
         """Wait until the engine may have it: at once, but for batch work.
 
-        Raises Refused when it has waited as long as it may, or the door closes for good.
+        Raises Refused when it has waited as long as it may, or admission closes for good.
         """
         if self._turn is not None and not self._turn.is_set():
             await self._turn.wait()
@@ -83,7 +84,7 @@ class Ticket:
             raise self._refused.again(self._refused.rate)  # each of its prompts comes by here
 
     def give_turn(self, refused: Refused | None = None) -> None:
-        """End the waiting, with a refusal or without; the door's to say."""
+        """End the waiting, with a refusal or without; the controller's to say."""
         self._refused = refused
         if self._turn is not None:
             self._turn.set()
@@ -95,26 +96,31 @@ class Ticket:
         keeps the answer.
         """
         try:
-            self._keeper.declare(self.entry, counted)
+            self._admission.declare(self.entry, counted, self._sink.now_s())
         except Refused as refused:
             self.refusal = refused
+            self._sink.refused(self.entry, refused)
             raise
 
     def begin(self, counted: Counted) -> None:
         """The engine has taken and counted some of its sequences."""
-        self._keeper.begin(self.entry, counted)
+        self._admission.begin(self.entry, counted, self._sink.now_s())
 
     def first_token(self) -> None:
         """One of its sequences has its first token."""
-        self._keeper.first_token(self.entry)
+        now_s = self._sink.now_s()
+        if self._admission.first_token(self.entry, now_s):
+            self._sink.waited(self.entry, now_s - self.entry.entered_s)
 
     def made(self, tokens: int) -> None:
         """The engine has made so many more tokens of its answers."""
-        self._keeper.made(self.entry, tokens)
+        self._admission.made(self.entry, tokens)
 
     def end(self, *, made_tokens: int, by_itself: bool) -> None:
         """One of its sequences is over, with so many tokens; `by_itself` unless it was cut."""
-        self._keeper.end(self.entry, made_tokens=made_tokens, by_itself=by_itself)
+        now_s = self._sink.now_s()
+        self._admission.end(self.entry, made_tokens=made_tokens, by_itself=by_itself, now_s=now_s)
+        self._sink.look_soon()
 
     def cut(self, outcome: Outcome) -> None:
         """The engine has aborted, or failed at, one of its sequences, whose handlers may take that
@@ -128,7 +134,7 @@ class Ticket:
             outcome = Outcome.REFUSED
         elif outcome is Outcome.FINISHED and self._cut is not None:
             outcome = self._cut
-        self._keeper.leave(self, outcome)
+        self._sink.leave(self, outcome)
 
     def __enter__(self) -> Self:
         return self

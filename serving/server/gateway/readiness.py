@@ -1,9 +1,9 @@
 """Whether the server is there, and whether it takes requests: one answer for every protocol.
 
-Alive: the engine's process is there. Ready: alive, the door is open, the engine neither sleeps nor
-holds requests back, the machine does not stand still for long, a rank is up, and no source that was
-added says otherwise. The engine is asked at most once in LOOK_EVERY_S however many ask here; one
-that is busy with a step answers after it, until then its last answer stands.
+Alive: the engine's process is there. Ready: alive, the gateway is open, the engine neither sleeps
+nor holds requests back, the machine does not stand still for long, a rank is up, and no source that
+was added says otherwise. The engine is asked at most once in LOOK_EVERY_S however many ask here;
+one that is busy with a step answers after it, until then its last answer stands.
 
 Requests are refused for the same reasons. They do not wait for the engine while nothing speaks
 against it: its newest snapshot says whether a rank is up, and its last answer is at most as old as
@@ -65,7 +65,7 @@ class RestingEngine(Engine, Protocol):
 class Readiness:
     """Asked by probes of HTTP and by the health service of gRPC.
 
-    `closed` is the door's: why it lets nobody in, None while it is open. `seats` is how many
+    `closed` is the gateway's: why it lets nobody in, None while it is open. `seats` is how many
     sequences the engine has room for, by its newest snapshot: 0 when no rank is up.
     """
 
@@ -116,8 +116,8 @@ class Readiness:
     async def refusal(self) -> Refused | None:
         """Why a request that comes now would not be served, an answer of its own; None: it may be.
 
-        What the door itself says is not repeated. The engine's answer is waited for when its last
-        one, or its newest snapshot, spoke against it: both may be of the past.
+        What the gateway itself says is not repeated. The engine's answer is waited for when its
+        last one, or its newest snapshot, spoke against it: both may be of the past.
         """
         refused = self._said()
         if refused is None:

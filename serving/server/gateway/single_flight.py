@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class SharedLook(Generic[T]):
+class SingleFlight(Generic[T]):
     """What `ask` says, kept; nobody is asked while nobody wants to know."""
 
     def __init__(

@@ -13,7 +13,7 @@ from functools import cached_property
 import msgspec
 
 from serving.server.engine_call import Engine, EngineFailed, ask
-from serving.server.gateway.single_flight import SharedLook
+from serving.server.gateway.single_flight import SingleFlight
 from serving.wire.control_call import HardwareReply, HardwareRequest
 from serving.wire.hardware import HardwareReport
 from serving.wire.snapshot import Snapshot
@@ -44,13 +44,13 @@ class HardwareLook:
         return time.monotonic() - self.taken_s
 
 
-class HardwareWatch:
+class SnapshotPoller:
     """Of one engine, in the loop of its client."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._last: HardwareLook | None = None
-        self._shared = SharedLook(self._look)
+        self._shared = SingleFlight(self._look)
 
     @property
     def last(self) -> HardwareLook | None:

@@ -1,4 +1,4 @@
-"""What a training job is: read at the door, kept in its directory, the same when it resumes."""
+"""What a training job is: read at the gateway, kept in its directory, the same when it resumes."""
 
 import math
 from dataclasses import dataclass, fields

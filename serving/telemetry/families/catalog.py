@@ -14,7 +14,7 @@ GROUPS: Final[dict[str, tuple[Family, ...]]] = {
     "The engine": ENGINE,
     "The partition": PARTITION,
     "Each chip": CHIPS,
-    "The door": DOOR,
+    "The gateway": DOOR,
     "What clients make it hold": INGRESS,
     "neuron-monitor's": NEURON,
 }

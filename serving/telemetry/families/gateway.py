@@ -1,4 +1,4 @@
-"""The front door's families. Labels are classes, outcomes and reasons: never keys."""
+"""The gateway's families. Labels are classes, outcomes and reasons: never keys."""
 
 from typing import Final
 
@@ -11,8 +11,8 @@ REQUESTS: Final = Family(
     kind="counter",
     unit="1",
     labels=("class", "outcome"),
-    help="Requests that came to the door, by class of work and what became of them: entered, then "
-    "finished, aborted, failed, or refused (also of those that had entered and waited).",
+    help="Requests that came to the gateway, by class of work and outcome: entered, then finished, "
+    "aborted, failed, or refused (also of those that had entered and waited).",
 )
 REFUSED: Final = Family(
     name="ultraserve_admission_refused",
@@ -54,6 +54,6 @@ LIMIT: Final = Family(
     kind="gauge",
     unit="1",
     labels=("limit",),
-    help="The bounds of the door by name, as it was started; absent where there is none.",
+    help="The bounds of the gateway by name, as it was started; absent where there is none.",
 )
 DOOR: Final = (REQUESTS, REFUSED, WAIT, IN_FLIGHT, WAITING, WAITING_TOKENS, LIMIT)

@@ -4,11 +4,11 @@
 
 Clients of both protocols and both classes, with keys of different limits, ask in a closed loop with
 pauses, and in bursts. Some leave, abort, or have no time; some ask nonsense. Meanwhile chips are
-lost, hang, slow down and are repaired, ranks are lent out and come back, and the engine's door is
-closed and opened. At the end everything is repaired, and
+lost, hang, slow down and are repaired, ranks are lent out and come back, and the engine's gateway
+is closed and opened. At the end everything is repaired, and
 
     requests that entered  =  finished + aborted + failed + refused after they had waited,
-    the clients' counts are the door's, by reason, and the door's are vLLM's own,
+    the clients' counts are the gateway's, by reason, and the gateway's are vLLM's own,
     every KV block is free,
     of each kind there are as many processes as after a sixth of the run, and all of them, and the
     largest, have the memory that they had then, within 5 % (in a run of less than six minutes

@@ -102,11 +102,11 @@ class Ask:
 
     @property
     def enters(self) -> bool:
-        """Whether its fault, if it has one, is seen only behind the door."""
+        """Whether its fault, if it has one, is seen only behind the gateway."""
         return self.fault not in (Fault.NO_KEY, Fault.UNKNOWN_KEY, Fault.TOO_BIG)
 
     def may_be_refused(self, reason: str) -> bool:
-        """Whether the door can have said `reason` of it."""
+        """Whether the gateway can have said `reason` of it."""
         return (
             self.enters
             and reason in set(RefusalReason)

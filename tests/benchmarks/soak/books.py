@@ -1,4 +1,4 @@
-"""The clients' books of a soak against the door's and the engine's, request by request in sum."""
+"""The clients' books of a soak against the gateway's and the engine's, in sum."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ class ClientBooks:
     """What all clients saw.
 
     `refusals` and `invalids` are by the server's word. Of those whose client went, `begun` had some
-    of an answer; of `silent` the client does not know whether the door had let them in. `wrong` are
-    invalid ones that entered, `turned_away` those that did not. `finished_sequences` are vLLM's
+    of an answer; of `silent` the client does not know whether the gateway had let them in. `wrong`
+    are invalid ones that entered, `turned_away` those that did not. `finished_sequences` are vLLM's
     `n`, summed. `broken` are the first few that should not be, with what was asked.
     """
 
@@ -68,7 +68,7 @@ class ClientBooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerBooks:
-    """What the server's door counted from its start, both classes together."""
+    """What the server's gateway counted from its start, both classes together."""
 
     entered: int
     in_flight: int
@@ -93,8 +93,8 @@ class ServerBooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBooks:
-    """What vLLM counted by itself, which knows nothing of a door: requests whose every sequence ran
-    to its end, and those sequences. What is aborted it does not count.
+    """What vLLM counted by itself, without the gateway: requests whose every sequence ran to its
+    end, and those sequences. What is aborted it does not count.
     """
 
     finished: int
@@ -148,7 +148,7 @@ def differences(clients: ClientBooks, server: ServerBooks, engine: EngineBooks) 
     came = server.entered + server.refused.total() - left["refused_later"]
     surely = finished + clients.begun + refused
     check("all", came, surely, surely + silent + clients.wrong)
-    # The engine may have made the last token when the door hears that the client has gone.
+    # The engine may have made the last token when the gateway hears that the client has gone.
     check(
         "finished by the engine",
         engine.finished,

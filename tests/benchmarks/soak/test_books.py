@@ -41,7 +41,7 @@ def client_books() -> ClientBooks:
 
 
 def server_books(**changes: int) -> ServerBooks:
-    """What the door then counts: of those that left one was aborted, one had finished."""
+    """What the gateway then counts: of those that left one was aborted, one had finished."""
     counts = {
         "in_flight": 0,
         "entered": 8,

@@ -16,7 +16,7 @@ from tests.system_programs import lacking, program
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "deploy" / "console"
-PAGE = ROOT / "serving" / "console" / "page"
+PAGE = ROOT / "serving" / "server" / "console" / "page"
 MANIFEST = "sources.json"
 BUILD_WALL_S_MAX = 240
 NO_WAY_TO_A_REGISTRY = re.compile("EAI_AGAIN|ECONNREFUSED|EHOSTUNREACH|ENOTFOUND|ETIMEDOUT")

@@ -14,7 +14,7 @@ from serving.access.key_ring import LOOK_EVERY_S, SETTLED_S, Holder, KeyRing
 from serving.access.secret import hash_of
 from serving.access.stored_key import Scope, StoredKey
 from serving.policy.admission.work import Client, KeyLimits, WorkClass
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.gateway_settings import GatewaySettings
 from tests.serving.access.key_files import ALICE, BATCH, OPS, PAST, TEXT, written
 
 LIMITS = KeyLimits(requests_per_minute=60, tokens_per_minute=10_000, concurrent=2)
@@ -92,14 +92,14 @@ def test_a_key_opens_nothing_from_the_moment_it_expires(tmp_path: Path) -> None:
 
 
 def test_without_any_key_everybody_is_anonymous_but_the_control_service_stays_shut() -> None:
-    ring = KeyRing.of(FrontDoorSettings(), control_secret="this run's")
+    ring = KeyRing.of(GatewaySettings(), control_secret="this run's")
 
     assert ring.is_open
     assert ring.client_of(None) == ring.client_of("anything") == Client(name="anonymous")
     assert not ring.admits_control(None)
     assert not ring.admits_control("anything")
     assert ring.admits_control("this run's")
-    assert not KeyRing.of(FrontDoorSettings()).admits_control(None)
+    assert not KeyRing.of(GatewaySettings()).admits_control(None)
 
 
 def test_the_run_s_own_key_opens_the_control_service_alone() -> None:
@@ -111,7 +111,7 @@ def test_the_run_s_own_key_opens_the_control_service_alone() -> None:
 
 
 def test_keys_of_flags_are_clients_of_their_own_beside_those_of_the_file(tmp_path: Path) -> None:
-    settings = FrontDoorSettings(
+    settings = GatewaySettings(
         key_file=written(tmp_path), key_hashes=(hash_of("one"), hash_of("two"))
     )
     ring = KeyRing.of(settings)

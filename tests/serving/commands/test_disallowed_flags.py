@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
-from serving.commands.disallowed_flags import refuse_past_the_doors
+from serving.commands.disallowed_flags import refuse_disallowed_flags
 from serving.errors import UnsupportedFlag
 
 
@@ -22,7 +22,7 @@ from serving.errors import UnsupportedFlag
 )
 def test_nothing_goes_past_the_doors_to_vllm(argument: str, message: str) -> None:
     with pytest.raises(UnsupportedFlag) as raised:
-        refuse_past_the_doors(["--max-num-seqs", "8", argument])
+        refuse_disallowed_flags(["--max-num-seqs", "8", argument])
 
     assert str(raised.value) == message
 
@@ -31,7 +31,7 @@ def test_nothing_goes_past_the_doors_to_vllm(argument: str, message: str) -> Non
     "argument", ["--gpu-memory-utilization=0.5", "-O3", "--", "--hf-token", "--uds=f"]
 )
 def test_what_is_vllm_s_alone_goes_on(argument: str) -> None:
-    refuse_past_the_doors(["--seed", "1", argument])
+    refuse_disallowed_flags(["--seed", "1", argument])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_ours_is_refused_in_vllm_s_file_however_it_is_written(
     config = tmp_path / "config.yaml"
     config.write_text(text)
     with pytest.raises(UnsupportedFlag) as raised:
-        refuse_past_the_doors(spelled.format(config).split())
+        refuse_disallowed_flags(spelled.format(config).split())
 
     assert str(raised.value).startswith(f"--config {config}: {flag}: give keys, addresses and TLS")
 
@@ -70,9 +70,9 @@ def test_the_rest_of_vllm_s_file_goes_on(tmp_path: Path) -> None:
     config.write_text(
         "max-num-seqs: 8\n# api-key: none\nsome-api-key: 1\ncompilation-config: {port: 1}\n"
     )
-    refuse_past_the_doors(["--config", str(config)])
-    refuse_past_the_doors(["--config", str(tmp_path / "missing.yaml")])
-    refuse_past_the_doors(["--config"])
+    refuse_disallowed_flags(["--config", str(config)])
+    refuse_disallowed_flags(["--config", str(tmp_path / "missing.yaml")])
+    refuse_disallowed_flags(["--config"])
 
 
 @pytest.mark.parametrize("text", ["", "- api-key", "k", "a: b: c", "!!python/name:os.system x"])
@@ -80,7 +80,7 @@ def test_a_file_that_holds_no_flags_is_refused_in_one_line(text: str, tmp_path: 
     config = tmp_path / "config.yaml"
     config.write_text(text)
     with pytest.raises(ConfigError) as raised:
-        refuse_past_the_doors(["--config", str(config)])
+        refuse_disallowed_flags(["--config", str(config)])
 
     assert str(raised.value).startswith(f"config={config}: expected ")
     assert "\n" not in str(raised.value)

@@ -10,19 +10,19 @@ import trustme
 from emulator.errors import ConfigError
 from serving.access.secret import draw_secret, hash_of
 from serving.access.tls_files import TlsFiles
-from serving.commands.gateway_arguments import FrontDoor, front_door
+from serving.commands.gateway_arguments import GatewayOptions, gateway_options
 from serving.commands.serve_arguments import resolve_arguments
 from serving.errors import UnsupportedFlag
-from serving.policy.admission.admission_limits import DoorLimits
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.policy.admission.admission_limits import AdmissionLimits
+from serving.server.gateway.gateway_settings import GatewaySettings
 from tests.serving.access.key_files import written
 from tests.serving.commands.serve_flags import parse
 
 SECRET = draw_secret()
 
 
-def door(*flags: str, environment: dict[str, str] | None = None) -> FrontDoor:
-    return front_door(read(*flags), {} if environment is None else environment)
+def door(*flags: str, environment: dict[str, str] | None = None) -> GatewayOptions:
+    return gateway_options(read(*flags), {} if environment is None else environment)
 
 
 def read(*flags: str) -> argparse.Namespace:
@@ -45,7 +45,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 
 def test_without_flags_this_machine_alone_is_served_and_needs_no_key() -> None:
-    assert door() == FrontDoor(settings=FrontDoorSettings(), warnings=())
+    assert door() == GatewayOptions(settings=GatewaySettings(), warnings=())
 
 
 def test_each_flag_sets_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,19 +56,19 @@ def test_each_flag_sets_what_it_names(tmp_path: Path, monkeypatch: pytest.Monkey
     words = (
         "--host ::1 --grpc-port 7 --api-keys keys.toml --control-key-file control "
         "--queue-requests 1 --queue-tokens 2 --batch-queue-requests 3 --batch-queue-tokens 4 "
-        "--batch-wait 5 --ttft-target 0.5 --reserve 0.125 --max-body-bytes 6 "
+        "--batch-wait 5 --ttft-target 0.5 --interactive-headroom 0.125 --max-body-bytes 6 "
         "--request-timeout 8 --drain-timeout 0"
     )
 
-    assert door(*words.split()).settings == FrontDoorSettings(
-        limits=DoorLimits(
+    assert door(*words.split()).settings == GatewaySettings(
+        limits=AdmissionLimits(
             queue_requests=1,
             queue_tokens=2,
             batch_queue_requests=3,
             batch_queue_tokens=4,
             batch_wait_s=5.0,
             ttft_target_s=0.5,
-            reserve=0.125,
+            interactive_headroom=0.125,
         ),
         grpc_host="::1",
         grpc_port=7,
@@ -81,11 +81,11 @@ def test_each_flag_sets_what_it_names(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_settings_reach_another_process_as_they_are(pem: TlsFiles, tmp_path: Path) -> None:
-    settings = FrontDoorSettings(
+    settings = GatewaySettings(
         key_file=written(tmp_path), key_hashes=(hash_of("a"),), tls=pem, grpc_port=1
     )
 
-    assert FrontDoorSettings.from_environment(settings.to_environment()) == settings
+    assert GatewaySettings.from_environment(settings.to_environment()) == settings
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_the_settings_reach_another_process_as_they_are(pem: TlsFiles, tmp_path:
         ("--batch-queue-tokens 0", "batch_queue_tokens=0: expected "),
         ("--batch-wait 0", "batch_wait"),
         ("--ttft-target -1", "ttft_target"),
-        ("--reserve 1", "reserve=1.0: expected "),
-        ("--reserve nan", "reserve=nan: expected "),
+        ("--interactive-headroom 1", "interactive_headroom=1.0: expected "),
+        ("--interactive-headroom nan", "interactive_headroom=nan: expected "),
         ("--max-body-bytes 0", "max_body_bytes=0: expected at least 1"),
         ("--request-timeout 0", "request_timeout=0.0: expected seconds above 0"),
         ("--request-timeout inf", "request_timeout=inf: expected seconds above 0"),
@@ -189,7 +189,7 @@ def test_vllm_gets_tls_and_the_order_of_classes_and_no_key(pem: TlsFiles, tmp_pa
 def test_keys_are_taken_out_of_flags_and_environment() -> None:
     environment = {"VLLM_API_KEY": SECRET, "HOME": "here"}
     args = read("--api-key", "one " * 9, "two " * 9, "--api_key", "three " * 9)
-    made = front_door(args, environment)
+    made = gateway_options(args, environment)
 
     assert made.settings.key_hashes == tuple(
         hash_of(secret) for secret in ("one " * 9, "two " * 9, "three " * 9, SECRET)

@@ -13,7 +13,7 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.plugin.stat_logger import EmulatedStatLogger
 from serving.server.gateway.http.asgi import Message
 from serving.server.gateway.http.metrics_page import MetricsPage
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.host_meter import HostMeter
 from serving.telemetry.page.neuron_page import Instance
 from serving.wire.control_call import (
@@ -213,7 +213,7 @@ def test_chips_it_and_facility_agree_in_every_scrape_under_load(
             engine.seen.rest(2.0)
         # Each scrape has a loop of its own, and so a watch.
         page = MetricsPage(
-            make_asgi_app(REGISTRY), HardwareWatch(engine), instance, HostMeter(1), logger
+            make_asgi_app(REGISTRY), SnapshotPoller(engine), instance, HostMeter(1), logger
         )
         scrapes.append(scraped(page))
 

@@ -1,11 +1,11 @@
 from prometheus_client import CollectorRegistry
 
-from serving.telemetry.gateway_metrics import DoorMetrics
+from serving.telemetry.gateway_metrics import GatewayMetrics
 
 
 def test_gauges_are_read_when_they_are_asked_for_and_counters_when_it_happens() -> None:
     registry = CollectorRegistry()
-    metrics = DoorMetrics(registry)
+    metrics = GatewayMetrics(registry)
     inside = [3.0]
     metrics.follow(
         "batch",
@@ -17,7 +17,7 @@ def test_gauges_are_read_when_they_are_asked_for_and_counters_when_it_happens() 
     metrics.left("batch", "finished")
     metrics.refused("batch", "batch_wait")
     metrics.waited("batch", 0.3)
-    metrics.limit("reserve", 0.25)
+    metrics.limit("interactive_headroom", 0.25)
     inside[0] = 7.0
 
     def value(name: str, **labels: str) -> float | None:
@@ -32,4 +32,4 @@ def test_gauges_are_read_when_they_are_asked_for_and_counters_when_it_happens() 
     assert value("refused_total", **of, reason="batch_wait") == 1.0
     assert value("wait_seconds_bucket", **of, le="0.25") == 0.0
     assert value("wait_seconds_bucket", **of, le="0.5") == 1.0
-    assert value("limit", limit="reserve") == 0.25
+    assert value("limit", limit="interactive_headroom") == 0.25

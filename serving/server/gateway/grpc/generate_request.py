@@ -158,7 +158,7 @@ def _prompt_tokens(message: Any, context_tokens: int) -> int:
 
 
 def _new_tokens(message: Any, prompt_tokens: int, context_tokens: int) -> int:
-    """At most so many of one sequence, as HTTP's door takes it for one that does not say."""
+    """At most so many of one sequence, as the HTTP gateway takes it for one that does not say."""
     params = message.sampling_params
     said = params.max_tokens if params.HasField("max_tokens") else UNSAID_NEW_TOKENS
     return max(1, min(said, context_tokens - prompt_tokens))

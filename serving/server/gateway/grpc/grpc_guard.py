@@ -1,8 +1,9 @@
 """Before every gRPC call: who it is, what it may, whether its message can be read and is let in.
 
-A call that is refused for who it is, or because the door is closed, is refused on its headers; its
-message is never read. What fails later ends with google.rpc's details all the same. A generation
-that ends early, by its client, its deadline or its time limit, is ended in the engine at once.
+A call that is refused for who it is, or because the gateway is closed, is refused on its headers;
+its message is never read. What fails later ends with google.rpc's details all the same. A
+generation that ends early, by its client, its deadline or its time limit, is ended in the engine at
+once.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ from emulator.errors import UltraServeError
 from serving.access.key_ring import KeyRing
 from serving.policy.admission.entry import Outcome
 from serving.server.connections.named_connections import NamedConnections
-from serving.server.gateway.admission_controller import Door
-from serving.server.gateway.admitted_generate import current_ticket
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.admitted_generate import current_permit
 from serving.server.gateway.grpc.call_messages import CallMessages, ReadMessage, reader
 from serving.server.gateway.grpc.described_context import CallMeaning, DescribedContext
 from serving.server.gateway.grpc.generate_request import Asked, aborted_ids, asked_of
@@ -93,7 +94,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         self,
         engine: GuardedEngine,
         *,
-        door: Door,
+        admission: AdmissionController,
         keys: KeyRing,
         limits: CallLimits,
         readiness: Reasons,
@@ -106,7 +107,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             self._names.cut_off, cut_off_late=self._names.cut_off_stranger
         )
         self._readiness = readiness
-        self._door = door
+        self._admission = admission
         self._keys = keys
         self._limits = limits
         self._turns = MessageTurns(
@@ -128,11 +129,11 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             caller = caller_of(method, handler_call_details.invocation_metadata, self._keys)
             subject = f"key {caller.client.name}"
             if method == GENERATE:
-                refusal = await self._readiness.refusal() or self._door.would_refuse(
+                refusal = await self._readiness.refusal() or self._admission.would_refuse(
                     caller.client, caller.work_class
                 )
                 if refusal is not None:
-                    self._door.count_refusal(refusal, caller.work_class)
+                    self._admission.count_refusal(refusal, caller.work_class)
                     raise refusal
         except UltraServeError as error:
             return refusing(failure_of(error, subject=subject))
@@ -240,26 +241,26 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 "REQUEST_ID_IN_USE",
                 "request_id: expected one that none of your running requests has",
             )
-        with self._door.enter(asked.work) as ticket:
-            ticketed = current_ticket.set(ticket)
+        with self._admission.enter(asked.work) as permit:
+            ticketed = current_permit.set(permit)
             self._generating.add(asked.engine_id)
             outcome = None
             try:
-                await ticket.turn()  # its time begins when the engine may have it, as over HTTP
+                await permit.turn()  # its time begins when the engine may have it, as over HTTP
                 outcome = await self._answered(inner, asked, context, held)
             finally:
                 if outcome is not Outcome.FINISHED:
                     await self._end(asked)
                 self._generating.discard(asked.engine_id)
-                current_ticket.reset(ticketed)
+                current_permit.reset(ticketed)
             if outcome is None:
-                ticket.leave(Outcome.ABORTED)
+                permit.leave(Outcome.ABORTED)
                 raise refused(
                     grpc.StatusCode.DEADLINE_EXCEEDED,
                     "TIME_LIMIT",
                     f"a request may take {self._limits.wall_s_max:g} s here",
                 )
-            ticket.leave(outcome)
+            permit.leave(outcome)
 
     async def _answered(
         self, inner: Any, asked: Asked, context: DescribedContext, held: HeldMessage

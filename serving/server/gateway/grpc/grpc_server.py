@@ -1,4 +1,4 @@
-"""The gRPC door: the published engine service, health and reflection, on one port.
+"""The gRPC gateway: the published engine service, health and reflection, on one port.
 
 It runs in the API's process, in the loop of the engine's client, on the engine that HTTP has. The
 options are those of vLLM's own gRPC launcher, but that a message, the number of calls and the life
@@ -19,8 +19,8 @@ from serving.access.key_ring import KeyRing
 from serving.server.connections.grpc_port import GrpcPort, PortAddress
 from serving.server.connections.named_connections import NamedConnections
 from serving.server.connections.shared_port import PortLimits
-from serving.server.gateway.admission_controller import Door
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.connection_options import HANDSHAKE_WALL_S, connection_options
 from serving.server.gateway.grpc.grpc_guard import CALLS_MAX, SLACK_BYTES, CallLimits, GrpcGuard
 from serving.server.gateway.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth, Reasons
@@ -63,9 +63,9 @@ class EngineGrpcServer:
     def __init__(
         self,
         engine: Any,
-        settings: FrontDoorSettings,
+        settings: GatewaySettings,
         *,
-        door: Door,
+        admission: AdmissionController,
         keys: KeyRing,
         readiness: Reasons,
         ingress: IngressAccount | None = None,
@@ -77,7 +77,7 @@ class EngineGrpcServer:
         names = NamedConnections()
         guard = GrpcGuard(
             engine,
-            door=door,
+            admission=admission,
             keys=keys,
             limits=limits,
             readiness=readiness,
@@ -87,7 +87,7 @@ class EngineGrpcServer:
         self._server = grpc.aio.server(
             interceptors=[guard],
             options=server_options(limits, streams_max=STREAMS_MAX),
-            # Who is refused by the door is told why; this is for calls that never say anything.
+            # Who is refused by the gateway is told why; this is for calls that never say anything.
             maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX + STRANGER_CALLS_MAX,
         )
         self._address = PortAddress(
@@ -97,13 +97,13 @@ class EngineGrpcServer:
         self._port = GrpcPort(
             self._server, self._address, names=names, tls=settings.tls, limits=PORT_LIMITS
         )
-        # Its import reaches into vLLM's command line and logging: not where no such door is.
+        # Its import reaches into vLLM's command line and logging: not where no such gateway is.
         from serving.server.gateway.grpc.engine_servicer import EngineServicer
 
         servicer = EngineServicer(
             engine,
-            in_flight=lambda: door.in_flight,
-            is_paused=lambda: door.closed is not None,
+            in_flight=lambda: admission.in_flight,
+            is_paused=lambda: admission.closed is not None,
             not_ready=readiness.not_ready,
         )
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(servicer, self._server)
@@ -143,7 +143,7 @@ def server_options(limits: CallLimits, *, streams_max: int) -> list[tuple[str, i
     ]
 
 
-def call_limits(engine: Any, settings: FrontDoorSettings) -> CallLimits:
+def call_limits(engine: Any, settings: GatewaySettings) -> CallLimits:
     """Of each call; batch work waits emulated time for its turn, by the engine's clock."""
     return CallLimits(
         message_bytes_max=settings.body_bytes_max,

@@ -1,1 +1,1 @@
-"""The door of HTTP: an ASGI app before vLLM's, its errors, headers and probes."""
+"""The gateway of HTTP: an ASGI app before vLLM's, its errors, headers and probes."""

@@ -1,4 +1,4 @@
-"""What HTTP clients are told when the door does not let a request pass, in the API's own shapes.
+"""What HTTP clients are told when the gateway does not let a request pass, in the API's own shapes.
 
 OpenAI's clients read `{"error": {"message", "type", "param", "code"}}`; Anthropic's, on its paths,
 `{"type": "error", "error": {"type", "message"}}`. `code` is a word that stays the same while

@@ -1,7 +1,7 @@
 """One HTTP request on its way through vLLM's app: what comes in, what goes out, how it ended.
 
-The door has read the body, so the app gets it in one message. When the request's time is over, the
-app is told that the client has gone, which is what it listens for, and the client is told the
+The gateway has read the body, so the app gets it in one message. When the request's time is over,
+the app is told that the client has gone, which is what it listens for, and the client is told the
 reason; what the app still sends is dropped.
 
 The response's beginning is kept until the first part of its body that says something: a stream that

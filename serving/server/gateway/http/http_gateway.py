@@ -1,4 +1,4 @@
-"""The HTTP door before vLLM's app: who asks, within which limits, for how much work.
+"""The HTTP gateway before vLLM's app: who asks, within which limits, for how much work.
 
 Pure ASGI, so that streams pass as they are: a chunk costs one function call. In this order, the
 cheap before the dear:
@@ -6,12 +6,12 @@ cheap before the dear:
     probe ──► answered here                 path of administration ──► 403, and a way
     key ──► 401, 403                        class of work ──► 400
     a path that needs no key ──► vLLM's app, without its body
-    engine gone or resting, no rank up, door closed, full ──► 503, 429 before its body is read
-    body ──► 413, 408                       door.enter(work) ──► 429, 503
+    engine gone or resting, no rank up, gateway closed, full ──► 503, 429 before its body is read
+    body ──► 413, 408                       gateway.enter(work) ──► 429, 503
     vLLM's app ──► its response, with what is left of the key's limits; 504 when it takes too long;
                    what it cannot serve after all ──► 404, 405, 429, 503 before the response begins
 
-A ticket covers every POST but those that are known not to generate, so that nothing slips by.
+A permit covers every POST but those that are known not to generate, so that nothing slips by.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from serving.access.key_ring import KeyRing
 from serving.policy.admission.entry import Outcome, Stage
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, WorkClass
-from serving.server.gateway.admission_controller import Door
-from serving.server.gateway.admitted_generate import current_ticket
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.admitted_generate import current_permit
 from serving.server.gateway.http.admin_refusal import refusal_of
 from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
 from serving.server.gateway.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
@@ -53,7 +53,7 @@ from serving.server.gateway.http.request_work import (
     said_class,
     work_of,
 )
-from serving.server.gateway.permit import Ticket
+from serving.server.gateway.permit import Permit
 
 _NOT_GENERATING: Final = re.compile(
     r"/tokenize|/detokenize|/ping|/v1/messages/count_tokens|/v1/responses/[^/]+/cancel"
@@ -70,7 +70,7 @@ def generates(method: str, path: str) -> bool:
     return method == "POST" and not _NOT_GENERATING.fullmatch(path)
 
 
-class HttpDoor:
+class HttpGateway:
     """An ASGI app around vLLM's, for requests; the app's lifespan is none of its business.
 
     `missing` are paths of the app that the model cannot answer; `request_wall_s_max` the wall
@@ -82,7 +82,7 @@ class HttpDoor:
         app: App,
         *,
         keys: KeyRing,
-        door: Door,
+        admission: AdmissionController,
         probes: Probes,
         bodies: BodyReader,
         context: ContextSize,
@@ -92,7 +92,7 @@ class HttpDoor:
         self._app = ModelCards(app)
         self._missing = missing
         self._keys = keys
-        self._door = door
+        self._admission = admission
         self._probes = probes
         self._bodies = bodies
         self._context = context
@@ -184,28 +184,28 @@ class HttpDoor:
             return
         refuse_background(path, asked)
         work = work_of(path, asked, client=client, said=said, context=self._context)
-        ticket = self._door.enter(work)
+        permit = self._admission.enter(work)
         exchange = exchange_of(
             body=body,
-            headers=[*headers, *rate_headers(ticket.rate)],
-            instead=lambda begun: self._instead(begun, ticket, method=method, path=path),
+            headers=[*headers, *rate_headers(permit.rate)],
+            instead=lambda begun: self._instead(begun, permit, method=method, path=path),
         )
         del body, asked, work  # the app has the only copy; an answer may take an hour
-        await self._run_with(ticket, scope, exchange)
+        await self._run_with(permit, scope, exchange)
 
     async def _refuse_unserved(self, work_class: WorkClass) -> None:
         """Raise Refused where the engine would serve nobody."""
         refused = await self._probes.readiness.refusal()
         if refused is not None:
-            self._door.count_refusal(refused, work_class)
+            self._admission.count_refusal(refused, work_class)
             raise refused
 
     def _instead(
-        self, begun: AppAnswer, ticket: Ticket | None, *, method: str, path: str
+        self, begun: AppAnswer, permit: Permit | None, *, method: str, path: str
     ) -> HttpError | None:
         """What to answer where the app begins to answer `begun`; None: let it."""
-        if ticket is not None and ticket.refusal is not None:
-            return error_of(ticket.refusal)
+        if permit is not None and permit.refusal is not None:
+            return error_of(permit.refusal)
         if begun.is_failed and (failure := self._probes.readiness.failure()) is not None:
             return error_of(failure)
         return error_of_stream(begun) or routing_error(begun, method=method, path=path)
@@ -213,22 +213,22 @@ class HttpDoor:
     def _refuse_early(self, client: Client, said: WorkClass | None) -> None:
         """Raise Refused before the body is read, where it cannot say another class any more."""
         work_class = client.class_of(said)
-        full = self._door.would_refuse(client, work_class)
+        full = self._admission.would_refuse(client, work_class)
         if full is None:
             return
         may_say_batch = said is None and work_class is WorkClass.INTERACTIVE
-        if may_say_batch and self._door.would_refuse(client, WorkClass.BATCH) is None:
+        if may_say_batch and self._admission.would_refuse(client, WorkClass.BATCH) is None:
             return
-        self._door.count_refusal(full, work_class)
+        self._admission.count_refusal(full, work_class)
         raise full
 
-    async def _run_with(self, ticket: Ticket, scope: Scope, exchange: HttpExchange) -> None:
+    async def _run_with(self, permit: Permit, scope: Scope, exchange: HttpExchange) -> None:
         outcome = Outcome.FAILED
-        token = current_ticket.set(ticket)
+        token = current_permit.set(permit)
         try:
             # Before the app sees it, so that a refusal after a wait is one of a stream too.
-            queued = ticket.entry.stage is Stage.QUEUED
-            if queued and not await exchange.outlasts(ticket.turn()):
+            queued = permit.entry.stage is Stage.QUEUED
+            if queued and not await exchange.outlasts(permit.turn()):
                 outcome = Outcome.ABORTED
                 return
             await self._run(scope, exchange)
@@ -240,8 +240,8 @@ class HttpDoor:
             outcome = Outcome.ABORTED
             raise
         finally:
-            current_ticket.reset(token)
-            ticket.leave(outcome)
+            current_permit.reset(token)
+            permit.leave(outcome)
 
     async def _run(self, scope: Scope, exchange: HttpExchange) -> None:
         """Run the app; the client is told when that takes too long."""
@@ -252,7 +252,7 @@ class HttpDoor:
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
-            unread = not exchange.began and _is_unread(current_ticket.get())
+            unread = not exchange.began and _is_unread(current_permit.get())
             if unread and isinstance(error, STUMBLES):
                 raise HttpRefused(stumbled(error, exchange.path)) from error
             if not await self._break_off(exchange):
@@ -268,8 +268,8 @@ class HttpDoor:
         vLLM 0.32's stream of a response breaks where its request fails: the event that it makes of
         the error is none of the response's.
         """
-        ticket = current_ticket.get()
-        refused = ticket.refusal if ticket is not None else None
+        permit = current_permit.get()
+        refused = permit.refusal if permit is not None else None
         refused = refused or self._probes.readiness.failure()
         error = BROKEN_STREAM if refused is None else error_of(refused)
         return await exchange.break_off(error) and refused is not None
@@ -293,9 +293,9 @@ def _named(scope: Scope) -> tuple[Scope, bytes]:
     return {**scope, "headers": [*others, (b"x-request-id", request_id)]}, request_id
 
 
-def _is_unread(ticket: Ticket | None) -> bool:
+def _is_unread(permit: Permit | None) -> bool:
     """Whether the engine has seen nothing of the request."""
-    return ticket is None or not ticket.entry.counted_tokens
+    return permit is None or not permit.entry.counted_tokens
 
 
 def _outcome(exchange: HttpExchange) -> Outcome:

@@ -11,7 +11,7 @@ from typing import Final
 from serving.plugin.stat_logger import EmulatedStatLogger
 from serving.server.engine_call import EngineFailed, EngineGone
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send, path_of
-from serving.server.gateway.snapshot_poller import HardwareLook, HardwareWatch
+from serving.server.gateway.snapshot_poller import HardwareLook, SnapshotPoller
 from serving.telemetry.host_meter import HostMeter
 from serving.telemetry.page.hardware_page import look_page, report_page
 from serving.telemetry.page.neuron_page import Instance
@@ -44,7 +44,7 @@ class MetricsPage:
     def __init__(
         self,
         app: App,
-        watch: HardwareWatch,
+        watch: SnapshotPoller,
         instance: Instance,
         host: HostMeter,
         logger: EmulatedStatLogger | None,

@@ -1,8 +1,8 @@
 """Makes the OpenAPI description that vLLM's app serves say what this server answers.
 
 vLLM describes its paths and the shapes of what it takes and gives. This adds the answers of the
-door, the shape that errors really have (a validation error is 400 here, and never FastAPI's 422),
-the probes and the keys, and takes away the paths that are not served.
+gateway, the shape that errors really have (a validation error is 400 here, and never FastAPI's
+422), the probes and the keys, and takes away the paths that are not served.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -35,7 +35,7 @@ ERROR_SCHEMA: Final = {
                 "message": {"type": "string"},
                 "type": {"type": "string"},
                 "param": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-                # vLLM's own errors repeat the status here; the door's have a word.
+                # vLLM's own errors repeat the status here; the gateway's have a word.
                 "code": {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]},
             },
         }

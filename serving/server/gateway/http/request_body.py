@@ -1,4 +1,4 @@
-"""Reads a request's body whole, within its limits: what HTTP's door knows before anything runs.
+"""Reads a request's body whole, within its limits, before anything runs.
 
 vLLM's app reads it whole as well, so nothing is lost by that, and a slow or endless sender never
 reaches it.

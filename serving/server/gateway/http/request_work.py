@@ -147,7 +147,7 @@ def said_class(scope: Scope) -> WorkClass | None:
 def refuse_background(path: str, asked: AskedBody | None) -> None:
     """Raise HttpRefused for a response that is made when its request is over.
 
-    It would be work that nobody waits for and no ticket counts. vLLM offers it where it keeps
+    It would be work that nobody waits for and no permit counts. vLLM offers it where it keeps
     responses (VLLM_ENABLE_RESPONSES_API_STORE).
     """
     if path != _RESPONSES_PATH or asked is None:

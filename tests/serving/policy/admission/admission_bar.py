@@ -30,7 +30,7 @@ from emulator.model import (
     system_by_name,
 )
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.server.gateway.engine_times import backlog_times
@@ -171,7 +171,7 @@ class Setting:
         begin_s = WARM_UP_S + PAUSE_S if warm else 0.0
         end_s = begin_s + self.measured_s
         clients = self.load(times, warm=warm)
-        admission = Admission(DoorLimits(ttft_target_s=self.target_s), self.capacity)
+        admission = Admission(AdmissionLimits(ttft_target_s=self.target_s), self.capacity)
         product = self._run(AdmissionGate(admission), clients(), begin_s, end_s)
         best = self._search(clients, begin_s, end_s, waiting_tokens)
         if oracle:

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.entry import Entry, Outcome
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted, Entry, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, Work
 from tests.serving.policy.admission.virtual_engine import Call, Refusal

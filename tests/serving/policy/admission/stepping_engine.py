@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from serving.policy.admission.admission import Admission
 from serving.policy.admission.backlog_times import BacklogTimes
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.entry import Entry, Outcome
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted, Entry, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import PRIORITY, Client, Work, WorkClass
 
@@ -112,7 +111,8 @@ class SteppingEngine:
                     return
                 self.now_s = events[place][0]
                 continue
-            # What comes within the step is known at the door when it comes, and to the engine next.
+            # What comes within the step is known at the gateway when it comes, and to the engine
+            # next.
             end_s = self._step()
             while place < len(events) and events[place][0] < end_s:
                 at_s, index, number = events[place]

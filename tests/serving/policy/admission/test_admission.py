@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.batch_turn import PASSED_OVER_MAX
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.entry import Entry, Outcome, Stage
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted, Entry, Outcome, Stage
 from serving.policy.admission.expected_wait import ExpectedWait
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
@@ -21,7 +20,7 @@ from tests.serving.policy.admission.works import CAPACITY, client, refused_by, r
 
 
 def test_as_many_wait_as_may_and_the_next_is_told_when_to_come() -> None:
-    admission = Admission(DoorLimits(queue_requests=2), CAPACITY)
+    admission = Admission(AdmissionLimits(queue_requests=2), CAPACITY)
     first = admission.enter(work(), 0.0)
     admission.enter(work(), 0.0)
     refused = refused_by(admission)
@@ -34,7 +33,7 @@ def test_as_many_wait_as_may_and_the_next_is_told_when_to_come() -> None:
 
 
 def test_prompts_that_wait_have_a_bound_in_tokens_too() -> None:
-    admission = Admission(DoorLimits(queue_tokens=150), CAPACITY)
+    admission = Admission(AdmissionLimits(queue_tokens=150), CAPACITY)
     admission.enter(work(prompt_tokens=100), 0.0)
 
     assert refused_by(admission, prompt_tokens=51).reason is RefusalReason.QUEUE_TOKENS
@@ -42,14 +41,14 @@ def test_prompts_that_wait_have_a_bound_in_tokens_too() -> None:
 
 
 def test_a_prompt_above_the_bound_enters_an_empty_queue() -> None:
-    admission = Admission(DoorLimits(queue_tokens=150), CAPACITY)
+    admission = Admission(AdmissionLimits(queue_tokens=150), CAPACITY)
 
     assert admission.enter(work(prompt_tokens=4_000), 0.0)
 
 
 def test_batch_work_leaves_the_reserve_to_interactive_work() -> None:
     """Of 8 seats batch work may have 6; the others enter at once."""
-    admission = Admission(DoorLimits(reserve=0.25), CAPACITY)
+    admission = Admission(AdmissionLimits(interactive_headroom=0.25), CAPACITY)
     batch = [admission.enter(work(batch=True), 0.0) for _ in range(8)]
     given: list[Entry] = []
     for _ in batch:
@@ -67,7 +66,7 @@ def test_batch_work_leaves_the_reserve_to_interactive_work() -> None:
 
 
 def test_batch_work_leaves_kv_too() -> None:
-    admission = Admission(DoorLimits(reserve=0.5), CAPACITY)
+    admission = Admission(AdmissionLimits(interactive_headroom=0.5), CAPACITY)
     first = admission.enter(work(batch=True, prompt_tokens=2_000, new_tokens_max=900), 0.0)
     admission.enter(work(batch=True, prompt_tokens=2_000, new_tokens_max=900), 0.0)
 
@@ -77,7 +76,7 @@ def test_batch_work_leaves_kv_too() -> None:
 
 
 def test_batch_prompts_wait_while_interactive_ones_fill_a_step() -> None:
-    admission = Admission(DoorLimits(), CAPACITY)
+    admission = Admission(AdmissionLimits(), CAPACITY)
     interactive = admission.enter(work(prompt_tokens=950), 0.0)
     batch = admission.enter(work(batch=True, prompt_tokens=100), 0.0)
     assert admission.turns(0.0) == []
@@ -89,7 +88,7 @@ def test_batch_prompts_wait_while_interactive_ones_fill_a_step() -> None:
 
 def test_batch_work_that_never_fits_goes_when_interactive_work_needs_the_reserve_alone() -> None:
     """Twenty sequences on eight seats, of which two are kept free."""
-    admission = Admission(DoorLimits(reserve=0.25), CAPACITY)
+    admission = Admission(AdmissionLimits(interactive_headroom=0.25), CAPACITY)
     inside = [admission.enter(work(), 0.0) for _ in range(3)]
     large = admission.enter(work(client("a"), batch=True, sequences=20), 0.0)
     for entry in inside:
@@ -105,7 +104,7 @@ def test_batch_work_that_never_fits_goes_when_interactive_work_needs_the_reserve
 
 
 def test_what_has_no_room_holds_back_its_own_key_alone() -> None:
-    admission = Admission(DoorLimits(reserve=0.25), CAPACITY)
+    admission = Admission(AdmissionLimits(interactive_headroom=0.25), CAPACITY)
     chats = [admission.enter(work(), 0.0) for _ in range(3)]
     for chat in chats:
         runs(admission, chat, 0.1)
@@ -118,7 +117,9 @@ def test_what_has_no_room_holds_back_its_own_key_alone() -> None:
 
 def test_large_work_is_not_passed_over_for_ever() -> None:
     """It needs all six seats that batch work may have; small work of another key always waits."""
-    admission = Admission(DoorLimits(reserve=0.25, batch_queue_requests=10**4), CAPACITY)
+    admission = Admission(
+        AdmissionLimits(interactive_headroom=0.25, batch_queue_requests=10**4), CAPACITY
+    )
     small = client("small")
     admission.enter(work(small, batch=True), 0.0)
     running = deque(admission.turns(0.0))
@@ -138,7 +139,8 @@ def test_large_work_is_not_passed_over_for_ever() -> None:
 
 def test_batch_work_waits_as_long_as_it_may_and_is_refused_then() -> None:
     admission = Admission(
-        DoorLimits(batch_wait_s=10.0), Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0)
+        AdmissionLimits(batch_wait_s=10.0),
+        Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0),
     )
     admission.enter(work(), 0.0)
     late = admission.enter(work(batch=True), 0.0)
@@ -153,7 +155,7 @@ def test_batch_work_waits_as_long_as_it_may_and_is_refused_then() -> None:
 
 def test_a_drain_turns_away_what_waits_and_a_rest_does_not() -> None:
     for reason, queued in ((RefusalReason.DRAINING, 0), (RefusalReason.RESTING, 1)):
-        admission = Admission(DoorLimits(), CAPACITY)
+        admission = Admission(AdmissionLimits(), CAPACITY)
         admission.enter(work(batch=True), 0.0)
         closing = Refused(reason, "closed", retry_after_s=3.0, rate=RateState())
 
@@ -168,7 +170,7 @@ def test_a_drain_turns_away_what_waits_and_a_rest_does_not() -> None:
 
 def test_a_closed_door_gives_each_request_an_answer_of_its_own() -> None:
     """One instance for all would keep the frames of everybody whom it was raised for."""
-    admission = Admission(DoorLimits(), CAPACITY)
+    admission = Admission(AdmissionLimits(), CAPACITY)
     closing = Refused(RefusalReason.DRAINING, "closed", retry_after_s=3.0, rate=RateState())
     admission.close(closing, 0.0)
 
@@ -183,7 +185,7 @@ def test_a_closed_door_gives_each_request_an_answer_of_its_own() -> None:
 
 def test_batch_work_that_is_turned_away_is_told_of_its_own_key() -> None:
     nothing = Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0)
-    for limits, drains in ((DoorLimits(batch_wait_s=10.0), False), (DoorLimits(), True)):
+    for limits, drains in ((AdmissionLimits(batch_wait_s=10.0), False), (AdmissionLimits(), True)):
         admission = Admission(limits, nothing)
         admission.enter(work(), 0.0)
         for name, per_minute in (("a", 7), ("b", 9), ("c", None)):
@@ -198,7 +200,8 @@ def test_batch_work_that_is_turned_away_is_told_of_its_own_key() -> None:
 
 def test_turning_away_work_of_before_a_key_s_limits_were_changed_leaves_the_new_ones() -> None:
     admission = Admission(
-        DoorLimits(batch_wait_s=10.0), Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0)
+        AdmissionLimits(batch_wait_s=10.0),
+        Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0),
     )
     admission.enter(work(), 0.0)
     admission.enter(work(client("a", requests_per_minute=100), batch=True), 0.0)
@@ -213,7 +216,7 @@ def test_turning_away_work_of_before_a_key_s_limits_were_changed_leaves_the_new_
 
 def test_where_no_seat_is_sure_to_come_free_the_wait_is_finite() -> None:
     """Eight answers of 10,000 tokens at ten a second, and a horizon of two seconds."""
-    admission = Admission(DoorLimits(ttft_target_s=1.0), replace(CAPACITY, kv_tokens=10**6))
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), replace(CAPACITY, kv_tokens=10**6))
     running = [admission.enter(work(new_tokens_max=10_000), 0.0) for _ in range(8)]
     for entry in running:
         runs(admission, entry, 0.1)
@@ -237,7 +240,7 @@ def test_where_no_seat_is_sure_to_come_free_the_wait_is_finite() -> None:
 
 
 def test_tokens_of_what_has_left_are_nobody_s() -> None:
-    admission = Admission(DoorLimits(), CAPACITY)
+    admission = Admission(AdmissionLimits(), CAPACITY)
     entry = admission.enter(work(), 0.0)
     runs(admission, entry, 0.1)
     admission.leave(entry, Outcome.ABORTED, 0.2)
@@ -248,7 +251,7 @@ def test_tokens_of_what_has_left_are_nobody_s() -> None:
 
 
 def test_a_sequence_that_ends_frees_its_seat_and_takes_its_tokens_along() -> None:
-    admission = Admission(DoorLimits(), CAPACITY)
+    admission = Admission(AdmissionLimits(), CAPACITY)
     entry = admission.enter(work(sequences=2), 0.0)
     runs(admission, entry, 0.1)
     admission.made(entry, 30)
@@ -261,14 +264,14 @@ def test_a_sequence_that_ends_frees_its_seat_and_takes_its_tokens_along() -> Non
 
 
 def test_what_is_shown_does_not_look_at_what_runs() -> None:
-    admission = Admission(DoorLimits(ttft_target_s=1.0), CAPACITY)
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), CAPACITY)
     runs(admission, admission.enter(work(), 0.0), 0.1)
     with mock.patch.object(ExpectedWait, "_answers", side_effect=AssertionError):
         assert admission.state(9.0).expected_wait_s is not None
 
 
 def test_a_key_pays_the_estimate_at_the_door_and_the_truth_at_the_end() -> None:
-    admission = Admission(DoorLimits(), CAPACITY)
+    admission = Admission(AdmissionLimits(), CAPACITY)
     who = client("a", tokens_per_minute=1_000)
     entry = admission.enter(work(who, prompt_tokens=100, new_tokens_max=800), 0.0)
     assert admission.rate(who, 0.0).remaining_tokens == 100
@@ -283,7 +286,7 @@ def test_a_key_pays_the_estimate_at_the_door_and_the_truth_at_the_end() -> None:
 
 
 def test_a_request_that_never_ran_costs_no_tokens() -> None:
-    admission = Admission(DoorLimits(), CAPACITY)
+    admission = Admission(AdmissionLimits(), CAPACITY)
     who = client("a", tokens_per_minute=1_000, concurrent=1)
 
     admission.leave(admission.enter(work(who), 0.0), Outcome.FAILED, 0.0)
@@ -293,7 +296,7 @@ def test_a_request_that_never_ran_costs_no_tokens() -> None:
 
 
 def test_asking_whether_one_would_enter_changes_nothing() -> None:
-    admission = Admission(DoorLimits(queue_requests=1), CAPACITY)
+    admission = Admission(AdmissionLimits(queue_requests=1), CAPACITY)
     who = client("a", requests_per_minute=1)
 
     assert admission.would_refuse(who, WorkClass.INTERACTIVE, 0.0) is None
@@ -313,7 +316,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        limits = DoorLimits(
+        limits = AdmissionLimits(
             queue_requests=4, batch_queue_requests=4, ttft_target_s=2.0, batch_wait_s=20.0
         )
         self.admission = Admission(limits, CAPACITY)

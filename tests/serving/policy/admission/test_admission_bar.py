@@ -3,7 +3,7 @@
 import pytest
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from tests.serving.policy.admission.admission_bar import Setting
 from tests.serving.policy.admission.gates import AdmissionGate, BoundGate
 from tests.serving.policy.admission.virtual_clients import ClosedLoop, Mix, Together
@@ -18,7 +18,7 @@ SETTING = Setting(
 
 
 def gate() -> AdmissionGate:
-    limits = DoorLimits(ttft_target_s=SETTING.target_s)
+    limits = AdmissionLimits(ttft_target_s=SETTING.target_s)
     return AdmissionGate(Admission(limits, SETTING.capacity))
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import ConfigError
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ from serving.policy.admission.admission_limits import DoorLimits
         ("batch_wait_s", 0.0),
         ("ttft_target_s", 0.0),
         ("ttft_target_s", float("nan")),
-        ("reserve", 1.0),
-        ("reserve", -0.1),
+        ("interactive_headroom", 1.0),
+        ("interactive_headroom", -0.1),
     ],
 )
 def test_a_bound_that_lets_nothing_in_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=field):
-        DoorLimits(**{field: value})
+        AdmissionLimits(**{field: value})

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
-from serving.policy.admission.entry import Outcome
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.admission_limits import AdmissionLimits
+from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
 from tests.serving.policy.admission.works import CAPACITY, client, work
@@ -20,7 +19,7 @@ def counted(sequences: int = 1, prompt_tokens: int = 10, new_tokens_max: int = 1
 
 
 def admission() -> Admission:
-    return Admission(DoorLimits(), CAPACITY)
+    return Admission(AdmissionLimits(), CAPACITY)
 
 
 def left_tokens(made: Admission) -> int | None:

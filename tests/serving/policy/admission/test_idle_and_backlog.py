@@ -6,10 +6,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
+from serving.policy.admission.admission_state import AdmissionState
 from serving.policy.admission.backlog_times import BacklogTimes
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.inside import Inside
 from serving.policy.admission.refusal import Refused
 from tests.serving.policy.admission.works import work
 
@@ -33,7 +33,7 @@ prompts = st.lists(st.integers(1, 4_000), max_size=40)
 
 def waits_s(capacity: Capacity, tokens: list[int], own: int) -> float:
     """Of a prompt behind so many others."""
-    inside = Inside(limits=DoorLimits(ttft_target_s=TARGET_S), capacity=capacity)
+    inside = AdmissionState(limits=AdmissionLimits(ttft_target_s=TARGET_S), capacity=capacity)
     load = next(iter(inside.loads.values()))
     load.waiting_tokens, load.waiting_sequences = sum(tokens), len(tokens)
     load.prompt_tokens, load.sequences, load.new_tokens_max = sum(tokens), len(tokens), len(tokens)
@@ -42,7 +42,7 @@ def waits_s(capacity: Capacity, tokens: list[int], own: int) -> float:
 
 @given(engines, st.integers(1, 100_000))
 def test_an_idle_server_refuses_nobody(capacity: Capacity, tokens: int) -> None:
-    admission = Admission(DoorLimits(ttft_target_s=TARGET_S), capacity)
+    admission = Admission(AdmissionLimits(ttft_target_s=TARGET_S), capacity)
 
     assert admission.enter(work(prompt_tokens=tokens), 0.0)
 
@@ -52,7 +52,7 @@ def test_nobody_is_refused_whose_wait_is_predicted_within_the_bound(
     capacity: Capacity, tokens: list[int], own: int
 ) -> None:
     assume(len(tokens) < capacity.seats)
-    admission = Admission(DoorLimits(ttft_target_s=TARGET_S), capacity)
+    admission = Admission(AdmissionLimits(ttft_target_s=TARGET_S), capacity)
     longest = max(tokens, default=0)  # on one rank a prompt more than on the average may wait
     rank_tokens = sum(tokens) / capacity.ranks + longest + own
     curve = capacity.backlog_times.beside(decodes=1.0, context_tokens=0.0, prompt_tokens=0.0)
@@ -78,7 +78,7 @@ def test_with_free_seats_a_refusal_says_when_to_come_back(
     capacity: Capacity, tokens: list[int]
 ) -> None:
     """And what the bound was, and what of the wait is due to prompts; never `no seat`."""
-    admission = Admission(DoorLimits(ttft_target_s=TARGET_S), replace(capacity, seats=512))
+    admission = Admission(AdmissionLimits(ttft_target_s=TARGET_S), replace(capacity, seats=512))
     refusals: list[Refused] = []
     for each in tokens:
         try:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.work import WorkClass
 from tests.serving.policy.admission.stepping_engine import Arrivals, Lived, Machine, SteppingEngine
 from tests.serving.policy.admission.works import work
@@ -65,7 +65,7 @@ def arrivals(
     )
 
 
-def served(loads: list[Arrivals], limits: DoorLimits | None) -> dict[WorkClass, Lived]:
+def served(loads: list[Arrivals], limits: AdmissionLimits | None) -> dict[WorkClass, Lived]:
     admission = None if limits is None else Admission(limits, MACHINE.capacity())
     engine = SteppingEngine(MACHINE, admission)
     engine.run(loads, UNTIL_S)
@@ -90,7 +90,7 @@ def overloaded(name: str, target_s: float) -> tuple[Lived, float]:
     """
     per_s = capacity_per_s(name)
     load = arrivals(name, 5 * per_s, seed=2)
-    lived = served([load], DoorLimits(ttft_target_s=target_s))[WorkClass.INTERACTIVE]
+    lived = served([load], AdmissionLimits(ttft_target_s=target_s))[WorkClass.INTERACTIVE]
     begun_per_s = sum(at_s > SETTLED_S for at_s in lived.at_s) / (UNTIL_S - SETTLED_S)
     return lived, begun_per_s / per_s
 
@@ -123,7 +123,7 @@ def test_batch_work_fills_what_interactive_work_leaves_and_does_not_hold_it_up()
     per_s = capacity_per_s(name)
     interactive = arrivals(name, 0.4 * per_s, seed=3)
     batch = arrivals(name, 5 * per_s, seed=4, work_class=WorkClass.BATCH)
-    limits = DoorLimits(ttft_target_s=2.0, reserve=0.25)
+    limits = AdmissionLimits(ttft_target_s=2.0, interactive_headroom=0.25)
 
     alone = served([interactive], limits)
     beside = served([interactive, batch], limits)
@@ -141,7 +141,7 @@ def test_batch_work_gets_next_to_nothing_while_interactive_work_is_refused() -> 
     per_s = capacity_per_s(name)
     batch = arrivals(name, per_s, seed=4, work_class=WorkClass.BATCH)
 
-    lived = served([arrivals(name, 4 * per_s, seed=3), batch], DoorLimits(ttft_target_s=2.0))
+    lived = served([arrivals(name, 4 * per_s, seed=3), batch], AdmissionLimits(ttft_target_s=2.0))
 
     assert lived[WorkClass.INTERACTIVE].refused > 1_000
     assert lived[WorkClass.INTERACTIVE].p99_s() <= 2.0
@@ -149,7 +149,7 @@ def test_batch_work_gets_next_to_nothing_while_interactive_work_is_refused() -> 
 
 
 def test_a_refused_client_that_comes_back_when_told_enters() -> None:
-    admission = Admission(DoorLimits(ttft_target_s=1.0), MACHINE.capacity())
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), MACHINE.capacity())
     engine = SteppingEngine(MACHINE, admission)
     engine.run([arrivals("prompts of one length", 200.0, seed=5)], 10.0)
     told_at_s, told_s = engine.told_s[-1]

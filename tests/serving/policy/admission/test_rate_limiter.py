@@ -1,12 +1,12 @@
 import pytest
 
-from serving.policy.admission.rate_limiter import KeyBooks
+from serving.policy.admission.rate_limiter import RateLimiter
 from serving.policy.admission.refusal import RateState, RefusalReason
 from tests.serving.policy.admission.works import client
 
 
 def test_a_key_without_limits_has_no_book() -> None:
-    books = KeyBooks()
+    books = RateLimiter()
 
     books.charge(client("a"), 1_000, 0.0)
 
@@ -21,7 +21,7 @@ def test_each_limit_refuses_by_its_own_reason() -> None:
         ({"requests_per_minute": 1}, RefusalReason.REQUESTS_PER_MINUTE),
         ({"tokens_per_minute": 150}, RefusalReason.TOKENS_PER_MINUTE),
     ):
-        books, who = KeyBooks(), client("a", **limits)
+        books, who = RateLimiter(), client("a", **limits)
         assert books.over_limit(who, 100, 0.0) is None
         books.charge(who, 100, 0.0)
 
@@ -32,7 +32,7 @@ def test_each_limit_refuses_by_its_own_reason() -> None:
 
 
 def test_one_keys_limit_is_not_anothers() -> None:
-    books = KeyBooks()
+    books = RateLimiter()
     first, second = client("a", concurrent=1), client("b", concurrent=1)
 
     books.charge(first, 1, 0.0)
@@ -42,7 +42,7 @@ def test_one_keys_limit_is_not_anothers() -> None:
 
 
 def test_the_truth_takes_the_estimates_place() -> None:
-    books, who = KeyBooks(), client("a", tokens_per_minute=1_000)
+    books, who = RateLimiter(), client("a", tokens_per_minute=1_000)
     books.charge(who, 900, 0.0)
     assert books.rate(who, 0.0, 1.0).remaining_tokens == 100
 
@@ -52,7 +52,7 @@ def test_the_truth_takes_the_estimates_place() -> None:
 
 
 def test_resets_are_told_in_wall_seconds() -> None:
-    books, who = KeyBooks(), client("a", requests_per_minute=60)
+    books, who = RateLimiter(), client("a", requests_per_minute=60)
     books.charge(who, 1, 0.0)
 
     rate = books.rate(who, 0.0, dilation=10.0)
@@ -62,7 +62,7 @@ def test_resets_are_told_in_wall_seconds() -> None:
 
 
 def test_a_request_that_may_take_more_than_a_whole_minute_is_told_so() -> None:
-    over = KeyBooks().over_limit(client("a", tokens_per_minute=100), 101, 0.0)
+    over = RateLimiter().over_limit(client("a", tokens_per_minute=100), 101, 0.0)
 
     assert over is not None
     assert "101 tokens" in over.message
@@ -71,7 +71,7 @@ def test_a_request_that_may_take_more_than_a_whole_minute_is_told_so() -> None:
 
 
 def test_limits_that_were_changed_hold_from_then_on() -> None:
-    books = KeyBooks()
+    books = RateLimiter()
     books.charge(client("a", requests_per_minute=1), 1, 0.0)
 
     assert books.over_limit(client("a", requests_per_minute=1), 1, 0.0) is not None
@@ -79,7 +79,7 @@ def test_limits_that_were_changed_hold_from_then_on() -> None:
 
 
 def test_a_request_of_before_its_key_had_limits_is_neither_counted_nor_paid_back() -> None:
-    books, before = KeyBooks(), client("a")
+    books, before = RateLimiter(), client("a")
     after = client("a", concurrent=2, tokens_per_minute=1_000)
     for who in (before, before, after):
         books.charge(who, 400, 0.0)
@@ -93,7 +93,7 @@ def test_a_request_of_before_its_key_had_limits_is_neither_counted_nor_paid_back
 
 
 def test_what_was_charged_to_limits_of_the_past_is_not_given_back_to_the_new_ones() -> None:
-    books, old = KeyBooks(), client("a", tokens_per_minute=1_000)
+    books, old = RateLimiter(), client("a", tokens_per_minute=1_000)
     new = client("a", tokens_per_minute=500)
     books.charge(old, 900, 0.0)
     books.charge(new, 400, 0.0)
@@ -106,7 +106,7 @@ def test_what_was_charged_to_limits_of_the_past_is_not_given_back_to_the_new_one
 
 
 def test_idle_keys_are_forgotten_and_busy_ones_are_not() -> None:
-    books = KeyBooks(names_max=2)
+    books = RateLimiter(names_max=2)
     busy = client("busy", concurrent=1)
     books.charge(busy, 1, 0.0)
     for number in range(5):
@@ -119,7 +119,7 @@ def test_idle_keys_are_forgotten_and_busy_ones_are_not() -> None:
 
 
 def test_concurrent_counts_sequences() -> None:
-    books, who = KeyBooks(), client("a", concurrent=4)
+    books, who = RateLimiter(), client("a", concurrent=4)
     assert books.over_limit(who, 1, 0.0, sequences=4) is None
     over = books.over_limit(who, 1, 0.0, sequences=5)
     assert over is not None
@@ -134,7 +134,7 @@ def test_concurrent_counts_sequences() -> None:
 
 
 def test_more_of_a_request_that_is_inside_is_no_other_request() -> None:
-    books, who = KeyBooks(), client("a", requests_per_minute=1, tokens_per_minute=100)
+    books, who = RateLimiter(), client("a", requests_per_minute=1, tokens_per_minute=100)
     books.charge(who, 50, 0.0)
 
     assert books.over_limit(who, 50, 0.0, sequences=1, requests=0) is None
@@ -147,7 +147,7 @@ def test_more_of_a_request_that_is_inside_is_no_other_request() -> None:
 
 
 def test_more_of_a_request_of_before_its_key_s_limits_changed_makes_no_minute_anew() -> None:
-    books = KeyBooks()
+    books = RateLimiter()
     old = client("a", concurrent=4, tokens_per_minute=1_000)
     new = client("a", concurrent=4, tokens_per_minute=500)
     books.charge(old, 100, 0.0)

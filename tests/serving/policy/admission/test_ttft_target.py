@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.entry import Outcome
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import RefusalReason
 from tests.serving.policy.admission.works import CAPACITY, TIMES, refused_by, runs, work
 
@@ -16,7 +15,7 @@ from tests.serving.policy.admission.works import CAPACITY, TIMES, refused_by, ru
 def test_before_anything_is_measured_as_much_may_wait_as_the_cost_model_computes_in_time() -> None:
     """A step of 0.1 s takes 1,000 tokens; one is under way, and 0.9 s may be expected."""
     capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), capacity)
     for _ in range(7):
         admission.enter(work(prompt_tokens=1_000), 0.0)
     admission.enter(work(prompt_tokens=900), 0.0)
@@ -41,7 +40,7 @@ def test_a_wait_beyond_the_target_is_refused_and_the_excess_is_what_to_wait() ->
         dilation=10.0,
         backlog_times=TIMES,
     )
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), capacity)
     for _ in range(8):
         admission.enter(work(prompt_tokens=1_000), 0.0)
 
@@ -54,7 +53,7 @@ def test_a_wait_beyond_the_target_is_refused_and_the_excess_is_what_to_wait() ->
 
 def test_ranks_compute_prompts_side_by_side() -> None:
     capacity = replace(CAPACITY, seats=100, kv_tokens=10**6, ranks=4)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), capacity)
     for _ in range(26):
         admission.enter(work(prompt_tokens=1_000), 0.0)
 
@@ -64,7 +63,7 @@ def test_ranks_compute_prompts_side_by_side() -> None:
 def test_what_the_first_prompt_has_had_of_its_time_is_not_waited_for_again() -> None:
     """Eight steps of ten are behind the first prompt after 0.8 s; it has no token yet."""
     capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), capacity)
     admission.enter(work(prompt_tokens=8_000), 0.0)
     assert refused_by(admission, prompt_tokens=1_000)
 
@@ -74,7 +73,7 @@ def test_what_the_first_prompt_has_had_of_its_time_is_not_waited_for_again() -> 
 def test_waits_that_last_longer_than_predicted_show_before_they_are_over() -> None:
     """An engine that stands still: nobody has a first token, and nothing more is let in."""
     capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), capacity)
     for _ in range(3):
         admission.enter(work(prompt_tokens=500), 0.0)
     admission.enter(work(prompt_tokens=500), 0.1)
@@ -83,7 +82,7 @@ def test_waits_that_last_longer_than_predicted_show_before_they_are_over() -> No
 
 
 def test_whoever_finds_nobody_waiting_enters_whatever_was_measured() -> None:
-    admission = Admission(DoorLimits(ttft_target_s=0.01), CAPACITY)
+    admission = Admission(AdmissionLimits(ttft_target_s=0.01), CAPACITY)
     runs(admission, admission.enter(work(), 0.0), 5.0)
 
     assert admission.enter(work(), 5.0)
@@ -92,7 +91,7 @@ def test_whoever_finds_nobody_waiting_enters_whatever_was_measured() -> None:
 def test_a_request_of_many_sequences_has_waited_when_the_last_has_its_first_token() -> None:
     """Eight prompts of 0.1 s each, one after the other, as the cost model says."""
     capacity = replace(CAPACITY, seats=100, kv_tokens=10**6)
-    admission = Admission(DoorLimits(ttft_target_s=1.0), capacity)
+    admission = Admission(AdmissionLimits(ttft_target_s=1.0), capacity)
     one = Counted(sequences=1, prompt_tokens=1_000, new_tokens_max=1)
     now_s = 0.0
     for _ in range(250):

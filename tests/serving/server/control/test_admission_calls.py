@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from serving.main import main
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
@@ -15,7 +15,7 @@ from serving.policy.admission.work import Client, Work, WorkClass
 from serving.server.control import engine_watch
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient, RefusedByServer
-from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire import control_call
 from serving.wire.telemetry import EventKind
 from tests.serving.server.control.small_engine import SmallEngine, connected, control_server
@@ -51,14 +51,14 @@ def engine() -> ForgetfulEngine:
 
 
 @pytest.fixture
-def door() -> Door:
+def door() -> AdmissionController:
     capacity = Capacity(seats=8, kv_tokens=100_000, prefill_tokens_per_step=8_192)
-    return Door(DoorLimits(queue_requests=1), lambda: capacity)
+    return AdmissionController(AdmissionLimits(queue_requests=1), lambda: capacity)
 
 
 @pytest.fixture
 def address(
-    engine: ForgetfulEngine, door: Door, monkeypatch: pytest.MonkeyPatch
+    engine: ForgetfulEngine, door: AdmissionController, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlAddress]:
     monkeypatch.setattr(engine_watch, "_IDLE_S", 0.05)
     with control_server(engine, door=door) as listening:
@@ -69,8 +69,8 @@ def run(*arguments: str, address: ControlAddress) -> int:
     return main(["engine", *arguments, "--address", str(address)])
 
 
-def test_the_door_s_counts_are_the_door_s(client: ControlClient, door: Door) -> None:
-    ticket = door.enter(WORK)
+def test_the_door_s_counts_are_the_door_s(client: ControlClient, door: AdmissionController) -> None:
+    permit = door.enter(WORK)
     with pytest.raises(Refused):
         door.enter(WORK)
     report = client.call(control_call.GET_ADMISSION)
@@ -80,13 +80,13 @@ def test_the_door_s_counts_are_the_door_s(client: ControlClient, door: Door) -> 
     assert (interactive.work_class, batch.work_class) == (WorkClass.INTERACTIVE, WorkClass.BATCH)
     assert (interactive.entered, interactive.waiting, interactive.waiting_tokens) == (1, 1, 100)
     assert interactive.refused == {"queue_requests": 1}
-    ticket.leave(Outcome.FINISHED)
+    permit.leave(Outcome.FINISHED)
     interactive = client.call(control_call.GET_ADMISSION).classes[0]
     assert (interactive.in_flight, interactive.finished) == (0, 1)
 
 
 def test_a_drained_engine_lets_nobody_in_until_it_is_undrained(
-    client: ControlClient, door: Door
+    client: ControlClient, door: AdmissionController
 ) -> None:
     inside = door.enter(WORK)
     report = client.call(
@@ -129,7 +129,7 @@ def test_a_door_that_closes_and_opens_between_two_looks_is_two_events(
 
 
 def test_no_call_opens_a_door_that_the_server_has_closed_itself(
-    client: ControlClient, door: Door
+    client: ControlClient, door: AdmissionController
 ) -> None:
     client.call(control_call.DRAIN_ENGINE)
     door.close(RefusalReason.DRAINING, "the server ends", 1.0)
@@ -150,7 +150,7 @@ def test_no_call_opens_a_door_that_the_server_has_closed_itself(
     ],
 )
 def test_a_drain_that_cannot_be_meant_is_refused(
-    reason: str, retry_after_s: float, words: str, client: ControlClient, door: Door
+    reason: str, retry_after_s: float, words: str, client: ControlClient, door: AdmissionController
 ) -> None:
     with pytest.raises(RefusedByServer, match=words):
         client.call(control_call.DRAIN_ENGINE, reason=reason, retry_after_s=retry_after_s)
@@ -179,7 +179,7 @@ def test_a_server_without_a_door_says_so(engine: ForgetfulEngine) -> None:
 
 
 def test_the_door_by_command(
-    address: ControlAddress, door: Door, capsys: pytest.CaptureFixture[str]
+    address: ControlAddress, door: AdmissionController, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("drain", "--reason", "tonight", address=address) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -187,10 +187,10 @@ def test_the_door_by_command(
     assert [line.split()[0] for line in lines[1:]] == ["class", "interactive", "batch"]
     assert run("undrain", "--json", address=address) == 0
     assert json.loads(capsys.readouterr().out)["is_open"] is True
-    ticket = door.enter(WORK)
+    permit = door.enter(WORK)
     assert run("drain", "--wait", "0.3", address=address) == 1
     assert capsys.readouterr().out.splitlines()[0].endswith("; 1 requests inside")
-    ticket.leave(Outcome.FINISHED)
+    permit.leave(Outcome.FINISHED)
     assert run("drain", "--wait", "5", address=address) == 0
     assert run("admission", address=address) == 0
     assert run("drain", "--wait", "nan", address=address) == 2

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import RefusalReason
 from serving.server.control.admission_closing import DoorClosing
 from serving.server.control.control_client import ControlClient, RefusedByServer
-from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire import control_call
 from tests.serving.server.control.small_engine import connected, control_server
 from tests.serving.server.control.test_day_night_calls import RestfulEngine
@@ -20,9 +20,9 @@ DRAINING, RESTING = RefusalReason.DRAINING, RefusalReason.RESTING
 
 
 @pytest.fixture
-def door() -> Door:
+def door() -> AdmissionController:
     capacity = Capacity(seats=8, kv_tokens=100_000, prefill_tokens_per_step=8_192)
-    return Door(DoorLimits(), lambda: capacity)
+    return AdmissionController(AdmissionLimits(), lambda: capacity)
 
 
 @pytest.fixture
@@ -31,16 +31,18 @@ def engine() -> RestfulEngine:
 
 
 @pytest.fixture
-def client(engine: RestfulEngine, door: Door) -> Iterator[ControlClient]:
+def client(engine: RestfulEngine, door: AdmissionController) -> Iterator[ControlClient]:
     with control_server(engine, door=door) as listening, connected(listening) as made:
         yield made
 
 
-def reason(door: Door) -> RefusalReason | None:
+def reason(door: AdmissionController) -> RefusalReason | None:
     return None if door.closed is None else door.closed.reason
 
 
-def test_nobody_enters_while_the_engine_rests(client: ControlClient, door: Door) -> None:
+def test_nobody_enters_while_the_engine_rests(
+    client: ControlClient, door: AdmissionController
+) -> None:
     client.call(control_call.SLEEP)
     assert reason(door) is RESTING
     assert client.call(control_call.GET_ADMISSION).closed == "the engine sleeps"
@@ -56,7 +58,7 @@ def test_nobody_enters_while_the_engine_rests(client: ControlClient, door: Door)
 
 
 def test_the_door_is_closed_before_the_engine_falls_asleep(
-    engine: RestfulEngine, client: ControlClient, door: Door
+    engine: RestfulEngine, client: ControlClient, door: AdmissionController
 ) -> None:
     seen: list[RefusalReason | None] = []
     engine._called = lambda *_: seen.append(reason(door))  # type: ignore[method-assign]
@@ -67,7 +69,7 @@ def test_the_door_is_closed_before_the_engine_falls_asleep(
 
 
 def test_a_rest_that_the_engine_refuses_leaves_the_door_open(
-    engine: RestfulEngine, client: ControlClient, door: Door
+    engine: RestfulEngine, client: ControlClient, door: AdmissionController
 ) -> None:
     engine.refusal = ValueError("chips are lent out")
     for rest in (
@@ -79,7 +81,7 @@ def test_a_rest_that_the_engine_refuses_leaves_the_door_open(
         assert reason(door) is None
 
 
-def test_a_drain_goes_before_a_rest(client: ControlClient, door: Door) -> None:
+def test_a_drain_goes_before_a_rest(client: ControlClient, door: AdmissionController) -> None:
     client.call(control_call.SLEEP)
     client.call(control_call.DRAIN_ENGINE, reason="tonight")
     assert reason(door) is DRAINING
@@ -96,7 +98,9 @@ def test_a_drain_goes_before_a_rest(client: ControlClient, door: Door) -> None:
     assert reason(door) is None
 
 
-def test_the_server_s_own_end_goes_before_both(client: ControlClient, door: Door) -> None:
+def test_the_server_s_own_end_goes_before_both(
+    client: ControlClient, door: AdmissionController
+) -> None:
     client.call(control_call.SLEEP)
     door.close(DRAINING, "the server ends", 1.0)
     client.call(control_call.WAKE_UP)

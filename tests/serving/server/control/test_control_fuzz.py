@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.access.control_key import find_control_key
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_server import SERVICE, ControlServer
 from serving.server.day_night.controller import DayNight
-from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER
 from serving.wire import control_call
 from serving.wire.control_call import METHOD
@@ -173,7 +173,7 @@ def attack_on(engine: Any, day_night: DayNight | None = None) -> Iterator[Attack
     """A server before `engine`, under attack; nothing is left of it at the end."""
     made: list[ControlServer] = []
     capacity = Capacity(seats=8, kv_tokens=100_000, prefill_tokens_per_step=8_192)
-    door = Door(DoorLimits(), lambda: capacity)
+    door = AdmissionController(AdmissionLimits(), lambda: capacity)
     with control_server(engine, day_night, door=door, served=made.append) as address:
         attack = Attack(made[0], address)
         yield attack

@@ -31,7 +31,7 @@ from serving.server.control.control_client import ServerUnreachable
 from serving.server.control.control_hook import ControlHook, _key_name
 from serving.server.engine_call import Engine
 from serving.server.gateway.gateway_settings import ENVIRONMENT as FRONT_DOOR
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from serving.wire.machine_state import MachineState
@@ -187,7 +187,7 @@ def test_vllm_s_engine_client_is_an_engine_as_the_service_needs_it() -> None:
 def test_requests_go_by_the_door_once_the_app_is_up(
     address: ControlAddress, engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = FrontDoorSettings(key_hashes=(hash_of("a" * 40),))
+    settings = GatewaySettings(key_hashes=(hash_of("a" * 40),))
     monkeypatch.setenv(FRONT_DOOR, settings.to_environment()[FRONT_DOOR])
     app = an_app(engine)
     app.get("/v1/models")(lambda: "reached")
@@ -213,7 +213,7 @@ def test_requests_go_by_the_door_once_the_app_is_up(
 def test_a_key_file_that_is_wrong_fails_the_app_s_start(
     address: ControlAddress, engine: SmallEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    settings = FrontDoorSettings(key_file=tmp_path / "missing")
+    settings = GatewaySettings(key_file=tmp_path / "missing")
     monkeypatch.setenv(FRONT_DOOR, settings.to_environment()[FRONT_DOOR])
 
     assert asyncio.run(fail_to_start(an_app(engine))) == ["lifespan.startup.failed"]

@@ -25,7 +25,7 @@ from serving.server.control.generic_service import (
     generic_service,
 )
 from serving.server.control.last_replies import LastReplies
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire import control_call
 from serving.wire.control_call import GET_REST, GET_STATE, HEAL, RPCS, ControlRequest
 from tests.serving.server.control.small_engine import SmallEngine
@@ -62,7 +62,7 @@ def test_every_request_has_a_method_of_the_engine() -> None:
 def handlers(engine: SmallEngine, functions: object | None = None) -> Any:
     watch = EngineWatch(engine)
     if functions is None:
-        functions = ControlService(engine, watch=watch, hardware=HardwareWatch(engine))
+        functions = ControlService(engine, watch=watch, hardware=SnapshotPoller(engine))
     return generic_service(functions, EngineAnswers(engine, LastReplies(engine), watch))
 
 

@@ -16,7 +16,7 @@ from serving.server.control import control_service
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_service import ControlService
 from serving.server.control.engine_watch import EngineWatch
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire import control_call
 from serving.wire.hardware import HardwareReport
 from serving.wire.machine_state import FaultStage
@@ -58,7 +58,7 @@ class CountingEngine:
 def test_calls_and_pages_that_look_at_a_time_are_shown_one_look() -> None:
     async def look() -> None:
         engine: Any = CountingEngine()
-        watch = HardwareWatch(engine)
+        watch = SnapshotPoller(engine)
         service = ControlService(engine, watch=EngineWatch(engine), hardware=watch)
         request = pb.GetHardwareRequest()
         shown, *others = await asyncio.gather(*(service.get_hardware(request) for _ in range(5)))

@@ -4,15 +4,14 @@ from unittest import mock
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.entry import Outcome
-from serving.policy.admission.entry_parts import Counted
+from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
-from serving.server.gateway.admission_controller import Door
-from serving.server.gateway.permit import Ticket
-from serving.telemetry.gateway_metrics import DoorMetrics
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.permit import Permit
+from serving.telemetry.gateway_metrics import GatewayMetrics
 from tests.serving.policy.admission.works import CAPACITY, client, work
 
 FULL = Capacity(seats=0, kv_tokens=0, prefill_tokens_per_step=0)
@@ -28,19 +27,19 @@ class WallClock:
 
 def test_a_ticket_leaves_once_as_its_block_ended() -> None:
     async def ends() -> None:
-        door = Door(DoorLimits(), lambda: CAPACITY)
-        with door.enter(work()) as ticket:
-            ticket.leave(Outcome.ABORTED)
-        with pytest.raises(KeyError), door.enter(work()):
+        admission = AdmissionController(AdmissionLimits(), lambda: CAPACITY)
+        with admission.enter(work()) as permit:
+            permit.leave(Outcome.ABORTED)
+        with pytest.raises(KeyError), admission.enter(work()):
             raise KeyError
-        with pytest.raises(asyncio.CancelledError), door.enter(work()):
+        with pytest.raises(asyncio.CancelledError), admission.enter(work()):
             raise asyncio.CancelledError
-        with door.enter(work()):
+        with admission.enter(work()):
             pass
 
-        left = door.state().classes[WorkClass.INTERACTIVE].left
+        left = admission.state().classes[WorkClass.INTERACTIVE].left
         assert [left[each] for each in Outcome] == [1, 2, 1, 0]
-        assert door.state().in_flight == 0
+        assert admission.state().in_flight == 0
 
     asyncio.run(ends())
 
@@ -49,24 +48,24 @@ def test_a_second_on_the_wall_is_what_the_dilation_makes_of_it() -> None:
     async def waits() -> None:
         clock = WallClock()
         capacity = Capacity(seats=8, kv_tokens=99, prefill_tokens_per_step=9, dilation=10.0)
-        door = Door(DoorLimits(), lambda: capacity, clock)
+        admission = AdmissionController(AdmissionLimits(), lambda: capacity, clock)
         who = client("a", requests_per_minute=60)
-        ticket = door.enter(work(who))
-        assert ticket.rate.remaining_requests == 59
-        assert ticket.rate.reset_requests_s == pytest.approx(10.0)
+        permit = admission.enter(work(who))
+        assert permit.rate.remaining_requests == 59
+        assert permit.rate.reset_requests_s == pytest.approx(10.0)
 
         clock.s += 5.0
 
-        assert door.rate(who).reset_requests_s == pytest.approx(5.0)
+        assert admission.rate(who).reset_requests_s == pytest.approx(5.0)
 
     asyncio.run(waits())
 
 
 def test_batch_work_gets_its_turn_when_somebody_leaves() -> None:
     async def waits() -> None:
-        door = Door(DoorLimits(reserve=0.0), lambda: CAPACITY)
-        full = door.enter(work(sequences=8))
-        batch = door.enter(work(batch=True))
+        admission = AdmissionController(AdmissionLimits(interactive_headroom=0.0), lambda: CAPACITY)
+        full = admission.enter(work(sequences=8))
+        batch = admission.enter(work(batch=True))
         turn = asyncio.create_task(batch.turn())
         await asyncio.sleep(0)
         assert not turn.done()
@@ -81,90 +80,90 @@ def test_batch_work_gets_its_turn_when_somebody_leaves() -> None:
 
 def test_batch_work_that_waited_too_long_is_refused_without_anybodys_doing() -> None:
     async def waits() -> None:
-        door = Door(DoorLimits(batch_wait_s=0.2), lambda: FULL)
-        door.enter(work())
-        ticket = door.enter(work(batch=True))
+        admission = AdmissionController(AdmissionLimits(batch_wait_s=0.2), lambda: FULL)
+        admission.enter(work())
+        permit = admission.enter(work(batch=True))
 
         with pytest.raises(Refused) as refused:
-            await asyncio.wait_for(ticket.turn(), 5)
+            await asyncio.wait_for(permit.turn(), 5)
 
         assert refused.value.reason is RefusalReason.BATCH_WAIT
         assert refused.value.retry_after_s > 0
-        assert ticket.has_left
-        assert door.state().in_flight == 1
+        assert permit.has_left
+        assert admission.state().in_flight == 1
 
     asyncio.run(waits())
 
 
 def test_a_task_that_is_cancelled_while_it_waits_frees_its_place_at_once() -> None:
     async def waits() -> None:
-        door = Door(DoorLimits(batch_queue_requests=1), lambda: FULL)
-        door.enter(work())
+        admission = AdmissionController(AdmissionLimits(batch_queue_requests=1), lambda: FULL)
+        admission.enter(work())
 
         async def handle() -> None:
-            with door.enter(work(batch=True)) as ticket:
-                await ticket.turn()
+            with admission.enter(work(batch=True)) as permit:
+                await permit.turn()
 
         task = asyncio.create_task(handle())
         await asyncio.sleep(0)
-        assert door.would_refuse(client(), WorkClass.BATCH) is not None
+        assert admission.would_refuse(client(), WorkClass.BATCH) is not None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-        assert door.would_refuse(client(), WorkClass.BATCH) is None
-        assert door.state().classes[WorkClass.BATCH].left[Outcome.ABORTED] == 1
+        assert admission.would_refuse(client(), WorkClass.BATCH) is None
+        assert admission.state().classes[WorkClass.BATCH].left[Outcome.ABORTED] == 1
 
     asyncio.run(waits())
 
 
 def test_a_door_that_closes_lets_those_inside_end_and_says_when_they_have() -> None:
     async def drains() -> None:
-        door = Door(DoorLimits(), lambda: FULL)
-        inside = door.enter(work())
-        batch = door.enter(work(batch=True))
-        door.close(RefusalReason.DRAINING, "the server ends", 7.0)
+        admission = AdmissionController(AdmissionLimits(), lambda: FULL)
+        inside = admission.enter(work())
+        batch = admission.enter(work(batch=True))
+        admission.close(RefusalReason.DRAINING, "the server ends", 7.0)
 
         with pytest.raises(Refused, match="the server ends") as refused:
-            door.enter(work())
+            admission.enter(work())
         assert refused.value.retry_after_s == 7.0
         with pytest.raises(Refused, match="the server ends"):
             await batch.turn()
-        assert not await door.empty(0.01)
+        assert not await admission.empty(0.01)
 
         asyncio.get_running_loop().call_later(0.01, inside.leave, Outcome.FINISHED)
-        assert await door.empty(5)
-        door.open()
-        assert door.closed is None
-        assert isinstance(door.enter(work()), Ticket)
+        assert await admission.empty(5)
+        admission.open()
+        assert admission.closed is None
+        assert isinstance(admission.enter(work()), Permit)
 
     asyncio.run(drains())
 
 
 def test_whoever_is_refused_while_it_is_closed_leaves_nothing_behind() -> None:
-    door = Door(DoorLimits(), lambda: CAPACITY)
-    door.close(RefusalReason.DRAINING, "the server ends", 7.0)
+    admission = AdmissionController(AdmissionLimits(), lambda: CAPACITY)
+    admission.close(RefusalReason.DRAINING, "the server ends", 7.0)
 
     for _ in range(100):
         with pytest.raises(Refused, match="the server ends"):
-            door.enter(work())
+            admission.enter(work())
 
-    assert door.closed is not None
-    assert door.closed.__traceback__ is None
+    assert admission.closed is not None
+    assert admission.closed.__traceback__ is None
 
 
 def test_a_drain_tells_each_that_waits_of_its_own_key_and_each_of_its_prompts_anew() -> None:
     async def drains() -> None:
-        door = Door(DoorLimits(), lambda: FULL)
-        door.enter(work())
-        tickets = [
-            door.enter(work(client(name, requests_per_minute=each), batch=True))
+        admission = AdmissionController(AdmissionLimits(), lambda: FULL)
+        admission.enter(work())
+        permits = [
+            admission.enter(work(client(name, requests_per_minute=each), batch=True))
             for name, each in (("a", 7), ("b", 9))
         ]
-        door.close(RefusalReason.DRAINING, "the server ends", 7.0)
+        admission.close(RefusalReason.DRAINING, "the server ends", 7.0)
 
         told = await asyncio.gather(
-            *(ticket.turn() for ticket in (*tickets, tickets[0])), return_exceptions=True
+            *(permit.turn() for permit in (*permits, permits[0])), return_exceptions=True
         )
 
         assert [each.rate.limit_requests for each in told if isinstance(each, Refused)] == [7, 9, 7]
@@ -175,42 +174,42 @@ def test_a_drain_tells_each_that_waits_of_its_own_key_and_each_of_its_prompts_an
 
 def test_many_ends_of_one_step_are_one_look() -> None:
     async def ends() -> None:
-        door = Door(DoorLimits(reserve=0.0), lambda: CAPACITY)
-        full = door.enter(work(sequences=8))
+        admission = AdmissionController(AdmissionLimits(interactive_headroom=0.0), lambda: CAPACITY)
+        full = admission.enter(work(sequences=8))
         full.begin(Counted(sequences=8, prompt_tokens=100, new_tokens_max=50))
-        batch = [door.enter(work(batch=True)) for _ in range(3)]
+        batch = [admission.enter(work(batch=True)) for _ in range(3)]
         for _ in range(8):
             full.end(made_tokens=0, by_itself=False)
-        assert door.state().classes[WorkClass.BATCH].queued == 3
-        with mock.patch.object(door, "look", wraps=door.look) as look:
-            await asyncio.gather(*(ticket.turn() for ticket in batch))
+        assert admission.state().classes[WorkClass.BATCH].queued == 3
+        with mock.patch.object(admission, "look", wraps=admission.look) as look:
+            await asyncio.gather(*(permit.turn() for permit in batch))
         assert look.call_count == 1
 
     asyncio.run(ends())
 
 
 def test_what_the_engine_has_cut_has_not_finished() -> None:
-    door = Door(DoorLimits(), lambda: CAPACITY)
-    with door.enter(work()) as ticket:
-        ticket.cut(Outcome.ABORTED)
+    admission = AdmissionController(AdmissionLimits(), lambda: CAPACITY)
+    with admission.enter(work()) as permit:
+        permit.cut(Outcome.ABORTED)
 
-    assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.ABORTED] == 1
-    assert door.in_flight == 0
+    assert admission.state().classes[WorkClass.INTERACTIVE].left[Outcome.ABORTED] == 1
+    assert admission.in_flight == 0
 
 
 def test_what_the_metrics_say_adds_up_and_names_no_key() -> None:
     async def counts() -> str:
         registry = CollectorRegistry()
-        limits = DoorLimits(queue_requests=1)
-        door = Door(limits, lambda: CAPACITY, metrics=DoorMetrics(registry))
-        ticket = door.enter(work(client("the-keys-name", concurrent=5), prompt_tokens=123))
+        limits = AdmissionLimits(queue_requests=1)
+        admission = AdmissionController(limits, lambda: CAPACITY, metrics=GatewayMetrics(registry))
+        permit = admission.enter(work(client("the-keys-name", concurrent=5), prompt_tokens=123))
         with pytest.raises(Refused):
-            door.enter(work())
+            admission.enter(work())
         seen = generate_latest(registry).decode()
         assert 'ultraserve_admission_waiting_tokens{class="interactive"} 123.0' in seen
-        ticket.begin(Counted(sequences=1, prompt_tokens=120, new_tokens_max=5))
-        ticket.first_token()
-        ticket.leave(Outcome.FINISHED)
+        permit.begin(Counted(sequences=1, prompt_tokens=120, new_tokens_max=5))
+        permit.first_token()
+        permit.leave(Outcome.FINISHED)
         return generate_latest(registry).decode()
 
     seen = asyncio.run(counts())

@@ -12,13 +12,13 @@ from vllm.sampling_params import RequestOutputKind
 
 from serving.plugin.refused_request import RefusedRequest
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
-from serving.server.gateway.admission_controller import Door
-from serving.server.gateway.admitted_generate import admit_generation, current_ticket
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.admitted_generate import admit_generation, current_permit
 from tests.serving.policy.admission.works import client, work
 from tests.serving.server.gateway.generating_engine import GeneratingEngine, params, prompt
 
@@ -26,11 +26,15 @@ CAPACITY = Capacity(seats=4, kv_tokens=100_000, prefill_tokens_per_step=10_000)
 KINDS = list(RequestOutputKind)
 
 
-def made(limits: DoorLimits | None = None, **of: Any) -> tuple[GeneratingEngine, Door]:
+def made(
+    limits: AdmissionLimits | None = None, **of: Any
+) -> tuple[GeneratingEngine, AdmissionController]:
     engine = GeneratingEngine(**of)
-    door = Door(limits if limits is not None else DoorLimits(), lambda: CAPACITY)
-    admit_generation(engine, door)
-    return engine, door
+    admission = AdmissionController(
+        limits if limits is not None else AdmissionLimits(), lambda: CAPACITY
+    )
+    admit_generation(engine, admission)
+    return engine, admission
 
 
 async def read(engine: GeneratingEngine, name: str = "a", *, tokens: int = 10, **asked: Any) -> int:
@@ -52,52 +56,52 @@ async def settle() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_call_without_a_ticket_enters_and_is_counted_exactly(kind: RequestOutputKind) -> None:
     async def runs() -> None:
-        engine, door = made()
+        engine, admission = made()
         task = asyncio.create_task(read(engine, tokens=123, n=2, kind=kind))
         await settle()
-        state = door.state().classes[WorkClass.INTERACTIVE]
+        state = admission.state().classes[WorkClass.INTERACTIVE]
         assert (state.in_flight, state.waiting, state.waiting_tokens) == (1, 1, 123)
 
         engine.step()
-        assert door.state().classes[WorkClass.INTERACTIVE].waiting == 0  # streamed or not
+        assert admission.state().classes[WorkClass.INTERACTIVE].waiting == 0  # streamed or not
         engine.step()
         engine.step()
 
         assert await task == 6
-        assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.FINISHED] == 1
-        assert door.state().sequences == 0
+        assert admission.state().classes[WorkClass.INTERACTIVE].left[Outcome.FINISHED] == 1
+        assert admission.state().sequences == 0
 
     asyncio.run(runs())
 
 
 def test_prompts_of_one_request_share_its_ticket_whatever_task_reads_them() -> None:
     async def runs() -> None:
-        engine, door = made()
-        with door.enter(work(sequences=2, prompt_tokens=50)) as ticket:
-            token = current_ticket.set(ticket)
+        engine, admission = made()
+        with admission.enter(work(sequences=2, prompt_tokens=50)) as permit:
+            token = current_permit.set(permit)
             calls = [asyncio.create_task(read(engine, name, tokens=30)) for name in "ab"]
-            current_ticket.reset(token)
+            current_permit.reset(token)
             await settle()
-            assert door.state().classes[WorkClass.INTERACTIVE].waiting_tokens == 60
+            assert admission.state().classes[WorkClass.INTERACTIVE].waiting_tokens == 60
             for _ in range(3):
                 engine.step()
             assert await asyncio.gather(*calls) == [3, 3]
-            assert door.state().in_flight == 1
-            assert (ticket.entry.counted_tokens, ticket.entry.made_tokens) == (60, 6)
-        assert door.state().in_flight == 0
+            assert admission.state().in_flight == 1
+            assert (permit.entry.counted_tokens, permit.entry.made_tokens) == (60, 6)
+        assert admission.state().in_flight == 0
 
     asyncio.run(runs())
 
 
 def test_batch_work_reaches_the_engine_at_its_turn_and_behind_the_other() -> None:
     async def runs() -> None:
-        engine, door = made(DoorLimits(reserve=0.5))
+        engine, admission = made(AdmissionLimits(interactive_headroom=0.5))
         first = [asyncio.create_task(read(engine, f"i{each}", max_tokens=2)) for each in range(3)]
         await settle()
-        with door.enter(work(batch=True)) as ticket:
-            token = current_ticket.set(ticket)
+        with admission.enter(work(batch=True)) as permit:
+            token = current_permit.set(permit)
             batch = asyncio.create_task(read(engine, "b"))
-            current_ticket.reset(token)
+            current_permit.reset(token)
             await settle()
             assert len(engine.waiting) == 3
 
@@ -116,9 +120,9 @@ def test_batch_work_reaches_the_engine_at_its_turn_and_behind_the_other() -> Non
 
 def test_an_engine_with_another_policy_keeps_its_own_priorities() -> None:
     async def runs() -> None:
-        engine, door = made(policy="fcfs")
-        with door.enter(work(batch=True)) as ticket:
-            current_ticket.set(ticket)
+        engine, admission = made(policy="fcfs")
+        with admission.enter(work(batch=True)) as permit:
+            current_permit.set(permit)
             task = asyncio.create_task(read(engine))
             await settle()
             for _ in range(3):
@@ -131,8 +135,8 @@ def test_an_engine_with_another_policy_keeps_its_own_priorities() -> None:
 
 def test_nothing_slips_by_a_closed_door() -> None:
     async def runs() -> None:
-        engine, door = made()
-        door.close(RefusalReason.DRAINING, "the server ends", 3.0)
+        engine, admission = made()
+        admission.close(RefusalReason.DRAINING, "the server ends", 3.0)
 
         with pytest.raises(RefusedRequest) as refused:
             await read(engine)
@@ -148,13 +152,13 @@ def test_nothing_slips_by_a_closed_door() -> None:
 
 def test_load_is_429_and_work_with_a_ticket_is_not_asked_again() -> None:
     async def runs() -> None:
-        engine, door = made(DoorLimits(queue_requests=1))
-        with door.enter(work()) as ticket:
+        engine, admission = made(AdmissionLimits(queue_requests=1))
+        with admission.enter(work()) as permit:
             with pytest.raises(RefusedRequest) as refused:
                 engine.check_admission(1)
             assert refused.value.http_status == 429
 
-            current_ticket.set(ticket)
+            current_permit.set(permit)
             engine.check_admission(1)
 
     asyncio.run(runs())
@@ -162,26 +166,26 @@ def test_load_is_429_and_work_with_a_ticket_is_not_asked_again() -> None:
 
 def test_what_the_engine_refuses_leaves_as_failed() -> None:
     async def runs() -> None:
-        engine, door = made()
+        engine, admission = made()
         with pytest.raises(VLLMValidationError):
             await read(engine, tokens=5_000)
-        assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.FAILED] == 1
-        assert door.state().sequences == 0
+        assert admission.state().classes[WorkClass.INTERACTIVE].left[Outcome.FAILED] == 1
+        assert admission.state().sequences == 0
 
     asyncio.run(runs())
 
 
 def test_each_of_two_sequences_frees_its_seat_at_its_own_end() -> None:
     async def runs() -> None:
-        engine, door = made()
+        engine, admission = made()
         task = asyncio.create_task(read(engine, n=2))
         await settle()
         engine.step()
         engine.stop_next = True
         engine.step()
 
-        assert door.state().sequences == 1
-        lengths = door._admission._inside.expected.lengths
+        assert admission.state().sequences == 1
+        lengths = admission._admission._inside.expected.lengths
         assert np.count_nonzero(lengths._ended) == 1  # by itself: with its second token
         engine.step()
         assert await task == 2 + 3
@@ -195,7 +199,7 @@ def test_what_is_aborted_in_the_engine_has_not_finished_and_did_not_end_by_itsel
     is_on_its_way: bool,
 ) -> None:
     async def runs() -> None:
-        engine, door = made()
+        engine, admission = made()
         task = asyncio.create_task(read(engine, "a"))
         await settle()
         engine.step()
@@ -205,9 +209,9 @@ def test_what_is_aborted_in_the_engine_has_not_finished_and_did_not_end_by_itsel
             engine.step()  # which the engine had begun
 
         assert await task == 1  # an answer like any other, for who reads it
-        left = door.state().classes[WorkClass.INTERACTIVE].left
+        left = admission.state().classes[WorkClass.INTERACTIVE].left
         assert (left[Outcome.ABORTED], left[Outcome.FINISHED]) == (1, 0)
-        assert not door._admission._inside.expected.lengths._ended.any()
+        assert not admission._admission._inside.expected.lengths._ended.any()
 
     asyncio.run(runs())
 
@@ -216,7 +220,7 @@ def test_accounts_that_fail_are_logged_and_fail_no_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def runs() -> None:
-        engine, door = made()
+        engine, admission = made()
         first = asyncio.create_task(read(engine, "a"))
         await settle()
         broken = mock.patch.object(Admission, "made", side_effect=AssertionError("sums differ"))
@@ -228,8 +232,8 @@ def test_accounts_that_fail_are_logged_and_fail_no_request(
             engine.step()
 
         assert await asyncio.gather(first, second) == [3, 3]
-        assert door.state().classes[WorkClass.INTERACTIVE].left[Outcome.FINISHED] == 2
-        assert door.state().sequences == 0
+        assert admission.state().classes[WorkClass.INTERACTIVE].left[Outcome.FINISHED] == 2
+        assert admission.state().sequences == 0
 
     asyncio.run(runs())
     assert "is not accounted for any more" in caplog.text
@@ -237,9 +241,9 @@ def test_accounts_that_fail_are_logged_and_fail_no_request(
 
 
 def test_a_second_door_before_one_engine_changes_nothing() -> None:
-    engine, door = made()
+    engine, admission = made()
     generate = engine.generate
-    admit_generation(engine, door)
+    admit_generation(engine, admission)
     assert engine.generate is generate
 
 
@@ -257,11 +261,11 @@ MOVES = st.lists(
 
 
 class Clients:
-    """Requests before one door; each may be cancelled, or stop to read and go."""
+    """Requests before one gateway; each may be cancelled, or stop to read and go."""
 
     def __init__(self) -> None:
-        limits = DoorLimits(queue_requests=6, batch_queue_requests=3, reserve=0.5)
-        self.engine, self.door = made(limits)
+        limits = AdmissionLimits(queue_requests=6, batch_queue_requests=3, interactive_headroom=0.5)
+        self.engine, self.admission = made(limits)
         self.tasks: list[asyncio.Task[None]] = []
         self.stopped: set[int] = set()
 
@@ -282,8 +286,8 @@ class Clients:
 
     async def _handle(self, number: int, batch: bool, n: int, tokens: int, prompts: int) -> None:
         who = client(f"k{number % 2}", concurrent=4)
-        with self.door.enter(work(who, batch=batch, sequences=n * prompts)) as ticket:
-            current_ticket.set(ticket)
+        with self.admission.enter(work(who, batch=batch, sequences=n * prompts)) as permit:
+            current_permit.set(permit)
             for each in range(prompts):
                 outputs = self.engine.generate(prompt(), params(tokens, n=n), f"{number}.{each}")
                 async with contextlib.aclosing(outputs):
@@ -306,12 +310,12 @@ def test_in_any_order_of_events_nothing_is_left_inside(moves: list[tuple[Any, ..
         for name, *given_to in moves:
             await getattr(clients, name)(*given_to)
             await settle()
-            clients.door._admission.check()
+            clients.admission._admission.check()
         for ended in await clients.end():
             assert ended is None or isinstance(ended, Refused | asyncio.CancelledError)
-        state, engine = clients.door.state(), clients.engine
+        state, engine = clients.admission.state(), clients.engine
         assert state.in_flight == state.sequences == 0
-        assert await clients.door.empty(0)
+        assert await clients.admission.empty(0)
         assert not engine.running
         assert not engine.waiting
         assert not engine.output_processor.request_states

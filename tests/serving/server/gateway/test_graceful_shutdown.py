@@ -1,4 +1,4 @@
-"""How a server ends, with a real AsyncLLM, door, HTTP server and real signals to this process.
+"""How a server ends, with a real AsyncLLM, gateway, HTTP server and real signals to this process.
 
 What is made up is the engine's core, which says what it was asked, and the process, which stays.
 """
@@ -21,14 +21,14 @@ from prometheus_client import CollectorRegistry
 from vllm import SamplingParams
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, Work, WorkClass
 from serving.process.server_shutdown import HUNG_CODE, ServerEnd, server_end
 from serving.server.gateway import graceful_shutdown
-from serving.server.gateway.admission_controller import Door
-from serving.server.gateway.graceful_shutdown import GracefulEnd
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.graceful_shutdown import GracefulShutdown
 from serving.telemetry import recorder
 from tests.serving.server.gateway.small_async_llm import SmallCore, small_async_llm
 
@@ -47,17 +47,19 @@ class Process:
 
 
 class SmallServer:
-    """One server: HTTP before the door before the engine; a path is a number of tokens."""
+    """One server: HTTP before the gateway before the engine; a path is a number of tokens."""
 
     def __init__(self, engine: Any, core: SmallCore, drain_wall_s_max: float) -> None:
         self.engine, self.core = engine, core
         self.asked: list[str] = []
         core.collective_rpc_async = self._asked  # type: ignore[attr-defined]
-        self.door = Door(DoorLimits(), lambda: CAPACITY)
+        self.admission = AdmissionController(AdmissionLimits(), lambda: CAPACITY)
         self.http = NoSignalServer(
             uvicorn.Config(self._app, interface="asgi3", lifespan="off", log_config=None)
         )
-        self.graceful = GracefulEnd(engine, self.http, self.door, drain_wall_s_max=drain_wall_s_max)
+        self.graceful = GracefulShutdown(
+            engine, self.http, self.admission, drain_wall_s_max=drain_wall_s_max
+        )
         self._requests = 0
 
     async def _asked(self, method: str, *_: Any) -> list[Any]:
@@ -74,7 +76,7 @@ class SmallServer:
             new_tokens_max=tokens,
         )
         try:
-            with self.door.enter(work):
+            with self.admission.enter(work):
                 await self._answer(tokens, send)
         except Refused as refused:
             await send({"type": "http.response.start", "status": 503, "headers": []})
@@ -161,7 +163,7 @@ def test_sigterm_lets_requests_end_and_nobody_new_in(process: Process) -> None:
             told(signal.SIGTERM)
             refused = await client.get("/1")
             assert (refused.status_code, refused.text) == (503, "the server is ending")
-            assert server.door.closed is not None
+            assert server.admission.closed is not None
             assert not serving.done()
 
             assert await last_of(lines) == "100 length"
@@ -316,7 +318,7 @@ def test_two_signals_end_a_process_whose_loop_is_stuck(
             while not process.left and time.monotonic() < end_s:
                 time.sleep(0.01)
             left_while_stuck.extend(process.left)
-            assert server.door.closed is None  # nothing of the loop's has run yet
+            assert server.admission.closed is None  # nothing of the loop's has run yet
             await asyncio.wait({serving}, timeout=WAIT_S)
 
     run(case())

@@ -10,7 +10,7 @@ import grpc
 from grpc.aio import AioRpcError
 
 from serving.plugin.engine_shutdown import abort_requests
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.entry import Outcome
 from tests.serving.server.gateway.grpc.grpc_doors import GrpcDoor, asking, failure, grpc_door
 from tests.serving.server.gateway.http.http_doors import MODEL, HttpServer, http_server
@@ -19,7 +19,7 @@ ENDLESS = 400
 """Tokens: at a step of STEP_S, four times as many seconds as are foreseen."""
 
 STEP_S = 0.02
-LIMITS = DoorLimits(ttft_target_s=1.0)
+LIMITS = AdmissionLimits(ttft_target_s=1.0)
 TOLD = "no seat is sure to come free within 2 s; 1 s are promised, of which 0.9 s may be expected"
 
 
@@ -74,7 +74,7 @@ def test_over_http_and_what_the_server_aborts_in_the_end_has_not_finished() -> N
             assert answer.status_code == 200
             assert json.loads(answer.content)["choices"][0]["finish_reason"] == "abort"
         await server.is_empty()
-        (counts, _) = (each.left for each in server.door.state().classes.values())
+        (counts, _) = (each.left for each in server.admission.state().classes.values())
         assert counts[Outcome.ABORTED] == len(running)
         assert counts[Outcome.FINISHED] == 0
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.server.gateway.single_flight import SharedLook
+from serving.server.gateway.single_flight import SingleFlight
 
 
 class Source:
@@ -34,7 +34,7 @@ def test_one_question_serves_all_who_ask_at_a_time() -> None:
     async def main() -> None:
         source = Source()
         source.answer.clear()
-        look = SharedLook(source.ask)
+        look = SingleFlight(source.ask)
         asking = [asyncio.create_task(look.fresh(1.0)) for _ in range(20)]
         await asyncio.sleep(0)
         asking[0].cancel()  # who goes leaves the answer to the others
@@ -49,7 +49,7 @@ def test_an_answer_is_used_for_as_long_as_its_age_is_asked_for_and_never_asked_u
     async def main() -> None:
         now_s = 0.0
         source = Source()
-        look = SharedLook(source.ask, clock=lambda: now_s)
+        look = SingleFlight(source.ask, clock=lambda: now_s)
         assert source.asked == 0
         assert await look.fresh(1.0) == 1
         now_s = 0.9
@@ -66,7 +66,7 @@ def test_a_failure_is_told_to_all_who_waited_and_the_next_question_is_new() -> N
     async def main() -> None:
         source = Source()
         source.failure = ValueError("not now")
-        look = SharedLook(source.ask)
+        look = SingleFlight(source.ask)
         told = await asyncio.gather(*(look.fresh(9.0) for _ in range(3)), return_exceptions=True)
         assert [str(each) for each in told] == ["not now"] * 3
         assert await look.fresh(9.0) == 2
@@ -77,7 +77,7 @@ def test_a_failure_is_told_to_all_who_waited_and_the_next_question_is_new() -> N
 def test_what_was_asked_before_it_was_forgotten_is_for_those_alone_who_wait_for_it() -> None:
     async def main() -> None:
         source = Source()
-        look = SharedLook(source.ask)
+        look = SingleFlight(source.ask)
         assert await look.fresh(60.0) == 1
         look.forget()
         source.answer.clear()
@@ -97,7 +97,7 @@ def test_its_end_is_also_that_of_a_question_that_was_forgotten() -> None:
     async def main() -> None:
         source = Source()
         source.answer.clear()
-        look = SharedLook(source.ask)
+        look = SingleFlight(source.ask)
         asking = []
         for _ in range(2):
             asking.append(asyncio.create_task(look.fresh(1.0)))
@@ -114,7 +114,7 @@ def test_its_end_is_that_of_a_question_under_way() -> None:
     async def main() -> None:
         source = Source()
         source.answer.clear()
-        look = SharedLook(source.ask)
+        look = SingleFlight(source.ask)
         await look.stop()  # nobody has asked
         asking = asyncio.create_task(look.fresh(1.0))
         await asyncio.sleep(0)

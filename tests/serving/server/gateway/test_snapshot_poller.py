@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serving.server.engine_call import EngineGone
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from tests.serving.plugin.seen_engine import Seen
 
 
@@ -37,7 +37,7 @@ class SlowEngine:
 def test_all_who_ask_at_a_time_are_shown_one_look_and_a_young_one_serves_who_come_later() -> None:
     async def looks() -> None:
         engine = SlowEngine()
-        watch = HardwareWatch(engine)
+        watch = SnapshotPoller(engine)
         assert watch.last is None
         first = await asyncio.gather(*(watch.fresh(1.0) for _ in range(5)))
         assert {look.number for look in first} == {1}
@@ -56,7 +56,7 @@ def test_all_who_ask_at_a_time_are_shown_one_look_and_a_young_one_serves_who_com
 def test_an_engine_in_a_long_step_is_shown_as_it_last_was_and_its_answer_serves_the_next() -> None:
     async def looks() -> None:
         engine = SlowEngine()
-        watch = HardwareWatch(engine)
+        watch = SnapshotPoller(engine)
         before = await watch.fresh(1.0)
         engine.may_answer.clear()
         assert (await watch.fresh(0.0, within_s=0.01)) is before
@@ -73,7 +73,7 @@ def test_an_engine_in_a_long_step_is_shown_as_it_last_was_and_its_answer_serves_
 def test_an_answer_that_a_later_question_has_overtaken_shows_no_older_hardware() -> None:
     async def looks() -> None:
         engine = SlowEngine()
-        watch = HardwareWatch(engine)
+        watch = SnapshotPoller(engine)
         first = engine.may_answer = asyncio.Event()
         overtaken = asyncio.create_task(watch.fresh(60.0))
         await asyncio.sleep(0.01)  # its question has a time of its own
@@ -92,7 +92,7 @@ def test_who_is_in_a_hurry_before_the_first_look_is_told_so() -> None:
     async def looks() -> None:
         engine = SlowEngine()
         engine.may_answer.clear()
-        watch = HardwareWatch(engine)
+        watch = SnapshotPoller(engine)
         with pytest.raises(TimeoutError):
             await watch.fresh(0.0, within_s=0.01)
         engine.may_answer.set()
@@ -104,7 +104,7 @@ def test_who_is_in_a_hurry_before_the_first_look_is_told_so() -> None:
 def test_an_engine_that_has_gone_has_no_hardware_to_show() -> None:
     async def looks() -> None:
         engine = SlowEngine()
-        watch = HardwareWatch(engine)
+        watch = SnapshotPoller(engine)
         await watch.fresh(1.0)
         engine.errored = True
         engine.may_answer.clear()

@@ -1,4 +1,4 @@
-"""A gRPC door on the small AsyncLLM, on a free port, and the published stubs before it."""
+"""A gRPC gateway on the small AsyncLLM, on a free port, and the published stubs before it."""
 
 import socket
 from collections.abc import AsyncIterator, Iterable
@@ -15,12 +15,12 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 
 from serving.access.key_ring import KeyRing
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import Refused
-from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.admitted_generate import admit_generation
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.grpc_server import EngineGrpcServer
 from serving.server.gateway.ingress_account import IngressAccount
 from tests.serving.server.gateway.small_async_llm import SEATS, SmallCore, small_async_llm
@@ -62,7 +62,7 @@ class GrpcDoor:
 
     engine: Any
     core: SmallCore
-    door: Door
+    admission: AdmissionController
     ready: Ready
     server: EngineGrpcServer
     server_port: int
@@ -70,10 +70,10 @@ class GrpcDoor:
     stub: Any
 
     async def is_empty(self) -> None:
-        """Nothing of any request is left, in the door, the engine or its KV pools."""
+        """Nothing of any request is left, in the gateway, the engine or its KV pools."""
         await self.core.quiet()
-        assert await self.door.empty(5.0)
-        assert self.door.state().in_flight == 0
+        assert await self.admission.empty(5.0)
+        assert self.admission.state().in_flight == 0
         assert not self.engine.output_processor.request_states
 
 
@@ -83,20 +83,25 @@ async def grpc_door(
     ranks: int = 1,
     step_s: float = 0.0,
     keys: KeyRing | None = None,
-    limits: DoorLimits | None = None,
+    limits: AdmissionLimits | None = None,
     credentials: grpc.ChannelCredentials | None = None,
     options: Iterable[tuple[str, Any]] = (),
     ingress: IngressAccount | None = None,
     **settings: Any,
 ) -> AsyncIterator[GrpcDoor]:
-    """Serve until the block ends; `settings` are those of FrontDoorSettings."""
-    given = FrontDoorSettings(grpc_port=free_port(), limits=limits or DoorLimits(), **settings)
+    """Serve until the block ends; `settings` are those of GatewaySettings."""
+    given = GatewaySettings(grpc_port=free_port(), limits=limits or AdmissionLimits(), **settings)
     async with AsyncExitStack() as held:
         engine, core = await held.enter_async_context(small_async_llm(ranks, step_s=step_s))
-        door, ready = Door(given.limits, lambda: CAPACITY), Ready()
-        admit_generation(engine, door)
+        admission, ready = AdmissionController(given.limits, lambda: CAPACITY), Ready()
+        admit_generation(engine, admission)
         server = EngineGrpcServer(
-            engine, given, door=door, keys=keys or KeyRing(), readiness=ready, ingress=ingress
+            engine,
+            given,
+            admission=admission,
+            keys=keys or KeyRing(),
+            readiness=ready,
+            ingress=ingress,
         )
         await server.start()
         held.push_async_callback(server.stop)
@@ -109,7 +114,7 @@ async def grpc_door(
         yield GrpcDoor(
             engine=engine,
             core=core,
-            door=door,
+            admission=admission,
             ready=ready,
             server=server,
             server_port=given.grpc_port or 0,

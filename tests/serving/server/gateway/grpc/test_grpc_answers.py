@@ -58,7 +58,7 @@ def test_the_servers_seats_are_those_of_all_ranks_and_its_state_is_the_doors() -
         assert not info.is_paused
         assert info.server_type == "vllm-grpc"
         assert 0 < info.uptime_seconds < 60
-        at.door.close(RefusalReason.RESTING, "the engine sleeps", 1.0)
+        at.admission.close(RefusalReason.RESTING, "the engine sleeps", 1.0)
         assert (await at.stub.GetServerInfo(pb.GetServerInfoRequest())).is_paused
         call.cancel()
 

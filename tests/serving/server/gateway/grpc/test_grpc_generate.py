@@ -13,10 +13,10 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.work import Client, Work, WorkClass
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.generate_request import asked_of
 from serving.server.gateway.grpc.grpc_guard import CallLimits, GrpcGuard
 from serving.server.gateway.grpc.grpc_server import call_limits, server_options
@@ -39,11 +39,11 @@ AT_ONCE_S = 1.0
 STEP_S = 0.02
 
 
-def run(check: Callable[[GrpcDoor], Awaitable[None]], **door: Any) -> None:
-    """Open a door, check, and see that it is empty in the end."""
+def run(check: Callable[[GrpcDoor], Awaitable[None]], **admission: Any) -> None:
+    """Open a gateway, check, and see that it is empty in the end."""
 
     async def opened() -> None:
-        async with grpc_door(**door) as at:
+        async with grpc_door(**admission) as at:
             await check(at)
             await asyncio.wait_for(at.is_empty(), 10.0)
 
@@ -51,7 +51,7 @@ def run(check: Callable[[GrpcDoor], Awaitable[None]], **door: Any) -> None:
 
 
 def left(at: GrpcDoor, work_class: WorkClass = WorkClass.INTERACTIVE) -> dict[Outcome, int]:
-    counts = at.door.state().classes[work_class].left
+    counts = at.admission.state().classes[work_class].left
     return {outcome: count for outcome, count in counts.items() if count}
 
 
@@ -133,7 +133,7 @@ def test_a_deadline_that_is_over_ends_the_request_and_frees_its_kv_at_once(strea
         assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await until_free(at)
         assert len(at.core.aborted) == 1
-        assert await at.door.empty(AT_ONCE_S)
+        assert await at.admission.empty(AT_ONCE_S)
         assert left(at) == {Outcome.ABORTED: 1}
 
     run(check, step_s=STEP_S)
@@ -148,7 +148,7 @@ def test_a_client_that_goes_away_frees_all_of_its_sequences_at_once() -> None:
 
         await until_free(at)
         assert len(set(at.core.aborted)) == 3
-        assert await at.door.empty(AT_ONCE_S)
+        assert await at.admission.empty(AT_ONCE_S)
         assert left(at) == {Outcome.ABORTED: 1}
 
     run(check, step_s=STEP_S)
@@ -253,14 +253,14 @@ def test_batch_work_that_waits_for_its_turn_is_gone_with_its_client() -> None:
         for call in others:
             await running(at, call)
         waiting = at.stub.Generate(asking("night"), metadata=batch)
-        while not at.door.state().classes[WorkClass.BATCH].queued:
+        while not at.admission.state().classes[WorkClass.BATCH].queued:
             await asyncio.sleep(0.005)
         assert len(at.core.added) == 6
 
         waiting.cancel()
 
         begin_s = time.monotonic()
-        while at.door.state().classes[WorkClass.BATCH].in_flight:
+        while at.admission.state().classes[WorkClass.BATCH].in_flight:
             assert time.monotonic() - begin_s < AT_ONCE_S
             await asyncio.sleep(0.005)
         assert left(at, WorkClass.BATCH) == {Outcome.ABORTED: 1}
@@ -279,7 +279,7 @@ def test_the_time_of_batch_work_begins_when_the_engine_may_have_it() -> None:
             prompt_tokens=SEATS,
             new_tokens_max=SEATS,
         )
-        with at.door.enter(others):
+        with at.admission.enter(others):
             call = at.stub.Generate(asking("late"), metadata=[("x-ultraserve-class", "batch")])
             answers = asyncio.ensure_future(told(call))
             await asyncio.sleep(1.0)  # twice what a request may take
@@ -312,7 +312,7 @@ def test_the_wait_of_batch_work_is_bounded_at_every_pace_of_the_clock(
         vllm_config=SimpleNamespace(additional_config={"ultraserve": {"clock": clock}}),
         model_config=SimpleNamespace(max_model_len=512),
     )
-    settings = FrontDoorSettings(limits=DoorLimits(batch_wait_s=100.0))
+    settings = GatewaySettings(limits=AdmissionLimits(batch_wait_s=100.0))
 
     assert call_limits(engine, settings).queue_wall_s_max == wait_s
 
@@ -326,7 +326,9 @@ def test_a_timeout_inside_of_a_call_is_not_taken_for_the_end_of_its_time() -> No
         limits = CallLimits(
             message_bytes_max=1, wall_s_max=60.0, queue_wall_s_max=0.0, context_tokens=512
         )
-        guard = GrpcGuard(at.engine, door=at.door, keys=KeyRing(), limits=limits, readiness=Ready())
+        guard = GrpcGuard(
+            at.engine, admission=at.admission, keys=KeyRing(), limits=limits, readiness=Ready()
+        )
         asked = asked_of(asking(), Client(), WorkClass.INTERACTIVE, context_tokens=512)
         context: Any = SimpleNamespace(write=None)
         with pytest.raises(TimeoutError, match="something else"):

@@ -16,7 +16,7 @@ from smg_grpc_proto.generated import common_pb2
 
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.refusal import RefusalReason
 from serving.server.gateway.grpc import grpc_guard, message_turns
 from serving.server.gateway.grpc.rpc_caller import ENGINE
@@ -132,7 +132,7 @@ def test_overload_is_resource_exhausted_with_a_quota_and_a_time_to_come_back() -
         assert violation.subject == "engine"
         assert "RetryInfo" in told_of.details
 
-    run(check, limits=DoorLimits(queue_requests=1))
+    run(check, limits=AdmissionLimits(queue_requests=1))
 
 
 def test_a_limit_of_a_key_is_told_as_that_keys_quota() -> None:
@@ -158,7 +158,7 @@ def test_a_drain_is_unavailable_for_new_work_and_lets_old_work_end() -> None:
     async def check(at: GrpcDoor) -> None:
         old = at.stub.Generate(asking("old", max_tokens=20))
         await running(at, old)
-        at.door.close(RefusalReason.DRAINING, "the server is about to end", 7.0)
+        at.admission.close(RefusalReason.DRAINING, "the server is about to end", 7.0)
 
         told_of = await failure(at.stub.Generate(asking("new")))
 
@@ -176,10 +176,10 @@ def test_batch_work_that_waits_is_told_of_the_drain_too() -> None:
             await running(at, call)
         waiting = at.stub.Generate(asking("b"), metadata=[("x-ultraserve-class", "batch")])
         failing = asyncio.ensure_future(failure(waiting))
-        while at.door.state().in_flight < 7:
+        while at.admission.state().in_flight < 7:
             await asyncio.sleep(0.005)
 
-        at.door.close(RefusalReason.DRAINING, "the server is about to end", 7.0)
+        at.admission.close(RefusalReason.DRAINING, "the server is about to end", 7.0)
 
         told_of = await failing
         assert (told_of.code, told_of.reason) == (Code.UNAVAILABLE, "DRAINING")
@@ -200,7 +200,7 @@ def test_an_engine_that_dies_is_unavailable_for_those_inside_and_those_who_come(
                 told_of = await failure(each)
                 assert (told_of.code, told_of.reason) == (Code.UNAVAILABLE, "ENGINE_GONE")
                 assert "RetryInfo" in told_of.details
-            assert await at.door.empty(1.0)
+            assert await at.admission.empty(1.0)
 
     asyncio.run(check())
 

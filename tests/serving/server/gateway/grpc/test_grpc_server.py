@@ -48,8 +48,8 @@ def test_the_gate_is_told_of_a_call_without_a_key_when_it_is_taken(
             await asyncio.Event().wait()
             yield b""
 
-        async with grpc_door() as door:
-            call = door.channel.stream_unary("/grpc.health.v1.Health/Check")(nothing())
+        async with grpc_door() as admission:
+            call = admission.channel.stream_unary("/grpc.health.v1.Health/Check")(nothing())
             assert (await asyncio.wait_for(taken.get(), 5.0)).startswith("unix-abstract:")
             assert taken.empty()
             call.cancel()

@@ -1,4 +1,4 @@
-"""HTTP's door before vLLM's own app and the small AsyncLLM, served by uvicorn on a free port."""
+"""The HTTP gateway before vLLM's own app and the small AsyncLLM, served by uvicorn."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,14 +18,14 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from emulator.data import SMALL_MOE_DIR
 from serving.access.key_ring import KeyRing
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
-from serving.server.gateway.admission_controller import Door
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.admitted_generate import admit_generation
 from serving.server.gateway.http.asgi import App
 from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_connections
 from serving.server.gateway.http.http_access import key_of
-from serving.server.gateway.http.http_gateway import HttpDoor
+from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.missing_apis import missing_paths
 from serving.server.gateway.http.open_api import describe_app
 from serving.server.gateway.http.probes import Probes
@@ -51,7 +51,7 @@ class HttpServer:
     url: str
     engine: Any
     core: SmallCore
-    door: Door
+    admission: AdmissionController
     http: httpx.AsyncClient
     bodies: BodyReader
     readiness: Readiness
@@ -60,10 +60,10 @@ class HttpServer:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, **settings)
 
     async def is_empty(self) -> None:
-        """Nothing of any request is left, in the door, the engine or its KV pools."""
+        """Nothing of any request is left, in the gateway, the engine or its KV pools."""
         await asyncio.wait_for(self.core.quiet(), 5.0)
-        assert await self.door.empty(5.0)
-        assert self.door.state().in_flight == 0
+        assert await self.admission.empty(5.0)
+        assert self.admission.state().in_flight == 0
         assert not self.engine.output_processor.request_states
         assert self.bodies.account.keyed_bytes == 0
 
@@ -72,14 +72,14 @@ class Before:
     """A middleware as ours, where vLLM puts one: inside of what answers what nobody has caught."""
 
     made: ClassVar[list["Before"]] = []
-    door: App
+    admission: App
 
     def __init__(self, app: App) -> None:
         self.app = app
         self.made.append(self)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.door(scope, receive, send)
+        await self.admission(scope, receive, send)
 
 
 async def vllm_app(engine: Any) -> Any:
@@ -126,7 +126,7 @@ async def http_server(
     *,
     step_s: float = 0.0,
     keys: KeyRing | None = None,
-    limits: DoorLimits | None = None,
+    limits: AdmissionLimits | None = None,
     body_bytes_max: int = 64 * 2**10,
     ingress_limits: IngressLimits | None = None,
     account: IngressAccount | None = None,
@@ -135,21 +135,23 @@ async def http_server(
     """Serve until the block ends."""
     async with AsyncExitStack() as held:
         engine, core = await held.enter_async_context(small_async_llm(step_s=step_s))
-        door = Door(limits or DoorLimits(), lambda: CAPACITY)
+        admission = AdmissionController(limits or AdmissionLimits(), lambda: CAPACITY)
         app = await vllm_app(engine)
         before = Before.made.pop()
-        admit_generation(engine, door)
+        admit_generation(engine, admission)
         account = account or IngressAccount(ingress_limits)
         bodies = BodyReader(bytes_max=body_bytes_max, account=account)
         ring = keys or KeyRing()
         describe_app(app, version="1", needs_key=not ring.is_open)
         readiness = Readiness(
-            engine, lambda: door.closed, seats=lambda: SEATS * int(core.scheduler.ranks_up.sum())
+            engine,
+            lambda: admission.closed,
+            seats=lambda: SEATS * int(core.scheduler.ranks_up.sum()),
         )
-        before.door = HttpDoor(
+        before.admission = HttpGateway(
             before.app,
             keys=ring,
-            door=door,
+            admission=admission,
             probes=Probes(readiness),
             bodies=bodies,
             context=ContextSize.of(engine),
@@ -164,7 +166,7 @@ async def http_server(
             url=url,
             engine=engine,
             core=core,
-            door=door,
+            admission=admission,
             http=http,
             bodies=bodies,
             readiness=readiness,

@@ -5,9 +5,9 @@ import gc
 from typing import Any
 
 from serving.access.key_ring import KeyRing
-from serving.policy.admission.admission_limits import DoorLimits
-from serving.server.gateway.admission_controller import Door
-from serving.server.gateway.http.http_gateway import HttpDoor
+from serving.policy.admission.admission_limits import AdmissionLimits
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
@@ -35,18 +35,18 @@ def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() ->
 
     async def live() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(context))
-        door = Door(DoorLimits(), lambda: CAPACITY)
-        handle = HttpDoor(
+        admission = AdmissionController(AdmissionLimits(), lambda: CAPACITY)
+        handle = HttpGateway(
             app,
             keys=KeyRing(),
-            door=door,
+            admission=admission,
             probes=Probes(Ready()),  # type: ignore[arg-type]
             bodies=BodyReader(bytes_max=100),
             context=ContextSize(100),
             request_wall_s_max=0.02,
         )
         await handle(dict(SCOPE), receive, send)
-        assert await door.empty(1.0)
+        assert await admission.empty(1.0)
         gc.collect()
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""HTTP's door with vLLM's own app, a real engine's client and real connections."""
+"""the HTTP gateway with vLLM's own app, a real engine's client and real connections."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import pytest
 
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason
 from serving.policy.admission.work import Client, Work, WorkClass
@@ -38,7 +38,7 @@ def run(use: Callable[[HttpServer], Coroutine[Any, Any, None]], **settings: Any)
 
 
 def left(server: HttpServer, work_class: WorkClass = WorkClass.INTERACTIVE) -> dict[str, int]:
-    counts = server.door.state().classes[work_class].left
+    counts = server.admission.state().classes[work_class].left
     return {outcome.value: count for outcome, count in counts.items() if count}
 
 
@@ -138,11 +138,11 @@ def test_a_client_that_is_told_to_come_back_comes_back_and_is_served() -> None:
         assert (await coming).choices
         assert left(server) == {"finished": 2}
 
-    run(use, limits=DoorLimits(queue_requests=1))
+    run(use, limits=AdmissionLimits(queue_requests=1))
 
 
 def refused_by_reason(server: HttpServer, reason: RefusalReason) -> int:
-    return server.door.state().classes[WorkClass.INTERACTIVE].refused.get(reason, 0)
+    return server.admission.state().classes[WorkClass.INTERACTIVE].refused.get(reason, 0)
 
 
 def small_work(work_class: WorkClass) -> Work:
@@ -153,19 +153,19 @@ def small_work(work_class: WorkClass) -> Work:
 
 def test_who_is_refused_for_all_classes_is_told_the_reason_of_its_own() -> None:
     async def use(server: HttpServer) -> None:
-        inside = [server.door.enter(small_work(WorkClass.INTERACTIVE))]
-        while server.door.would_refuse(Client(), WorkClass.BATCH) is None:
-            inside.append(server.door.enter(small_work(WorkClass.BATCH)))
+        inside = [server.admission.enter(small_work(WorkClass.INTERACTIVE))]
+        while server.admission.would_refuse(Client(), WorkClass.BATCH) is None:
+            inside.append(server.admission.enter(small_work(WorkClass.BATCH)))
 
         answer = await server.http.post("/v1/completions", json={"model": MODEL, "prompt": "a"})
 
         assert answer.status_code == 429
         assert answer.json()["error"]["code"] == RefusalReason.QUEUE_REQUESTS
         assert refused_by_reason(server, RefusalReason.QUEUE_REQUESTS) == 1
-        for ticket in inside:
-            ticket.leave(Outcome.FINISHED)
+        for permit in inside:
+            permit.leave(Outcome.FINISHED)
 
-    run(use, limits=DoorLimits(queue_requests=1, batch_queue_requests=1))
+    run(use, limits=AdmissionLimits(queue_requests=1, batch_queue_requests=1))
 
 
 def test_a_response_is_not_made_behind_its_client_s_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,14 +186,14 @@ def test_a_response_is_not_made_behind_its_client_s_back(monkeypatch: pytest.Mon
 
 def test_a_closed_door_answers_before_it_reads() -> None:
     async def use(server: HttpServer) -> None:
-        server.door.close(RefusalReason.DRAINING, "the server ends", 3.0)
+        server.admission.close(RefusalReason.DRAINING, "the server ends", 3.0)
         answer = await server.http.post("/v1/completions", content=b"x" * 60_000)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
         assert answer.json()["error"]["code"] == "draining"
         ready = await server.http.get("/readyz")
         assert (ready.status_code, ready.text) == (503, "the server ends\n")
         assert (await server.http.get("/v1/models")).status_code == 200
-        server.door.open()
+        server.admission.open()
         assert (await server.client().completions.create(model=MODEL, prompt="b")).choices
 
     run(use)
@@ -221,12 +221,12 @@ def test_batch_work_that_waits_at_the_door_can_go_and_be_sent_away() -> None:
             asyncio.ensure_future(server.http.post("/v1/completions", json=body, headers=BATCH))
             for _ in range(12)
         ]
-        batch = server.door.state().classes[WorkClass.BATCH]
-        await until(lambda: server.door.state().classes[WorkClass.BATCH].entered == 12)
-        assert server.door.state().classes[WorkClass.BATCH].queued > 0, batch
+        batch = server.admission.state().classes[WorkClass.BATCH]
+        await until(lambda: server.admission.state().classes[WorkClass.BATCH].entered == 12)
+        assert server.admission.state().classes[WorkClass.BATCH].queued > 0, batch
         running.pop().cancel()  # the last one waits
         await until(lambda: left(server, WorkClass.BATCH) == {"aborted": 1})
-        server.door.close(RefusalReason.DRAINING, "the server ends", 3.0)
+        server.admission.close(RefusalReason.DRAINING, "the server ends", 3.0)
         server.core.free.set()
         answers = await asyncio.gather(*running)
         statuses = [answer.status_code for answer in answers]

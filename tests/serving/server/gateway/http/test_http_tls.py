@@ -14,8 +14,8 @@ from vllm.entrypoints.launchers.launcher import serve_http
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from serving.access.tls_files import TlsFiles
-from serving.commands.gateway_arguments import FrontDoor
-from serving.server.gateway.gateway_settings import FrontDoorSettings
+from serving.commands.gateway_arguments import GatewayOptions
+from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.http_tls import HttpCertificate
 from tests.serving.server.gateway.certificates import written
 from tests.serving.server.gateway.grpc.grpc_doors import free_port
@@ -27,7 +27,7 @@ RENEWED_S = 5.0
 @contextlib.asynccontextmanager
 async def served(files: TlsFiles) -> AsyncIterator[str]:
     """An app behind vLLM's own start of uvicorn; gives its address, without the scheme."""
-    doors = FrontDoor(settings=FrontDoorSettings(tls=files), warnings=())
+    doors = GatewayOptions(settings=GatewaySettings(tls=files), warnings=())
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(doors.vllm_arguments())
     app = FastAPI()
     app.state.engine_client = None

@@ -81,7 +81,7 @@ def test_what_the_estimate_could_not_see_is_refused_before_any_of_it_runs(
         answer = await ask(server, n=30, stream=stream)
         refused(answer, "tokens_per_minute")
         assert server.core.added == []
-        state = server.door.state().classes[WorkClass.INTERACTIVE]
+        state = server.admission.state().classes[WorkClass.INTERACTIVE]
         assert state.left[Outcome.REFUSED] == 1
         again = await ask(server, n=2)  # what was charged for the estimate came back
         assert again.status_code == 200

@@ -15,7 +15,7 @@ from emulator.specs.chips import chip_by_name
 from serving.server.gateway.http import metrics_page
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send
 from serving.server.gateway.http.metrics_page import MetricsPage
-from serving.server.gateway.snapshot_poller import HardwareWatch
+from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.host_meter import HostMeter
 from serving.telemetry.page.hardware_page import report_page
 from serving.telemetry.page.neuron_page import Instance
@@ -68,7 +68,7 @@ def page_of(app: App, engine: SlowEngine) -> MetricsPage:
         runtime_tag="1",
         cores=core_map(chip_by_name("trainium3"), 2),
     )
-    return MetricsPage(app, HardwareWatch(engine), instance, HostMeter(os.getpid()), None)
+    return MetricsPage(app, SnapshotPoller(engine), instance, HostMeter(os.getpid()), None)
 
 
 def test_the_hardware_stands_behind_what_the_app_says_and_the_length_is_of_both() -> None:

@@ -43,7 +43,7 @@ def test_what_would_hold_up_others_is_refused_before_any_of_it_runs(
         told = f"at most {PROMPT_LOGPROBS_MAX:,} logprobs of a request's prompts"
         assert told in answer.json()["error"]["message"]
         assert server.core.added == []
-        state = server.door.state().classes[WorkClass.INTERACTIVE]
+        state = server.admission.state().classes[WorkClass.INTERACTIVE]
         assert sum(state.left.values()) == 1
         assert state.left[Outcome.FINISHED] == 0
 

@@ -1,4 +1,4 @@
-"""What is inside a door and what became of all that came: frozen counts."""
+"""What is inside a gateway and what became of all that came: frozen counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class ClassState:
 
     Attributes:
         in_flight: requests that have entered and not left; of them
-        queued, queued_tokens: wait at the door for their turn (batch), and their prompts' tokens;
+        queued, queued_tokens: batch work that waits for its turn, and its prompts' tokens;
         waiting, waiting_tokens: are the engine's and wait for a first token, and those tokens.
         entered: in all; `entered` = `in_flight` + the sum of `left`.
         left: by outcome; `REFUSED` are those that were refused after they had waited.
-        refused: by reason, at the door and after waiting.
+        refused: by reason, on entering and after waiting.
     """
 
     in_flight: int
@@ -32,8 +32,8 @@ class ClassState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorState:
-    """A door at one moment.
+class AdmissionCounts:
+    """A gateway at one moment.
 
     Attributes:
         classes: see `ClassState`.

@@ -6,14 +6,14 @@ from dataclasses import astuple, dataclass, field
 from itertools import islice
 from typing import Final
 
-from serving.policy.admission.admission_limits import DoorLimits
+from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.batch_queue import BatchQueue
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.decayed_rate import DecayedRate
 from serving.policy.admission.entry import Entry, Stage
 from serving.policy.admission.expected_wait import Demand, ExpectedWait
 from serving.policy.admission.load import Load
-from serving.policy.admission.rate_limiter import KeyBooks
+from serving.policy.admission.rate_limiter import RateLimiter
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Work, WorkClass
 
@@ -22,11 +22,11 @@ _TURNS_MEMORY_S: Final = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Inside:
+class AdmissionState:
     """`Admission` changes it, and what reads it decides by it.
 
     Attributes:
-        closed: what new work is told; it is kept here and never raised. None: the door is open.
+        closed: what new work is told; it is kept here and never raised. None: the gateway is open.
         entries: the engine has them, or has been promised them; in the order of their turns.
         waiting: those without all of their first tokens, by class, in the same order.
         loads: the sums of `entries`, by class.
@@ -35,7 +35,7 @@ class Inside:
         stay_s: emulated, from entering to the end, of those that finished lately; None: of nobody.
     """
 
-    limits: DoorLimits
+    limits: AdmissionLimits
     capacity: Capacity
     closed: Refused | None = None
     entries: dict[int, Entry] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Inside:
         default_factory=lambda: {each: Load() for each in WorkClass}
     )
     queue: BatchQueue = field(default_factory=BatchQueue)
-    books: KeyBooks = field(default_factory=KeyBooks)
+    books: RateLimiter = field(default_factory=RateLimiter)
     batch_turns: DecayedRate = field(default_factory=lambda: DecayedRate(_TURNS_MEMORY_S))
     stay_s: float | None = None
     expected: ExpectedWait = field(init=False)
