@@ -183,7 +183,7 @@ def test_the_door_by_command(
 ) -> None:
     assert run("drain", "--reason", "tonight", address=address) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "the door is closed: tonight; 0 requests inside"
+    assert lines[0] == "the gateway is closed: tonight; 0 requests inside"
     assert [line.split()[0] for line in lines[1:]] == ["class", "interactive", "batch"]
     assert run("undrain", "--json", address=address) == 0
     assert json.loads(capsys.readouterr().out)["is_open"] is True

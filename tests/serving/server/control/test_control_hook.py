@@ -56,7 +56,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> ControlAddress:
 def metrics_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has one door; this one has many."""
     registry = CollectorRegistry()
-    for module in ("door_metrics", "ingress_metrics"):
+    for module in ("gateway_metrics", "ingress_metrics"):
         monkeypatch.setattr(f"serving.telemetry.{module}.REGISTRY", registry)
 
 
