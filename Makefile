@@ -68,11 +68,13 @@ check: .venv/.installed ## lint, formatting, types, import layers and replaced w
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python .ci/words.py
 
-protos: .venv/.installed ## regenerate the code of the wire contract
+protos: .venv/.installed ## regenerate the code of the wire contract, and the console's types
 	$(BIN)/python -m protos.generate
+	$(BIN)/python -m deploy.console_types
 
 protos-check: .venv/.installed ## buf lint, buf breaking, generated code up to date (needs npm)
 	$(BIN)/python -m protos.check
+	$(BIN)/python -m deploy.console_types --check
 
 dashboards: .venv/.installed ## write Grafana's dashboards from their sources
 	$(BIN)/python -m deploy.grafana.generate

@@ -14,6 +14,7 @@ from serving.access.opening_page import OPENING_WALL_S, opening_page
 from serving.commands.control_connection import add_connection_arguments, connect, shown_key
 from serving.commands.json_text import json_text
 from serving.server.control.control_address import ControlAddress
+from serving.wire import control_call
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     address = ControlAddress.parse(args.address)
     key = shown_key(args, address)
     with connect(args) as client:
-        client.rest()  # somebody is there, and the key is right
+        client.call(control_call.GET_REST)  # somebody is there, and the key is right
     assert key is not None, "a server without a key has answered"
     url = console_url(address, key)
     print(json_text({"url": url}) if args.json else url, flush=True)

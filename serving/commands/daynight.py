@@ -13,6 +13,7 @@ from serving.commands.control_connection import (
 )
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
+from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.wire.day_night_state import DayNightState, GroupState, JobState
@@ -59,11 +60,11 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         match args.action:
             case "policy":
-                state = client.set_policy(args.policy)
+                state = client.call(control_call.SET_POLICY, policy=args.policy)
             case "group":
-                state = client.set_phase(args.group, args.phase)
+                state = client.call(control_call.SET_PHASE, group=args.group, phase=args.phase)
             case _:
-                state = client.day_night()
+                state = client.call(control_call.GET_DAY_NIGHT)
     print(json_text(state) if args.json else "\n".join(day_night_lines(state)))
     return 0
 

@@ -12,6 +12,7 @@ from serving.commands.control_connection import (
     connect,
 )
 from serving.commands.json_text import json_text
+from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.wire.control_call import LeaseReport
@@ -65,7 +66,13 @@ def run(args: argparse.Namespace) -> int:
     """
     grace_s = checked_grace_s(args)
     with connect(args) as client:
-        report = client.drain(args.chips, grace_s=grace_s, dry_run=args.dry_run)
+        report = client.call(
+            control_call.DRAIN,
+            chips=args.chips,
+            grace_s=grace_s,
+            dry_run=args.dry_run,
+            purpose="maintenance",
+        )
     print_report(report, args)
     return 0
 

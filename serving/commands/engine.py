@@ -11,11 +11,12 @@ from emulator.errors import ConfigError
 from serving.commands.control_connection import add_change_arguments, connect
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
+from serving.wire import control_call
 
 if TYPE_CHECKING:
-    from serving.server.control.admission_report import DoorReport
     from serving.server.control.control_client import ControlClient
-    from serving.server.control.engine_sleep_state import EngineRest
+    from serving.wire.admission_report import AdmissionReport
+    from serving.wire.control_call import EngineSleepState
 
 _MODES = ("abort", "wait", "keep")
 _ACTIONS = {
@@ -120,7 +121,9 @@ def run(args: argparse.Namespace) -> int:
         return _run_door(args)
     with connect(args) as client:
         if args.action == "reset_prefix_cache":
-            client.reset_prefix_cache(reset_running_requests=args.reset_running_requests)
+            client.call(
+                control_call.RESET_PREFIX_CACHE, reset_running_requests=args.reset_running_requests
+            )
             print("{}" if args.json else "no prefix is remembered")
             return 0
         rest = _act(client, args)
@@ -128,17 +131,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _act(client: ControlClient, args: argparse.Namespace) -> EngineRest:
+def _act(client: ControlClient, args: argparse.Namespace) -> EngineSleepState:
     match args.action:
         case "sleep":
-            return client.sleep(level=args.level, mode=args.mode)
+            return client.call(control_call.SLEEP, level=args.level, mode=args.mode)
         case "wake_up":
-            return client.wake_up(args.tags)
+            return client.call(control_call.WAKE_UP, tags=args.tags)
         case "pause":
-            return client.pause(mode=args.mode, keep_cache=args.keep_cache)
+            return client.call(
+                control_call.PAUSE_GENERATION, mode=args.mode, keep_cache=args.keep_cache
+            )
         case "resume":
-            return client.resume_generation()
-    return client.rest()
+            return client.call(control_call.RESUME_GENERATION)
+    return client.call(control_call.GET_REST)
 
 
 def _run_door(args: argparse.Namespace) -> int:
@@ -147,27 +152,31 @@ def _run_door(args: argparse.Namespace) -> int:
         raise ConfigError(field="wait", value=wait_s, expected="a number above 0")
     with connect(args) as client:
         if args.action == "drain":
-            door = client.drain_engine(reason=args.reason, retry_after_s=args.retry_after)
+            door = client.call(
+                control_call.DRAIN_ENGINE, reason=args.reason, retry_after_s=args.retry_after
+            )
         elif args.action == "undrain":
-            door = client.undrain_engine()
+            door = client.call(control_call.UNDRAIN_ENGINE)
         else:
-            door = client.admission()
+            door = client.call(control_call.GET_ADMISSION)
         if wait_s is not None:
             door = wait_until_empty(client, door, wait_s)
     print(json_text(door) if args.json else "\n".join(door_lines(door)))
     return int(wait_s is not None and door.in_flight > 0)
 
 
-def wait_until_empty(client: ControlClient, door: DoorReport, wait_s: float) -> DoorReport:
+def wait_until_empty(
+    client: ControlClient, door: AdmissionReport, wait_s: float
+) -> AdmissionReport:
     """The gateway when nobody is inside, or as it is after `wait_s` wall seconds."""
     end_s = time.monotonic() + wait_s
     while door.in_flight and time.monotonic() < end_s:
         time.sleep(_POLL_S)  # polls another process
-        door = client.admission()
+        door = client.call(control_call.GET_ADMISSION)
     return door
 
 
-def door_lines(door: DoorReport) -> Iterator[str]:
+def door_lines(door: AdmissionReport) -> Iterator[str]:
     """Whether it is open, and a line for each class of work."""
     how = "open" if door.is_open else f"closed: {door.closed}"
     yield f"the gateway is {how}; {door.in_flight:,} requests inside"
@@ -188,7 +197,7 @@ def door_lines(door: DoorReport) -> Iterator[str]:
     yield from table_lines([_CLASSES, *rows], right=frozenset(range(1, len(_CLASSES) - 1)))
 
 
-def rest_line(rest: EngineRest) -> str:
+def rest_line(rest: EngineSleepState) -> str:
     """How the engine rests, in words."""
     words = [word for word, true in (("asleep", rest.sleeping), ("paused", rest.paused)) if true]
     return f"the engine is {' and '.join(words) or 'awake'}"

@@ -10,6 +10,7 @@ import psutil
 
 from serving.commands.control_connection import connect
 from serving.server.control.control_address import ControlAddress
+from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.server.control.control_client import ControlClient
@@ -45,8 +46,10 @@ class EngineLooks:
             if self._client is None:
                 self._client = connect(self._args)
             if self._description is None:
-                self._description = self._client.description()
-            return EngineLook(report=self._client.hardware(), description=self._description)
+                self._description = self._client.call(control_call.DESCRIBE_SYSTEM)
+            return EngineLook(
+                report=self._client.call(control_call.GET_HARDWARE), description=self._description
+            )
         except ServerUnreachable:
             self.close()
             raise

@@ -18,6 +18,7 @@ from serving.commands.control_connection import (
 )
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
+from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.server.control.control_client import ControlClient
@@ -128,7 +129,7 @@ def inject(args: argparse.Namespace) -> int:
         given["tier"] = LinkTier(given["tier"])
     fault = Fault(kind=args.kind, **given)
     with connect(args) as client:
-        report = client.inject(fault, dry_run=args.dry_run)
+        report = client.call(control_call.INJECT_FAULT, fault=fault, dry_run=args.dry_run)
         if report.number is None or args.wait is None:
             print(json_text(report) if args.json else report_line(fault, report))
             return int(not report.accepted and not report.survivable)
@@ -144,7 +145,7 @@ def wait_for_recovery(client: ControlClient, number: int, wait_s: float) -> Faul
     end_s = time.monotonic() + wait_s
     shown_s = -_SAY_EVERY_S
     while True:
-        state = client.state()
+        state = client.call(control_call.GET_STATE)
         # A state of before the fault does not have it yet.
         record = next((one for one in state.faults if one.number == number), None)
         ended = record is not None and record.stage not in ("pending", "recovering")
@@ -161,7 +162,7 @@ def wait_for_recovery(client: ControlClient, number: int, wait_s: float) -> Faul
 def heal(args: argparse.Namespace) -> int:
     """Repair what was asked for and print which faults are over; returns 0."""
     with connect(args) as client:
-        report = client.heal(chip=args.chip, rack=args.rack)
+        report = client.call(control_call.HEAL, chip=args.chip, rack=args.rack)
     if args.json:
         print(json_text(report))
     else:
@@ -173,7 +174,7 @@ def heal(args: argparse.Namespace) -> int:
 def list_faults(args: argparse.Namespace) -> int:
     """Print every fault since the engine's start; returns 0."""
     with connect(args) as client:
-        faults = client.state().faults
+        faults = client.call(control_call.GET_STATE).faults
     if args.json:
         print(json_text(faults))
     elif faults:

@@ -6,6 +6,7 @@ import argparse
 
 from serving.commands.control_connection import OUTCOMES, connect
 from serving.commands.drain import add_arguments, checked_grace_s, print_report
+from serving.wire import control_call
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,6 +34,12 @@ def run(args: argparse.Namespace) -> int:
     """
     grace_s = checked_grace_s(args)
     with connect(args) as client:
-        report = client.lend(args.chips, grace_s=grace_s, dry_run=args.dry_run)
+        report = client.call(
+            control_call.DRAIN,
+            chips=args.chips,
+            grace_s=grace_s,
+            dry_run=args.dry_run,
+            purpose="training",
+        )
     print_report(report, args)
     return 0

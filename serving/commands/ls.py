@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments, connect
 from serving.server.control.control_address import ControlAddress
+from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.telemetry.neuron_tools.device_inventory import DeviceInventory
@@ -101,7 +102,10 @@ def _of_server(args: argparse.Namespace) -> DeviceInventory:
     from serving.telemetry.neuron_tools.server_processes import server_processes
 
     with connect(args) as client:
-        state, description = client.state(), client.description()
+        state, description = (
+            client.call(control_call.GET_STATE),
+            client.call(control_call.DESCRIBE_SYSTEM),
+        )
     address = ControlAddress.parse(args.address)
     server = server_processes(address.host, address.port)
     using = server.using_devices() if server else ()

@@ -11,6 +11,7 @@ from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
 from serving.commands.control_connection import connect
+from serving.wire import control_call
 
 if TYPE_CHECKING:
     from emulator.ultraserver.ceilings import Ceilings
@@ -36,7 +37,7 @@ def profile_server(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(field=name, value=value, expected="a number above 0")
     with connect(args) as client:
-        begun = client.record(steps_max=args.steps)
+        begun = client.call(control_call.RECORD_STEPS, steps_max=args.steps)
         try:
             if args.emulated_seconds is None:
                 print(f"recording for {wall_s:g} s", file=sys.stderr)
@@ -45,7 +46,7 @@ def profile_server(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
                 print(f"recording for {args.emulated_seconds:g} emulated s", file=sys.stderr)
                 wait_emulated(client, begun, args.emulated_seconds)
         finally:
-            ended = client.record(ends=begun.recording)
+            ended = client.call(control_call.RECORD_STEPS, ends=begun.recording)
         return fetch(client, ended), ended.ceilings
 
 
@@ -55,7 +56,7 @@ def wait_emulated(client: ControlClient, begun: RecordingState, emulated_s: floa
     last, moved_s = begun, time.monotonic()
     while last.now_ns < until_ns:
         time.sleep(_POLL_S)  # polls another process
-        now = client.recording(begun.recording)
+        now = client.call(control_call.GET_RECORDING, recording=begun.recording)
         if now.now_ns > last.now_ns:
             last, moved_s = now, time.monotonic()
         elif time.monotonic() - moved_s > _STALLED_S:
@@ -67,13 +68,21 @@ def wait_emulated(client: ControlClient, begun: RecordingState, emulated_s: floa
 def fetch(client: ControlClient, ended: RecordingState) -> ProfiledRun:
     """Everything of a recording that has ended."""
     steps: list[StepRecord] = []
-    while (page := client.steps(ended.recording, steps[-1].step + 1 if steps else 0)).steps:
+    while (
+        page := client.call(
+            control_call.GET_STEPS,
+            recording=ended.recording,
+            first_step=steps[-1].step + 1 if steps else 0,
+        )
+    ).steps:
         steps.extend(page.steps)
     reliefs: list[StepRelief] = [
-        client.relief(ended.recording, sample, factor=RELIEF_FACTOR)
+        client.call(
+            control_call.GET_RELIEF, recording=ended.recording, sample=sample, factor=RELIEF_FACTOR
+        )
         for sample in range(ended.samples)
     ]
-    state = client.state()
+    state = client.call(control_call.GET_STATE)
     return ProfiledRun(
         source="live",
         system=state.system,

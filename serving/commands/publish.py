@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from emulator.errors import ConfigError
 from serving.commands.control_connection import add_change_arguments, connect
 from serving.commands.json_text import json_text
+from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.wire.control_call import VersionReport
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if not directory.is_dir():  # the server, on this machine, would not find it either
         raise ConfigError(field="weights", value=args.weights, expected="a checkpoint directory")
     with connect(args) as client:
-        report = client.publish(str(directory), note=args.note)
+        report = client.call(control_call.PUBLISH, weights_dir=str(directory), note=args.note)
     print(json_text(report) if args.json else version_line(report))
     return 0
 

@@ -9,6 +9,7 @@ from serving.commands.control_connection import (
 )
 from serving.commands.drain import report_line
 from serving.commands.json_text import json_text
+from serving.wire import control_call
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: no such lease, or a server that does not answer.
     """
     with connect(args) as client:
-        report = client.resume(args.lease)
+        report = client.call(control_call.RESUME, lease=args.lease)
     print(json_text(report) if args.json else report_line(report))
     return 0
 

@@ -5,6 +5,7 @@ import argparse
 from serving.commands.control_connection import add_change_arguments, connect
 from serving.commands.json_text import json_text
 from serving.commands.publish import version_line
+from serving.wire import control_call
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,6 +27,6 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: there are none before, or a server that does not answer.
     """
     with connect(args) as client:
-        report = client.rollback()
+        report = client.call(control_call.ROLLBACK)
     print(json_text(report) if args.json else version_line(report))
     return 0

@@ -12,6 +12,7 @@ from serving.commands.control_connection import add_connection_arguments, connec
 from serving.commands.fault import stall_line
 from serving.commands.json_text import json_text
 from serving.commands.text_table import table_lines
+from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.wire.machine_state import ChipState, ExpertBalance, MachineState
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: a wrong argument, or a server that does not answer.
     """
     with connect(args) as client:
-        state = client.state()
+        state = client.call(control_call.GET_STATE)
     if args.json:
         print(json_text(state))
     elif args.chip is not None:

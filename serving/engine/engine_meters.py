@@ -6,11 +6,10 @@ from typing import Final
 import numpy as np
 
 from emulator.specs.batch import StepBatch
-from emulator.model import Machine, StepBatch, StepCost, ceilings_of
 from emulator.specs.health import Health
 from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import Machine
-from emulator.ultraserver.step_cost import ENGINE_NAMES, StepCost
+from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from serving.engine.hardware_report import Now, hardware_report, watts_of_chips
 from serving.engine.ledger import Float64s, Int64s, Ledger

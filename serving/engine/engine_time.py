@@ -5,12 +5,10 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
-from emulator.power.energy_meter import EnergyMeter
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
 from emulator.sim.epochs import Epoch, EpochMap
 from emulator.sim.host_pace import HostPace
 from emulator.sim.pacing import StepPacer
-from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from emulator.units import NS_PER_S
 from serving.engine.calibration import SLOW_RATIO
 from serving.engine.step_report import StepReport

@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import ENGINE_NAMES, StepCost
 from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT
+from emulator.ultraserver.step_cost import ENGINE_NAMES, StepCost
 from emulator.units import NS_PER_S
 from serving.wire.hardware import WINDOW_S
 

@@ -4,8 +4,9 @@ One call is one step: the chips compute it, the cost model times it, the clock h
 Between steps it answers the control service.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from serving.engine.engine_views import EngineViews
 from serving.engine.expert_moves import ExpertMoves
 from serving.engine.lease_checks import training_hbm
 from serving.engine.live_machine import LiveMachine
-from serving.engine.live_recording import LiveRecording
+from serving.engine.live_recording import LiveRecording, RecordingQuestion
 from serving.engine.live_step import LiveStep
 from serving.engine.model_versions import ModelVersions
 from serving.engine.paginated_placement import placement_page
@@ -39,43 +40,7 @@ from serving.engine.step_energy import StepEnergy
 from serving.engine.step_report import StepReport
 from serving.engine.wake_request import StepWish
 from serving.errors import LeaseRefused
-from serving.wire.control_call import (
-    ControlReply,
-    ControlRequest,
-    DescribeReply,
-    DescribeRequest,
-    DrainRequest,
-    ExpertLoadReply,
-    ExpertLoadRequest,
-    FaultReport,
-    HardwareRequest,
-    HealReport,
-    HealRequest,
-    InjectRequest,
-    LeaseReport,
-    PlacementReply,
-    PlacementRequest,
-    PowerReply,
-    PowerRequest,
-    PublishRequest,
-    RecordingRequest,
-    RecordRequest,
-    Refusal,
-    RefusalCode,
-    ReliefRequest,
-    ResumeRequest,
-    RollbackRequest,
-    Shown,
-    StateReply,
-    StateRequest,
-    StepsRequest,
-    TelemetryReply,
-    TrainingNote,
-    WatchReply,
-    WatchRequest,
-    request_from_json,
-    to_json,
-)
+from serving.wire import control_call as calls
 from serving.wire.engine_status import EngineStatus
 from serving.wire.machine_state import HostRatio, MachineState
 from serving.wire.snapshot import Snapshot
@@ -295,9 +260,12 @@ class LiveEngine:
         """The whole machine at this moment."""
         return self._views.state(self._heard)
 
-    def _watched(self) -> WatchReply:
+    def _state_reply(self, _: calls.StateRequest) -> calls.StateReply:
+        return calls.StateReply(state=self.state())
+
+    def _watched(self, _: calls.WatchRequest) -> calls.WatchReply:
         """What changes all the time, without the rest of the machine."""
-        return WatchReply(
+        return calls.WatchReply(
             emulated_s=self._time.now_s,
             dilation=self._time.dilation,
             arrived_requests=self._heard.arrived_requests,
@@ -307,24 +275,26 @@ class LiveEngine:
             versions=self._versions.states(),
         )
 
-    def _shown(self, request: Shown) -> ControlReply:
-        """What is emulated, and how it does; raises ConfigError for a layer that there is not."""
-        match request:
-            case DescribeRequest():
-                description = describe_engine(
-                    self._deployment, dilation=self._time.dilation, kv_blocks=self._kv_blocks
-                )
-                return DescribeReply(description=description)
-            case PlacementRequest():
-                return PlacementReply(page=placement_page(self._live.machine, request.first_layer))
-            case PowerRequest():
-                return PowerReply(report=self._views.look(self._heard).report.power)
-            case HardwareRequest():
-                return self._views.look(self._heard)
-            case ExpertLoadRequest():
-                return ExpertLoadReply(load=self._experts.load)
+    def _described(self, _: calls.DescribeRequest) -> calls.DescribeReply:
+        return calls.DescribeReply(
+            description=describe_engine(
+                self._deployment, dilation=self._time.dilation, kv_blocks=self._kv_blocks
+            )
+        )
+
+    def _placement(self, request: calls.PlacementRequest) -> calls.PlacementReply:
+        """Raises ConfigError for a layer that there is not."""
+        return calls.PlacementReply(page=placement_page(self._live.machine, request.first_layer))
+
+    def _power(self, _: calls.PowerRequest) -> calls.PowerReply:
+        return calls.PowerReply(report=self._views.look(self._heard).report.power)
+
+    def _expert_load(self, _: calls.ExpertLoadRequest) -> calls.ExpertLoadReply:
+        return calls.ExpertLoadReply(load=self._experts.load)
+
+    def _telemetry_reply(self, request: calls.TelemetryRequest) -> calls.TelemetryReply:
         faults, after = self._live.faults, request.events_after
-        return TelemetryReply(
+        return calls.TelemetryReply(
             telemetry=self._views.telemetry(self._heard),
             fault_event_number=faults.event_number,
             fault_events=() if after is None else faults.events_after(after),
@@ -332,6 +302,9 @@ class LiveEngine:
             versions=self._versions.states(),
             sleep=self._sleep.state(),
         )
+
+    def _look(self, _: calls.HardwareRequest) -> calls.HardwareReply:
+        return self._views.look(self._heard)
 
     @property
     def _is_idle(self) -> bool:
@@ -343,12 +316,16 @@ class LiveEngine:
         try:
             self._finish_faults()
             self._go_on_between_steps()
-            asked = request_from_json(request)
-            return to_json(self._sleep.refusal(asked) or self._answer(asked))
+            asked = calls.request_from_json(request)
+            return calls.to_json(self._sleep.refusal(asked) or self._answer(asked))
         except ConfigError as error:
-            return to_json(Refusal(code=RefusalCode.INVALID, message=str(error), field=error.field))
+            return calls.to_json(
+                calls.Refusal(code=calls.RefusalCode.INVALID, message=str(error), field=error.field)
+            )
         except LeaseRefused as error:
-            return to_json(Refusal(code=RefusalCode.PRECONDITION, message=str(error)))
+            return calls.to_json(
+                calls.Refusal(code=calls.RefusalCode.PRECONDITION, message=str(error))
+            )
         finally:
             # A fault or a repair may have called chips back, also where the call is refused.
             self._leases.meet_recalls()
@@ -385,30 +362,21 @@ class LiveEngine:
         """Give up the KV cache alone."""
         self._sleep.discard(tags)
 
-    def _answer(self, request: ControlRequest) -> ControlReply:
-        if isinstance(request, Shown):
-            return self._shown(request)
-        match request:
-            case StateRequest():
-                return StateReply(state=self.state())
-            case WatchRequest():
-                return self._watched()
-            case InjectRequest():
-                return self._inject(request)
-            case HealRequest():
-                return self._heal(request)
-            case PublishRequest():
-                self._wish.make()  # an idle scheduler has to hear of blocks that close
-                return self._versions.publish(request.weights_dir, request.note)
-            case RollbackRequest():
-                self._wish.make()
-                return self._versions.roll_back()
-            case DrainRequest() | ResumeRequest() | TrainingNote():
-                return self._answer_of_lease(request)
-            case RecordRequest() | RecordingRequest() | StepsRequest() | ReliefRequest():
-                return self._recording.answer(request)
+    def _answer(self, request: calls.ControlRequest) -> calls.ControlReply:
+        return _ANSWERS[type(request)](self, request)
 
-    def _inject(self, request: InjectRequest) -> FaultReport:
+    def _publish(self, request: calls.PublishRequest) -> calls.ControlReply:
+        self._wish.make()  # an idle scheduler has to hear of blocks that close
+        return self._versions.publish(request.weights_dir, request.note)
+
+    def _roll_back(self, _: calls.RollbackRequest) -> calls.ControlReply:
+        self._wish.make()
+        return self._versions.roll_back()
+
+    def _record(self, request: RecordingQuestion) -> calls.ControlReply:
+        return self._recording.answer(request)
+
+    def _inject(self, request: calls.InjectRequest) -> calls.FaultReport:
         """Let a fault happen; raises ConfigError for one that cannot."""
         stall_ns = self._live.stall_ns(request.fault)
         number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
@@ -417,7 +385,7 @@ class LiveEngine:
         if number is not None and self._is_idle and not self._time.passes:
             self._live.settle_pending()
         stall_s = stall_ns / NS_PER_S
-        return FaultReport(
+        return calls.FaultReport(
             accepted=number is not None,
             survivable=recovery.survivable,
             reason=recovery.reason,
@@ -426,32 +394,59 @@ class LiveEngine:
             stall_wall_s=stall_s * self._time.dilation,
         )
 
-    def _heal(self, request: HealRequest) -> HealReport:
+    def _heal(self, request: calls.HealRequest) -> calls.HealReport:
         """Repair, and do not wait any more for chips that answer again."""
         left_ns = self._live.silence_left_ns()
         healed = self._live.heal(request.chip, request.rack)
         if self._live.silence is None:
             self._steps.silence_over(max(0, left_ns - self._live.silence_left_ns()))
         self._experts.bring_home()
-        return HealReport(healed=healed)
+        return calls.HealReport(healed=healed)
 
-    def _answer_of_lease(
-        self, request: DrainRequest | ResumeRequest | TrainingNote
-    ) -> ControlReply:
-        """Raises ConfigError and LeaseRefused; what can be done at once in an idle engine is."""
-        match request:
-            case DrainRequest():
-                if self._live.silence is None:  # or else it is met when the chip is given up
-                    self._live.settle_pending()
-                number, words = self._leases.drain(request, self._heard.rank_states)
-            case ResumeRequest():
-                number, words = self._leases.resume(request.lease), ""
-            case TrainingNote():
-                number, words = self._leases.note(request), ""
+    def _drain(self, request: calls.DrainRequest) -> calls.LeaseReport:
+        """Raises ConfigError and LeaseRefused, here and in the next two."""
+        if self._live.silence is None:  # or else it is met when the chip is given up
+            self._live.settle_pending()
+        return self._lease_report(*self._leases.drain(request, self._heard.rank_states))
+
+    def _resume(self, request: calls.ResumeRequest) -> calls.LeaseReport:
+        return self._lease_report(self._leases.resume(request.lease))
+
+    def _note(self, request: calls.TrainingNote) -> calls.LeaseReport:
+        return self._lease_report(self._leases.note(request))
+
+    def _lease_report(self, number: int | None, words: str = "") -> calls.LeaseReport:
+        """A lease that changes, of which an idle engine does at once what can be done."""
         if number is None:
-            return LeaseReport(lease=None, reason=words)
+            return calls.LeaseReport(lease=None, reason=words)
         self._wish.make()
         if self._is_idle:
             self._go_on_with_leases(idle=True)
         lease = self._leases.state(number)
-        return LeaseReport(lease=lease, reason=words or lease.reason)
+        return calls.LeaseReport(lease=lease, reason=words or lease.reason)
+
+
+_ANSWERS: Final[
+    Mapping[type[calls.ControlRequest], Callable[[LiveEngine, Any], calls.ControlReply]]
+] = {
+    calls.StateRequest: LiveEngine._state_reply,
+    calls.WatchRequest: LiveEngine._watched,
+    calls.DescribeRequest: LiveEngine._described,
+    calls.PlacementRequest: LiveEngine._placement,
+    calls.PowerRequest: LiveEngine._power,
+    calls.HardwareRequest: LiveEngine._look,
+    calls.ExpertLoadRequest: LiveEngine._expert_load,
+    calls.TelemetryRequest: LiveEngine._telemetry_reply,
+    calls.InjectRequest: LiveEngine._inject,
+    calls.HealRequest: LiveEngine._heal,
+    calls.PublishRequest: LiveEngine._publish,
+    calls.RollbackRequest: LiveEngine._roll_back,
+    calls.DrainRequest: LiveEngine._drain,
+    calls.ResumeRequest: LiveEngine._resume,
+    calls.TrainingNote: LiveEngine._note,
+    calls.RecordRequest: LiveEngine._record,
+    calls.RecordingRequest: LiveEngine._record,
+    calls.StepsRequest: LiveEngine._record,
+    calls.ReliefRequest: LiveEngine._record,
+}
+"""What answers each request of the control service."""

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emulator.model import Machine
 from emulator.specs.health import TIERS
 from emulator.specs.link_lanes import lanes_of
 from emulator.specs.placement import EMPTY
 from emulator.specs.seating import VACANT
 from emulator.ultraserver.machine import Machine
-from emulator.ultraserver.step_cost import StepCost
 from serving.engine.chip_leases import ChipLeases
 from serving.engine.deployment import Deployment
 from serving.engine.engine_description import partition_state

@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from emulator.model import make_private_directory
+from emulator.memory.core_claims import make_private_directory
 
 BYTES_MAX: Final = 16_384
 """Of a record with its header: four pages of memory."""

@@ -1,17 +1,24 @@
-"""What the control service asks of the engine, and what the engine answers: JSON, one line each.
+"""The table of control calls, and what the engine is asked and answers for them.
 
 A call goes from the API's process to the engine's through vLLM's `collective_rpc`, is applied
-between two steps, and comes back as one string. Whatever does not fit these types is a mistake of
-ours on one of the two sides, and raises msgspec.ValidationError there.
+between two steps, and comes back as one string: JSON, one line each way. Text that does not fit
+these types is a mistake of ours on one of the two sides, and raises msgspec.ValidationError there.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from functools import reduce
+from operator import or_
+from types import NoneType
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from emulator.errors import ConfigError
 from emulator.specs.fault import Fault
 from emulator.ultraserver.ceilings import Ceilings
+from serving.wire.admission_report import AdmissionReport
+from serving.wire.day_night_state import DayNightState
 from serving.wire.hardware import ExpertLoad, HardwareReport
 from serving.wire.machine_state import (
     FOR_TRAINING,
@@ -38,53 +45,65 @@ FAULTS_TOLD_MAX: Final = 256
 """Of one look: more stages than faults reach between two looks, and a bounded line."""
 
 
-class StateRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="state"):
+class ControlRequest(Plain, frozen=True, kw_only=True, tag_field="method"):
+    """What the engine is asked. Each subclass has a tag, and the fields of its call's request."""
+
+
+class ControlReply(Plain, frozen=True, kw_only=True, tag_field="reply"):
+    """What the engine answers; each subclass has a tag."""
+
+
+class StateRequest(ControlRequest, frozen=True, kw_only=True, tag="state"):
     """Asks for the whole machine."""
 
 
-class InjectRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="inject"):
+class InjectRequest(ControlRequest, frozen=True, kw_only=True, tag="inject"):
     """Lets a fault happen, or only asks whether it would be survived."""
 
     fault: Fault
     dry_run: bool = False
 
 
-class HealRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="heal"):
+class HealRequest(ControlRequest, frozen=True, kw_only=True, tag="heal"):
     """Repairs one chip or one rack's switch trays; everything when neither is given."""
 
     chip: Count | None = None
     rack: Count | None = None
 
 
-class RecordRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="record"):
+class RecordRequest(ControlRequest, frozen=True, kw_only=True, tag="record"):
     """Begins to record steps, in place of the recording before; ends the recording `ends`."""
 
     ends: Count | None = None
     steps_max: int | None = None
 
 
-class RecordingRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="recording"):
+class RecordingRequest(ControlRequest, frozen=True, kw_only=True, tag="recording"):
     """Asks how far a recording is."""
 
     recording: Count
 
 
-class StepsRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="steps"):
+class StepsRequest(ControlRequest, frozen=True, kw_only=True, tag="steps"):
     """Asks for a page of records."""
 
     recording: Count
     first_step: Count
 
 
-class ReliefRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="relief"):
+class ReliefRequest(ControlRequest, frozen=True, kw_only=True, tag="relief"):
     """Asks for a sampled step with things that are `factor` times as fast."""
 
     recording: Count
     sample: int
     factor: float
 
+    def __post_init__(self) -> None:
+        if not 1 < self.factor < float("inf"):
+            raise ConfigError(field="factor", value=self.factor, expected="a number above 1")
 
-class DrainRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="drain"):
+
+class DrainRequest(ControlRequest, frozen=True, kw_only=True, tag="drain"):
     """Asks to take chips out of service: whole ranks, in service, at least one other rank stays.
 
     For training they are lent out, if a training state fits their HBM; maintenance takes none.
@@ -98,13 +117,13 @@ class DrainRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="dr
     purpose: PurposeWord = FOR_TRAINING
 
 
-class ResumeRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="resume"):
+class ResumeRequest(ControlRequest, frozen=True, kw_only=True, tag="resume"):
     """Asks for a lease's chips back; one that still drains is called off."""
 
     lease: Count
 
 
-class TrainingNote(Plain, frozen=True, kw_only=True, tag_field="method", tag="training"):
+class TrainingNote(ControlRequest, frozen=True, kw_only=True, tag="training"):
     """Tells what the job on a lease's chips has done since it was handed them; see TrainingTotals.
 
     The engine's energy counts the chips at idle all along, and what they drew beyond it as told.
@@ -120,7 +139,7 @@ class TrainingNote(Plain, frozen=True, kw_only=True, tag_field="method", tag="tr
     hbm_bytes_per_chip: Count
 
 
-class PublishRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="publish"):
+class PublishRequest(ControlRequest, frozen=True, kw_only=True, tag="publish"):
     """Asks to serve the checkpoint in `weights_dir` from now on, block by block.
 
     It has the architecture and the tokenizer of what is served. The directory has to stay as it is
@@ -131,29 +150,29 @@ class PublishRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="
     note: str = ""
 
 
-class RollbackRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="rollback"):
+class RollbackRequest(ControlRequest, frozen=True, kw_only=True, tag="rollback"):
     """Asks to serve the version before again."""
 
 
-class WatchRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="watch"):
+class WatchRequest(ControlRequest, frozen=True, kw_only=True, tag="watch"):
     """Asks for what changes while the engine runs; may be asked several times a second."""
 
 
-class DescribeRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="describe"):
+class DescribeRequest(ControlRequest, frozen=True, kw_only=True, tag="describe"):
     """Asks for what is emulated."""
 
 
-class PlacementRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="placement"):
+class PlacementRequest(ControlRequest, frozen=True, kw_only=True, tag="placement"):
     """Asks where experts lie, in layers from `first_layer` on."""
 
     first_layer: Count
 
 
-class PowerRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="power"):
+class PowerRequest(ControlRequest, frozen=True, kw_only=True, tag="power"):
     """Asks for power and energy."""
 
 
-class TelemetryRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="telemetry"):
+class TelemetryRequest(ControlRequest, frozen=True, kw_only=True, tag="telemetry"):
     """Asks for one look at the engine; may be asked several times a second.
 
     Attributes:
@@ -163,54 +182,21 @@ class TelemetryRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag
     events_after: Count | None = None
 
 
-class HardwareRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="hardware"):
+class HardwareRequest(ControlRequest, frozen=True, kw_only=True, tag="hardware"):
     """Asks for everything that a dashboard shows; may be asked several times a second."""
 
 
-class ExpertLoadRequest(Plain, frozen=True, kw_only=True, tag_field="method", tag="expert-load"):
+class ExpertLoadRequest(ControlRequest, frozen=True, kw_only=True, tag="expert-load"):
     """Asks how often experts are chosen."""
 
 
-ControlRequest = (
-    StateRequest
-    | WatchRequest
-    | DescribeRequest
-    | PlacementRequest
-    | PowerRequest
-    | TelemetryRequest
-    | HardwareRequest
-    | ExpertLoadRequest
-    | InjectRequest
-    | HealRequest
-    | RecordRequest
-    | RecordingRequest
-    | StepsRequest
-    | ReliefRequest
-    | DrainRequest
-    | ResumeRequest
-    | TrainingNote
-    | PublishRequest
-    | RollbackRequest
-)
-
-Shown = (
-    DescribeRequest
-    | PlacementRequest
-    | PowerRequest
-    | TelemetryRequest
-    | HardwareRequest
-    | ExpertLoadRequest
-)
-"""Requests that change nothing."""
-
-
-class StateReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="state"):
+class StateReply(ControlReply, frozen=True, kw_only=True, tag="state"):
     """Answers StateRequest."""
 
     state: MachineState
 
 
-class FaultReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="fault"):
+class FaultReport(ControlReply, frozen=True, kw_only=True, tag="fault"):
     """Answers InjectRequest.
 
     Attributes:
@@ -229,13 +215,13 @@ class FaultReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="faul
     stall_wall_s: float = 0.0
 
 
-class HealReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="healed"):
+class HealReport(ControlReply, frozen=True, kw_only=True, tag="healed"):
     """Answers HealRequest with the numbers of the faults that are over."""
 
     healed: tuple[Count, ...]
 
 
-class RecordingState(Plain, frozen=True, kw_only=True, tag_field="reply", tag="recording"):
+class RecordingState(ControlReply, frozen=True, kw_only=True, tag="recording"):
     """Answers RecordRequest and RecordingRequest.
 
     Attributes:
@@ -256,19 +242,19 @@ class RecordingState(Plain, frozen=True, kw_only=True, tag_field="reply", tag="r
     ceilings: Ceilings
 
 
-class StepsReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="steps"):
+class StepsReply(ControlReply, frozen=True, kw_only=True, tag="steps"):
     """Answers StepsRequest."""
 
     page: StepPage
 
 
-class ReliefReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="relief"):
+class ReliefReply(ControlReply, frozen=True, kw_only=True, tag="relief"):
     """Answers ReliefRequest."""
 
     relief: StepRelief
 
 
-class LeaseReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="lease"):
+class LeaseReport(ControlReply, frozen=True, kw_only=True, tag="lease"):
     """Answers DrainRequest, ResumeRequest and TrainingNote.
 
     `lease` is None for a dry run, and while a controller has yet to begin; `reason` says in one
@@ -279,7 +265,7 @@ class LeaseReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="leas
     reason: str
 
 
-class VersionReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="version"):
+class VersionReport(ControlReply, frozen=True, kw_only=True, tag="version"):
     """Answers PublishRequest and RollbackRequest.
 
     Attributes:
@@ -292,7 +278,7 @@ class VersionReport(Plain, frozen=True, kw_only=True, tag_field="reply", tag="ve
     waiting_blocks: Count
 
 
-class WatchReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="watch"):
+class WatchReply(ControlReply, frozen=True, kw_only=True, tag="watch"):
     """Answers WatchRequest.
 
     Attributes:
@@ -311,25 +297,25 @@ class WatchReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="watch
     versions: tuple[VersionState, ...]
 
 
-class DescribeReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="describe"):
+class DescribeReply(ControlReply, frozen=True, kw_only=True, tag="describe"):
     """Answers DescribeRequest."""
 
     description: SystemDescription
 
 
-class PlacementReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="placement"):
+class PlacementReply(ControlReply, frozen=True, kw_only=True, tag="placement"):
     """Answers PlacementRequest."""
 
     page: PlacementPage
 
 
-class PowerReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="power"):
+class PowerReply(ControlReply, frozen=True, kw_only=True, tag="power"):
     """Answers PowerRequest."""
 
     report: PowerReport
 
 
-class TelemetryReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="telemetry"):
+class TelemetryReply(ControlReply, frozen=True, kw_only=True, tag="telemetry"):
     """Answers TelemetryRequest.
 
     Attributes:
@@ -346,14 +332,14 @@ class TelemetryReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="t
     fault_events: tuple[FaultEvent, ...] = ()
 
 
-class HardwareReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="hardware"):
+class HardwareReply(ControlReply, frozen=True, kw_only=True, tag="hardware"):
     """Answers HardwareRequest; `snapshot` is of the same moment, not of the last step's end."""
 
     report: HardwareReport
     snapshot: Snapshot
 
 
-class ExpertLoadReply(Plain, frozen=True, kw_only=True, tag_field="reply", tag="expert-load"):
+class ExpertLoadReply(ControlReply, frozen=True, kw_only=True, tag="expert-load"):
     """Answers ExpertLoadRequest."""
 
     load: ExpertLoad
@@ -366,7 +352,7 @@ class RefusalCode(StrEnum):
     PRECONDITION = "precondition"
 
 
-class Refusal(Plain, frozen=True, kw_only=True, tag_field="reply", tag="refused"):
+class Refusal(ControlReply, frozen=True, kw_only=True, tag="refused"):
     """Answers any request; nothing has changed. `message` is one line for the user.
 
     `field` is what was wrong of the request, for INVALID where one thing was.
@@ -377,27 +363,9 @@ class Refusal(Plain, frozen=True, kw_only=True, tag_field="reply", tag="refused"
     field: str | None = None
 
 
-ControlReply = (
-    StateReply
-    | FaultReport
-    | HealReport
-    | RecordingState
-    | StepsReply
-    | ReliefReply
-    | LeaseReport
-    | VersionReport
-    | WatchReply
-    | DescribeReply
-    | PlacementReply
-    | PowerReply
-    | TelemetryReply
-    | HardwareReply
-    | ExpertLoadReply
-    | Refusal
-)
-
-_request_decoder: Final = msgspec.json.Decoder[ControlRequest](ControlRequest)
-_reply_decoder: Final = msgspec.json.Decoder[ControlReply](ControlReply)
+# Each has a tag of its own, so that a line says which of them it is.
+_request_decoder: Final = msgspec.json.Decoder(reduce(or_, ControlRequest.__subclasses__()))
+_reply_decoder: Final = msgspec.json.Decoder(reduce(or_, ControlReply.__subclasses__()))
 
 
 def to_json(message: ControlRequest | ControlReply) -> str:
@@ -415,3 +383,82 @@ def reply_from_json(text: str) -> ControlReply:
     """Read a reply; raises msgspec.ValidationError."""
     reply: ControlReply = _reply_decoder.decode(text)
     return reply
+
+
+class EngineSleepState(Plain, frozen=True, kw_only=True):
+    """Whether the engine sleeps, and whether it holds requests back; EngineRest on the wire."""
+
+    sleeping: bool
+    paused: bool
+
+
+ShownT_co = TypeVar("ShownT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rpc(Generic[ShownT_co]):
+    """A unary call of ControlService: its row in the table.
+
+    Attributes:
+        name: the method's in control.proto.
+        shows: what the first field of its response says; NoneType for a response without fields.
+        asks: what the engine is asked, with the fields of the call's request; None: a function of
+            the API's process answers, see `serving.server.control.answered_calls`.
+        keeps_last: an engine that is busy is shown as it last was.
+    """
+
+    name: str
+    shows: type[ShownT_co]
+    asks: type[ControlRequest] | None = None
+    keeps_last: bool = False
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether it changes nothing."""
+        return only_looks(self.name)
+
+
+def only_looks(name: str) -> bool:
+    """Whether a method's name says that it changes nothing; such a call has no idempotency key."""
+    return name.startswith(("Get", "Describe", "Watch"))
+
+
+DESCRIBE_SYSTEM: Final = Rpc(
+    name="DescribeSystem", shows=SystemDescription, asks=DescribeRequest, keeps_last=True
+)
+GET_STATE: Final = Rpc(name="GetState", shows=MachineState, asks=StateRequest, keeps_last=True)
+GET_PLACEMENT: Final = Rpc(
+    name="GetPlacement", shows=PlacementPage, asks=PlacementRequest, keeps_last=True
+)
+GET_POWER: Final = Rpc(name="GetPower", shows=PowerReport, asks=PowerRequest, keeps_last=True)
+GET_HARDWARE: Final = Rpc(name="GetHardware", shows=HardwareReport)
+GET_EXPERT_LOAD: Final = Rpc(
+    name="GetExpertLoad", shows=ExpertLoad, asks=ExpertLoadRequest, keeps_last=True
+)
+INJECT_FAULT: Final = Rpc(name="InjectFault", shows=FaultReport, asks=InjectRequest)
+HEAL: Final = Rpc(name="Heal", shows=HealReport, asks=HealRequest)
+RECORD_STEPS: Final = Rpc(name="RecordSteps", shows=RecordingState, asks=RecordRequest)
+GET_RECORDING: Final = Rpc(name="GetRecording", shows=RecordingState, asks=RecordingRequest)
+GET_STEPS: Final = Rpc(name="GetSteps", shows=StepPage, asks=StepsRequest)
+GET_RELIEF: Final = Rpc(name="GetRelief", shows=StepRelief, asks=ReliefRequest)
+DRAIN: Final = Rpc(name="Drain", shows=LeaseReport)
+RESUME: Final = Rpc(name="Resume", shows=LeaseReport)
+GET_DAY_NIGHT: Final = Rpc(name="GetDayNight", shows=DayNightState)
+SET_POLICY: Final = Rpc(name="SetPolicy", shows=DayNightState)
+SET_PHASE: Final = Rpc(name="SetPhase", shows=DayNightState)
+PUBLISH: Final = Rpc(name="Publish", shows=VersionReport)
+ROLLBACK: Final = Rpc(name="Rollback", shows=VersionReport, asks=RollbackRequest)
+SLEEP: Final = Rpc(name="Sleep", shows=EngineSleepState)
+WAKE_UP: Final = Rpc(name="WakeUp", shows=EngineSleepState)
+PAUSE_GENERATION: Final = Rpc(name="PauseGeneration", shows=EngineSleepState)
+RESUME_GENERATION: Final = Rpc(name="ResumeGeneration", shows=EngineSleepState)
+GET_REST: Final = Rpc(name="GetRest", shows=EngineSleepState)
+RESET_PREFIX_CACHE: Final = Rpc(name="ResetPrefixCache", shows=NoneType)
+GET_ADMISSION: Final = Rpc(name="GetAdmission", shows=AdmissionReport)
+DRAIN_ENGINE: Final = Rpc(name="DrainEngine", shows=AdmissionReport)
+UNDRAIN_ENGINE: Final = Rpc(name="UndrainEngine", shows=AdmissionReport)
+
+RPCS: Final[dict[str, Rpc[Any]]] = {
+    row.name: row for row in list(globals().values()) if isinstance(row, Rpc)
+}
+"""The table: every unary call, by its name. A stream has no row; see `watch_calls`."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from emulator.model import claims_directory
+from emulator.memory.core_claims import claims_directory
 from emulator.sim.epochs import Epoch, EpochMap
 from serving.process.shared_record import SharedRecordReader, SharedRecordWriter
 from serving.wire.machine_state import Count, Plain

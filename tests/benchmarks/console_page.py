@@ -14,7 +14,7 @@ import httpx
 import psutil
 from playwright.sync_api import CDPSession, sync_playwright
 
-from serving.server.console.event_stream import HardwareTold
+from serving.server.console.event_stream import HardwareEvent
 from tests.deploy.console.opened_page import launched, opened
 from tests.deploy.console.replayed_machine import (
     KEY,
@@ -36,7 +36,7 @@ class ChangingLooks(ReplayedLooks):
     looks_bytes: list[int] = field(default_factory=list)
     _turn: int = 0
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
         up = [rank.rank for rank in self.running.state().ranks if rank.up]
         self._turn += 1
         self.running.step(*(rank for rank in up if (rank + self._turn) % 3))

@@ -14,6 +14,7 @@ from loadgen.runs.options import ClassOptions, RunOptions, ServerOptions
 from loadgen.runs.run import run
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.workload_spec import WorkloadSpec
+from serving.wire import control_call
 from tests.e2e.server_answers import control, metrics
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 
@@ -67,7 +68,7 @@ def test_everything_that_tells_the_clock_tells_the_same(server: ServerProcess) -
     answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
     page, epochs = metrics(server), httpx.get(f"{server.url}/clock").json()["epochs"]
     with control(server) as client:
-        state = client.state()
+        state = client.call(control_call.GET_STATE)
 
     last = epochs[-1]
     assert float(answer.headers["x-ultraserve-dilation"]) == last["dilation"]

@@ -24,6 +24,7 @@ import pytest
 
 from serving.server.control.control_client import ControlClient, RefusedByServer
 from serving.server.training.job_status import read_curve
+from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ROOT, ULTRASERVE, ServerProcess, started
@@ -126,7 +127,7 @@ def wait(
 ) -> DayNightState:
     """The state in which `condition` holds at last."""
     end_s = time.monotonic() + WAIT_S
-    while not condition(state := control.day_night()):
+    while not condition(state := control.call(control_call.GET_DAY_NIGHT)):
         assert time.monotonic() < end_s, f"{state}\n{server.log()[-5000:]}"
         server.look()
         time.sleep(0.3)  # polls another process
@@ -149,15 +150,15 @@ def test_a_group_trains_and_comes_back_and_nobody_notices(
     server: ServerProcess, control: ControlClient, training: Path
 ) -> None:
     with Clients(server.url) as clients:
-        control.lend((2, 3), grace_s=0.1)
+        control.call(control_call.DRAIN, chips=(2, 3), grace_s=0.1, purpose="training")
         by_night = wait(server, control, stepped(3))
-        assert control.state().chips[2].phase == "training"
+        assert control.call(control_call.GET_STATE).chips[2].phase == "training"
         assert clients.failures == []
         # Two chips give the text that four do.
         assert {len(texts) for texts in clients.texts.values()} == {1}
         with pytest.raises(RefusedByServer, match="lease=9: expected one that is out: 1"):
-            control.resume(9)
-        control.resume(1)
+            control.call(control_call.RESUME, lease=9)
+        control.call(control_call.RESUME, lease=1)
         by_day = wait(server, control, serves)
         before = clients.answered
         wait(server, control, lambda _: clients.answered > before + 3)
@@ -193,11 +194,11 @@ def load(url: str, report: Path, *, wall_s: float) -> Iterator[subprocess.Popen[
 def test_three_days_and_nights_under_load(
     server: ServerProcess, control: ControlClient, training: Path, tmp_path: Path
 ) -> None:
-    begin = control.day_night()
-    version = max(each.number for each in control.state().versions)
+    begin = control.call(control_call.GET_DAY_NIGHT)
+    version = max(each.number for each in control.call(control_call.GET_STATE).versions)
     steps, answered_s = begin.job.step, begin.burst_response_s - begin.burst_seen_s
     with load(server.url, tmp_path / "report", wall_s=3.3 * DAY_LENGTH_S * DILATION) as running:
-        control.set_policy("schedule:20:00-08:00")
+        control.call(control_call.SET_POLICY, policy="schedule:20:00-08:00")
         for _ in range(3):
             steps = wait(server, control, stepped(steps)).job.step
             back = wait(server, control, serves)
@@ -205,7 +206,7 @@ def test_three_days_and_nights_under_load(
             assert back.return_s <= answered_s
         assert running.wait(WAIT_S) == 0
         state = wait(server, control, serves)
-        control.set_policy("manual")
+        control.call(control_call.SET_POLICY, policy="manual")
 
     report = json.loads((tmp_path / "report").read_text())
     assert report["failed_requests"] == report["aborted_requests"] == 0
@@ -216,7 +217,7 @@ def test_three_days_and_nights_under_load(
     losses = [point.loss for point in read_curve(training / "curve.jsonl")]
     assert len(losses) >= 9
     assert losses[-1] < losses[0]
-    assert control.state().versions[-1].number > version
+    assert control.call(control_call.GET_STATE).versions[-1].number > version
     print(f"lag {report['lag_s']:.2f} of {report['emulated_s']:.2f} emulated s, {steps} steps")
 
 
@@ -234,14 +235,14 @@ def part_of(job: psutil.Process, name: str) -> psutil.Process:
 )
 def test_a_night_with_a_kill(server: ServerProcess, control: ControlClient, victim: str) -> None:
     with Clients(server.url) as clients:
-        control.set_phase(1, "training")
-        state = wait(server, control, stepped(control.day_night().job.step))
+        control.call(control_call.SET_PHASE, group=1, phase="training")
+        state = wait(server, control, stepped(control.call(control_call.GET_DAY_NIGHT).job.step))
         assert state.job.pid is not None
         job = psutil.Process(state.job.pid)
         killed = job if victim == "job" else part_of(job, victim)
         os.kill(killed.pid, signal.SIGKILL)
         wait(server, control, stepped(state.job.step))
-        control.set_phase(1, "serving")
+        control.call(control_call.SET_PHASE, group=1, phase="serving")
         after = wait(server, control, serves)
 
     assert clients.failures == []
@@ -251,8 +252,8 @@ def test_a_night_with_a_kill(server: ServerProcess, control: ControlClient, vict
 def test_a_server_that_is_killed_leaves_nothing_and_no_job(
     server: ServerProcess, control: ControlClient
 ) -> None:
-    control.set_phase(1, "training")
-    state = wait(server, control, stepped(control.day_night().job.step))
+    control.call(control_call.SET_PHASE, group=1, phase="training")
+    state = wait(server, control, stepped(control.call(control_call.GET_DAY_NIGHT).job.step))
     assert state.job.pid is not None
     job = psutil.Process(state.job.pid)
     family = [job, *job.children(recursive=True)]

@@ -23,6 +23,7 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc  # type: ignore[impor
 
 from serving.access.control_key import find_control_key
 from serving.server.control.control_client import RefusedByServer
+from serving.wire import control_call
 from tests.e2e.closed_doors import (
     BODY_BYTES_MAX,
     CONTEXT_TOKENS,
@@ -86,7 +87,7 @@ def code_of(call: Callable[[], Any]) -> grpc.StatusCode:
 def engine_work(doors: ClosedDoors) -> tuple[int, int]:
     """Requests that the engine has, and blocks that hold their KV."""
     with doors.control() as control:
-        (rank,) = control.state().ranks
+        (rank,) = control.call(control_call.GET_STATE).ranks
     return rank.requests_running + rank.requests_waiting, rank.kv_blocks_used
 
 
@@ -157,9 +158,9 @@ def test_who_has_no_key_of_a_client_enters_neither_door(
 @pytest.mark.parametrize("key", [None, "a wrong one", "alice"])
 def test_the_control_service_is_for_operators_alone(doors: ClosedDoors, key: str | None) -> None:
     with doors.control() as control:
-        assert control.state().chips
+        assert control.call(control_call.GET_STATE).chips
     with doors.control(key) as control, pytest.raises(RefusedByServer):
-        control.state()
+        control.call(control_call.GET_STATE)
 
 
 def test_a_certificate_of_another_authority_and_plain_text_are_not_believed(

@@ -21,6 +21,7 @@ from emulator.specs.systems import system_by_name
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
 from serving.settings import Settings
+from serving.wire import control_call
 from serving.wire.power_report import PowerReport
 from tests.e2e.gateway_load import ROUTED, asking
 from tests.e2e.gateway_process import (
@@ -150,8 +151,8 @@ def test_partitions_share_their_ultraserver_s_power_and_another_ultraserver_has_
     places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for engine in site.engines:
         with engine.control() as control:
-            chips = control.state().chips
-            power[engine.ultraserver].append(control.power())
+            chips = control.call(control_call.GET_STATE).chips
+            power[engine.ultraserver].append(control.call(control_call.GET_POWER))
         places[engine.ultraserver] += [(chip.rack, chip.tray, chip.position) for chip in chips]
 
     given_watts = SystemPower(system_by_name(Settings().system)).provisioned_watts
@@ -202,14 +203,14 @@ def test_while_an_engine_s_door_is_closed_the_other_has_everything_and_nothing_i
     draining, other = site.engines
     with asking(site.gateway.url, model=SERVED, users=8) as load, draining.control() as control:
         load.wait_for(site.urls, since_s=0.0)
-        control.drain_engine()
+        control.call(control_call.DRAIN_ENGINE)
         closed_s = time.monotonic()
         site.gateway.wait_healthy(other.url)
         noticed_s = time.monotonic() - closed_s
         load.wait_for([other.url], since_s=closed_s, answers=8)
-        inside = control.admission().in_flight
+        inside = control.call(control_call.GET_ADMISSION).in_flight
         opened_s = time.monotonic()
-        control.undrain_engine()
+        control.call(control_call.UNDRAIN_ENGINE)
         site.gateway.wait_healthy(*site.urls)
         load.wait_for(site.urls, since_s=opened_s)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.wire import control_call
 from tests.e2e.hostile_directory import fill_with_modules, imported_in
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ULTRASERVE_SCRIPT, started
@@ -54,7 +55,10 @@ def test_a_server_its_training_job_and_its_load_import_nothing_of_theirs(
             timeout=120,
         )
         with control_of(server, timeout_s=60.0) as control:
-            server.wait_until(lambda: (control.day_night().job.step or 0) > 0, "a training step")
+            server.wait_until(
+                lambda: (control.call(control_call.GET_DAY_NIGHT).job.step or 0) > 0,
+                "a training step",
+            )
         server.look()
         assert server.runs("job_launcher", "serving.main train")
 

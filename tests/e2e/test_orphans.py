@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import pytest
 
+from serving.wire import control_call
 from serving.wire.machine_state import ChipHealth
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
@@ -74,7 +75,7 @@ def begun(server: ServerProcess, aside: ThreadPoolExecutor, tokens: int) -> Futu
     answer = aside.submit(completion, server, tokens)
     with control(server) as service:
         end_s = time.monotonic() + SOON_WALL_S
-        while not any(rank.requests_running for rank in service.state().ranks):
+        while not any(rank.requests_running for rank in service.call(control_call.GET_STATE).ranks):
             assert time.monotonic() < end_s, server.log()
     return answer
 
@@ -140,7 +141,7 @@ def test_a_chip_that_is_killed_is_lost_and_its_requests_go_on(
     assert answer.result(SOON_WALL_S) == 200
     assert httpx.get(f"{server.url}/readyz").status_code == 200
     with control(server) as service:
-        states = {chip.health for chip in service.state().chips}
+        states = {chip.health for chip in service.call(control_call.GET_STATE).chips}
     assert states == {ChipHealth.LOST, ChipHealth.UP}
     server.signal(signal.SIGTERM)
     assert server.wait_end() == 0

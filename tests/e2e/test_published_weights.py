@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 
 from serving.server.control.control_client import ControlClient
+from serving.wire import control_call
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_answers import metrics
 from tests.e2e.server_process import ServerProcess
@@ -45,7 +46,7 @@ def test_each_kind_of_response_names_the_weights_that_made_it(
     else:
         answer = client.completions.create(prompt=PROMPT, **given)
     last = list(answer)[-1] if stream else answer
-    (version,) = control.state().versions
+    (version,) = control.call(control_call.GET_STATE).versions
     assert weights_of(last.system_fingerprint) == version.weights
     assert "kv_transfer_params" not in (last.model_extra or {}) or not last.kv_transfer_params
 
@@ -66,7 +67,11 @@ def test_who_straddles_a_publication_keeps_the_old_weights_and_rollback_brings_t
     alone = complete(PROMPT, max_tokens=40)
     straddling = complete(PROMPT, max_tokens=40, stream=True)
     chunks = [next(straddling)]
-    reply = control.publish(str(other_weights(tmp_path / "other", seed=2)), note="by hand")
+    reply = control.call(
+        control_call.PUBLISH,
+        weights_dir=str(other_weights(tmp_path / "other", seed=2)),
+        note="by hand",
+    )
     assert (reply.version, reply.waiting_blocks) == (2, 1)
     later: list[Any] = []
     asked = threading.Thread(target=lambda: later.append(complete(PROMPT, max_tokens=12)))
@@ -82,10 +87,10 @@ def test_who_straddles_a_publication_keeps_the_old_weights_and_rollback_brings_t
     by_weights = {alone.system_fingerprint: alone, new.system_fingerprint: new}
     (one,) = later  # before or after, and never neither
     assert by_weights[one.system_fingerprint].choices[0].text.startswith(one.choices[0].text)
-    assert [rank.version for rank in control.state().ranks] == [2] * 4
+    assert [rank.version for rank in control.call(control_call.GET_STATE).ranks] == [2] * 4
     assert metrics(tray)["ultraserve_model_version"] == 2
 
-    assert control.rollback().version == 1
+    assert control.call(control_call.ROLLBACK).version == 1
     again = complete(PROMPT, max_tokens=40)
     assert again.choices[0].text == alone.choices[0].text
     assert again.system_fingerprint == alone.system_fingerprint
@@ -95,19 +100,19 @@ def test_an_engine_that_slept_says_the_same_and_one_that_pauses_goes_on(
     control: ControlClient, complete: Callable[..., Any]
 ) -> None:
     before = complete(PROMPT)
-    used = [chip.hbm_used_bytes for chip in control.state().chips]
-    control.sleep(level=1)
-    asleep = control.state()
+    used = [chip.hbm_used_bytes for chip in control.call(control_call.GET_STATE).chips]
+    control.call(control_call.SLEEP, level=1)
+    asleep = control.call(control_call.GET_STATE)
     assert asleep.sleep.asleep == ("weights", "kv_cache")
     assert all(chip.hbm_used_bytes < held for chip, held in zip(asleep.chips, used, strict=True))
-    control.wake_up()
+    control.call(control_call.WAKE_UP)
     assert complete(PROMPT).choices[0].text == before.choices[0].text
-    assert [chip.hbm_used_bytes for chip in control.state().chips] == used
+    assert [chip.hbm_used_bytes for chip in control.call(control_call.GET_STATE).chips] == used
 
     answered = complete(PROMPT, max_tokens=24, stream=True)
     first = next(answered)
-    assert control.pause(mode="keep").paused
-    assert not control.resume_generation().paused
+    assert control.call(control_call.PAUSE_GENERATION, mode="keep").paused
+    assert not control.call(control_call.RESUME_GENERATION).paused
     whole = first.choices[0].text + "".join(chunk.choices[0].text for chunk in answered)
     assert whole == complete(PROMPT, max_tokens=24).choices[0].text
 

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.access.control_key import find_control_key
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient, RefusedByServer
+from serving.wire import control_call
 from serving.wire.machine_state import FaultStage
 from tests.e2e.server_answers import ask, metrics
 from tests.e2e.server_process import ServerProcess
@@ -42,9 +44,11 @@ def in_time(call: Callable[[], Any]) -> Any:
 def drain_and_resume(control: ControlClient) -> None:
     """Both are answered; a drain that lends may be refused, for want of HBM to train in."""
     with contextlib.suppress(RefusedByServer):
-        lease = control.drain([3], grace_s=100.0).lease
+        lease = control.call(
+            control_call.DRAIN, chips=[3], grace_s=100.0, purpose="maintenance"
+        ).lease
         assert lease is not None
-        control.resume(lease.number)
+        control.call(control_call.RESUME, lease=lease.number)
 
 
 def readiness(tray: ServerProcess) -> httpx.Response:
@@ -59,7 +63,9 @@ def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
         asked = {"max_tokens": 100, "extra_body": {"return_token_ids": True}}
         return complete([29 + number] * 30, **asked).choices[0].token_ids
 
-    foreseen = control.inject(Fault(kind=FaultKind.HANG_CHIP, chip=2), dry_run=True)
+    foreseen = control.call(
+        control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.HANG_CHIP, chip=2), dry_run=True
+    )
     assert foreseen.stall_s >= HANG_EMULATED_S
     assert foreseen.stall_wall_s >= HANG_EMULATED_S * DILATION
     with ThreadPoolExecutor(4) as pool:
@@ -68,10 +74,14 @@ def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
         while not metrics(tray)["vllm:num_requests_running"]:
             time.sleep(0.05)  # polls the server
         began_s = time.monotonic()
-        number = in_time(lambda: control.inject(Fault(kind=FaultKind.HANG_CHIP, chip=2))).number
+        number = in_time(
+            lambda: control.call(
+                control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.HANG_CHIP, chip=2)
+            )
+        ).number
         time.sleep(1.5)  # a step has met it, and a probe asks the engine once a second
 
-        state = in_time(control.state)
+        state = in_time(partial(control.call, control_call.GET_STATE))
         assert state.stall is not None
         assert "chip 2 does not answer" in state.stall.reason
         assert state.stall.wall_left_s > 0.5 * HANG_EMULATED_S * DILATION
@@ -84,15 +94,21 @@ def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
         assert "s of wall time" in ask(tray, "state")
 
         in_time(lambda: drain_and_resume(control))
-        lost = in_time(lambda: control.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=1)))
+        lost = in_time(
+            lambda: control.call(
+                control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.LOSE_CHIP, chip=1)
+            )
+        )
         assert lost.number is not None
-        healed = in_time(lambda: control.heal(chip=2))
+        healed = in_time(lambda: control.call(control_call.HEAL, chip=2))
         assert number in healed.healed
 
         assert [each.result(timeout=120) for each in running] == expected
         assert time.monotonic() - began_s < HANG_EMULATED_S * DILATION / 2
-    control.heal()
-    while in_time(control.state).stall is not None:  # the lost chip reads its weights
+    control.call(control_call.HEAL)
+    while (
+        in_time(partial(control.call, control_call.GET_STATE)).stall is not None
+    ):  # the lost chip reads its weights
         assert time.monotonic() - began_s < HANG_EMULATED_S * DILATION / 2
         time.sleep(0.1)
     assert readiness(tray).status_code == 200
@@ -101,11 +117,13 @@ def test_while_a_chip_hangs_calls_are_answered_and_healing_it_ends_the_stall(
 def test_events_have_each_stage_with_its_time_and_the_ranks_that_served(
     complete: Callable[..., Any], tray: ServerProcess, control: ControlClient
 ) -> None:
-    control.inject(Fault(kind=FaultKind.SLOW_CHIP, chip=1, factor=2.0))
+    control.call(
+        control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.SLOW_CHIP, chip=1, factor=2.0)
+    )
     complete([40] * 30)
-    assert control.state().faults[-1].stage is FaultStage.DEGRADED
-    control.heal(chip=1)
-    number = control.state().faults[-1].number
+    assert control.call(control_call.GET_STATE).faults[-1].stage is FaultStage.DEGRADED
+    control.call(control_call.HEAL, chip=1)
+    number = control.call(control_call.GET_STATE).faults[-1].number
     found: list[tuple[FaultStage, float, int | None]] = []
     for event, _ in control.events(0):
         if event.fault is not None and event.fault.number == number:

@@ -22,6 +22,7 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.access.secret import draw_secret, hash_of
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
+from serving.wire import control_call
 from tests.e2e.closed_doors import asking
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
 
@@ -221,7 +222,7 @@ def test_a_heavy_schema_stalls_nobody(served: Served) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_no_rank_up_is_told_and_then_is_over(served: Served, stream: bool) -> None:
     with served.control() as control:
-        control.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=0))
+        control.call(control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.LOSE_CHIP, chip=0))
         try:
             for path, body in (
                 ("completions", {"prompt": PROMPT}),
@@ -236,7 +237,7 @@ def test_no_rank_up_is_told_and_then_is_over(served: Served, stream: bool) -> No
             failed = served.call_error()
             assert failed.code() is grpc.StatusCode.UNAVAILABLE
         finally:
-            control.heal(chip=0)
+            control.call(control_call.HEAL, chip=0)
     end_s = time.monotonic() + 60
     while (answer := served.post("completions", prompt=PROMPT, max_tokens=2)).status_code != 200:
         assert answer.status_code == 503

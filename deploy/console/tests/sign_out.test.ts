@@ -1,9 +1,9 @@
 import { Signal } from "@preact/signals";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import * as page from "../src/state/console";
-import { outcome, proposed, type Deed } from "../src/state/deed";
+import { outcome, proposed, type Action } from "../src/state/action";
 
-const DEED: Deed = { title: "Lose chip 0", words: "", button: "Lose", danger: true, fields: [], act: async () => "" };
+const ACTION: Action = { title: "Lose chip 0", words: "", button: "Lose", danger: true, fields: [], act: async () => "" };
 
 interface Asked {
   path: string;
@@ -15,7 +15,7 @@ const asked: Asked[] = [];
 const last = (method: string): Asked => asked.filter((each) => each.method === method).at(-1) as Asked;
 
 function say(event: string, said: unknown, id: string | null = null): void {
-  page.hear({ event, data: JSON.stringify(said), id });
+  page.receive({ event, data: JSON.stringify(said), id });
 }
 
 function happen(run: string, number: number): void {
@@ -45,11 +45,11 @@ test("signing out forgets everything before the server has answered", async () =
   say("hardware", { emulated_s: 1, state, telemetry, meters: [], power: { window: null }, step_times: {} });
   for (const event of ["latency", "door", "daynight", "experts", "late"]) say(event, {});
   say("gone", {});
-  say("untold", { events: 7 });
+  say("dropped", { events: 7 });
   happen("a", 8);
   page.chosenChip.value = 3;
   page.system.value = {} as NonNullable<typeof page.system.value>;
-  proposed.value = DEED;
+  proposed.value = ACTION;
   outcome.value = "lost";
   const signals = Object.entries({ ...page, proposed, outcome }).filter(([name, each]) => each instanceof Signal && name !== "line");
   const empty = (value: unknown): boolean => [null, 0, ""].includes(value as null) || (Array.isArray(value) && value.length === 0);
@@ -82,20 +82,20 @@ test("a session that could not be ended is said, until one signs in again", asyn
 });
 
 test("what the server has forgotten is counted once, and for its own run alone", () => {
-  say("untold", { events: 7 });
-  say("untold", { events: 7 }); // the line broke between the two, and it is said again
+  say("dropped", { events: 7 });
+  say("dropped", { events: 7 }); // the line broke between the two, and it is said again
   happen("a", 8);
-  say("untold", { events: 2 });
+  say("dropped", { events: 2 });
   happen("a", 11);
-  expect(page.untold.value).toBe(9);
-  say("untold", { events: 4 });
+  expect(page.dropped.value).toBe(9);
+  say("dropped", { events: 4 });
   happen("b", 5);
-  expect(page.untold.value).toBe(4);
+  expect(page.dropped.value).toBe(4);
   happen("c", 1);
-  expect(page.untold.value).toBe(0);
+  expect(page.dropped.value).toBe(0);
 
-  say("untold", { events: 3 });
+  say("dropped", { events: 3 });
   happen("c", 5);
   page.connect(); // without the last event: all is told again
-  expect([page.untold.value, page.happened.value]).toEqual([0, []]);
+  expect([page.dropped.value, page.happened.value]).toEqual([0, []]);
 });

@@ -1,9 +1,8 @@
 import { expect, test } from "vitest";
-import { EVENTS_KEPT, happened, hear, history as heard, looks } from "../src/state/console";
+import { EVENTS_KEPT, happened, receive, history as heard, looks } from "../src/state/console";
 import { History, LOOKS_KEPT } from "../src/state/history";
 import { Ring } from "../src/state/ring";
-import { dayNightOf } from "../src/wire/day_night";
-import type { Chip, HardwareReport } from "../src/wire/report";
+import type { ChipState as Chip, HardwareReport } from "../src/wire/report";
 import { markOf } from "../src/words/chip_mark";
 import { busiest, loadRatios } from "../src/words/expert_load";
 import { sparkPath } from "../src/parts/Sparkline";
@@ -54,7 +53,7 @@ test("history takes each look once, and begins anew with another run of the engi
 });
 
 test("a page that is open for hours keeps as much as after fifteen minutes", () => {
-  const say = (event: string, said: unknown): void => hear({ event, data: JSON.stringify(said), id: null });
+  const say = (event: string, said: unknown): void => receive({ event, data: JSON.stringify(said), id: null });
   for (let number = 1; number <= 2 * LOOKS_KEPT; number += 1) {
     say("hardware", look(number));
     say("happened", { number, unix_s: number, emulated_s: number, kind: "fault", words: "a fault" });
@@ -91,13 +90,6 @@ test("experts are weighed against the mean of their own layer", () => {
   expect(busiest(load, ratios)).toEqual({ layer: 0, expert: 1 });
   const none = { ...load, tokens: [0, 0, 0, 0] };
   expect(busiest(none, loadRatios(none))).toBeNull();
-});
-
-test("day and night is read from words and from the wire's names alike", () => {
-  const words = { policy: "manual", groups: [{ group: 1, chips: [2, 3], phase: "training", desired: "serving" }] };
-  const wire = { policy: "manual", groups: [{ group: 1, chips: [2, 3], phase: "PHASE_TRAINING", desired: "PHASE_SERVING" }] };
-  expect(dayNightOf(wire)).toEqual(dayNightOf(words));
-  expect(dayNightOf({ job: { phase: "JOB_PHASE_RUNNING", tokens: "123" } }).job).toMatchObject({ phase: "running", tokens: 123 });
 });
 
 test("a line begins at zero, and leaves out what is not known", () => {

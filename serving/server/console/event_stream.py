@@ -32,7 +32,7 @@ INTERVAL_S_MAX: Final = 60.0
 STREAM_WALL_S_MAX: Final = 3_600.0
 """A browser comes back by itself, with the id that it had last."""
 
-HISTORY_TOLD_MAX: Final = 512
+HISTORY_EVENTS_MAX: Final = 512
 """Of what happened before a reader came: the newest, as many as a page shows."""
 
 _SELDOM_S: Final = 5.0
@@ -46,7 +46,7 @@ _MAX_AGE_INTERVALS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareTold:
+class HardwareEvent:
     """A look at the machine; `number` counts them, `age_s` is wall time since it was asked for."""
 
     number: int
@@ -74,7 +74,7 @@ class Looks(Protocol):
         Raises CallRefused, EngineGone at the end.
         """
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
         """The machine, not older than that, or the last look when the engine takes longer."""
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
@@ -155,13 +155,13 @@ class EventStream:
 
     async def _happened(self) -> None:
         """What happened is told in its order; its end is the stream's."""
-        before = self._looks.last_number - HISTORY_TOLD_MAX
-        untold = max(0, before - self._after)
-        async with aclosing(self._looks.happened(self._after + untold)) as events:
+        before = self._looks.last_number - HISTORY_EVENTS_MAX
+        dropped = max(0, before - self._after)
+        async with aclosing(self._looks.happened(self._after + dropped)) as events:
             async for event, lost in events:
-                if untold + lost:
-                    await self._send("untold", msgspec.json.encode({"events": untold + lost}))
-                untold = 0
+                if dropped + lost:
+                    await self._send("dropped", msgspec.json.encode({"events": dropped + lost}))
+                dropped = 0
                 name = f"{self._looks.run}:{event.number}"
                 await self._send("happened", msgspec.json.encode(event), name)
                 if event.kind is EventKind.LEASE:

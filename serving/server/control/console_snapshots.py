@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from serving.server.console.event_stream import HardwareTold
-from serving.server.control.admission_report import door_report
+from serving.server.console.event_stream import HardwareEvent
+from serving.server.control.admission_report import admission_report
 from serving.server.control.day_night_calls import day_night_look
 from serving.server.control.engine_admission import EngineDoor
 from serving.server.control.engine_watch import EngineWatch
@@ -55,13 +55,13 @@ class ConsoleLooks:
         """Each event after that number, and how many before it are forgotten."""
         return self._watch.events(after)
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
         """The machine; None when nobody has ever looked, and the engine takes longer than that."""
         try:
             look = await self._hardware.fresh(max_age_s, within_s)
         except TimeoutError:
             return None
-        return HardwareTold(number=look.number, json=look.json, age_s=look.age_s())
+        return HardwareEvent(number=look.number, json=look.json, age_s=look.age_s())
 
     async def experts(self, *, max_age_s: float) -> bytes | None:
         """What experts were asked; None for a model without any."""
@@ -94,7 +94,7 @@ class ConsoleLooks:
 
     async def door(self) -> bytes | None:
         """Who is inside, who waits; None where requests pass no door."""
-        return None if self._door is None else msgspec.json.encode(door_report(self._door))
+        return None if self._door is None else msgspec.json.encode(admission_report(self._door))
 
     def forget(self) -> None:
         """Something was changed: nobody is shown any more how it was before."""

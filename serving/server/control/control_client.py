@@ -2,46 +2,30 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from types import NoneType, TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from emulator.errors import UltraServeError
-from emulator.specs.fault import Fault
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
-from protos.ultraserve.v1 import fault_pb2
-from protos.ultraserve.v1 import lease_pb2 as lease_pb
 from serving.server.control.action_ledger import KEY_HEADER
-from serving.server.control.admission_report import DoorReport
 from serving.server.control.call_failure import ENGINE_GONE, STREAM_OVER
 from serving.server.control.control_address import ControlAddress
-from serving.server.control.control_messages import answered, enum_number, to_message
+from serving.server.control.control_messages import answered, request_message
 from serving.server.control.control_tls import ControlTls
-from serving.server.control.engine_sleep_state import EngineRest
+from serving.server.control.generic_service import SERVICE
 from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER
-from serving.wire.control_call import (
-    FaultReport,
-    HealReport,
-    LeaseReport,
-    RecordingState,
-    VersionReport,
-)
-from serving.wire.day_night_state import DayNightState
-from serving.wire.hardware import ExpertLoad, HardwareReport
-from serving.wire.machine_state import MachineState
-from serving.wire.placement_page import PlacementPage
-from serving.wire.power_report import PowerReport
-from serving.wire.step_record import StepPage, StepRelief
-from serving.wire.system_description import SystemDescription
+from serving.wire.control_call import Rpc
 from serving.wire.telemetry import Event, Telemetry
 
-RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
+ShownT = TypeVar("ShownT")
 
 
 DONE: Final = 0
@@ -133,149 +117,23 @@ class ControlClient:
             self._channel = grpc.secure_channel(str(address), credentials, options=options)
         self._stub = pb_grpc.ControlServiceStub(self._channel)
 
-    def description(self) -> SystemDescription:
-        """What is emulated."""
-        response = self._call(self._stub.DescribeSystem, pb.DescribeSystemRequest())
-        return answered(response, SystemDescription)
+    def call(self, rpc: Rpc[ShownT], **fields: object) -> ShownT:
+        """What `rpc` shows; `fields` are its request's, an enum's value as its word.
 
-    def state(self) -> MachineState:
-        """The whole machine."""
-        return answered(self._call(self._stub.GetState, pb.GetStateRequest()), MachineState)
-
-    def placement(self, first_layer: int = 0) -> PlacementPage:
-        """Where experts lie, in layers from `first_layer` on, as many as one message holds."""
-        request = pb.GetPlacementRequest(first_layer=first_layer)
-        return answered(self._call(self._stub.GetPlacement, request), PlacementPage)
-
-    def power(self) -> PowerReport:
-        """Power and energy."""
-        return answered(self._call(self._stub.GetPower, pb.GetPowerRequest()), PowerReport)
-
-    def hardware(self) -> HardwareReport:
-        """Everything that a dashboard shows, in one look."""
-        return answered(self._call(self._stub.GetHardware, pb.GetHardwareRequest()), HardwareReport)
-
-    def expert_load(self) -> ExpertLoad:
-        """How often experts are chosen."""
-        return answered(self._call(self._stub.GetExpertLoad, pb.GetExpertLoadRequest()), ExpertLoad)
-
-    def inject(self, fault: Fault, *, dry_run: bool = False) -> FaultReport:
-        """Let `fault` happen, or only ask whether it would be survived."""
-        request = pb.InjectFaultRequest(fault=to_message(fault, fault_pb2.Fault), dry_run=dry_run)
-        return answered(self._change(self._stub.InjectFault, request), FaultReport)
-
-    def heal(self, *, chip: int | None = None, rack: int | None = None) -> HealReport:
-        """Repair one chip, one rack, or everything."""
-        request = pb.HealRequest(chip=chip, rack=rack)
-        return answered(self._change(self._stub.Heal, request), HealReport)
-
-    def record(self, *, ends: int | None = None, steps_max: int | None = None) -> RecordingState:
-        """Begin to record steps, or end the recording `ends`."""
-        request = pb.RecordStepsRequest(ends=ends, steps_max=steps_max)
-        return answered(self._change(self._stub.RecordSteps, request), RecordingState)
-
-    def recording(self, recording: int) -> RecordingState:
-        """How far a recording is."""
-        request = pb.GetRecordingRequest(recording=recording)
-        return answered(self._call(self._stub.GetRecording, request), RecordingState)
-
-    def steps(self, recording: int, first_step: int) -> StepPage:
-        """Records from `first_step` on, as many as one message holds; none at the end."""
-        request = pb.GetStepsRequest(recording=recording, first_step=first_step)
-        return answered(self._call(self._stub.GetSteps, request), StepPage)
-
-    def relief(self, recording: int, sample: int, *, factor: float) -> StepRelief:
-        """A sampled step with things that are `factor` times as fast."""
-        request = pb.GetReliefRequest(recording=recording, sample=sample, factor=factor)
-        return answered(self._call(self._stub.GetRelief, request), StepRelief)
-
-    def drain(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
-        """Take chips out of service for maintenance, or only ask what would happen."""
-        purpose = lease_pb.LEASE_PURPOSE_MAINTENANCE
-        request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run, purpose=purpose)
-        return answered(self._change(self._stub.Drain, request), LeaseReport)
-
-    def lend(self, chips: Sequence[int], *, grace_s: float, dry_run: bool = False) -> LeaseReport:
-        """Lend out chips to training, whose state has to fit, or only ask what would happen."""
-        purpose = lease_pb.LEASE_PURPOSE_TRAINING
-        request = pb.DrainRequest(chips=chips, grace_s=grace_s, dry_run=dry_run, purpose=purpose)
-        return answered(self._change(self._stub.Drain, request), LeaseReport)
-
-    def resume(self, lease: int) -> LeaseReport:
-        """Take a lease's chips back."""
-        request = pb.ResumeRequest(lease=lease)
-        return answered(self._change(self._stub.Resume, request), LeaseReport)
-
-    def day_night(self) -> DayNightState:
-        """Who serves, who trains, and why."""
-        answer = self._call(self._stub.GetDayNight, pb.GetDayNightRequest())
-        return answered(answer, DayNightState)
-
-    def set_policy(self, policy: str) -> DayNightState:
-        """Let another policy decide, or none: `manual`."""
-        request = pb.SetPolicyRequest(policy=policy)
-        return answered(self._change(self._stub.SetPolicy, request), DayNightState)
-
-    def set_phase(self, group: int, phase: str) -> DayNightState:
-        """Say what a group is to do: `serving` or `training`."""
-        number: Any = enum_number(pb.SetPhaseRequest, "phase", phase)
-        request = pb.SetPhaseRequest(group=group, phase=number)
-        return answered(self._change(self._stub.SetPhase, request), DayNightState)
-
-    def publish(self, weights_dir: str, *, note: str = "") -> VersionReport:
-        """Serve other weights, which lie on the server's machine."""
-        request = pb.PublishRequest(weights_dir=weights_dir, note=note)
-        return answered(self._change(self._stub.Publish, request), VersionReport)
-
-    def rollback(self) -> VersionReport:
-        """Serve the weights before the present ones again."""
-        return answered(self._change(self._stub.Rollback, pb.RollbackRequest()), VersionReport)
-
-    def sleep(self, *, level: int = 1, mode: str = "") -> EngineRest:
-        """Let the engine sleep; an empty mode is vLLM's own choice."""
-        number: Any = enum_number(pb.SleepRequest, "mode", mode or "unspecified")
-        request = pb.SleepRequest(level=level, mode=number)
-        return answered(self._change(self._stub.Sleep, request), EngineRest)
-
-    def wake_up(self, tags: Sequence[str] = ()) -> EngineRest:
-        """Wake it up, or those parts of it."""
-        request = pb.WakeUpRequest(tags=tags)
-        return answered(self._change(self._stub.WakeUp, request), EngineRest)
-
-    def pause(self, *, mode: str = "", keep_cache: bool = False) -> EngineRest:
-        """Hold requests back; an empty mode is vLLM's own choice."""
-        number: Any = enum_number(pb.PauseGenerationRequest, "mode", mode or "unspecified")
-        request = pb.PauseGenerationRequest(mode=number, keep_cache=keep_cache)
-        return answered(self._change(self._stub.PauseGeneration, request), EngineRest)
-
-    def resume_generation(self) -> EngineRest:
-        """Let requests go on."""
-        request = pb.ResumeGenerationRequest()
-        return answered(self._change(self._stub.ResumeGeneration, request), EngineRest)
-
-    def rest(self) -> EngineRest:
-        """Whether the engine sleeps or pauses."""
-        return answered(self._call(self._stub.GetRest, pb.GetRestRequest()), EngineRest)
-
-    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> None:
-        """Forget prefixes."""
-        request = pb.ResetPrefixCacheRequest(reset_running_requests=reset_running_requests)
-        self._change(self._stub.ResetPrefixCache, request)
-
-    def admission(self) -> DoorReport:
-        """Who is inside, who waits, and what was refused."""
-        response = self._call(self._stub.GetAdmission, pb.GetAdmissionRequest())
-        return answered(response, DoorReport)
-
-    def drain_engine(self, *, reason: str = "", retry_after_s: float = 0.0) -> DoorReport:
-        """Let no new request in; empty words and 0 are the server's own choice."""
-        request = pb.DrainEngineRequest(reason=reason, retry_after_s=retry_after_s)
-        return answered(self._change(self._stub.DrainEngine, request), DoorReport)
-
-    def undrain_engine(self) -> DoorReport:
-        """Let them in again."""
-        response = self._change(self._stub.UndrainEngine, pb.UndrainEngineRequest())
-        return answered(response, DoorReport)
+        Raises ConfigError for a word that the request's enum has not; KeyError for no such field.
+        """
+        described = SERVICE.methods_by_name[rpc.name]
+        kind = GetMessageClass(described.output_type)
+        method = self._channel.unary_unary(
+            f"/{SERVICE.full_name}/{rpc.name}",
+            request_serializer=GetMessageClass(described.input_type).SerializeToString,
+            response_deserializer=kind.FromString,
+        )
+        request = request_message(GetMessageClass(described.input_type), fields)
+        response = self._call(method, request) if rpc.only_looks else self._change(method, request)
+        shown = None if rpc.shows is NoneType else answered(response, rpc.shows)
+        assert isinstance(shown, rpc.shows)
+        return shown
 
     def telemetry(self, interval_s: float) -> Iterator[tuple[Telemetry, int]]:
         """A look each `interval_s` wall seconds, and how many before it were left out."""

@@ -26,6 +26,7 @@ from serving.server.control.call_failure import failure_of_call, stream_over, to
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
 from serving.server.gateway.grpc.stranger_answers import AnsweredContext, StrangerAnswers
 from serving.server.gateway.grpc.unserved_call import message_in, not_served, refusing
+from serving.wire.control_call import only_looks
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -71,7 +72,6 @@ HEALTH_WATCH_WALL_S_MAX: Final = 600.0
 _OPERATOR: Final = "operator"
 _HEALTH: Final = "/grpc.health.v1.Health/"
 _CONTROL: Final = "/ultraserve.v1.ControlService/"
-_ONLY_LOOKS: Final = ("Get", "Describe", "Watch")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Any
@@ -369,7 +369,7 @@ def name_of(method: str) -> str:
 
 def changes_something(method: str) -> bool:
     """Whether it is one of the service's own methods that do more than look."""
-    return method.startswith(_CONTROL) and not name_of(method).startswith(_ONLY_LOOKS)
+    return method.startswith(_CONTROL) and not only_looks(name_of(method))
 
 
 def _message_of(raw: bytes, handler: MethodHandler) -> Message:

@@ -5,7 +5,7 @@ prefix. So both directions follow the message's descriptor. A field that only on
 own mistake and fails an assert.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from math import isfinite
 from typing import Any, Final, TypeVar
@@ -62,6 +62,47 @@ def respond(kind: type[M], value: object, **more: Any) -> M:
     inner = getattr(message, kind.DESCRIPTOR.fields[0].name)
     inner.SetInParent()  # it is there, also when all that it says is nothing
     _fill(inner, _plain_value(value))
+    return message
+
+
+def request_fields(message: Message) -> dict[str, Any]:
+    """What a request asks for, by field; None for what is absent.
+
+    Raises ConfigError for a whole number below 0, of which no field has a use, and for a fault that
+    cannot be.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in _plain(message).items():
+        if isinstance(value, int) and value < 0:
+            raise ConfigError(field=name, value=value, expected="at least 0")
+        item = getattr(message, name)
+        if isinstance(item, fault_pb2.Fault):
+            fields[name] = fault_from_message(item)
+        else:
+            fields[name] = tuple(value) if isinstance(value, list) else value
+    return fields
+
+
+def request_message(kind: type[M], fields: Mapping[str, object]) -> M:
+    """The inverse: a request of type `kind` with these fields; what is None is absent.
+
+    An enum's value is its word, or empty for the server's own choice. Raises ConfigError for a word
+    that the enum has not.
+    """
+    message = kind()
+    for name, value in fields.items():
+        descriptor = kind.DESCRIPTOR.fields_by_name[name]
+        if value is None or value == "":
+            continue
+        if descriptor.message_type is not None:
+            _fill(getattr(message, name), _plain_value(value))
+        elif descriptor.is_repeated:
+            assert isinstance(value, Sequence)
+            getattr(message, name).extend(value)
+        elif descriptor.enum_type is not None:
+            setattr(message, name, enum_number(kind, name, str(value)))
+        else:
+            setattr(message, name, value)
     return message
 
 

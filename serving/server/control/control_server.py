@@ -11,8 +11,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from emulator.errors import ConfigError
-from protos.ultraserve.v1 import control_pb2 as pb
-from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from serving.access.tls_files import TlsFiles
 from serving.server.connections.named_connections import NamedConnections
 from serving.server.connections.shared_port import PortLimits
@@ -35,6 +33,8 @@ from serving.server.control.control_service import ControlService
 from serving.server.control.engine_admission import EngineDoor
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
+from serving.server.control.generic_service import SERVICE as DESCRIPTOR
+from serving.server.control.generic_service import EngineAnswers, generic_service
 from serving.server.control.json_calls import JsonCalls
 from serving.server.control.last_replies import LastReplies
 from serving.server.day_night.controller import DayNight
@@ -45,7 +45,7 @@ from serving.telemetry.latency_window import Latencies
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
 
-SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ControlService"].full_name
+SERVICE: Final[str] = DESCRIPTOR.full_name
 
 _STREAMS_MAX: Final = 64
 """Of one connection; more than a client has a use for."""
@@ -132,9 +132,9 @@ class ControlServer:
             door=parts.door,
             watch=self.watch,
             hardware=hardware,
-            replies=self._replies,
         )
-        pb_grpc.add_ControlServiceServicer_to_server(service, self._server)
+        engine_answers = EngineAnswers(engine, self._replies, self.watch)
+        self._server.add_generic_rpc_handlers((generic_service(service, engine_answers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._server)

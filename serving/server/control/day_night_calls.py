@@ -6,22 +6,31 @@ Chips that an operator drains for maintenance are none of its business.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
-import grpc.aio
 import msgspec
 
 from emulator.errors import CheckpointError, ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.policy.day_night.handover import Phase
 from serving.server.control.call_failure import not_now
-from serving.server.control.control_messages import respond, word_of
+from serving.server.control.control_messages import word_of
 from serving.server.control.engine_answer import answer
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
+from serving.server.control.generic_service import answers
 from serving.server.day_night.controller import DayNight, Look
 from serving.server.day_night.day_night_report import day_night_state
-from serving.wire.control_call import DrainRequest, LeaseReport, ResumeRequest
+from serving.wire.control_call import (
+    DRAIN,
+    GET_DAY_NIGHT,
+    RESUME,
+    SET_PHASE,
+    SET_POLICY,
+    DrainRequest,
+    LeaseReport,
+    ResumeRequest,
+)
 from serving.wire.day_night_state import DayNightState
 from serving.wire.machine_state import FOR_MAINTENANCE, FOR_TRAINING
 
@@ -39,23 +48,21 @@ class DayNightCalls:
     _day_night: DayNight | None
     _watch: EngineWatch
 
-    async def Drain(  # noqa: N802  the name that the contract gives
-        self, request: pb.DrainRequest, context: "Context"
-    ) -> pb.DrainResponse:
+    @answers(DRAIN)
+    async def drain(self, request: pb.DrainRequest) -> LeaseReport:
         """Take chips out of service, or only ask what would happen.
 
         For maintenance an operator does so under any policy; who trains, the policy decides.
         """
-        del context
         asked = drain_request(request)
         lends = asked.purpose == FOR_TRAINING and not asked.dry_run
         if lends:
             self._refuse_under_policy()
         if self._day_night is not None and lends:
-            return respond(pb.DrainResponse, await self._drain_group(self._day_night, asked))
+            return await self._drain_group(self._day_night, asked)
         report = await answer(self._engine, asked, LeaseReport)
         self._watch.look_now()
-        return respond(pb.DrainResponse, report)
+        return report
 
     async def _drain_group(self, controller: DayNight, asked: DrainRequest) -> LeaseReport:
         """Let the controller want that a group trains, if the engine would let its chips go."""
@@ -66,11 +73,9 @@ class DayNightCalls:
         words = f"group {group} is drained, and trains then: see `ultraserve daynight`"
         return LeaseReport(lease=None, reason=words)
 
-    async def Resume(  # noqa: N802  the name that the contract gives
-        self, request: pb.ResumeRequest, context: "Context"
-    ) -> pb.ResumeResponse:
+    @answers(RESUME)
+    async def resume(self, request: pb.ResumeRequest) -> LeaseReport:
         """Take a lease's chips back."""
-        del context
         if request.lease < 1:
             raise ConfigError(field="lease", value=request.lease, expected="at least 1")
         if self._day_night is not None and not await self._is_maintenance(request.lease):
@@ -79,7 +84,7 @@ class DayNightCalls:
         else:
             report = await answer(self._engine, ResumeRequest(lease=request.lease), LeaseReport)
         self._watch.look_now()
-        return respond(pb.ResumeResponse, report)
+        return report
 
     async def _is_maintenance(self, number: int) -> bool:
         """Whether a lease is an operator's own, which no controller looks after."""
@@ -102,31 +107,26 @@ class DayNightCalls:
         words = f"group {group.number} is called back; its job saves, then it reads its weights"
         return LeaseReport(lease=group.lease, reason=words)
 
-    async def GetDayNight(  # noqa: N802  the name that the contract gives
-        self, request: pb.GetDayNightRequest, context: "Context"
-    ) -> pb.GetDayNightResponse:
+    @answers(GET_DAY_NIGHT)
+    async def get_day_night(self, request: pb.GetDayNightRequest) -> DayNightState:
         """Say who serves, who trains, and why."""
-        del request, context
-        return respond(pb.GetDayNightResponse, await day_night_look(self._controller()))
+        del request
+        return await day_night_look(self._controller())
 
-    async def SetPolicy(  # noqa: N802  the name that the contract gives
-        self, request: pb.SetPolicyRequest, context: "Context"
-    ) -> pb.SetPolicyResponse:
+    @answers(SET_POLICY)
+    async def set_policy(self, request: pb.SetPolicyRequest) -> DayNightState:
         """Let another policy decide."""
-        del context
         controller = self._controller()
         controller.set_policy(request.policy)
-        return respond(pb.SetPolicyResponse, await day_night_look(controller))
+        return await day_night_look(controller)
 
-    async def SetPhase(  # noqa: N802  the name that the contract gives
-        self, request: pb.SetPhaseRequest, context: "Context"
-    ) -> pb.SetPhaseResponse:
+    @answers(SET_PHASE)
+    async def set_phase(self, request: pb.SetPhaseRequest) -> DayNightState:
         """Say what a group is to do."""
-        del context
         controller = self._controller()
         self._refuse_under_policy()
         controller.set_phase(request.group, phase_of(request))
-        return respond(pb.SetPhaseResponse, await day_night_look(controller))
+        return await day_night_look(controller)
 
     async def _kept_weights(self, weights_dir: str) -> str:
         """Where weights to publish will stay, whatever the job removes."""
@@ -178,6 +178,3 @@ def phase_of(request: pb.SetPhaseRequest) -> Phase:
     if word not in (Phase.SERVING, Phase.TRAINING):
         raise ConfigError(field="phase", value=word, expected="serving or training")
     return Phase(word)
-
-
-Context = grpc.aio.ServicerContext[Any, Any]

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from emulator.errors import ConfigError
 from serving.server.engine_call import Engine
-from serving.wire.machine_state import Plain
+from serving.wire.control_call import EngineSleepState
 
 LEVELS: Final = (1, 2)
 """vLLM's; its level 0 leaves HBM as it is, and is a pause here."""
@@ -15,13 +15,6 @@ _LEVEL: Final = 1
 
 MODES: Final = ("abort", "wait", "keep")
 TAGS: Final = ("weights", "kv_cache")
-
-
-class EngineRest(Plain, frozen=True, kw_only=True):
-    """Whether the engine sleeps, and whether it holds requests back."""
-
-    sleeping: bool
-    paused: bool
 
 
 class ServedEngine(Engine, Protocol):
@@ -68,6 +61,6 @@ def checked_tags(tags: Sequence[str]) -> list[str] | None:
     return list(tags) or None
 
 
-async def rest_of(engine: ServedEngine) -> EngineRest:
-    """How the engine rests now."""
-    return EngineRest(sleeping=await engine.is_sleeping(), paused=await engine.is_paused())
+async def sleep_state_of(engine: ServedEngine) -> EngineSleepState:
+    """Whether the engine sleeps or pauses now."""
+    return EngineSleepState(sleeping=await engine.is_sleeping(), paused=await engine.is_paused())

@@ -2,9 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
 
-import grpc.aio
 from google.protobuf.message import Message
 
 from emulator.errors import ConfigError
@@ -12,22 +10,31 @@ from protos.ultraserve.v1 import control_pb2 as pb
 from serving.policy.day_night.handover import CHANGING_HANDS
 from serving.server.control.admission_closing import DoorClosing
 from serving.server.control.call_failure import not_now
-from serving.server.control.control_messages import respond, word_of
+from serving.server.control.control_messages import word_of
 from serving.server.control.engine_sleep_state import (
     MODES,
-    EngineRest,
     ServedEngine,
     checked_level,
     checked_tags,
-    rest_of,
+    sleep_state_of,
 )
 from serving.server.control.engine_watch import EngineWatch
+from serving.server.control.generic_service import answers
 from serving.server.engine_call import EngineFailed, ask, while_there
 from serving.server.gateway.readiness import HOLDS_BACK, SLEEPS
-from serving.wire.control_call import WatchReply, WatchRequest
+from serving.wire.control_call import (
+    GET_REST,
+    PAUSE_GENERATION,
+    RESUME_GENERATION,
+    SLEEP,
+    WAKE_UP,
+    EngineSleepState,
+    WatchReply,
+    WatchRequest,
+)
 
 
-class RestCalls:
+class SleepCalls:
     """A part of the control service.
 
     The door is closed while the engine rests: who entered would wait until somebody wakes it up.
@@ -36,15 +43,13 @@ class RestCalls:
     _engine: ServedEngine
     _closing: DoorClosing
     _watch: EngineWatch
-    _last_look: "asyncio.Future[EngineRest] | None" = None
+    _last_look: "asyncio.Future[EngineSleepState] | None" = None
 
-    async def Sleep(  # noqa: N802  the name that the contract gives
-        self, request: pb.SleepRequest, context: "Context"
-    ) -> pb.SleepResponse:
+    @answers(SLEEP)
+    async def sleep(self, request: pb.SleepRequest) -> EngineSleepState:
         """Let weights and KV leave HBM."""
-        del context
         level, mode = checked_level(request.level), mode_of(request)
-        return respond(pb.SleepResponse, await self._rest(self._sleep(level, mode)))
+        return await self._rest(self._sleep(level, mode))
 
     async def _sleep(self, level: int, mode: str) -> None:
         """Refuse before vLLM aborts or holds requests: the engine itself is asked only then."""
@@ -62,42 +67,36 @@ class RestCalls:
         self._close(SLEEPS)
         await self._engine.sleep(level, mode)
 
-    async def WakeUp(  # noqa: N802  the name that the contract gives
-        self, request: pb.WakeUpRequest, context: "Context"
-    ) -> pb.WakeUpResponse:
+    @answers(WAKE_UP)
+    async def wake_up(self, request: pb.WakeUpRequest) -> EngineSleepState:
         """Let them come back."""
-        del context
         tags = checked_tags(request.tags)
-        return respond(pb.WakeUpResponse, await self._rest(self._engine.wake_up(tags)))
+        return await self._rest(self._engine.wake_up(tags))
 
-    async def PauseGeneration(  # noqa: N802  the name that the contract gives
-        self, request: pb.PauseGenerationRequest, context: "Context"
-    ) -> pb.PauseGenerationResponse:
+    @answers(PAUSE_GENERATION)
+    async def pause_generation(self, request: pb.PauseGenerationRequest) -> EngineSleepState:
         """Hold requests back."""
-        del context
         pause = self._pause(mode_of(request), clear_cache=not request.keep_cache)
-        return respond(pb.PauseGenerationResponse, await self._rest(pause))
+        return await self._rest(pause)
 
     async def _pause(self, mode: str, *, clear_cache: bool) -> None:
         self._close(HOLDS_BACK)
         await self._engine.pause_generation(mode=mode, clear_cache=clear_cache)
 
-    async def ResumeGeneration(  # noqa: N802  the name that the contract gives
-        self, request: pb.ResumeGenerationRequest, context: "Context"
-    ) -> pb.ResumeGenerationResponse:
+    @answers(RESUME_GENERATION)
+    async def resume_generation(self, request: pb.ResumeGenerationRequest) -> EngineSleepState:
         """Let requests go on."""
-        del request, context
+        del request
         rest = await self._rest(self._engine.resume_generation())
-        return respond(pb.ResumeGenerationResponse, rest)
+        return rest
 
-    async def GetRest(  # noqa: N802  the name that the contract gives
-        self, request: pb.GetRestRequest, context: "Context"
-    ) -> pb.GetRestResponse:
+    @answers(GET_REST)
+    async def get_rest(self, request: pb.GetRestRequest) -> EngineSleepState:
         """Say whether the engine sleeps or pauses."""
-        del request, context
-        return respond(pb.GetRestResponse, await while_there(self._engine, rest_of(self._engine)))
+        del request
+        return await while_there(self._engine, sleep_state_of(self._engine))
 
-    async def _rest(self, call: Awaitable[object]) -> EngineRest:
+    async def _rest(self, call: Awaitable[object]) -> EngineSleepState:
         """How the engine rests once `call` is done; what vLLM refuses is told in its words."""
         try:
             await while_there(self._engine, call)
@@ -109,9 +108,9 @@ class RestCalls:
             self._last_look = asyncio.ensure_future(self._look())  # nobody waits for it
             raise
 
-    async def _look(self) -> EngineRest:
+    async def _look(self) -> EngineSleepState:
         """How the engine rests; the door is closed while it does."""
-        rest = await while_there(self._engine, rest_of(self._engine))
+        rest = await while_there(self._engine, sleep_state_of(self._engine))
         if rest.sleeping or rest.paused:
             self._close(SLEEPS if rest.sleeping else HOLDS_BACK)
         else:
@@ -135,6 +134,3 @@ def mode_of(request: Message) -> str:
     if word not in MODES:
         raise ConfigError(field="mode", value=word, expected=" or ".join(MODES))
     return word
-
-
-Context = grpc.aio.ServicerContext[Any, Any]

@@ -32,6 +32,7 @@ import psutil
 
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
+from serving.wire import control_call
 from tests.benchmarks.soak.asks import CONTEXT_TOKENS, Ask, Ending, Protocol, asks
 from tests.benchmarks.soak.books import ClientBooks, EngineBooks, ServerBooks, differences
 from tests.benchmarks.soak.grpc_client import GrpcClient
@@ -142,8 +143,8 @@ def until_empty(control: ControlClient) -> ServerBooks:
     """The server's books once nobody is inside, or as they are when that takes too long."""
     end_s = time.monotonic() + EMPTY_S_MAX
     while True:
-        books = ServerBooks.of(control.admission())
-        ranks = control.state().ranks
+        books = ServerBooks.of(control.call(control_call.GET_ADMISSION))
+        ranks = control.call(control_call.GET_STATE).ranks
         empty = not any(each.requests_running or each.requests_waiting for each in ranks)
         if (empty and not books.in_flight) or time.monotonic() > end_s:
             return books
@@ -231,7 +232,11 @@ def soak_server(
     engine = EngineBooks.of(metrics(server, keys[0]))
     report(soak, troubles, books, engine)
     wrong = [*differences(soak.books, books, engine), *soak.books.broken]
-    held = {rank.rank: rank.kv_blocks_used for rank in control.state().ranks if rank.kv_blocks_used}
+    held = {
+        rank.rank: rank.kv_blocks_used
+        for rank in control.call(control_call.GET_STATE).ranks
+        if rank.kv_blocks_used
+    }
     wrong += [f"KV blocks are held on ranks {held}"] if held else []
     wrong += grown(soak.memory, seconds)
     wrong += troubles.errors

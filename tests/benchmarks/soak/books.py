@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from serving.server.control.admission_report import DoorReport
+from serving.wire.admission_report import AdmissionReport
 from tests.benchmarks.soak.asks import Ask, End, Ending
 
 _LEFT = ("finished", "aborted", "failed", "refused_later")
@@ -76,7 +76,7 @@ class ServerBooks:
     refused: Counter[str]
 
     @classmethod
-    def of(cls, report: DoorReport) -> "ServerBooks":
+    def of(cls, report: AdmissionReport) -> "ServerBooks":
         """The sums of a door's counts."""
         left: Counter[str] = Counter()
         refused: Counter[str] = Counter()

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from serving.policy.admission.work import WorkClass
-from serving.server.control.admission_report import ClassReport, DoorReport
+from serving.wire.admission_report import AdmissionReport, ClassReport
 from tests.benchmarks.soak.asks import (
     BATCH_KEY,
     CONTEXT_TOKENS,
@@ -66,7 +66,7 @@ def server_books(**changes: int) -> ServerBooks:
         **counts,
     )
     return ServerBooks.of(
-        DoorReport(
+        AdmissionReport(
             is_open=True,
             closed="",
             in_flight=counts["in_flight"],

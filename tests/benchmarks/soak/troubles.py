@@ -9,6 +9,7 @@ import numpy as np
 from emulator.errors import UltraServeError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.server.control.control_client import ControlClient, RefusedByServer
+from serving.wire import control_call
 from serving.wire.machine_state import FaultStage
 
 LASTS_S, PAUSE_S = 6.0, 6.0
@@ -57,10 +58,13 @@ class Troubles:
             Fault(kind=FaultKind.CUT_LINK, chip=chip, tier=LinkTier.TRAY, lanes=1),
         )
         fault = faults[self._rng.integers(len(faults))]
-        if not self._tried(fault.kind.value, lambda: self._control.inject(fault).accepted):
+        if not self._tried(
+            fault.kind.value,
+            lambda: self._control.call(control_call.INJECT_FAULT, fault=fault).accepted,
+        ):
             return
         self._last()
-        self._tried("heal", lambda: bool(self._control.heal()))
+        self._tried("heal", lambda: bool(self._control.call(control_call.HEAL)))
 
     def _lease(self) -> None:
         chip = int(self._rng.integers(self._chips))
@@ -68,18 +72,25 @@ class Troubles:
         leases: list[int] = []
 
         def drain() -> bool:
-            lease = self._control.drain([chip], grace_s=grace_s).lease
+            lease = self._control.call(
+                control_call.DRAIN, chips=[chip], grace_s=grace_s, purpose="maintenance"
+            ).lease
             leases.extend([] if lease is None else [lease.number])
             return lease is not None
 
         if self._tried("lease", drain):
             self._last()
-            self._tried("resume", lambda: self._control.resume(leases[0]).lease is not None)
+            self._tried(
+                "resume",
+                lambda: self._control.call(control_call.RESUME, lease=leases[0]).lease is not None,
+            )
 
     def _drain(self) -> None:
-        if self._tried("drain", lambda: self._control.drain_engine() is not None):
+        if self._tried("drain", lambda: self._control.call(control_call.DRAIN_ENGINE) is not None):
             self._wait(self._rng.exponential(LASTS_S / 2))
-            self._tried("undrain", lambda: self._control.undrain_engine() is not None)
+            self._tried(
+                "undrain", lambda: self._control.call(control_call.UNDRAIN_ENGINE) is not None
+            )
 
     def _tried(self, name: str, act: Callable[[], bool]) -> bool:
         try:
@@ -101,13 +112,18 @@ class Troubles:
     def _settle(self) -> None:
         """Heal and take back everything; raises AssertionError when that takes too long."""
         end_s = time.monotonic() + SETTLE_S_MAX
-        self._tried("undrain", lambda: self._control.undrain_engine() is not None)
+        self._tried("undrain", lambda: self._control.call(control_call.UNDRAIN_ENGINE) is not None)
         while True:
-            self._tried("heal", lambda: bool(self._control.heal()))
-            state = self._control.state()
+            self._tried("heal", lambda: bool(self._control.call(control_call.HEAL)))
+            state = self._control.call(control_call.GET_STATE)
             for lease in state.leases:
                 if lease.phase in ("draining", "training"):
-                    self._tried("resume", lambda n=lease.number: bool(self._control.resume(n)))
+                    self._tried(
+                        "resume",
+                        lambda n=lease.number: bool(
+                            self._control.call(control_call.RESUME, lease=n)
+                        ),
+                    )
             open_faults = [each for each in state.faults if each.stage is not FaultStage.HEALED]
             on_the_way = [lease for lease in state.leases if lease.phase != "serving"]
             if all(rank.up for rank in state.ranks) and not on_the_way:

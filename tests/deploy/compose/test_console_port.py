@@ -15,6 +15,7 @@ import yaml
 
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
+from serving.wire import control_call
 from tests.deploy.compose.test_compose import FILE, FOLDER, interpolated
 from tests.deploy.served_command import served
 from tests.serving.server.control.http_calls import SERVICE, browser, key_of
@@ -53,7 +54,7 @@ def test_the_console_and_grpc_are_reached_through_it_with_the_key_alone() -> Non
             begun = client.post("/session", json={"key": key})
             known = client.post(f"{SERVICE}/GetState", json={})
         with ControlClient(here, WAIT_S, key=key) as client:
-            chips = client.state().chips
+            chips = client.call(control_call.GET_STATE).chips
 
     assert page.status_code == 200
     assert "<title>" in page.text

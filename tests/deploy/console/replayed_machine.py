@@ -20,7 +20,7 @@ from emulator.specs.fault import Fault, FaultKind, LinkTier
 from serving.engine.scheduler_state import RankQueues
 from serving.server.console.call_answer import CallAnswer, answered, failed
 from serving.server.console.console_app import ConsoleApp
-from serving.server.console.event_stream import HardwareTold
+from serving.server.console.event_stream import HardwareEvent
 from serving.server.engine_call import EngineGone
 from serving.wire.control_call import (
     ExpertLoadReply,
@@ -109,7 +109,7 @@ class ReplayedLooks:
         await self.engine_gone.wait()  # nothing more happens
         raise EngineGone
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
         """A new look each time; while the engine is `silent_s`, the last one, which is that old."""
         del max_age_s, within_s
         if self.engine_gone.is_set():
@@ -117,7 +117,7 @@ class ReplayedLooks:
         if not self.silent_s:
             self.number += 1
         data = msgspec.json.encode(self.report)
-        return HardwareTold(number=self.number, json=data, age_s=self.silent_s)
+        return HardwareEvent(number=self.number, json=data, age_s=self.silent_s)
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
         del max_age_s
@@ -158,7 +158,7 @@ class KeptCalls:
             return failed("unauthenticated", "expected the control service's key")
         assert action or not self.changes(method), "a change has an idempotency key"
         self.asked.append((method, json.loads(body), key))
-        return answered(b'{"report": {"survivable": true, "reason": "as it was foreseen"}}')
+        return answered(b'{"report": {"survivable": true, "reason": "as the dry run said"}}')
 
 
 @dataclass(kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
+from serving.wire import control_call
 from tests.deploy.console.opened_page import OpenedPage, opened
 from tests.deploy.console.told_looks import Told, eventually
 from tests.e2e.server_answers import control
@@ -36,7 +37,7 @@ def healed(seen_server: ServerProcess) -> Iterator[None]:
     """Whatever a test breaks is whole again for the next."""
     yield
     with control(seen_server) as client:
-        client.heal()
+        client.call(control_call.HEAL)
 
 
 ALL_OF_IT = """() => ({
@@ -134,11 +135,11 @@ def test_a_fault_that_is_clicked_shows_within_two_seconds_and_is_healed(
     page, chip = tab.page, tab.page.locator(tab.chip(2))
     expect(chip).to_have_attribute("data-mark", "serving")
     chip.click()
-    page.click('[data-deed="slow-chip"]')
+    page.click('[data-action="slow-chip"]')
     page.fill('input[name="factor"]', "2.5")
-    expect(page.locator('[data-foreseen="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
+    expect(page.locator('[data-dry-run="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
     with control(seen_server) as client:
-        assert client.state().chips[2].slow_factor == 1.0  # it was only foreseen
+        assert client.call(control_call.GET_STATE).chips[2].slow_factor == 1.0  # it was a dry run
         clicked_s = time.monotonic()
         page.click("[data-confirm]")
         expect(chip).to_have_attribute("data-mark", "slow", timeout=SHOWN_WITHIN_WALL_MS)
@@ -146,29 +147,29 @@ def test_a_fault_that_is_clicked_shows_within_two_seconds_and_is_healed(
             "slow", timeout=SHOWN_WITHIN_WALL_MS
         )
         assert 1e3 * (time.monotonic() - clicked_s) <= SHOWN_WITHIN_WALL_MS
-        assert client.state().chips[2].slow_factor == 2.5
+        assert client.call(control_call.GET_STATE).chips[2].slow_factor == 2.5
 
-        page.click('[data-deed="heal"]')
+        page.click('[data-action="heal"]')
         page.click("[data-confirm]")
         expect(chip).to_have_attribute("data-mark", "serving", timeout=WAIT_WALL_MS)
-        assert client.state().chips[2].slow_factor == 1.0
+        assert client.call(control_call.GET_STATE).chips[2].slow_factor == 1.0
 
 
 def test_a_fault_that_cannot_be_is_refused_in_the_server_s_words(
     tab: OpenedPage, seen_server: ServerProcess
 ) -> None:
     tab.page.click(tab.chip(1))
-    tab.page.click('[data-deed="slow-chip"]')
+    tab.page.click('[data-action="slow-chip"]')
     tab.page.fill('input[name="factor"]', "0.5")
 
     expect(tab.page.locator("dialog .trouble")).to_contain_text("factor", timeout=WAIT_WALL_MS)
     with control(seen_server) as client:
-        assert client.state().chips[1].slow_factor == 1.0
+        assert client.call(control_call.GET_STATE).chips[1].slow_factor == 1.0
 
 
 def test_the_door_is_closed_and_opened_again(tab: OpenedPage, seen_server: ServerProcess) -> None:
     page = tab.page
-    page.click('[data-deed="door"]')
+    page.click('[data-action="door"]')
     page.fill('input[name="reason"]', "a rehearsal")
     page.click("[data-confirm]")
     try:
@@ -176,14 +177,14 @@ def test_the_door_is_closed_and_opened_again(tab: OpenedPage, seen_server: Serve
             "a rehearsal", timeout=WAIT_WALL_MS
         )
         with control(seen_server) as client:
-            assert client.admission().closed == "a rehearsal"
-        page.click('[data-deed="door"]')
+            assert client.call(control_call.GET_ADMISSION).closed == "a rehearsal"
+        page.click('[data-action="door"]')
         page.click("[data-confirm]")
         expect(page.locator('[data-door="open"]')).to_be_visible(timeout=WAIT_WALL_MS)
     finally:
         with control(seen_server) as client:
-            client.undrain_engine()
-            assert client.admission().is_open
+            client.call(control_call.UNDRAIN_ENGINE)
+            assert client.call(control_call.GET_ADMISSION).is_open
 
 
 def test_a_chip_s_panel_says_its_rank_and_the_engines_of_the_api(tab: OpenedPage, key: str) -> None:

@@ -121,14 +121,14 @@ def test_the_keyboard_leads_to_a_chip_and_back(tab: OpenedPage) -> None:
     assert page.evaluate(focused) == "chip-72"
 
 
-def test_a_fault_is_foreseen_and_asked_for_only_when_confirmed(
+def test_a_fault_is_tried_dry_and_asked_for_only_when_confirmed(
     tab: OpenedPage, replayed: ReplayedServer
 ) -> None:
     tab.page.click(tab.chip(7))
-    tab.page.click('[data-deed="cut-link"]')
+    tab.page.click('[data-action="cut-link"]')
     tab.page.select_option('select[name="tier"]', "cross-rack")
     tab.page.fill('input[name="lanes"]', "3")
-    expect(tab.page.locator('[data-foreseen="good"]')).to_contain_text("as it was foreseen")
+    expect(tab.page.locator('[data-dry-run="good"]')).to_contain_text("as the dry run said")
     asked = {"kind": "FAULT_KIND_CUT_LINK", "chip": 7, "tier": "LINK_TIER_CROSS_RACK", "lanes": 3}
     faults = [each for each in replayed.calls.asked if each[0] == "InjectFault"]
     assert faults[-1][1] == {"fault": asked, "dryRun": True}
@@ -139,10 +139,10 @@ def test_a_fault_is_foreseen_and_asked_for_only_when_confirmed(
     assert replayed.calls.asked[-1] == ("InjectFault", {"fault": asked}, KEY)
 
 
-def test_a_deed_that_is_cancelled_is_not_done(tab: OpenedPage, replayed: ReplayedServer) -> None:
+def test_an_action_that_is_cancelled_is_not_done(tab: OpenedPage, replayed: ReplayedServer) -> None:
     tab.page.click(tab.chip(7))
-    tab.page.click('[data-deed="drain"]')
-    expect(tab.page.locator("[data-foreseen]")).to_be_visible()
+    tab.page.click('[data-action="drain"]')
+    expect(tab.page.locator("[data-dry-run]")).to_be_visible()
     tab.page.keyboard.press("Escape")
 
     expect(tab.page.locator("dialog")).to_have_count(0)
@@ -151,14 +151,14 @@ def test_a_deed_that_is_cancelled_is_not_done(tab: OpenedPage, replayed: Replaye
     assert drains == [{"chips": [7], "graceS": 5, "dryRun": True}]
 
 
-def test_a_session_looks_and_a_deed_asks_for_the_key(
+def test_a_session_looks_and_an_action_asks_for_the_key(
     tab: OpenedPage, replayed: ReplayedServer
 ) -> None:
     tab.page.evaluate("sessionStorage.clear()")  # as in another tab of the browser
     tab.page.reload()
     expect(tab.page.locator("[data-chip]")).to_have_count(144)
     tab.page.click(tab.chip(LOST))
-    tab.page.click('[data-deed="heal"]')
+    tab.page.click('[data-action="heal"]')
     tab.page.fill('dialog input[name="key"]', "a wrong one")
     tab.page.click("[data-confirm]")
     expect(tab.page.locator("dialog .trouble")).to_have_text("The server does not know this key.")
@@ -181,8 +181,8 @@ def test_axe_finds_nothing_serious(browser: Browser, replayed: ReplayedServer, s
         tab.page.wait_for_selector("[data-event]")
         tab.page.click(tab.chip(SLOW))
         assert grave(tab.page) == []
-        tab.page.click('[data-deed="slow-chip"]')
-        tab.page.wait_for_selector("[data-foreseen]")
+        tab.page.click('[data-action="slow-chip"]')
+        tab.page.wait_for_selector("[data-dry-run]")
         assert grave(tab.page, "dialog") == []
 
 
@@ -202,7 +202,7 @@ def test_a_phone_scrolls_in_one_direction(browser: Browser, replayed: ReplayedSe
         assert tab.overhang_px() <= 0
         panel = tab.box(".panel")
         assert panel["width"] == PHONE[0]
-        tab.page.click('[data-deed="slow-chip"]')
+        tab.page.click('[data-action="slow-chip"]')
         dialog = tab.box("dialog")
         assert dialog["x"] >= 0
         assert dialog["x"] + dialog["width"] <= PHONE[0]
@@ -345,7 +345,7 @@ def test_a_schedule_s_next_hand_over_is_said_and_marked(
             places = [tab.box(f".day .{mark}")["x"] - strip["x"] for mark in ("now", "next")]
             hours = [24 * place / strip["width"] for place in places]
             assert hours == pytest.approx([18, 22], abs=0.2)
-            expect(card.locator("[data-deed=phase] >> nth=0")).to_be_disabled()
+            expect(card.locator("[data-action=phase] >> nth=0")).to_be_disabled()
     finally:
         replayed.looks.night = None
 

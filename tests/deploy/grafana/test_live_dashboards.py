@@ -20,6 +20,7 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.server.control.control_client import ControlClient
 from serving.telemetry.families.family import Family
 from serving.telemetry.families.neuron import NEURON
+from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from tests.deploy.grafana.dashboard_files import (
     PATHS,
@@ -151,20 +152,22 @@ def after_a_night(seen_server: ServerProcess, seen_prometheus: PrometheusServer,
 
 def one_refused(server: ServerProcess, control: ControlClient) -> None:
     """Ask a server that takes nothing for the moment."""
-    control.drain_engine(reason="a request is to be refused")
+    control.call(control_call.DRAIN_ENGINE, reason="a request is to be refused")
     body = {"model": MODEL, "prompt": "x", "max_tokens": 1}
     refused = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60.0)
-    control.undrain_engine()
+    control.call(control_call.UNDRAIN_ENGINE)
     assert refused.status_code == httpx.codes.SERVICE_UNAVAILABLE
 
 
 def slow_and_healed(prometheus: PrometheusServer, control: ControlClient) -> None:
     """Let a chip be slow for some scrapes."""
-    control.inject(Fault(kind=FaultKind.SLOW_CHIP, chip=SLOW_CHIP, factor=2.0))
+    control.call(
+        control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.SLOW_CHIP, chip=SLOW_CHIP, factor=2.0)
+    )
     try:
         prometheus.wait_scrapes()
     finally:
-        control.heal(chip=SLOW_CHIP)
+        control.call(control_call.HEAL, chip=SLOW_CHIP)
 
 
 def night(server: ServerProcess, prometheus: PrometheusServer, control: ControlClient) -> None:
@@ -175,7 +178,7 @@ def night(server: ServerProcess, prometheus: PrometheusServer, control: ControlC
     with ThreadPoolExecutor(CHIPS) as pool:
         answers = [pool.submit(long_answer, server) for _ in range(CHIPS)]
         prometheus.wait_until(lambda: all_ranks_run(control), "a request on each rank")
-        control.set_phase(LENT_GROUP, "training")
+        control.call(control_call.SET_PHASE, group=LENT_GROUP, phase="training")
         try:
             for told in (
                 "ultraserve_handover_age_seconds",
@@ -185,7 +188,7 @@ def night(server: ServerProcess, prometheus: PrometheusServer, control: ControlC
                 is_known = functools.partial(known, prometheus, told)
                 prometheus.wait_until(is_known, told, timeout_s=NIGHT_WALL_S)
         finally:
-            control.set_phase(LENT_GROUP, "serving")
+            control.call(control_call.SET_PHASE, group=LENT_GROUP, phase="serving")
             wait(server, control, lambda state: state.groups[LENT_GROUP].phase == "serving")
         assert {answer.result() for answer in answers} == {httpx.codes.OK}
 
@@ -202,7 +205,7 @@ def long_answer(server: ServerProcess) -> int:
 
 
 def all_ranks_run(control: ControlClient) -> bool:
-    return all(rank.requests_running for rank in control.state().ranks)
+    return all(rank.requests_running for rank in control.call(control_call.GET_STATE).ranks)
 
 
 def wait(
@@ -210,7 +213,7 @@ def wait(
 ) -> None:
     """Wait until `condition` holds."""
     end_s = time.monotonic() + NIGHT_WALL_S
-    while not condition(state := control.day_night()):
+    while not condition(state := control.call(control_call.GET_DAY_NIGHT)):
         assert time.monotonic() < end_s, f"{state}\n{server.log()[-5000:]}"
         time.sleep(POLL_S)  # polls another process
 

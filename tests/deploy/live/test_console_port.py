@@ -10,6 +10,7 @@ import pytest
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.telemetry.latency_window import LatencyReport
+from serving.wire import control_call
 from serving.wire.hardware import ExpertLoad, HardwareReport
 from serving.wire.telemetry import Event
 from tests.e2e.server_answers import control
@@ -57,10 +58,10 @@ def test_a_reader_is_told_what_the_control_service_says(
     seen_server: ServerProcess, looking: httpx.Client
 ) -> None:
     with Load(seen_server.url), control(seen_server) as client:
-        before = client.hardware()
+        before = client.call(control_call.GET_HARDWARE)
         names = ("hardware", "latency", "door", "daynight", "experts")
         data = firsts(looking, *names)
-        after = client.hardware()
+        after = client.call(control_call.GET_HARDWARE)
 
     report = msgspec.json.decode(data["hardware"], type=HardwareReport)
     assert before.emulated_s <= report.emulated_s <= after.emulated_s

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from emulator.specs.fault import Fault, FaultKind
+from serving.wire import control_call
 from tests.e2e.server_answers import ask, control
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess
 from tests.seen_server import CHIPS, MODEL, Load
@@ -92,14 +93,16 @@ def test_a_fault_is_an_error_of_the_period_in_which_it_happens(
 ) -> None:
     assert next(monitor).neuron_runtime_data[0].report.execution_stats.error_summary.transient == 0
     with control(seen_server) as client:
-        client.inject(Fault(kind=FaultKind.SLOW_CHIP, chip=1, factor=1.5))
+        client.call(
+            control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.SLOW_CHIP, chip=1, factor=1.5)
+        )
         try:
             errors = [
                 line.neuron_runtime_data[0].report.execution_stats.error_summary
                 for _, line in zip(range(4), monitor, strict=False)
             ]
         finally:
-            client.heal()
+            client.call(control_call.HEAL)
 
     assert sum(error.transient for error in errors) == 1
     assert sum(error.hardware for error in errors) == 0
@@ -122,7 +125,7 @@ def test_top_shows_what_the_server_says(seen_server: ServerProcess) -> None:
     figures = json.loads(ask(seen_server, "top", "--json"))
     text = ask(seen_server, "top")
     with control(seen_server) as client:
-        report = client.hardware()
+        report = client.call(control_call.GET_HARDWARE)
 
     assert len(figures["chips"]) == CHIPS
     assert figures["device_bytes"]["tensors"] == sum(

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serving.telemetry.families.catalog import FAMILIES
 from serving.telemetry.families.partition import HANDOVER_AGE, TRAINING_LOSS
+from serving.wire import control_call
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ServerProcess
 from tests.seen_server import CHIPS, MODEL
@@ -172,11 +173,11 @@ def test_a_server_at_rest_has_nothing_under_way_and_is_awake(burst: tuple[Usages
 
 def test_the_page_tells_that_the_engine_sleeps(seen_server: ServerProcess) -> None:
     with control(seen_server) as client:
-        client.sleep(level=1)
+        client.call(control_call.SLEEP, level=1)
         try:
             assert sleep_states(page(seen_server)) == {"weights_offloaded"}
         finally:
-            client.wake_up()
+            client.call(control_call.WAKE_UP)
     assert sleep_states(page(seen_server)) == {"awake"}
 
 
@@ -196,8 +197,8 @@ def test_every_family_of_ours_is_on_the_page_as_it_is_defined(seen_server: Serve
 def test_what_the_page_says_of_chips_is_the_control_service_s(seen_server: ServerProcess) -> None:
     ask(seen_server, 0)
     with control(seen_server) as client:
-        report = client.hardware()
-        load = client.expert_load()
+        report = client.call(control_call.GET_HARDWARE)
+        load = client.call(control_call.GET_EXPERT_LOAD)
     found = page(seen_server)
 
     assert len(report.meters) == CHIPS
@@ -225,5 +226,5 @@ def test_energy_goes_on_while_nobody_asks_for_anything(seen_server: ServerProces
     )
     assert seconds > 0
     with control(seen_server) as client:
-        idle_watts = client.hardware().ceilings.idle_watts
+        idle_watts = client.call(control_call.GET_HARDWARE).ceilings.idle_watts
     assert joules == pytest.approx(CHIPS * idle_watts * seconds, rel=1e-3)

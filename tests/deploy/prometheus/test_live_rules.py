@@ -6,6 +6,7 @@ import pytest
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.server.control.control_client import ControlClient
+from serving.wire import control_call
 from tests.deploy.prometheus.rule_files import written_rules
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ServerProcess
@@ -62,16 +63,18 @@ def test_what_prometheus_has_lies_between_two_looks_at_the_server_itself(
     seen_prometheus: PrometheusServer, control: ControlClient, load: Load
 ) -> None:
     seen_prometheus.wait_until(lambda: load.answered > 0, "answer")
-    first = control.hardware()
+    first = control.call(control_call.GET_HARDWARE)
     seen_prometheus.wait_scrapes(1)
     (tokens,) = seen_prometheus.query('ultraserve_tokens_total{kind="output"}')
     (joules,) = seen_prometheus.query("ultraserve_facility_energy_joules_total")
     (emulated,) = seen_prometheus.query("ultraserve_emulated_seconds_total")
-    last = control.hardware()  # or the scrape's own, than which the page may be a step ahead
+    last = control.call(
+        control_call.GET_HARDWARE
+    )  # or the scrape's own, than which the page may be a step ahead
 
     def is_after() -> bool:
         nonlocal last
-        last = control.hardware()
+        last = control.call(control_call.GET_HARDWARE)
         return last.emulated_s > emulated.value
 
     seen_prometheus.wait_until(is_after, "a look after the scrape")
@@ -106,11 +109,11 @@ def test_no_alert_fires_of_a_healthy_server(seen_prometheus: PrometheusServer, l
 def test_a_lost_chip_is_an_alert_until_it_is_healed(
     seen_prometheus: PrometheusServer, control: ControlClient, load: Load
 ) -> None:
-    control.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=2))
+    control.call(control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.LOSE_CHIP, chip=2))
     try:
         seen_prometheus.wait_until(lambda: "ChipLost" in seen_prometheus.firing(), "alert")
         (alert,) = seen_prometheus.query('ALERTS{alertname="ChipLost", alertstate="firing"}')
         assert (alert.labels["chip"], alert.labels["health"]) == ("2", "lost")
     finally:
-        control.heal(chip=2)
+        control.call(control_call.HEAL, chip=2)
     seen_prometheus.wait_until(lambda: "ChipLost" not in seen_prometheus.firing(), "its end")

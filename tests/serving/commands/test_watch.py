@@ -12,6 +12,7 @@ from serving.main import main
 from serving.server.control import engine_watch
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_server import ControlServer
+from serving.wire import control_call
 from serving.wire.machine_state import StallState
 from serving.wire.telemetry import Event, EventKind
 from tests.serving.server.control.small_engine import (
@@ -83,7 +84,7 @@ def test_events_are_printed_from_the_first_that_is_remembered(
     address: ControlAddress, servers: list[ControlServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with connected(address) as client:
-        client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=1))
+        client.call(control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.LOSE_CHIP, chip=1))
     wait_until(lambda: servers[0].watch.last_number == 1)
     assert run(address, "--events", "--after", "0", "--count", "1") == 0
     assert "fault 1, lose-chip of chip 1: injected, " in capsys.readouterr().out

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.ultraserver.step_cost import StepCost
-from emulator.model import StepCost, StepCostModel
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from serving.engine.deployment import resolve_deployment
 from serving.engine.engine_time import EngineTime, make_clock
 from serving.engine.ledger import Ledger

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.model import ENGINE_NAMES, StepCost
 from emulator.specs.partition import Partition
+from emulator.ultraserver.step_cost import ENGINE_NAMES, StepCost
 from emulator.units import NS_PER_S
 from serving.engine.ledger import Ledger
 from serving.wire.hardware import WINDOW_S

@@ -1,6 +1,6 @@
 """What an engine's ledger is given, kept beside it for sums that do not use the ledger's own."""
 
-from emulator.model import StepCost
+from emulator.ultraserver.step_cost import StepCost
 from serving.engine.ledger import Int64s
 from serving.engine.live_engine import LiveEngine
 

@@ -18,6 +18,7 @@ from emulator.errors import UltraServeError
 from serving.access.control_key import find_control_key
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
+from serving.wire import control_call
 from serving.wire.machine_state import FaultStage, MachineState
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
@@ -122,7 +123,7 @@ class ServedMachine:
 
     def _state(self) -> MachineState:
         began_s = time.monotonic()
-        state = self.client.state()
+        state = self.client.call(control_call.GET_STATE)
         self.call_s.append(time.monotonic() - began_s)
         return state
 

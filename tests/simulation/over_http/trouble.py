@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import psutil
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.server.control.control_client import RefusedByServer
+from serving.wire import control_call
 from serving.wire.machine_state import SERVING, FaultRecord, FaultStage, LeaseState, MachineState
 from tests.simulation.over_http.books import (
     check_accounts,
@@ -132,12 +134,12 @@ class Trouble:
         state, client = self._state(), self._machine.client
         stacks = len(state.chips[0].stacks)
         fault = strike.fault(seated(state), racks=len(state.racks), stacks=stacks)
-        foreseen = client.inject(fault, dry_run=True)
+        foreseen = client.call(control_call.INJECT_FAULT, fault=fault, dry_run=True)
         assert (foreseen.accepted, foreseen.number) == (False, None)
         if not foreseen.survivable:
             print(f"  not survivable: {fault}: {foreseen.reason}", flush=True)
             return None
-        report = client.inject(fault)
+        report = client.call(control_call.INJECT_FAULT, fault=fault)
         assert report.accepted
         assert report.number is not None
         if self._lease is None:
@@ -158,7 +160,7 @@ class Trouble:
     def _kill_in_recovery(self, strike: Strike) -> list[FaultRecord] | None:
         if self._lease is not None:
             return None
-        self._machine.client.heal()  # so that a spare's process is started
+        self._machine.client.call(control_call.HEAL)  # so that a spare's process is started
         before, workers = self._state(), self._machine.workers()
         first = self._victim(before, strike.chip_share)
         if first is None:
@@ -180,7 +182,7 @@ class Trouble:
             self._met(len(first.faults) + 1)
             first = self._state()
         workers, client = self._machine.workers(), self._machine.client
-        healing = threading.Thread(target=client.heal)
+        healing = threading.Thread(target=partial(client.call, control_call.HEAL))
         healing.start()
         new = self._wait_for_new(workers, WAIT_S_MAX, meanwhile=healing)
         self._second_kill(strike, -1, new)
@@ -233,7 +235,7 @@ class Trouble:
         self._clients.wait_for(ANSWERS_AFTER)
         vacant = self._machine.size.chips - len(seated(self._state()))  # spares took the others
         cluster.start_other()
-        self._machine.client.heal()
+        self._machine.client.call(control_call.HEAL)
         self._wait_until(
             lambda: self._machine.chips_of_other_node() == vacant, "chips start on the node again"
         )
@@ -244,10 +246,12 @@ class Trouble:
             return None
         self._heal(Heal.ALL, [])
         client = self._machine.client
-        state = client.day_night()
+        state = client.call(control_call.GET_DAY_NIGHT)
         self._before_lease = set(self._machine.chips())
         group = state.groups[int(strike.chip_share * len(state.groups))]
-        report = client.lend(group.chips, grace_s=0.05)
+        report = client.call(
+            control_call.DRAIN, chips=group.chips, grace_s=0.05, purpose="training"
+        )
         lease = report.lease or self._wait_for_lease(group.chips)
         self._lease, self._strikes_in_lease = lease.number, 0
         self.figures.leases += 1
@@ -266,7 +270,7 @@ class Trouble:
     def _is_survivable(self, state: MachineState, chip: int) -> bool:
         fault = Fault(kind=FaultKind.LOSE_CHIP, chip=chip)
         client = self._machine.client
-        report = client.inject(fault, dry_run=True)
+        report = client.call(control_call.INJECT_FAULT, fault=fault, dry_run=True)
         del state
         return report.survivable
 
@@ -352,7 +356,7 @@ class Trouble:
         self._wait_until(lambda: self._has_trained(number), "a step of training")
         self._lease = None
         if self._lease_now(number).phase != SERVING:  # or else it was called back by itself
-            self._machine.client.resume(number)
+            self._machine.client.call(control_call.RESUME, lease=number)
         self._wait_until(lambda: self._lease_now(number).phase == SERVING, "chips come back")
 
     def _has_trained(self, number: int) -> bool:
@@ -368,13 +372,13 @@ class Trouble:
             heal = Heal.ALL
         client = self._machine.client
         if heal is Heal.ALL or (heal is Heal.THIS and len(records) > HEALED_ONE_BY_ONE):
-            client.heal()
+            client.call(control_call.HEAL)
         elif heal is Heal.THIS:
             for record in records:
                 fault = record.fault
                 chip = fault.chip if fault.chip >= 0 else None
                 rack = fault.rack if fault.rack >= 0 else None
-                client.heal(chip=chip, rack=rack)
+                client.call(control_call.HEAL, chip=chip, rack=rack)
         if heal is not Heal.NOTHING:
             self._clients.wait_for(ANSWERS_AFTER)
 
@@ -419,9 +423,9 @@ class Trouble:
         """Repair everything, let every request end, and close the books."""
         if self._lease is not None:
             self._resume()
-        self._machine.client.heal()
+        self._machine.client.call(control_call.HEAL)
         self._clients.wait_for(ANSWERS_AFTER)
-        self._clients.pause()
+        self._clients.call(control_call.PAUSE_GENERATION)
         self._wait_until(self._is_whole, "the machine is whole")
         self._wait_until(self._processes_agree, "processes and state agree")
         failure: list[AssertionError] = []
@@ -443,7 +447,7 @@ class Trouble:
 
     def _is_whole(self) -> bool:
         """Whether all ranks are up: one that was repaired may have to be warmed up."""
-        self._machine.client.heal()
+        self._machine.client.call(control_call.HEAL)
         return all(rank.up for rank in self._state().ranks)
 
     def _close_books(self) -> None:

@@ -1,6 +1,6 @@
 // One chip of a rack: a button that shows its mark, how busy it is, its HBM and its watts.
 import { chosenChip } from "../state/console";
-import type { Chip, ChipMeters } from "../wire/report";
+import type { ChipState as Chip, ChipMeters } from "../wire/report";
 import { capacityBytes, MARKS, markOf, troubles, usedBytes } from "../words/chip_mark";
 import { chipUses, USES } from "../words/hbm_use";
 import { share, watts } from "../words/quantity";

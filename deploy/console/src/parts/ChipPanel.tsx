@@ -1,9 +1,9 @@
 // One chip: its engines, HBM, links, rank, what has happened to it, and what can be done to it.
 import { useEffect, useRef } from "preact/hooks";
 import { chosenChip, dayNight, happened, history, looks } from "../state/console";
-import { propose, proposed } from "../state/deed";
-import { CHIP_FAULTS, drainDeed, FAULT_BUTTONS, faultDeed, healDeed, resumeDeed } from "../state/deeds";
-import type { Chip, ChipMeters, Happened, HardwareReport, Lease } from "../wire/report";
+import { propose, proposed } from "../state/action";
+import { CHIP_FAULTS, drainAction, FAULT_BUTTONS, faultAction, healAction, resumeAction } from "../state/actions";
+import type { ChipState as Chip, ChipMeters, Event as Happened, HardwareReport, LeaseState as Lease } from "../wire/report";
 import { capacityBytes, MARKS, markOf, troubles, usedBytes } from "../words/chip_mark";
 import { stackUses, USE_WORDS, USES } from "../words/hbm_use";
 import { count, duration, memory, moment, scaled, share, text, watts } from "../words/quantity";
@@ -55,7 +55,7 @@ export function ChipPanel({ report }: { report: HardwareReport }) {
         <Timeline chip={chip} />
         <Happenings chip={chip} />
       </div>
-      <Deeds chip={chip} report={report} />
+      <Actions chip={chip} report={report} />
     </div>
   );
 }
@@ -210,7 +210,7 @@ function touches(event: Happened, chip: number): boolean {
   return event.fault?.fault.chip === chip || (event.lease?.chips.includes(chip) ?? false);
 }
 
-function Deeds({ chip, report }: { chip: Chip; report: HardwareReport }) {
+function Actions({ chip, report }: { chip: Chip; report: HardwareReport }) {
   const lease = report.state.leases.find((each) => each.phase !== "serving" && each.chips.includes(chip.chip));
   const gone = chip.health === "lost" || chip.health === "hung";
   const broken = chip.health !== "up" || troubles(chip).length > 0;
@@ -218,17 +218,17 @@ function Deeds({ chip, report }: { chip: Chip; report: HardwareReport }) {
     <footer>
       {!gone &&
         CHIP_FAULTS.map((kind) => (
-          <button type="button" key={kind} data-deed={kind} class="small" onClick={() => propose(faultDeed(kind, chip))}>
+          <button type="button" key={kind} data-action={kind} class="small" onClick={() => propose(faultAction(kind, chip))}>
             {FAULT_BUTTONS[kind]}…
           </button>
         ))}
       {broken && (
-        <button type="button" data-deed="heal" class="small good" onClick={() => propose(healDeed({ chip: chip.chip }))}>
+        <button type="button" data-action="heal" class="small good" onClick={() => propose(healAction({ chip: chip.chip }))}>
           Heal…
         </button>
       )}
       {!lease && chip.rank !== null && !gone && (
-        <button type="button" data-deed="drain" class="small" onClick={() => propose(drainOf(chip, report))}>
+        <button type="button" data-action="drain" class="small" onClick={() => propose(drainOf(chip, report))}>
           Drain {lentWith(chip, report).whose}…
         </button>
       )}
@@ -239,7 +239,7 @@ function Deeds({ chip, report }: { chip: Chip; report: HardwareReport }) {
 
 function ResumeButton({ lease }: { lease: Lease }) {
   return (
-    <button type="button" data-deed="resume" class="small good" onClick={() => propose(resumeDeed(lease))}>
+    <button type="button" data-action="resume" class="small good" onClick={() => propose(resumeAction(lease))}>
       Resume lease {lease.number}…
     </button>
   );
@@ -255,5 +255,5 @@ function lentWith(chip: Chip, report: HardwareReport): { chips: readonly number[
 
 function drainOf(chip: Chip, report: HardwareReport) {
   const { chips, whose } = lentWith(chip, report);
-  return drainDeed(chips, whose);
+  return drainAction(chips, whose);
 }

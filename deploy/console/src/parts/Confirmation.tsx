@@ -1,18 +1,18 @@
-// Says what a deed will do, asks the server what it would come to, and does it when confirmed.
+// Says what an action will do, asks the server what it would come to, and does it when confirmed.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { type Deed, type Field, type Foresight, outcome, proposed, type Values } from "../state/deed";
+import { type Action, type Field, type DryRunResult, outcome, proposed, type Values } from "../state/action";
 import { CallFailed } from "../wire/calls";
 import { heldKey, holdKey } from "../wire/key";
 
 const TYPING_MS = 250;
 
-export function Confirmation({ deed }: { deed: Deed }) {
+export function Confirmation({ action }: { action: Action }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  const values = useSignal<Values>(Object.fromEntries(deed.fields.map((field) => [field.name, field.value])));
+  const values = useSignal<Values>(Object.fromEntries(action.fields.map((field) => [field.name, field.value])));
   const key = useSignal(heldKey() ?? "");
   const asked = useSignal(heldKey() === null); // the key's field is there
-  const foreseen = useSignal<Foresight | null>(null);
+  const dryRunResult = useSignal<DryRunResult | null>(null);
   const trouble = useSignal("");
   const busy = useSignal(false);
 
@@ -21,15 +21,15 @@ export function Confirmation({ deed }: { deed: Deed }) {
   }, []);
 
   useEffect(() => {
-    const foresee = deed.foresee;
-    if (!foresee || !key.value) return undefined;
+    const dryRun = action.dryRun;
+    if (!dryRun || !key.value) return undefined;
     let current = true;
-    foreseen.value = null;
+    dryRunResult.value = null;
     const timer = setTimeout(() => {
-      foresee(values.value, key.value).then(
+      dryRun(values.value, key.value).then(
         (said) => {
           if (!current) return;
-          foreseen.value = said;
+          dryRunResult.value = said;
           trouble.value = "";
         },
         (error: unknown) => {
@@ -53,8 +53,8 @@ export function Confirmation({ deed }: { deed: Deed }) {
     event.preventDefault();
     busy.value = true;
     try {
-      outcome.value = await deed.act(values.value, key.value);
-      if (proposed.value === deed) holdKey(key.value); // not when signed out meanwhile
+      outcome.value = await action.act(values.value, key.value);
+      if (proposed.value === action) holdKey(key.value); // not when signed out meanwhile
       dialog.current?.close();
     } catch (error) {
       fail(error);
@@ -64,11 +64,11 @@ export function Confirmation({ deed }: { deed: Deed }) {
   }
 
   return (
-    <dialog ref={dialog} onClose={() => (proposed.value = null)} aria-labelledby="deed-title" aria-describedby="deed-words">
+    <dialog ref={dialog} onClose={() => (proposed.value = null)} aria-labelledby="action-title" aria-describedby="action-words">
       <form onSubmit={(event) => void act(event)}>
-        <h2 id="deed-title">{deed.title}?</h2>
-        <p id="deed-words">{deed.words}</p>
-        {deed.fields.map((field) => (
+        <h2 id="action-title">{action.title}?</h2>
+        <p id="action-words">{action.words}</p>
+        {action.fields.map((field) => (
           <Input key={field.name} field={field} value={values.value[field.name] ?? ""} onInput={(value) => {
             values.value = { ...values.value, [field.name]: value };
           }} />
@@ -88,7 +88,7 @@ export function Confirmation({ deed }: { deed: Deed }) {
             />
           </label>
         )}
-        {deed.foresee && <Foreseen said={foreseen.value} failed={trouble.value !== ""} known={key.value !== ""} />}
+        {action.dryRun && <DryRun said={dryRunResult.value} failed={trouble.value !== ""} known={key.value !== ""} />}
         <p class="trouble" role="alert">
           {trouble.value}
         </p>
@@ -96,8 +96,8 @@ export function Confirmation({ deed }: { deed: Deed }) {
           <button type="button" class="plain" onClick={() => dialog.current?.close()}>
             Cancel
           </button>
-          <button class={deed.danger ? "danger" : "primary"} disabled={busy.value} data-confirm>
-            {deed.button}
+          <button class={action.danger ? "danger" : "primary"} disabled={busy.value} data-confirm>
+            {action.button}
           </button>
         </footer>
       </form>
@@ -105,12 +105,12 @@ export function Confirmation({ deed }: { deed: Deed }) {
   );
 }
 
-function Foreseen({ said, failed, known }: { said: Foresight | null; failed: boolean; known: boolean }) {
+function DryRun({ said, failed, known }: { said: DryRunResult | null; failed: boolean; known: boolean }) {
   if (failed) return null;
-  if (!known) return <p class="foreseen">With the key, the server says here what would happen.</p>;
-  if (said === null) return <p class="foreseen">Asking the server what would happen…</p>;
+  if (!known) return <p class="dry-run">With the key, the server says here what would happen.</p>;
+  if (said === null) return <p class="dry-run">Asking the server what would happen…</p>;
   return (
-    <p class={`foreseen ${said.good ? "good" : "bad"}`} data-foreseen={said.good ? "good" : "bad"} role="status">
+    <p class={`dry-run ${said.good ? "good" : "bad"}`} data-dry-run={said.good ? "good" : "bad"} role="status">
       <b>{said.good ? "No accepted request is lost." : "Requests would be lost."}</b> {said.words}
     </p>
   );

@@ -1,7 +1,7 @@
 // Who serves and who trains, what decides it, and what changes hands next.
-import { propose } from "../state/deed";
-import { phaseDeed, policyDeed } from "../state/deeds";
-import type { DayNight, Group, Lease } from "../wire/report";
+import { propose } from "../state/action";
+import { phaseAction, policyAction } from "../state/actions";
+import type { DayNightState as DayNight, GroupState as Group, LeaseState as Lease } from "../wire/report";
 import { count, digits, duration, plural, share, span, text, scaled, watts } from "../words/quantity";
 
 export function DayNightCard({ state, leases }: { state: DayNight; leases: readonly Lease[] }) {
@@ -39,7 +39,7 @@ export function DayNightCard({ state, leases }: { state: DayNight; leases: reado
         <span class="policy" title={state.policy_words}>
           Policy <b>{state.policy}</b>
         </span>
-        <button type="button" class="small" data-deed="policy" onClick={() => propose(policyDeed(state.policy))}>
+        <button type="button" class="small" data-action="policy" onClick={() => propose(policyAction(state.policy))}>
           Change…
         </button>
       </footer>
@@ -84,7 +84,7 @@ function GroupRow({ group, manual, lease }: { group: Group; manual: boolean; lea
         <b>Group {group.group}</b> {plural(group.chips.length, "chip")}
         <small>{group.trouble || lease?.reason || `${group.phase}${group.desired === group.phase ? "" : `, to be ${group.desired}`}`}</small>
       </span>
-      <button type="button" class="small" disabled={!manual} title={why} data-deed="phase" onClick={() => propose(phaseDeed(group, other))}>
+      <button type="button" class="small" disabled={!manual} title={why} data-action="phase" onClick={() => propose(phaseAction(group, other))}>
         {other === "training" ? "Train…" : "Serve…"}
       </button>
     </li>

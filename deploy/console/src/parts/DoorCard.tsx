@@ -1,10 +1,10 @@
 // The door: who is inside, who waits, and what was refused.
-import { propose } from "../state/deed";
-import { doorDeed } from "../state/deeds";
-import type { Door, DoorClass } from "../wire/report";
+import { propose } from "../state/action";
+import { doorAction } from "../state/actions";
+import type { AdmissionReport, ClassReport } from "../wire/report";
 import { count, duration, text } from "../words/quantity";
 
-export function DoorCard({ door }: { door: Door }) {
+export function DoorCard({ door }: { door: AdmissionReport }) {
   return (
     <section class="card door" aria-label="Admission" data-door={door.is_open ? "open" : "closed"}>
       <header>
@@ -38,7 +38,7 @@ export function DoorCard({ door }: { door: Door }) {
           Expected wait <b>{text(duration(door.expected_wait_s))}</b>
           {door.expected_wait_s !== null && <>, at most {text(duration(door.expected_wait_s + door.margin_s))} for 99 of 100</>}
         </span>
-        <button type="button" class="small" data-deed="door" onClick={() => propose(doorDeed(door.is_open))}>
+        <button type="button" class="small" data-action="door" onClick={() => propose(doorAction(door.is_open))}>
           {door.is_open ? "Close…" : "Open…"}
         </button>
       </footer>
@@ -46,11 +46,11 @@ export function DoorCard({ door }: { door: Door }) {
   );
 }
 
-function refused(each: DoorClass): number {
+function refused(each: ClassReport): number {
   return Object.values(each.refused).reduce((sum, number) => sum + number, 0);
 }
 
-function refusedWords(each: DoorClass): string {
+function refusedWords(each: ClassReport): string {
   return Object.entries(each.refused)
     .map(([reason, number]) => `${reason}: ${count(number)}`)
     .join(", ");

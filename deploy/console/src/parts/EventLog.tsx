@@ -1,6 +1,6 @@
 // What has happened, newest first.
-import { happened, untold } from "../state/console";
-import type { Happened } from "../wire/report";
+import { happened, dropped } from "../state/console";
+import type { Event as Happened } from "../wire/report";
 import { shortLists } from "../words/number_lists";
 import { moment, plural } from "../words/quantity";
 
@@ -14,9 +14,9 @@ export function EventLog() {
         <h2>Events</h2>
         <span class="side">{happened.value.length ? "emulated time" : ""}</span>
       </header>
-      {untold.value > 0 && (
-        <p class="none" data-untold={untold.value}>
-          {plural(untold.value, "event")} of before {untold.value === 1 ? "is" : "are"} not shown: the server tells the newest alone.
+      {dropped.value > 0 && (
+        <p class="none" data-dropped={dropped.value}>
+          {plural(dropped.value, "event")} of before {dropped.value === 1 ? "is" : "are"} not shown: the server tells the newest alone.
         </p>
       )}
       {events.length === 0 && <p class="none">Nothing has happened yet.</p>}

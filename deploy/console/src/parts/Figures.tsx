@@ -1,8 +1,8 @@
 // The big figures, each with what it was in the last minutes.
 import { signal } from "@preact/signals";
 import { history, latency, looks } from "../state/console";
-import { type Figure, MW_OF } from "../state/history";
-import type { Basis, HardwareReport } from "../wire/report";
+import { type Basis, type Figure, MW_OF } from "../state/history";
+import type { HardwareReport } from "../wire/report";
 import { duration, type Quantity, NONE, scaled, share, text, things, watts } from "../words/quantity";
 import { Sparkline } from "./Sparkline";
 

@@ -2,7 +2,7 @@
 // is also where a screen reader hears of events.
 import { useEffect } from "preact/hooks";
 import { engineGone, happened, line, look, lookedAt } from "../state/console";
-import { outcome } from "../state/deed";
+import { outcome } from "../state/action";
 import { SignIn } from "./SignIn";
 
 const OUTCOME_SHOWN_MS = 8_000;

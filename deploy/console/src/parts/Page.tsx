@@ -1,6 +1,6 @@
 // The whole page, or what it says while there is nothing to show.
 import { dayNight, door, experts, line, look } from "../state/console";
-import { proposed } from "../state/deed";
+import { proposed } from "../state/action";
 import { Charts } from "./Charts";
 import { ChipPanel } from "./ChipPanel";
 import { Confirmation } from "./Confirmation";
@@ -48,7 +48,7 @@ export function Page() {
         )}
       </main>
       {report && <ChipPanel report={report} />}
-      {proposed.value && <Confirmation deed={proposed.value} />}
+      {proposed.value && <Confirmation action={proposed.value} />}
     </>
   );
 }

@@ -1,8 +1,8 @@
 // The racks chip by chip, as they stand: a row is a compute tray. Arrow keys walk, Enter opens.
 import { useRef, useState } from "preact/hooks";
-import { propose } from "../state/deed";
-import { healDeed, pullDeed } from "../state/deeds";
-import type { Chip, HardwareReport } from "../wire/report";
+import { propose } from "../state/action";
+import { healAction, pullAction } from "../state/actions";
+import type { ChipState as Chip, HardwareReport } from "../wire/report";
 import { MARKS, type Mark, markOf } from "../words/chip_mark";
 import { watts } from "../words/quantity";
 import { ChipCell } from "./ChipCell";
@@ -112,7 +112,7 @@ function Switches({ rack, up, of }: { rack: number; up: number; of: number }) {
         class="quiet"
         title="Pull one of the rack’s switch trays…"
         aria-label={`Rack ${rack}: ${up} of ${of} switch trays are in; pull one`}
-        onClick={() => propose(pullDeed(rack))}
+        onClick={() => propose(pullAction(rack))}
       >
         <span class="pips" aria-hidden="true">
           {Array.from({ length: of }, (_, index) => (
@@ -122,7 +122,7 @@ function Switches({ rack, up, of }: { rack: number; up: number; of: number }) {
         {up < of ? `${up}/${of}` : "switches"}
       </button>
       {up < of && (
-        <button type="button" class="quiet" onClick={() => propose(healDeed({ rack }))}>
+        <button type="button" class="quiet" onClick={() => propose(healAction({ rack }))}>
           Heal
         </button>
       )}
@@ -150,7 +150,7 @@ function Legend({ chips }: { chips: readonly Chip[] }) {
           ))}
       </ul>
       {broken && (
-        <button type="button" class="small" onClick={() => propose(healDeed(null))}>
+        <button type="button" class="small" onClick={() => propose(healAction(null))}>
           Heal all
         </button>
       )}

@@ -3,12 +3,11 @@ import { batch, signal } from "@preact/signals";
 import { call, closeSession } from "../wire/calls";
 import { forgetKey } from "../wire/key";
 import { tellSignOut } from "../wire/other_tabs";
-import type { DayNight, Door, ExpertLoad, Happened, HardwareReport, Latency } from "../wire/report";
+import type { DayNightState as DayNight, AdmissionReport, ExpertLoad, Event as Happened, HardwareReport, LatencyReport as Latency } from "../wire/report";
 import type { ServerEvent } from "../wire/server_events";
 import { listen } from "../wire/stream";
-import { dayNightOf } from "../wire/day_night";
 import { systemOf, type System } from "../wire/system";
-import { outcome, proposed } from "./deed";
+import { outcome, proposed } from "./action";
 import { History } from "./history";
 
 export type Line =
@@ -30,9 +29,9 @@ export const lookedAt = signal(0);
 /** How many wall seconds old the look is, when the engine is late with the next. */
 export const late = signal<{ age_s: number | null } | null>(null);
 /** Events that the server has forgotten before this page was told them. */
-export const untold = signal(0);
+export const dropped = signal(0);
 export const latency = signal<Latency | null>(null);
-export const door = signal<Door | null>(null);
+export const door = signal<AdmissionReport | null>(null);
 export const dayNight = signal<DayNight | null>(null);
 export const experts = signal<ExpertLoad | null>(null);
 export const happened = signal<readonly Happened[]>([]);
@@ -44,7 +43,7 @@ export const history = new History();
 
 let hangUp: (() => void) | null = null;
 let run: string | null = null; // the server's, whose events are told
-let untoldNext = 0; // what `untold` grows by with the next event
+let droppedNext = 0; // what `dropped` grows by with the next event
 
 /** Begin to listen, or begin again with another key. */
 export function connect(): void {
@@ -52,7 +51,7 @@ export function connect(): void {
   batch(() => {
     line.value = { is: "connecting" };
     sessionLeft.value = "";
-    outcome.value = ""; // of a deed that was under way when the last session ended
+    outcome.value = ""; // of an action that was under way when the last session ended
     forgetEvents(); // the server tells them again
   });
   hangUp = listen(EVERY_S, {
@@ -60,7 +59,7 @@ export function connect(): void {
       line.value = { is: "live" };
       void learnSystem();
     },
-    onEvent: hear,
+    onEvent: receive,
     onBreak: (why) => {
       line.value = { is: "broken", why };
     },
@@ -101,8 +100,8 @@ export function forgetAll(): void {
 
 function forgetEvents(): void {
   happened.value = [];
-  untold.value = 0;
-  untoldNext = 0;
+  dropped.value = 0;
+  droppedNext = 0;
   run = null;
 }
 
@@ -118,22 +117,22 @@ async function learnSystem(): Promise<void> {
 }
 
 /** Take in what the stream says. */
-export function hear({ event, data, id }: ServerEvent): void {
+export function receive({ event, data, id }: ServerEvent): void {
   const said: unknown = JSON.parse(data);
   batch(() => {
-    if (event === "hardware") hearLook(said as HardwareReport);
-    else if (event === "happened") hearEvent(said as Happened, id);
+    if (event === "hardware") receiveSnapshot(said as HardwareReport);
+    else if (event === "happened") receiveEvent(said as Happened, id);
     else if (event === "late") late.value = said as { age_s: number | null };
-    else if (event === "untold") untoldNext = (said as { events: number }).events;
+    else if (event === "dropped") droppedNext = (said as { events: number }).events;
     else if (event === "latency") latency.value = said as Latency;
-    else if (event === "door") door.value = said as Door;
-    else if (event === "daynight") dayNight.value = dayNightOf(said);
+    else if (event === "door") door.value = said as AdmissionReport;
+    else if (event === "daynight") dayNight.value = said as DayNight;
     else if (event === "experts") experts.value = said as ExpertLoad;
     else if (event === "gone") engineGone.value = goneWords(said);
   });
 }
 
-function hearLook(report: HardwareReport): void {
+function receiveSnapshot(report: HardwareReport): void {
   history.add(report, latency.value);
   look.value = report;
   late.value = null;
@@ -142,11 +141,11 @@ function hearLook(report: HardwareReport): void {
   looks.value += 1;
 }
 
-/** An event, whose id is `RUN:NUMBER`. What is untold is said right before the event it precedes. */
-function hearEvent(event: Happened, id: string | null): void {
+/** An event, whose id is `RUN:NUMBER`. The count of dropped events comes right before the event that it precedes. */
+function receiveEvent(event: Happened, id: string | null): void {
   const ofRun = id?.split(":")[0] ?? run;
-  untold.value = (ofRun === run ? untold.value : 0) + untoldNext;
-  untoldNext = 0;
+  dropped.value = (ofRun === run ? dropped.value : 0) + droppedNext;
+  droppedNext = 0;
   run = ofRun;
   const known = happened.value;
   const last = known[known.length - 1];

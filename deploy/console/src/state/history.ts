@@ -1,5 +1,5 @@
 // What the page remembers of the looks it was sent: the machine's figures, and each chip's.
-import type { Basis, HardwareReport, Latency } from "../wire/report";
+import type { HardwareReport, LatencyReport as Latency } from "../wire/report";
 import { capacityBytes, usedBytes } from "../words/chip_mark";
 import { Ring } from "./ring";
 
@@ -29,6 +29,9 @@ export const FIGURES = [
   "kv_share",
 ] as const;
 export type Figure = (typeof FIGURES)[number];
+/** By what tokens are divided: a TokensPerMegawatt's `basis`. */
+export type Basis = "provisioned" | "drawn" | "all-in";
+
 export const MW_OF: Record<Basis, Figure> = {
   provisioned: "mw_provisioned",
   drawn: "mw_drawn",

@@ -5,13 +5,13 @@ const NAME = "ultraserve-signed-out";
 
 let channel: BroadcastChannel | null = null;
 
-/** From now on, call `heard` when another tab signs out. */
-export function onSignOut(heard: () => void): void {
+/** From now on, call `onSignedOut` when another tab signs out. */
+export function onSignOut(onSignedOut: () => void): void {
   channel = new BroadcastChannel(NAME);
-  channel.onmessage = heard;
+  channel.onmessage = onSignedOut;
 }
 
-/** Tell the other tabs that this one signs out; it does not hear itself. */
+/** Tell the other tabs that this one signs out; its own message does not come back. */
 export function tellSignOut(): void {
   channel?.postMessage(null);
 }

@@ -7,7 +7,7 @@ const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 8_000;
 const SILENCE_MS = 30_000; // a line this silent is taken for dead: the server looks each second
 
-export interface StreamEars {
+export interface StreamSubscriber {
   onOpen(): void;
   onEvent(event: ServerEvent): void;
   /** The line broke, for this reason; it is tried again in `pause_ms`. */
@@ -23,13 +23,13 @@ interface Place {
 }
 
 /** Listen until the returned function is called. */
-export function listen(intervalS: number, ears: StreamEars): () => void {
+export function listen(intervalS: number, subscriber: StreamSubscriber): () => void {
   const ended = new AbortController();
-  void follow(intervalS, ears, ended.signal);
+  void follow(intervalS, subscriber, ended.signal);
   return () => ended.abort();
 }
 
-async function follow(intervalS: number, ears: StreamEars, ended: AbortSignal): Promise<void> {
+async function follow(intervalS: number, subscriber: StreamSubscriber, ended: AbortSignal): Promise<void> {
   const place: Place = { lastId: null, engineGone: false };
   let pauseMs = FIRST_PAUSE_MS;
   while (!ended.aborted) {
@@ -37,19 +37,19 @@ async function follow(intervalS: number, ears: StreamEars, ended: AbortSignal): 
     try {
       const response = await open(intervalS, place.lastId, ended);
       if (ended.aborted) return;
-      if (response.status === 401 || response.status === 403) return ears.onRefused();
+      if (response.status === 401 || response.status === 403) return subscriber.onRefused();
       if (response.status === 400 || response.status === 412) place.lastId = null; // another run's event
       if (!response.ok || response.body === null) throw new Error(`the server answers ${response.status}`);
-      ears.onOpen();
+      subscriber.onOpen();
       pauseMs = FIRST_PAUSE_MS;
       place.engineGone = false;
-      await read(response.body, ears, place, ended);
+      await read(response.body, subscriber, place, ended);
     } catch (error) {
       why = error instanceof TypeError ? "the server cannot be reached" : String((error as Error).message);
     }
     if (ended.aborted) return;
     if (place.engineGone) pauseMs = LONGEST_PAUSE_MS; // until another server is in this one's place
-    ears.onBreak(why, pauseMs);
+    subscriber.onBreak(why, pauseMs);
     await new Promise((wake) => setTimeout(wake, pauseMs));
     pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
   }
@@ -74,7 +74,7 @@ async function open(intervalS: number, lastId: string | null, ended: AbortSignal
 
 async function read(
   body: ReadableStream<Uint8Array>,
-  ears: StreamEars,
+  subscriber: StreamSubscriber,
   place: Place,
   ended: AbortSignal,
 ): Promise<void> {
@@ -88,7 +88,7 @@ async function read(
       for (const event of parser.push(decoder.decode(value, { stream: true }))) {
         if (event.id) place.lastId = event.id;
         if (event.event === "gone") place.engineGone = true;
-        ears.onEvent(event);
+        subscriber.onEvent(event);
       }
     }
   } finally {

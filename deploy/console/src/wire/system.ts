@@ -1,5 +1,5 @@
 // What is emulated, of DescribeSystem's answer: what the header and the racks say.
-import { list, number, word } from "./day_night";
+// It is proto3's JSON: a 64-bit count is a text there, and what is absent may be left out.
 
 export interface Figure {
   name: string;
@@ -42,3 +42,16 @@ export function systemOf(answer: unknown): System {
   };
 }
 
+type Loose = Record<string, unknown>;
+
+function word(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
+function number(value: unknown): number {
+  return value === undefined || value === null ? 0 : Number(value);
+}
+
+function list(value: unknown): Loose[] {
+  return (value as Loose[] | undefined) ?? [];
+}

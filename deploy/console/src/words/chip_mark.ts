@@ -1,5 +1,5 @@
 // What a chip is at a glance: one mark, which has a letter and a pattern as well as a colour.
-import type { Chip } from "../wire/report";
+import type { ChipState as Chip } from "../wire/report";
 
 export type Mark =
   | "lost"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from serving.server.console.event_stream import HardwareTold
+from serving.server.console.event_stream import HardwareEvent
 from serving.server.engine_call import EngineGone
 from serving.wire.telemetry import Event, EventKind
 
@@ -63,14 +63,14 @@ class SmallLooks:
         self.looks[name] = self.looks.get(name, 0) + 1
         return msgspec.json.encode({name: self.looks[name]})
 
-    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareTold | None:
+    async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
         del max_age_s, within_s
         if self.late_s is None:
             self._told = self._look("hardware")
         elif self._told is None:
             return None
         number = self.looks["hardware"]
-        return HardwareTold(number=number, json=self._told, age_s=self.late_s or 0.0)
+        return HardwareEvent(number=number, json=self._told, age_s=self.late_s or 0.0)
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
         del max_age_s

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from serving.server.console import event_stream
-from serving.server.console.event_stream import HISTORY_TOLD_MAX, EventStream, ReaderGone, after_id
+from serving.server.console.event_stream import (
+    HISTORY_EVENTS_MAX,
+    EventStream,
+    ReaderGone,
+    after_id,
+)
 from serving.server.control.call_failure import server_ends
 from serving.server.engine_call import EngineFailed, EngineGone
 from serving.wire.telemetry import EventKind
@@ -91,12 +96,12 @@ def test_whatever_is_shown_as_an_id_a_reader_begins_at_an_event_that_there_is(
 
 def test_of_a_long_history_the_newest_is_told_and_how_many_are_not() -> None:
     async def main() -> None:
-        looks = SmallLooks(events=HISTORY_TOLD_MAX + 7)
+        looks = SmallLooks(events=HISTORY_EVENTS_MAX + 7)
         looks.end = EngineGone()
         reader = await all_told(looks)
-        assert numbers(reader) == list(range(8, HISTORY_TOLD_MAX + 8))
-        assert [each.data for each in reader.told("untold")] == [{"events": 7}]
-        assert not (await all_told(looks, last_id="5f:9")).told("untold")
+        assert numbers(reader) == list(range(8, HISTORY_EVENTS_MAX + 8))
+        assert [each.data for each in reader.told("dropped")] == [{"events": 7}]
+        assert not (await all_told(looks, last_id="5f:9")).told("dropped")
 
     run(main())
 

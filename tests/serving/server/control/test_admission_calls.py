@@ -16,6 +16,7 @@ from serving.server.control import engine_watch
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient, RefusedByServer
 from serving.server.gateway.admission_controller import AdmissionController
+from serving.wire import control_call
 from serving.wire.telemetry import EventKind
 from tests.serving.server.control.small_engine import SmallEngine, connected, control_server
 
@@ -72,7 +73,7 @@ def test_the_door_s_counts_are_the_door_s(client: ControlClient, door: Admission
     permit = door.enter(WORK)
     with pytest.raises(Refused):
         door.enter(WORK)
-    report = client.admission()
+    report = client.call(control_call.GET_ADMISSION)
     interactive, batch = report.classes
 
     assert (report.is_open, report.closed, report.in_flight) == (True, "", 1)
@@ -80,7 +81,7 @@ def test_the_door_s_counts_are_the_door_s(client: ControlClient, door: Admission
     assert (interactive.entered, interactive.waiting, interactive.waiting_tokens) == (1, 1, 100)
     assert interactive.refused == {"queue_requests": 1}
     permit.leave(Outcome.FINISHED)
-    interactive = client.admission().classes[0]
+    interactive = client.call(control_call.GET_ADMISSION).classes[0]
     assert (interactive.in_flight, interactive.finished) == (0, 1)
 
 
@@ -88,7 +89,9 @@ def test_a_drained_engine_lets_nobody_in_until_it_is_undrained(
     client: ControlClient, door: AdmissionController
 ) -> None:
     inside = door.enter(WORK)
-    report = client.drain_engine(reason="the rack is\nserviced", retry_after_s=30.0)
+    report = client.call(
+        control_call.DRAIN_ENGINE, reason="the rack is\nserviced", retry_after_s=30.0
+    )
 
     assert (report.is_open, report.closed) == (False, "the rack is serviced")
     assert report.in_flight == 1
@@ -97,15 +100,15 @@ def test_a_drained_engine_lets_nobody_in_until_it_is_undrained(
     assert refused.value.reason is RefusalReason.DRAINING
     assert refused.value.retry_after_s == 30.0
     inside.leave(Outcome.FINISHED)
-    assert client.undrain_engine().is_open
+    assert client.call(control_call.UNDRAIN_ENGINE).is_open
     door.enter(WORK).leave(Outcome.FINISHED)
 
 
 def test_a_door_that_closes_and_opens_is_an_event(client: ControlClient) -> None:
     events = client.events(after=0)
-    client.drain_engine()
+    client.call(control_call.DRAIN_ENGINE)
     closed, _ = next(events)
-    client.undrain_engine()
+    client.call(control_call.UNDRAIN_ENGINE)
     opened, _ = next(events)
 
     assert [closed.kind, opened.kind] == [EventKind.DOOR] * 2
@@ -118,8 +121,8 @@ def test_a_door_that_closes_and_opens_between_two_looks_is_two_events(
 ) -> None:
     engine.silent = True  # no look ends meanwhile
     for reason in ("first", "second"):
-        client.drain_engine(reason=reason)
-        client.undrain_engine()
+        client.call(control_call.DRAIN_ENGINE, reason=reason)
+        client.call(control_call.UNDRAIN_ENGINE)
 
     words = [event.words for event, _ in islice(client.events(after=0), 4)]
     assert words == ["closed: first", "open", "closed: second", "open"]
@@ -128,14 +131,14 @@ def test_a_door_that_closes_and_opens_between_two_looks_is_two_events(
 def test_no_call_opens_a_door_that_the_server_has_closed_itself(
     client: ControlClient, door: AdmissionController
 ) -> None:
-    client.drain_engine()
+    client.call(control_call.DRAIN_ENGINE)
     door.close(RefusalReason.DRAINING, "the server ends", 1.0)
 
     with pytest.raises(RefusedByServer, match="the server has closed its door: the server ends"):
-        client.undrain_engine()
+        client.call(control_call.UNDRAIN_ENGINE)
     with pytest.raises(RefusedByServer, match="the server has closed its door: the server ends"):
-        client.drain_engine(reason="mine")
-    assert client.admission().closed == "the server ends"
+        client.call(control_call.DRAIN_ENGINE, reason="mine")
+    assert client.call(control_call.GET_ADMISSION).closed == "the server ends"
 
 
 @pytest.mark.parametrize(
@@ -150,18 +153,18 @@ def test_a_drain_that_cannot_be_meant_is_refused(
     reason: str, retry_after_s: float, words: str, client: ControlClient, door: AdmissionController
 ) -> None:
     with pytest.raises(RefusedByServer, match=words):
-        client.drain_engine(reason=reason, retry_after_s=retry_after_s)
+        client.call(control_call.DRAIN_ENGINE, reason=reason, retry_after_s=retry_after_s)
     assert door.closed is None
 
 
 def test_prefixes_are_forgotten_unless_requests_hold_them(
     engine: ForgetfulEngine, client: ControlClient
 ) -> None:
-    client.reset_prefix_cache()
+    client.call(control_call.RESET_PREFIX_CACHE)
     engine.holds = True
     with pytest.raises(RefusedByServer, match="running requests hold blocks"):
-        client.reset_prefix_cache()
-    client.reset_prefix_cache(reset_running_requests=True)
+        client.call(control_call.RESET_PREFIX_CACHE)
+    client.call(control_call.RESET_PREFIX_CACHE, reset_running_requests=True)
 
     assert engine.forgot == [False, False, True]
 
@@ -172,7 +175,7 @@ def test_a_server_without_a_door_says_so(engine: ForgetfulEngine) -> None:
         connected(address) as client,
         pytest.raises(RefusedByServer, match="pass no door"),
     ):
-        client.admission()
+        client.call(control_call.GET_ADMISSION)
 
 
 @pytest.mark.long
@@ -181,7 +184,7 @@ def test_the_door_by_command(
 ) -> None:
     assert run("drain", "--reason", "tonight", address=address) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "the door is closed: tonight; 0 requests inside"
+    assert lines[0] == "the gateway is closed: tonight; 0 requests inside"
     assert [line.split()[0] for line in lines[1:]] == ["class", "interactive", "batch"]
     assert run("undrain", "--json", address=address) == 0
     assert json.loads(capsys.readouterr().out)["is_open"] is True

@@ -16,6 +16,7 @@ from serving.server.control.control_client import (
     RefusedByServer,
     ServerUnreachable,
 )
+from serving.wire import control_call
 from serving.wire.machine_state import ChipHealth
 from tests.serving.server.control.small_engine import (
     SmallEngine,
@@ -32,22 +33,22 @@ LOSE = Fault(kind=FaultKind.LOSE_CHIP, chip=0)
 def test_the_state_of_before_is_shown_with_its_age(
     engine: SmallEngine, client: ControlClient
 ) -> None:
-    assert client.state().age_s == 0.0
+    assert client.call(control_call.GET_STATE).age_s == 0.0
     engine.silent = True
     began_s = time.monotonic()
-    shown = client.state()
+    shown = client.call(control_call.GET_STATE)
 
     assert time.monotonic() - began_s < WITHIN_S
     assert shown.age_s > 1.0
     engine.silent = False
-    assert client.state().age_s == 0.0
+    assert client.call(control_call.GET_STATE).age_s == 0.0
 
 
 def test_what_was_never_said_is_not_made_up(engine: SmallEngine, client: ControlClient) -> None:
     engine.silent = True
     began_s = time.monotonic()
     with pytest.raises(ServerUnreachable):
-        client.power()
+        client.call(control_call.GET_POWER)
     assert time.monotonic() - began_s < WITHIN_S
     engine.silent = False
 
@@ -58,15 +59,15 @@ def test_a_change_is_unknown_and_its_key_says_how_it_ended(
     engine.silent = True
     began_s = time.monotonic()
     with pytest.raises(OutcomeUnknown, match="ask again with --idempotency-key") as told:
-        client.inject(LOSE)
+        client.call(control_call.INJECT_FAULT, fault=LOSE)
     assert time.monotonic() - began_s < WITHIN_S
     assert told.value.exit_code == UNKNOWN
 
     engine.silent = False
     with connected(address, action_key=told.value.key) as again:
-        assert again.inject(LOSE).number == 1
-        assert again.inject(LOSE).number == 1
-    state = client.state()
+        assert again.call(control_call.INJECT_FAULT, fault=LOSE).number == 1
+        assert again.call(control_call.INJECT_FAULT, fault=LOSE).number == 1
+    state = client.call(control_call.GET_STATE)
     assert len(state.faults) == 1
     assert state.chips[0].health is ChipHealth.LOST
 
@@ -75,7 +76,7 @@ def test_a_client_may_wait_for_the_outcome(engine: SmallEngine, address: Control
     engine.silent = True
     began_s = time.monotonic()
     with connected(address, patience_s=2.0) as patient, pytest.raises(OutcomeUnknown):
-        patient.inject(LOSE)
+        patient.call(control_call.INJECT_FAULT, fault=LOSE)
     assert time.monotonic() - began_s > 2.0
     engine.silent = False
     wait_until(lambda: len(engine.state.faults) == 1)  # once, however often it was asked for
@@ -83,12 +84,12 @@ def test_a_client_may_wait_for_the_outcome(engine: SmallEngine, address: Control
 
 def test_what_is_refused_or_never_sent_is_not_done(address: ControlAddress) -> None:
     with connected(address) as client, pytest.raises(RefusedByServer) as refused:
-        client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=99))
+        client.call(control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.LOSE_CHIP, chip=99))
     assert refused.value.exit_code == NOT_DONE
 
     nowhere = ControlAddress(port=free_port())
     with connected(nowhere) as client, pytest.raises(ServerUnreachable) as unsent:
-        client.inject(LOSE)
+        client.call(control_call.INJECT_FAULT, fault=LOSE)
     assert unsent.value.exit_code == NOT_DONE
 
 
@@ -98,7 +99,7 @@ def test_what_an_older_server_does_not_know_is_not_done() -> None:
     server.start()
     client = connected(ControlAddress(port=port))
     with client, pytest.raises(RefusedByServer, match="older server") as unknown:
-        client.lend((1,), grace_s=1.0)
+        client.call(control_call.DRAIN, chips=(1,), grace_s=1.0, purpose="training")
     server.stop(None)
     assert unknown.value.exit_code == NOT_DONE
 
@@ -109,7 +110,7 @@ def test_a_server_that_goes_while_its_outcome_is_waited_for_leaves_it_unknown() 
         with control_server(engine) as address:
             patient = connected(address, timeout_s=2.0, patience_s=4.0)
             engine.silent = True
-            told = threads.submit(patient.inject, LOSE)
+            told = threads.submit(patient.call, control_call.INJECT_FAULT, fault=LOSE)
             wait_until(lambda: bool(engine.lines))
         with pytest.raises(OutcomeUnknown):
             told.result()

@@ -26,6 +26,7 @@ from serving.server.control.control_server import SERVICE, ControlServer
 from serving.server.day_night.controller import DayNight
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER
+from serving.wire import control_call
 from serving.wire.control_call import METHOD
 from tests.serving.plugin.running_engine import Running
 from tests.serving.server.control.drawn_messages import raw
@@ -178,7 +179,7 @@ def attack_on(engine: Any, day_night: DayNight | None = None) -> Iterator[Attack
         yield attack
         attack.end()
         with connected(address) as client:
-            assert client.rest() is not None
+            assert client.call(control_call.GET_REST) is not None
 
 
 @pytest.fixture(scope="module")

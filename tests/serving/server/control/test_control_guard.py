@@ -29,6 +29,7 @@ from serving.server.control.control_client import ControlClient, RefusedByServer
 from serving.server.control.control_guard import GuardLimits, changes_something
 from serving.server.control.control_server import SERVICE, ControlServer
 from serving.server.control.control_tls import ControlTls
+from serving.wire import control_call
 from tests.serving.server.control.raw_call import details_of, failure, stub_at, with_key
 from tests.serving.server.control.small_engine import (
     SmallEngine,
@@ -89,7 +90,7 @@ def test_the_key_is_the_run_s_own_and_goes_with_it(engine: SmallEngine) -> None:
 
 def test_a_command_without_the_key_is_told_where_it_is(address: ControlAddress) -> None:
     with ControlClient(address, timeout_s=5.0) as client, pytest.raises(RefusedByServer) as told:
-        client.state()
+        client.call(control_call.GET_STATE)
 
     assert "--control-key-file" in str(told.value)
 
@@ -179,7 +180,10 @@ def test_one_call_too_many_is_told_when_to_come_back(
     engine.silent = True
     most = control_guard.CALLS_MAX
     with ThreadPoolExecutor(most) as pool, connected(address, timeout_s=2.0) as client:
-        calls = [pool.submit(client.placement, layer) for layer in range(most)]
+        calls = [
+            pool.submit(client.call, control_call.GET_PLACEMENT, first_layer=layer)
+            for layer in range(most)
+        ]
         wait_until(lambda: engine.waiting == most)
         told = failure(address, "GetState", pb.GetStateRequest())
         assert all(isinstance(call.exception(), ServerUnreachable) for call in calls)
@@ -213,7 +217,7 @@ def fill_the_room(address: ControlAddress, most: int) -> None:
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert stub.Check(asked, timeout=5).status == health_pb2.HealthCheckResponse.SERVING
         with connected(address) as client:
-            assert client.state().steps == 1234
+            assert client.call(control_call.GET_STATE).steps == 1234
         for watch in watches:
             watch.cancel()
 
@@ -258,7 +262,7 @@ def test_who_says_nothing_takes_room_from_checks_alone(
         with pytest.raises(grpc.RpcError) as raised:
             stub.Check(asked, timeout=5)
         assert next(stub.Watch(asked, timeout=5)).status == health_pb2.HealthCheckResponse.SERVING
-        assert client.state().steps == 1234
+        assert client.call(control_call.GET_STATE).steps == 1234
         for call in calls:
             call.cancel()
         never.set()
@@ -337,10 +341,10 @@ def test_a_call_that_changes_something_is_told_with_whose_key_and_how_it_ended(
         control_server(engine, named=lambda _: "the key night-shift") as address,
         connected(address) as client,
     ):
-        client.inject(lose)
+        client.call(control_call.INJECT_FAULT, fault=lose)
         with pytest.raises(RefusedByServer):
-            client.inject(lose)
-        client.state()
+            client.call(control_call.INJECT_FAULT, fault=lose)
+        client.call(control_call.GET_STATE)
         key = str(find_control_key(address.port, os.environ))
     vllm_log.removeHandler(caplog.handler)
 
@@ -422,7 +426,7 @@ def test_beyond_loopback_both_sides_show_a_certificate(
     far: ControlAddress, mine: ControlTls
 ) -> None:
     with connected(far, tls=mine) as client:
-        assert client.state().steps == 1234
+        assert client.call(control_call.GET_STATE).steps == 1234
 
 
 @pytest.mark.parametrize("without", ["a certificate of mine", "the authority", "tls"])
@@ -438,7 +442,7 @@ def test_beyond_loopback_nobody_enters_without_certificates(
         connected(far, timeout_s=5.0, tls=given[without]) as client,
         pytest.raises(ServerUnreachable),
     ):
-        client.state()
+        client.call(control_call.GET_STATE)
 
 
 def test_a_client_shows_its_key_to_nobody_in_plain_text_beyond_loopback(

@@ -32,6 +32,7 @@ from serving.server.control.control_hook import ControlHook, _key_name
 from serving.server.engine_call import Engine
 from serving.server.gateway.gateway_settings import ENVIRONMENT as FRONT_DOOR
 from serving.server.gateway.gateway_settings import GatewaySettings
+from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from serving.wire.machine_state import MachineState
 from tests.serving.plugin.engine_config import engine_config
@@ -55,7 +56,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> ControlAddress:
 def metrics_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has one door; this one has many."""
     registry = CollectorRegistry()
-    for module in ("door_metrics", "ingress_metrics"):
+    for module in ("gateway_metrics", "ingress_metrics"):
         monkeypatch.setattr(f"serving.telemetry.{module}.REGISTRY", registry)
 
 
@@ -121,7 +122,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[list[str]]:
 
 def state_at(address: ControlAddress) -> MachineState:
     with connected(address, timeout_s=5.0) as client:
-        return client.state()
+        return client.call(control_call.GET_STATE)
 
 
 async def state_while_up(app: FastAPI, address: ControlAddress) -> tuple[MachineState, list[str]]:
@@ -158,7 +159,7 @@ def test_day_and_night_live_as_long_as_the_app(
 
 def day_night_at(address: ControlAddress) -> DayNightState:
     with connected(address, timeout_s=5.0) as client:
-        return client.day_night()
+        return client.call(control_call.GET_DAY_NIGHT)
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ServerUnreachable
 from serving.server.control.control_server import ControlServer
 from serving.server.control.control_tls import ControlTls
+from serving.wire import control_call
 from tests.serving.server.console.small_looks import Told, parsed
 from tests.serving.server.control.http_calls import SERVICE, browser, key_of, looking, with_key
 from tests.serving.server.control.small_engine import (
@@ -41,7 +42,7 @@ LOSE = {"fault": {"kind": "FAULT_KIND_LOSE_CHIP", "chip": 1}}
 def test_both_protocols_are_served_on_one_port_at_a_time(address: ControlAddress) -> None:
     def over_grpc(_: int) -> int:
         with connected(address) as client:
-            return client.state().steps
+            return client.call(control_call.GET_STATE).steps
 
     def over_http(_: int) -> int:
         with browser(address, headers=with_key(address)) as client:
@@ -249,8 +250,8 @@ def test_a_fault_is_told_on_the_stream_and_again_to_who_comes_back(
         client.headers["Accept-Encoding"] = encoding
         with connected(address) as control:
             wait_until(lambda: engine.looks > 0)  # what the first look finds is no event
-            control.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=1))
-            control.state()  # the engine meets it
+            control.call(control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.LOSE_CHIP, chip=1))
+            control.call(control_call.GET_STATE)  # the engine meets it
 
         def stages(told: list[Told]) -> list[str]:
             return [each.data["fault"]["stage"] for each in told if each.name == "happened"]
@@ -368,7 +369,7 @@ def test_beyond_loopback_both_speak_tls_and_the_cookie_is_secure(
             state = client.post(f"{SERVICE}/GetState", json={}, headers=own)
             assert state.json()["state"]["steps"] == "1234"
         with connected(here, tls=ControlTls(ca=tmp_path / "ca.pem")) as control:
-            assert control.state().steps == 1234
+            assert control.call(control_call.GET_STATE).steps == 1234
         with pytest.raises(httpx.HTTPError), browser(here) as plain:
             plain.get("/")
 
@@ -398,7 +399,7 @@ def test_nothing_is_left_of_a_server_that_has_ended(engine: SmallEngine) -> None
     assert set(directory.glob("grpc-*.sock")) - before == set()
     silent.close()
     with connected(address, timeout_s=1.0) as client, pytest.raises(ServerUnreachable):
-        client.state()
+        client.call(control_call.GET_STATE)
 
 
 async def _connected(address: ControlAddress) -> Any:

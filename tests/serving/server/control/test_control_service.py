@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ from serving.server.control import call_failure, control_guard
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient, RefusedByServer, ServerUnreachable
 from serving.server.control.control_server import ControlServer
+from serving.wire import control_call
 from serving.wire.control_call import ControlReply, HealReport
 from serving.wire.machine_state import ChipHealth, FaultStage
 from tests.serving.server.control.raw_call import details_of, failure
@@ -29,27 +31,27 @@ LOSE_7 = fault_pb2.Fault(kind=fault_pb2.FAULT_KIND_LOSE_CHIP, chip=7)
 
 
 def test_the_state_is_the_engine_s(engine: SmallEngine, client: ControlClient) -> None:
-    assert client.state() == engine.state
+    assert client.call(control_call.GET_STATE) == engine.state
     assert engine.lines == ['{"method":"state"}']
 
 
 def test_a_fault_happens_and_is_recovered_from(engine: SmallEngine, client: ControlClient) -> None:
-    report = client.inject(LOSE)
+    report = client.call(control_call.INJECT_FAULT, fault=LOSE)
 
     assert (report.accepted, report.survivable, report.number) == (True, True, 1)
-    (pending,) = client.state().faults
-    (recovered,) = client.state().faults
+    (pending,) = client.call(control_call.GET_STATE).faults
+    (recovered,) = client.call(control_call.GET_STATE).faults
     assert (pending.stage, pending.recovery) == (FaultStage.PENDING, None)
     assert recovered.stage is FaultStage.RECOVERED
     assert recovered.fault == LOSE
     assert recovered.recovery is not None
     assert recovered.recovery.emulated_ns == 2_500_000
-    assert client.state().chips[1].health is ChipHealth.LOST
+    assert client.call(control_call.GET_STATE).chips[1].health is ChipHealth.LOST
 
 
 def test_a_dry_run_changes_nothing(engine: SmallEngine, client: ControlClient) -> None:
     before = engine.state
-    report = client.inject(LOSE, dry_run=True)
+    report = client.call(control_call.INJECT_FAULT, fault=LOSE, dry_run=True)
 
     assert (report.accepted, report.survivable, report.number) == (False, True, None)
     assert engine.state == before
@@ -69,28 +71,28 @@ def test_a_dry_run_changes_nothing(engine: SmallEngine, client: ControlClient) -
 def test_every_kind_of_fault_arrives_as_it_was_sent(
     fault: Fault, engine: SmallEngine, client: ControlClient
 ) -> None:
-    client.inject(fault)
+    client.call(control_call.INJECT_FAULT, fault=fault)
 
     assert [record.fault for record in engine.state.faults] == [fault]
 
 
 def test_healing_says_which_faults_are_over(client: ControlClient) -> None:
     for chip in (0, 1):
-        client.inject(Fault(kind=FaultKind.HANG_CHIP, chip=chip))
-    client.inject(Fault(kind=FaultKind.PULL_SWITCH_TRAY, rack=0))
+        client.call(control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.HANG_CHIP, chip=chip))
+    client.call(control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.PULL_SWITCH_TRAY, rack=0))
 
-    assert client.heal(chip=1).healed == (2,)
-    assert client.heal(rack=0).healed == (3,)
-    assert client.heal().healed == (1,)
-    assert client.heal().healed == ()
+    assert client.call(control_call.HEAL, chip=1).healed == (2,)
+    assert client.call(control_call.HEAL, rack=0).healed == (3,)
+    assert client.call(control_call.HEAL).healed == (1,)
+    assert client.call(control_call.HEAL).healed == ()
 
 
 def test_what_the_engine_refuses_is_said_in_its_words(client: ControlClient) -> None:
     with pytest.raises(RefusedByServer, match=r"^chip=7: expected 0 to 2$"):
-        client.inject(Fault(kind=FaultKind.LOSE_CHIP, chip=7))
-    client.inject(LOSE)
+        client.call(control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.LOSE_CHIP, chip=7))
+    client.call(control_call.INJECT_FAULT, fault=LOSE)
     with pytest.raises(RefusedByServer, match=r"^chip 1 is lost already$"):
-        client.inject(LOSE)
+        client.call(control_call.INJECT_FAULT, fault=LOSE)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_a_call_that_fails_says_why_to_people_and_to_programs(
 def test_what_cannot_happen_now_is_a_failed_precondition(
     address: ControlAddress, client: ControlClient
 ) -> None:
-    client.inject(LOSE)
+    client.call(control_call.INJECT_FAULT, fault=LOSE)
     lose = fault_pb2.Fault(kind=fault_pb2.FAULT_KIND_LOSE_CHIP, chip=1)
     told = failure(address, "InjectFault", pb.InjectFaultRequest(fault=lose))
 
@@ -154,7 +156,7 @@ def test_an_engine_that_is_gone_is_unavailable(engine: SmallEngine, client: Cont
     engine.errored = True
 
     with pytest.raises(ServerUnreachable, match="the engine is gone"):
-        client.state()
+        client.call(control_call.GET_STATE)
     assert engine.lines == []
 
 
@@ -164,7 +166,7 @@ def test_an_engine_that_ends_before_it_answers_ends_the_call(
     monkeypatch.setattr(engine_call, "_ENGINE_CHECK_S", 0.01)
     engine.silent = True
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(client.state)
+        call = pool.submit(partial(client.call, control_call.GET_STATE))
         wait_until(lambda: engine.waiting == 1)
         engine.errored = True
         with pytest.raises(ServerUnreachable, match="the engine is gone"):
@@ -180,7 +182,7 @@ def test_an_error_of_a_dying_engine_is_its_end(
 
     monkeypatch.setattr(engine, "_reply", die)
     with pytest.raises(ServerUnreachable, match="the engine is gone"):
-        client.state()
+        client.call(control_call.GET_STATE)
 
 
 def test_a_mistake_in_the_engine_is_told_in_one_line(
@@ -189,7 +191,7 @@ def test_a_mistake_in_the_engine_is_told_in_one_line(
     engine.failure = RuntimeError("Call to collective_rpc method failed:\n boom")
 
     with pytest.raises(ServerUnreachable) as raised:
-        client.state()
+        client.call(control_call.GET_STATE)
     assert str(raised.value).endswith(": Call to collective_rpc method failed: boom")
 
 
@@ -206,7 +208,7 @@ def test_an_answer_of_another_kind_is_our_own_mistake_and_the_log_s(
         caplog.at_level("ERROR"),
         pytest.raises(ServerUnreachable, match="the server failed at this call; its log says"),
     ):
-        client.state()
+        client.call(control_call.GET_STATE)
     assert "HealReport(healed=())" in caplog.text
 
 
@@ -218,7 +220,7 @@ def test_a_client_does_not_wait_longer_than_it_wants(
         connected(address, timeout_s=0.2) as client,
         pytest.raises(ServerUnreachable, match=r"no answer within 0\.2 s$"),
     ):
-        client.state()
+        client.call(control_call.GET_STATE)
     assert engine.waiting == 1  # the question goes on, for everybody who asks the same
 
 
@@ -228,10 +230,13 @@ def test_calls_wait_beside_each_other_up_to_a_limit(
     engine.silent = True
     limit = control_guard.CALLS_MAX
     with ThreadPoolExecutor(limit) as pool, connected(address, timeout_s=1.0) as client:
-        calls = [pool.submit(client.placement, layer) for layer in range(limit)]
+        calls = [
+            pool.submit(client.call, control_call.GET_PLACEMENT, first_layer=layer)
+            for layer in range(limit)
+        ]
         wait_until(lambda: engine.waiting == limit)
         with connected(address, timeout_s=2.0) as late, pytest.raises(RefusedByServer):
-            late.state()
+            late.call(control_call.GET_STATE)
         errors = [call.exception() for call in calls]
 
     assert all("no answer within" in str(error) for error in errors)
@@ -240,7 +245,7 @@ def test_calls_wait_beside_each_other_up_to_a_limit(
 def test_nobody_at_the_address_is_one_line_that_says_so() -> None:
     address = ControlAddress(port=free_port())
     with connected(address, timeout_s=5.0) as client, pytest.raises(ServerUnreachable) as told:
-        client.state()
+        client.call(control_call.GET_STATE)
 
     assert str(told.value) == (
         f"control service at {address}: nobody answers; is `ultraserve serve` running there?"
@@ -255,7 +260,7 @@ def test_a_proxy_of_the_environment_s_is_not_asked(
     monkeypatch.setenv("grpc_proxy", f"http://127.0.0.1:{free_port()}")
 
     with connected(address, timeout_s=5.0) as client:
-        assert client.state().steps == 1234
+        assert client.call(control_call.GET_STATE).steps == 1234
 
 
 def test_a_port_that_is_taken_is_named_and_not_shared(
@@ -273,9 +278,9 @@ def test_a_port_that_is_taken_is_named_and_not_shared(
 
 
 def test_a_recording_begins_goes_on_and_ends(engine: SmallEngine, client: ControlClient) -> None:
-    begun = client.record(steps_max=3)
-    going = client.recording(begun.recording)
-    ended = client.record(ends=begun.recording)
+    begun = client.call(control_call.RECORD_STEPS, steps_max=3)
+    going = client.call(control_call.GET_RECORDING, recording=begun.recording)
+    ended = client.call(control_call.RECORD_STEPS, ends=begun.recording)
 
     assert (begun.recording, begun.on, begun.steps, begun.samples) == (1, True, 0, 0)
     assert (begun.begin_ns, begun.now_ns) == (7_000_000, 7_000_000)
@@ -284,22 +289,26 @@ def test_a_recording_begins_goes_on_and_ends(engine: SmallEngine, client: Contro
     assert (ended.on, ended.steps, ended.dropped, ended.samples) == (False, 2, 0, 2)
     assert ended.ceilings == ceilings_of(a_cost_model())
     # Steps that come later are no part of it, and its end stays where it was.
-    assert client.recording(begun.recording) == ended
+    assert client.call(control_call.GET_RECORDING, recording=begun.recording) == ended
 
 
 def test_steps_come_in_pages_and_samples_are_costed_again(client: ControlClient) -> None:
-    number = client.record().recording
+    number = client.call(control_call.RECORD_STEPS).recording
     for _ in range(3):
-        client.recording(number)
-    client.record(ends=number)
+        client.call(control_call.GET_RECORDING, recording=number)
+    client.call(control_call.RECORD_STEPS, ends=number)
 
-    page = client.steps(number, 0)
+    page = client.call(control_call.GET_STEPS, recording=number, first_step=0)
     assert [step.step for step in page.steps] == [0, 1, 2, 3]
-    assert client.steps(number, page.next_step).steps == ()
-    assert client.steps(number, 2).steps == page.steps[2:]
+    assert (
+        client.call(control_call.GET_STEPS, recording=number, first_step=page.next_step).steps == ()
+    )
+    assert (
+        client.call(control_call.GET_STEPS, recording=number, first_step=2).steps == page.steps[2:]
+    )
     durations = {step.step: step.duration_ns for step in page.steps}
     for sample in range(4):
-        relief = client.relief(number, sample, factor=2.0)
+        relief = client.call(control_call.GET_RELIEF, recording=number, sample=sample, factor=2.0)
         assert relief.duration_ns == durations[relief.step]
         assert min(relief.relieved_ns.values()) < relief.duration_ns
 
@@ -307,10 +316,22 @@ def test_steps_come_in_pages_and_samples_are_costed_again(client: ControlClient)
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda client: client.recording(1), "recording=1: expected a recording that has begun"),
-        (lambda client: client.record(steps_max=0), "steps=0: expected 1 to 50,000"),
-        (lambda client: client.record(ends=-1), "ends=-1: expected at least 0"),
-        (lambda client: client.steps(1, -1), "first_step=-1: expected at least 0"),
+        (
+            lambda client: client.call(control_call.GET_RECORDING, recording=1),
+            "recording=1: expected a recording that has begun",
+        ),
+        (
+            lambda client: client.call(control_call.RECORD_STEPS, steps_max=0),
+            "steps=0: expected 1 to 50,000",
+        ),
+        (
+            lambda client: client.call(control_call.RECORD_STEPS, ends=-1),
+            "ends=-1: expected at least 0",
+        ),
+        (
+            lambda client: client.call(control_call.GET_STEPS, recording=1, first_step=-1),
+            "first_step=-1: expected at least 0",
+        ),
     ],
 )
 def test_a_recording_that_is_not_there_is_refused(
@@ -321,8 +342,11 @@ def test_a_recording_that_is_not_there_is_refused(
 
 
 def test_who_records_anew_takes_over_and_the_other_is_told(client: ControlClient) -> None:
-    first, second = client.record().recording, client.record().recording
+    first, second = (
+        client.call(control_call.RECORD_STEPS).recording,
+        client.call(control_call.RECORD_STEPS).recording,
+    )
 
     with pytest.raises(RefusedByServer, match=r"recording=1: expected 2, which has replaced"):
-        client.steps(first, 0)
-    assert client.recording(second).on
+        client.call(control_call.GET_STEPS, recording=first, first_step=0)
+    assert client.call(control_call.GET_RECORDING, recording=second).on

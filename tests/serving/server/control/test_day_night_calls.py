@@ -16,9 +16,9 @@ from serving.server.control.control_client import (
     RefusedByServer,
     ServerUnreachable,
 )
-from serving.server.control.engine_sleep_state import EngineRest
 from serving.server.day_night.controller import DayNight
-from serving.wire.control_call import DrainRequest, PublishRequest
+from serving.wire import control_call
+from serving.wire.control_call import DrainRequest, EngineSleepState, PublishRequest
 from tests.serving.server.control.small_engine import connected, control_server
 from tests.serving.server.day_night.lending_engine import LendingEngine, a_settings, job_command
 
@@ -131,9 +131,9 @@ def test_chips_that_are_none_are_refused_before_anything_is_sent(chips: str) -> 
 def test_the_wire_refuses_what_no_machine_could_do(client: ControlClient) -> None:
     for chips, grace_s in (([], 1.0), ([-1], 1.0), ([1], -1.0), ([1], float("nan"))):
         with pytest.raises(RefusedByServer, match="expected"):
-            client.drain(chips, grace_s=grace_s)
+            client.call(control_call.DRAIN, chips=chips, grace_s=grace_s, purpose="maintenance")
     with pytest.raises(RefusedByServer, match="lease=0: expected at least 1"):
-        client.resume(0)
+        client.call(control_call.RESUME, lease=0)
 
 
 def test_a_server_without_a_controller_says_so(
@@ -302,8 +302,10 @@ def test_the_engine_sleeps_and_wakes_in_vllm_s_words(
 
 
 def test_vllm_s_defaults_are_the_wire_s(lender: RestfulEngine, client: ControlClient) -> None:
-    assert client.pause() == EngineRest(sleeping=False, paused=True)
-    assert client.sleep() == EngineRest(sleeping=True, paused=True)
+    assert client.call(control_call.PAUSE_GENERATION) == EngineSleepState(
+        sleeping=False, paused=True
+    )
+    assert client.call(control_call.SLEEP) == EngineSleepState(sleeping=True, paused=True)
     assert lender.calls == [("pause", "abort", True), ("sleep", 1, "abort")]
 
 
@@ -311,26 +313,26 @@ def test_what_vllm_does_not_know_or_refuses_is_one_line(
     lender: RestfulEngine, client: ControlClient
 ) -> None:
     with pytest.raises(RefusedByServer, match="level=3: expected 1 or 2"):
-        client.sleep(level=3)
+        client.call(control_call.SLEEP, level=3)
     with pytest.raises(ConfigError, match="mode=later: expected one of abort, wait, keep"):
-        client.pause(mode="later")  # no number of the wire's says so
+        client.call(control_call.PAUSE_GENERATION, mode="later")  # no number of the wire's says so
     with pytest.raises(RefusedByServer, match="tags=dreams: expected weights or kv_cache"):
-        client.wake_up(["dreams"])
+        client.call(control_call.WAKE_UP, tags=["dreams"])
     assert lender.calls == []
     lender.refusal = ValueError("chips are lent out:\nresume them first")
     with pytest.raises(RefusedByServer, match=r"^chips are lent out: resume them first$"):
-        client.sleep()
+        client.call(control_call.SLEEP)
 
 
 def test_sleep_in_a_hand_over_is_refused_before_any_request_is_aborted(
     lender: RestfulEngine, client: ControlClient
 ) -> None:
-    client.drain([2, 3], grace_s=1.0)
+    client.call(control_call.DRAIN, chips=[2, 3], grace_s=1.0, purpose="maintenance")
 
     with pytest.raises(RefusedByServer, match="lease 1 is draining"):
-        client.sleep()
+        client.call(control_call.SLEEP)
     assert lender.calls == []
-    client.sleep(level=1)  # the look before has let the drain end
+    client.call(control_call.SLEEP, level=1)  # the look before has let the drain end
     assert lender.calls == [("sleep", 1, "abort")]
 
 
@@ -344,5 +346,5 @@ def test_an_engine_that_ends_while_it_falls_asleep_ends_the_call(
     lender._called = end  # type: ignore[method-assign]
     begun_s = time.monotonic()
     with pytest.raises(ServerUnreachable, match="the engine is gone"):
-        client.sleep()
+        client.call(control_call.SLEEP)
     assert time.monotonic() - begun_s < 5

@@ -19,6 +19,7 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient, RefusedByServer, ServerUnreachable
 from serving.server.control.control_guard import GuardLimits
 from serving.server.control.control_server import SERVICE, ControlServer
+from serving.wire import control_call
 from serving.wire.telemetry import EventKind
 from tests.serving.server.control.raw_call import details_of, stub_at, with_key
 from tests.serving.server.control.small_engine import (
@@ -90,9 +91,9 @@ def test_an_interval_that_is_none_is_refused(interval_s: float, client: ControlC
 
 def test_a_fault_is_an_event_at_each_stage(engine: SmallEngine, client: ControlClient) -> None:
     stream = client.events(after=0)
-    client.inject(LOSE)
+    client.call(control_call.INJECT_FAULT, fault=LOSE)
     first, lost = next(stream)
-    client.state()  # the small engine recovers when its state was asked for
+    client.call(control_call.GET_STATE)  # the small engine recovers when its state was asked for
     second, _ = next(stream)
 
     assert (first.number, first.kind, lost) == (1, EventKind.FAULT, 0)
@@ -107,8 +108,8 @@ def test_a_fault_is_an_event_at_each_stage(engine: SmallEngine, client: ControlC
 def test_events_can_begin_after_any_that_the_server_remembers(
     client: ControlClient, server: ControlServer
 ) -> None:
-    client.inject(LOSE)
-    client.inject(HANG)
+    client.call(control_call.INJECT_FAULT, fault=LOSE)
+    client.call(control_call.INJECT_FAULT, fault=HANG)
     wait_until(lambda: server.watch.last_number == 2)
 
     assert [event.number for event, _ in islice(client.events(after=0), 2)] == [1, 2]
@@ -130,7 +131,7 @@ def test_who_comes_late_is_told_how_many_events_are_forgotten(
         connected(address) as client,
     ):
         for _ in range(5):
-            client.inject(HANG)
+            client.call(control_call.INJECT_FAULT, fault=HANG)
         wait_until(lambda: made[0].watch.last_number == 5)
         told = list(islice(client.events(after=0), 3))
 
@@ -189,7 +190,7 @@ def test_who_asks_how_the_engine_rests_costs_it_no_look(
     with control_server(engine) as address, connected(address) as client:
         wait_until(lambda: engine.looks == 1)
         for _ in range(5):
-            client.rest()
+            client.call(control_call.GET_REST)
         time.sleep(0.1)  # nothing happens, and that cannot be waited for
         assert engine.looks == 1
 
@@ -226,11 +227,11 @@ def test_a_stream_that_has_lasted_its_time_goes_on_in_another(engine: SmallEngin
         begun_s = time.monotonic()
         assert len(list(islice(client.telemetry(0.1), 12))) == 12
         assert time.monotonic() - begun_s > 2 * 0.3  # so there were three streams at least
-        client.inject(LOSE)
+        client.call(control_call.INJECT_FAULT, fault=LOSE)
         events = client.events(after=0)
         assert next(events)[0].number == 1
         time.sleep(0.8)  # the stream is over meanwhile
-        client.inject(HANG)
+        client.call(control_call.INJECT_FAULT, fault=HANG)
         assert next(events)[0].number == 2
 
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -242,12 +243,12 @@ def test_an_event_s_number_is_of_one_run_of_the_server(
 ) -> None:
     monkeypatch.setattr(engine_watch, "_IDLE_S", 0.05)
     with control_server(engine) as address, connected(address) as client:
-        client.inject(LOSE)
+        client.call(control_call.INJECT_FAULT, fault=LOSE)
         assert next(client.events(after=0))[0].number == 1
         run = client.run
     assert run
     with control_server(engine, address=address), connected(address) as client:
-        client.inject(HANG)
+        client.call(control_call.INJECT_FAULT, fault=HANG)
         (event, _) = next(client.events(after=0))
         assert event.number == 1
         assert client.run not in (None, run)
@@ -341,7 +342,7 @@ def test_an_engine_that_answers_nonsense_ends_the_watch_and_is_said(
         asked = health_pb2.HealthCheckRequest(service=SERVICE)
         status = health_pb2_grpc.HealthStub(channel).Check(asked, timeout=5).status
     assert status == health_pb2.HealthCheckResponse.NOT_SERVING
-    assert client.state().steps == 1234  # who does not watch is served
+    assert client.call(control_call.GET_STATE).steps == 1234  # who does not watch is served
 
 
 def test_an_engine_that_fails_to_say_is_asked_again(

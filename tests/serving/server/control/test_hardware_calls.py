@@ -12,10 +12,12 @@ import pytest
 
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import fault_pb2
-from serving.server.control import hardware_calls
+from serving.server.control import control_service
 from serving.server.control.control_address import ControlAddress
-from serving.server.control.hardware_calls import HardwareCalls
+from serving.server.control.control_service import ControlService
+from serving.server.control.engine_watch import EngineWatch
 from serving.server.gateway.snapshot_poller import SnapshotPoller
+from serving.wire import control_call
 from serving.wire.hardware import HardwareReport
 from serving.wire.machine_state import FaultStage
 from tests.serving.plugin.seen_engine import Seen
@@ -53,26 +55,17 @@ class CountingEngine:
         return False
 
 
-class Calls(HardwareCalls):
-    def __init__(self, engine: Any, hardware: SnapshotPoller) -> None:
-        self._engine = engine
-        self._hardware = hardware
-
-
 def test_calls_and_pages_that_look_at_a_time_are_shown_one_look() -> None:
     async def look() -> None:
-        engine = CountingEngine()
+        engine: Any = CountingEngine()
         watch = SnapshotPoller(engine)
-        calls = Calls(engine, watch)
-        context: Any = None
+        service = ControlService(engine, watch=EngineWatch(engine), hardware=watch)
         request = pb.GetHardwareRequest()
-        shown, *others = await asyncio.gather(
-            *(calls.GetHardware(request, context) for _ in range(5))
-        )
+        shown, *others = await asyncio.gather(*(service.get_hardware(request) for _ in range(5)))
         page = await watch.fresh(60.0)
         assert engine.asked == 1
         assert all(each == shown for each in others)
-        assert shown.report.emulated_s == page.report.emulated_s
+        assert shown.emulated_s == page.report.emulated_s
 
     asyncio.run(look())
 
@@ -106,11 +99,11 @@ def first_of_a_stream(address: ControlAddress) -> HardwareReport:
 def test_what_was_answered_is_in_every_look_from_then_on_however_old_one_may_be(
     inject: Callable[[ControlAddress], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hardware_calls, "_MAX_AGE_S", 3_600.0)
+    monkeypatch.setattr(control_service, "_HARDWARE_AGE_S_MAX", 3_600.0)
     with control_server(CountingEngine()) as address, connected(address) as client:
-        assert not client.hardware().state.faults
+        assert not client.call(control_call.GET_HARDWARE).state.faults
         inject(address)
         assert [each.fault.chip for each in first_of_a_stream(address).state.faults] == [2]
-        client.heal()
-        (fault,) = client.hardware().state.faults
+        client.call(control_call.HEAL)
+        (fault,) = client.call(control_call.GET_HARDWARE).state.faults
         assert fault.stage is FaultStage.HEALED

@@ -1,9 +1,8 @@
-// Every deed of the page, as a call of the control service.
+// Every action of the page, as a call of the control service.
 import { call } from "../wire/calls";
-import { optional } from "../wire/day_night";
-import type { Chip, FaultKind, Group, Lease } from "../wire/report";
+import type { ChipState as Chip, FaultKind, GroupState as Group, LeaseState as Lease } from "../wire/report";
 import { plural } from "../words/quantity";
-import type { Deed, Field, Foresight, Values } from "./deed";
+import type { Action, Field, DryRunResult, Values } from "./action";
 
 interface FaultReport {
   report?: { survivable?: boolean; reason?: string; number?: number };
@@ -76,7 +75,7 @@ export const FAULT_BUTTONS: Record<Exclude<FaultKind, "pull-switch-tray">, strin
   "cut-link": "Cut links",
 };
 
-export function faultDeed(kind: Exclude<FaultKind, "pull-switch-tray">, chip: Chip): Deed {
+export function faultAction(kind: Exclude<FaultKind, "pull-switch-tray">, chip: Chip): Action {
   const told = FAULTS[kind];
   return {
     title: `${told.title} chip ${chip.chip}`,
@@ -88,7 +87,7 @@ export function faultDeed(kind: Exclude<FaultKind, "pull-switch-tray">, chip: Ch
   };
 }
 
-export function pullDeed(rack: number): Deed {
+export function pullAction(rack: number): Action {
   return {
     title: `Pull a switch tray of rack ${rack}`,
     words: "The rack's chips have less bandwidth between their trays until it is healed.",
@@ -99,7 +98,7 @@ export function pullDeed(rack: number): Deed {
   };
 }
 
-export function healDeed(what: { chip: number } | { rack: number } | null): Deed {
+export function healAction(what: { chip: number } | { rack: number } | null): Action {
   const whose =
     what === null ? "everything" : "chip" in what ? `chip ${what.chip}` : `the switch trays of rack ${what.rack}`;
   return {
@@ -116,7 +115,7 @@ export function healDeed(what: { chip: number } | { rack: number } | null): Deed
   };
 }
 
-export function drainDeed(chips: readonly number[], ranks: string): Deed {
+export function drainAction(chips: readonly number[], ranks: string): Action {
   const request = (values: Values, dryRun: boolean) => ({ chips, grace_s: Number(values["grace_s"]), dryRun });
   return {
     title: `Drain ${ranks} for maintenance`,
@@ -124,7 +123,7 @@ export function drainDeed(chips: readonly number[], ranks: string): Deed {
     button: "Drain",
     danger: true,
     fields: [{ name: "grace_s", label: "Grace, emulated seconds", value: "5", numeric: true }],
-    foresee: async (values, key) => {
+    dryRun: async (values, key) => {
       const { report } = await call<LeaseReport>("Drain", wire(request(values, true)), key);
       return { good: true, words: report?.reason ?? "" };
     },
@@ -136,7 +135,7 @@ export function drainDeed(chips: readonly number[], ranks: string): Deed {
   };
 }
 
-export function resumeDeed(lease: Lease): Deed {
+export function resumeAction(lease: Lease): Action {
   return {
     title: `Take back ${plural(lease.chips.length, "chip")} of lease ${lease.number}`,
     words: "The chips read their weights again and serve; a job on them saves first. A lease that still drains is called off.",
@@ -150,7 +149,7 @@ export function resumeDeed(lease: Lease): Deed {
   };
 }
 
-export function phaseDeed(group: Group, phase: "serving" | "training"): Deed {
+export function phaseAction(group: Group, phase: "serving" | "training"): Action {
   const chips = plural(group.chips.length, "chip");
   return {
     title: phase === "training" ? `Let group ${group.group} train` : `Let group ${group.group} serve`,
@@ -168,7 +167,7 @@ export function phaseDeed(group: Group, phase: "serving" | "training"): Deed {
   };
 }
 
-export function policyDeed(now: string): Deed {
+export function policyAction(now: string): Action {
   return {
     title: "Change the policy",
     words: "Another policy decides which groups serve and which train, from now on. With manual, whoever uses this page does.",
@@ -184,7 +183,7 @@ export function policyDeed(now: string): Deed {
   };
 }
 
-export function doorDeed(isOpen: boolean): Deed {
+export function doorAction(isOpen: boolean): Action {
   if (!isOpen) {
     return {
       title: "Open the door",
@@ -211,9 +210,9 @@ export function doorDeed(isOpen: boolean): Deed {
   };
 }
 
-function injecting(fault: (values: Values) => Record<string, unknown>): Pick<Deed, "foresee" | "act"> {
+function injecting(fault: (values: Values) => Record<string, unknown>): Pick<Action, "dryRun" | "act"> {
   return {
-    foresee: async (values, key): Promise<Foresight> => {
+    dryRun: async (values, key): Promise<DryRunResult> => {
       const { report } = await call<FaultReport>("InjectFault", { fault: fault(values), dryRun: true }, key);
       return { good: report?.survivable ?? false, words: report?.reason ?? "" };
     },
@@ -227,10 +226,10 @@ function injecting(fault: (values: Values) => Record<string, unknown>): Pick<Dee
 /** The fields that a form has, as the message wants them; an empty one is absent. */
 function details(values: Values): Record<string, unknown> {
   const told: Record<string, unknown> = {};
-  if (values["factor"]) told["factor"] = optional(values["factor"]);
-  if (values["stack"]) told["stack"] = optional(values["stack"]);
+  if (values["factor"]) told["factor"] = Number(values["factor"]);
+  if (values["stack"]) told["stack"] = Number(values["stack"]);
   if (values["tier"]) told["tier"] = enumName("LINK_TIER", values["tier"]);
-  if (values["lanes"]) told["lanes"] = optional(values["lanes"]);
+  if (values["lanes"]) told["lanes"] = Number(values["lanes"]);
   return told;
 }
 

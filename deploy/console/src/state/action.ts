@@ -1,4 +1,4 @@
-// What a button of the page would do: said first, asked of the server where it can foresee it, and
+// What a button of the page would do: said first, tried on the server without effect where it can be, and
 // done only when it is confirmed with the key.
 import { signal } from "@preact/signals";
 
@@ -14,12 +14,12 @@ export interface Field {
   numeric?: boolean;
 }
 
-export interface Foresight {
+export interface DryRunResult {
   good: boolean;
   words: string;
 }
 
-export interface Deed {
+export interface Action {
   title: string;
   /** What happens, in the page's words. */
   words: string;
@@ -27,17 +27,17 @@ export interface Deed {
   danger: boolean;
   fields: readonly Field[];
   /** The server's own words on what would happen; it changes nothing. */
-  foresee?: (values: Values, key: string) => Promise<Foresight>;
+  dryRun?: (values: Values, key: string) => Promise<DryRunResult>;
   /** Do it; what came of it, in one line. */
   act: (values: Values, key: string) => Promise<string>;
 }
 
-/** The deed that waits for confirmation. */
-export const proposed = signal<Deed | null>(null);
+/** The action that waits for confirmation. */
+export const proposed = signal<Action | null>(null);
 
-/** What the last deed came to. */
+/** What the last action came to. */
 export const outcome = signal<string>("");
 
-export function propose(deed: Deed): void {
-  proposed.value = deed;
+export function propose(action: Action): void {
+  proposed.value = action;
 }

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from serving.server.control.control_client import ControlClient
+from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from tests.deploy.console.opened_page import OpenedPage, opened
 from tests.deploy.console.told_looks import Told, eventually
@@ -40,12 +41,12 @@ def client(seen_server: ServerProcess) -> Iterator[ControlClient]:
     """The API beside the page; whoever is away comes back, and the policy is by hand again."""
     with control(seen_server) as client:
         yield client
-        if client.day_night().policy != "manual":
-            client.set_policy("manual")
-        for lease in client.state().leases:
+        if client.call(control_call.GET_DAY_NIGHT).policy != "manual":
+            client.call(control_call.SET_POLICY, policy="manual")
+        for lease in client.call(control_call.GET_STATE).leases:
             if lease.phase in ("draining", "training", "maintenance"):
-                client.resume(lease.number)
-        client.set_phase(GROUP, "serving")
+                client.call(control_call.RESUME, lease=lease.number)
+        client.call(control_call.SET_PHASE, group=GROUP, phase="serving")
         until(client, all_serve)
 
 
@@ -54,7 +55,9 @@ def all_serve(state: DayNightState) -> bool:
 
 
 def until(client: ControlClient, condition: Callable[[DayNightState], bool]) -> None:
-    eventually(lambda: condition(client.day_night()), "phase", wall_s=HANDOVER_WALL_S)
+    eventually(
+        lambda: condition(client.call(control_call.GET_DAY_NIGHT)), "phase", wall_s=HANDOVER_WALL_S
+    )
 
 
 def marks(tab: OpenedPage) -> list[str]:
@@ -127,13 +130,17 @@ def test_a_group_is_sent_to_train_and_called_back(
     button = tab.page.locator(f"{ROW} button")
     phase_shown(tab, "serving")
     button.click()
-    expect(tab.page.locator("#deed-words")).to_contain_text("2 chips are drained and lent")
-    assert client.day_night().groups[GROUP].desired == "serving"  # nothing before it is confirmed
+    expect(tab.page.locator("#action-words")).to_contain_text("2 chips are drained and lent")
+    assert (
+        client.call(control_call.GET_DAY_NIGHT).groups[GROUP].desired == "serving"
+    )  # nothing before it is confirmed
     confirmed(tab, f"Let group {GROUP} train?")
     phase_shown(tab, "training")
-    assert client.day_night().groups[GROUP].desired == "training"
+    assert client.call(control_call.GET_DAY_NIGHT).groups[GROUP].desired == "training"
     until(client, lambda state: state.job.step > 0 and state.job.loss is not None)
-    assert [chip.phase for chip in client.state().chips] == ["serving"] * 2 + ["training"] * 2
+    assert [chip.phase for chip in client.call(control_call.GET_STATE).chips] == ["serving"] * 2 + [
+        "training"
+    ] * 2
     eventually(lambda: marks(tab) == ["serving"] * 2 + ["training"] * 2, "marks")
     with Told(tab.origin, key) as told:
         eventually(lambda: "job_loss" in tab.page.evaluate(NIGHT)["facts"], "loss")
@@ -144,8 +151,8 @@ def test_a_group_is_sent_to_train_and_called_back(
     button.click()
     confirmed(tab, f"Let group {GROUP} serve?")
     phase_shown(tab, "serving")
-    assert client.day_night().groups[GROUP].desired == "serving"
-    assert {chip.phase for chip in client.state().chips} == {"serving"}
+    assert client.call(control_call.GET_DAY_NIGHT).groups[GROUP].desired == "serving"
+    assert {chip.phase for chip in client.call(control_call.GET_STATE).chips} == {"serving"}
     eventually(lambda: marks(tab) == ["serving"] * 4, "marks")
 
 
@@ -153,23 +160,23 @@ def test_another_policy_decides_once_it_is_confirmed(
     tab: OpenedPage, client: ControlClient
 ) -> None:
     page = tab.page
-    page.click('[data-deed="policy"]')
+    page.click('[data-action="policy"]')
     page.fill('input[name="policy"]', "sometimes")
     page.click("[data-confirm]")
     expect(page.locator("dialog .trouble")).to_contain_text("sometimes", timeout=WAIT_WALL_MS)
-    assert client.day_night().policy == "manual"
+    assert client.call(control_call.GET_DAY_NIGHT).policy == "manual"
 
     page.fill('input[name="policy"]', "never")
     confirmed(tab, "Change the policy?")
-    assert client.day_night().policy == "never"
+    assert client.call(control_call.GET_DAY_NIGHT).policy == "never"
     expect(page.locator('[data-policy="never"]')).to_be_visible(timeout=WAIT_WALL_MS)
     expect(page.locator(f"{ROW} button")).to_be_disabled()
 
-    page.click('[data-deed="policy"]')
+    page.click('[data-action="policy"]')
     page.fill('input[name="policy"]', "manual")
     confirmed(tab, "Change the policy?")
     expect(page.locator(f"{ROW} button")).to_be_enabled(timeout=WAIT_WALL_MS)
-    assert client.day_night().policy == "manual"
+    assert client.call(control_call.GET_DAY_NIGHT).policy == "manual"
 
 
 def test_a_chip_is_drained_with_its_group_and_taken_back(
@@ -177,18 +184,21 @@ def test_a_chip_is_drained_with_its_group_and_taken_back(
 ) -> None:
     until(client, all_serve)
     page, chip = tab.page, tab.page.locator(tab.chip(3))
-    leases = len(client.state().leases)
+    leases = len(client.call(control_call.GET_STATE).leases)
     chip.click()
-    page.click('[data-deed="drain"]')
+    page.click('[data-action="drain"]')
     page.fill('input[name="grace_s"]', "0.5")
-    expect(page.locator('[data-foreseen="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
-    assert len(client.state().leases) == leases  # it was only foreseen
+    expect(page.locator('[data-dry-run="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
+    assert len(client.call(control_call.GET_STATE).leases) == leases  # it was a dry run
     confirmed(tab, f"Drain group {GROUP} for maintenance?")
     expect(chip).to_have_attribute("data-mark", "maintenance", timeout=1e3 * HANDOVER_WALL_S)
-    lease = client.state().leases[-1]
-    assert (lease.chips, len(client.state().leases)) == (GROUP_CHIPS, leases + 1)
+    lease = client.call(control_call.GET_STATE).leases[-1]
+    assert (lease.chips, len(client.call(control_call.GET_STATE).leases)) == (
+        GROUP_CHIPS,
+        leases + 1,
+    )
 
-    page.click('[data-deed="resume"]')
+    page.click('[data-action="resume"]')
     confirmed(tab, f"Take back 2 chips of lease {lease.number}?")
     expect(chip).to_have_attribute("data-mark", "serving", timeout=1e3 * HANDOVER_WALL_S)
-    assert client.state().chips[3].phase == "serving"
+    assert client.call(control_call.GET_STATE).chips[3].phase == "serving"
