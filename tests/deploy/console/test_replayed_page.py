@@ -322,13 +322,18 @@ HOUR_S = 3_600
 
 def group(number: int) -> dict[str, object]:
     chips = [2 * number, 2 * number + 1]
-    return {"group": number, "chips": chips, "phase": "serving", "desired": "serving"}
+    phases = {"phase": "serving", "desired": "serving"}
+    return {"group": number, "chips": chips, "lease": None, "failures": 0, "trouble": "", **phases}
 
 
 def test_a_schedule_s_next_hand_over_is_said_and_marked(
     browser: Browser, replayed: ReplayedServer
 ) -> None:
     replayed.looks.night = {
+        **dict.fromkeys(("policy_words", "next_change_if", "slo", "trouble"), ""),
+        **dict.fromkeys(("emulated_s", "day_length_s", "load_per_s", "burst_response_s"), 0),
+        **dict.fromkeys(("group_requests_per_s", "ttft_attainment", "job")),
+        "groups_desired": 2,
         "policy": "schedule:22:00-06:00",
         "time_of_day": "Sun 18:00 UTC",
         "day_s": 1_000.0,
