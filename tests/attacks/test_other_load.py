@@ -20,5 +20,5 @@ def test_a_process_that_works_is_ours() -> None:
         pass
     after = CpuUse.now(())
 
-    assert after.ours_s - before.ours_s >= 0.1
+    assert after.ours_s - before.ours_s >= 0.09  # counted in hundredths
     assert after.machine_s > before.machine_s

@@ -28,7 +28,7 @@ def spaced(text: str) -> str:
 
 
 def test_every_folder_of_deploy_is_on_the_map() -> None:
-    hidden = {"secrets"}
+    hidden = {"secrets", "__pycache__"}
     folders = {path.name for path in DEPLOY.iterdir() if path.is_dir()} - hidden
 
     assert {name for name in folders if f"[{name}/]" not in README} == set()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from loadgen.clients.client import Client, Reply
+from loadgen.clients.client import Reply, RequestClient
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.clients.server_clock import read_server
@@ -78,7 +78,7 @@ def request(content: Any, *, output_tokens: int = 16, **given: Any) -> Request:
 def send(spec: ClientSpec, *requests: Request) -> list[Reply]:
     """Send one after another; none may fail."""
 
-    async def play(client: Client) -> list[Reply]:
+    async def play(client: RequestClient) -> list[Reply]:
         return [await client.send(each) for each in requests]
 
     async def opened() -> list[Reply]:

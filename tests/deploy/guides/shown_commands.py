@@ -146,7 +146,7 @@ SHORTER: Final[tuple[tuple[str, str], ...]] = (
     (r"--requests (?:100|200|300|1000)\b", "--requests 12"),
     (r"--rates 20-320x2", "--rates 20-40x2"),
     (r"--max-rate 64", "--max-rate 640 --repeats 1"),
-    (r"--output 512 ", "--output 32 "),
+    (r"\boutput=512\b", "output=32"),
     (r"--steps \d+", "--steps 2"),
     (r" --compare-gzip", ""),
     (r"ultraserve-training/published/step-299", "emulator/data/small_moe_trained"),

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.process
 PROGRAM = """
 import asyncio, signal, sys
 from pathlib import Path
+if sys.argv[2:] != ["ignoring"]:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who started the tests may ignore it
 from serving.access.key_reload import KeyReload
 from serving.access.key_ring import KeyRing
 from tests.serving.access.key_files import ALICE
@@ -68,7 +70,8 @@ def at_a_terminal(keys: Path, error: Path, *, ignoring: bool) -> tuple[int, int]
         if ignoring:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         os.dup2(os.open(error, os.O_WRONLY | os.O_CREAT), 2)
-        os.execv(sys.executable, [sys.executable, "-c", PROGRAM, str(keys)])
+        command = [sys.executable, "-c", PROGRAM, str(keys), *["ignoring"] * ignoring]
+        os.execv(sys.executable, command)
     told = b""
     while not told.endswith(b"\n"):  # a line comes to a terminal in pieces
         told += os.read(terminal, 100)

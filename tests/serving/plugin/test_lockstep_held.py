@@ -145,7 +145,7 @@ def test_the_ranks_are_shown_as_they_stand_in_a_hold_and_not_in_every_turn(
     scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
     now_s[0] += 1.0
     assert scheduler.schedule() is output
-    assert not output.has_requests
+    assert not output.state.has_requests
 
 
 def test_no_cache_is_reset_in_a_hold() -> None:

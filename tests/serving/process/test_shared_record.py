@@ -67,6 +67,7 @@ def test_the_file_goes_when_it_is_read_and_when_its_writer_goes(tmp_path: Path) 
     assert not path.exists()
 
 
+@pytest.mark.process
 def test_a_child_that_is_forked_does_not_take_the_file_away(tmp_path: Path) -> None:
     path = tmp_path / "own" / "record"
     writer = SharedRecordWriter(path)
