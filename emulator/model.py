@@ -40,7 +40,7 @@ from emulator.power.system_power import FacilityWatts, SystemPower
 from emulator.power.token_cost import Prices, TokenCost, token_cost
 from emulator.power.yardstick import PowerBasis, TokenRates, TokensPerMegawatt, tokens_per_megawatt
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.chip import ChipSpec
 from emulator.specs.chips import CHIPS, DATA_SHEETS, chip_by_name
 from emulator.specs.data_sheet import DataSheet
@@ -60,6 +60,7 @@ from emulator.specs.shipped_fits import (
     FITTED,
     ShippedFits,
     calibration_for,
+    calibration_name,
     shipped_fits,
 )
 from emulator.specs.sparsity import Sparsity
@@ -97,13 +98,13 @@ from emulator.ultraserver.training_cost import TrainingCost, TrainingStepCost
 
 __all__ = [
     "CALIBRATIONS",
-    "CEILING",
     "CHIPS",
     "DATA_SHEETS",
     "ENGINE_NAMES",
     "FITTED",
     "MODELS",
     "NAMED_STATES",
+    "ROOFLINE",
     "SLEEP_TAGS",
     "SPEEDLESS",
     "SYSTEMS",
@@ -179,6 +180,7 @@ __all__ = [
     "TrainingStepCost",
     "WorkEnergy",
     "calibration_for",
+    "calibration_name",
     "ceilings_of",
     "check_partition",
     "check_private_directory",

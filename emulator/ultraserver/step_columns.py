@@ -65,6 +65,7 @@ class StepColumns:
             slow=np.ones(self.count),
             layers=self._layers,
             expert_layers=self._expert_layers,
+            link_share=values.link_share,
         )
         total: Float64s = (self._weights * (rows.compute_ns + rows.communication_ns)).sum(axis=0)
         total += self._launch_ns
@@ -85,8 +86,15 @@ class StepColumns:
 
     def _experts_ns(self, terms: PhaseTerms, values: CalibrationValues) -> Float64s:
         """One layer's experts with dispatch and combine: [steps]."""
-        rows = row_times(terms, values, slow=np.ones(self.count), layers=0.0, expert_layers=0.0)
-        spared = (1 - self._dispatch_share) * terms.link_ns / values.link_share
+        rows = row_times(
+            terms,
+            values,
+            slow=np.ones(self.count),
+            layers=0.0,
+            expert_layers=0.0,
+            link_share=values.exchange_share,
+        )
+        spared = (1 - self._dispatch_share) * terms.link_ns / values.exchange_share
         both = rows.compute_ns + 2 * rows.communication_ns - spared
         only_row: Float64s = both[0]
         return only_row

@@ -36,6 +36,7 @@ class CalibrationValues:
     tensor_share: Float64s | float
     memory_share: Float64s | float
     link_share: Float64s | float
+    exchange_share: Float64s | float
     collective_ns: Float64s | float
     step_ns: Float64s | float
     layer_ns: Float64s | float
@@ -101,8 +102,11 @@ def row_times(
     slow: Float64s,
     layers: Float64s | float,
     expert_layers: Float64s | float,
+    link_share: Float64s | float,
 ) -> RowTimes:
-    """`slow` is [columns]; `layers` and `expert_layers` [rows, 1] say where overheads are added."""
+    """`slow` is [columns]; `layers` and `expert_layers` [rows, 1] say where overheads are added;
+    `link_share` is what the links of these rows reach: those of a rank, or of the exchange.
+    """
     engine_ns = terms.engine_ns.copy()
     engine_ns[TENSOR] /= values.tensor_share
     engine_ns[DMA] /= values.memory_share
@@ -124,7 +128,7 @@ def row_times(
         engine_ns=engine_ns,
         busiest_ns=slow * busiest_ns,
         own_ns=own_ns,
-        link_ns=terms.link_ns / values.link_share + terms.latency_ns,
+        link_ns=terms.link_ns / link_share + terms.latency_ns,
         launch_ns=terms.collectives * values.collective_ns,
     )
 
@@ -146,13 +150,14 @@ class TimedStep:
         self.terms = terms
         self.kind_runs = terms.runs_of_kind
         values = CalibrationValues.of(calibration)
-        self.link_share = calibration.link_share.value
+        self.exchange_share = calibration.exchange_share.value
         self.rows = row_times(
             terms.rank,
             values,
             slow=terms.rank_slow,
             layers=terms.layers[:, None],
             expert_layers=terms.expert_layers[:, None],
+            link_share=values.link_share,
         )
         self.compute_ns = terms.times @ self.rows.compute_ns  # [segments, ranks]
         self.communication_ns = terms.times @ self.rows.communication_ns
@@ -167,7 +172,14 @@ class TimedStep:
         self.experts = (
             None
             if terms.experts is None
-            else row_times(terms.experts, values, slow=terms.slow, layers=0.0, expert_layers=0.0)
+            else row_times(
+                terms.experts,
+                values,
+                slow=terms.slow,
+                layers=0.0,
+                expert_layers=0.0,
+                link_share=values.exchange_share,
+            )
         )
 
     def slowest(self, by_rank: Float64s) -> Float64s:
@@ -192,7 +204,7 @@ class TimedStep:
             return np.zeros((2, 0))
         combine_ns = self.experts.communication_ns.max(axis=1)
         spared = (1 - self.terms.dispatch_share) * self.terms.experts.link_ns.max(axis=1)
-        return np.array((combine_ns - spared / self.link_share, combine_ns))
+        return np.array((combine_ns - spared / self.exchange_share, combine_ns))
 
 
 def host_ns(

@@ -14,7 +14,6 @@ from typing import Any
 from emulator.data import BUNDLED_WEIGHTS, SMALL_MOE_DIR, weights_directory
 from emulator.errors import ConfigError
 from emulator.model import (
-    CALIBRATIONS,
     MODELS,
     CoreRequest,
     NeuronEnvironment,
@@ -25,6 +24,7 @@ from emulator.model import (
     unknown_model,
     with_readings,
 )
+from serving.commands.calibration_argument import add_calibration_argument
 from serving.commands.day_night_arguments import add_day_night_arguments
 from serving.commands.gateway_arguments import add_front_door_arguments
 from serving.commands.reading_argument import add_reading_argument
@@ -61,13 +61,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "from then on it follows what is measured",
     )
     running.add_argument("--pue", type=float, help="facility PUE (default: the system's)")
-    running.add_argument(
-        "--calibration",
-        choices=CALIBRATIONS,
-        default=defaults.calibration,
-        help="what real stacks add to the roofline (default: %(default)s; `ultraserve validate` "
-        "shows what was fitted to what)",
-    )
+    add_calibration_argument(running, default=defaults.calibration)
     running.add_argument(
         "--overlap",
         choices=tuple(Overlap),

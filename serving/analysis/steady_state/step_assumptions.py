@@ -9,7 +9,7 @@ from emulator.model import (
     StepCostModel,
     SystemSpec,
 )
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.overlap import Overlap
 
 
@@ -18,7 +18,7 @@ class StepAssumptions:
     """Passed on to every cost model."""
 
     overlap: Overlap = Overlap.NONE
-    calibration: Calibration = CEILING
+    calibration: Calibration = ROOFLINE
 
     @property
     def overlap_name(self) -> str:

@@ -84,7 +84,7 @@ def test_a_fitted_calibration_takes_longer_than_the_ceiling(capsys) -> None:
         machines = json.loads(asked(capsys, "--json", "-", *more))["machines"]
         return [machine["points"][0]["tokens_per_s_per_user"] for machine in machines]
 
-    fitted, ceiling = per_user("--calibration", "fitted"), per_user("--calibration", "ceiling")
+    fitted, ceiling = per_user("--calibration", "fitted"), per_user("--calibration", "roofline")
 
     assert all(slow < fast for slow, fast in zip(fitted, ceiling, strict=True))
 

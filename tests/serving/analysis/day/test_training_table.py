@@ -13,7 +13,7 @@ from emulator.model import (
     smallest_training_chips,
     weights_read,
 )
-from emulator.specs.calibration import CEILING
+from emulator.specs.calibration import ROOFLINE
 from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
 from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
 from serving.traffic.lengths import ObservedLengths
@@ -23,7 +23,7 @@ MODEL = model_by_name("qwen3-30b-a3b")
 RECIPE = TrainingRecipe(sequence_tokens=2_048)
 
 
-def terms(model: str = "qwen3-30b-a3b", calibration: Calibration = CEILING) -> JobTerms:
+def terms(model: str = "qwen3-30b-a3b", calibration: Calibration = ROOFLINE) -> JobTerms:
     return JobTerms(
         system=SYSTEM,
         model=model_by_name(model),
