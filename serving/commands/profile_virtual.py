@@ -15,10 +15,11 @@ from emulator.model import (
     with_readings,
 )
 from emulator.specs.overlap import Overlap
-from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
+from serving.analysis.profile.profile_traffic import profile_traffic
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.engine.step_recording import STEPS_DEFAULT
 from serving.settings import Settings
+from serving.simulator import SchedulerLimits
 from serving.traffic.lengths import IndependentLengths, LognormalLength
 from serving.traffic.traffic import Traffic
 

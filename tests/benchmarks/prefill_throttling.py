@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.model import Partition, StepCostModel, model_by_name, system_by_name
-from serving.plugin.virtual_serving import simulate
+from serving.plugin.virtual_serving import serve_in_virtual_time
 from serving.settings import Settings
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import ServingRun
@@ -66,7 +66,7 @@ def play(policy: str, load: Traffic, cost_model: StepCostModel) -> ServingRun:
         block_tokens=BLOCK_TOKENS,
         prefill_policy=policy,
     )
-    return simulate(load, cost_model, limits)
+    return serve_in_virtual_time(load, cost_model, limits)
 
 
 HEADER = (

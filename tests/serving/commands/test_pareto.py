@@ -116,7 +116,7 @@ def test_prices_add_dollars(capsys) -> None:
         (["--isl", "0"], "isl=0: expected at least 1"),
         (["--max-batched-tokens", "0"], "max-batched-tokens=0: expected at least 1"),
         (["--overlap", "some"], "overlap=some: expected one of none, two-batch, full"),
-        (["--calibration", "mine"], "calibration=mine: expected one of ceiling, fitted"),
+        (["--calibration", "mine"], "calibration=mine: expected one of roofline, fitted"),
         (["--power", "nuclear"], "power=nuclear: expected one of provisioned, drawn, all-in"),
         (["--season", "monsoon"], "season=monsoon: expected one of peak,"),
         (["--reading", "links"], "links"),

@@ -9,7 +9,7 @@ from emulator.errors import ConfigError
 from emulator.model import StepCostModel
 from serving.analysis.plan.plan_check import Check, SizeTask, check_size
 from serving.analysis.plan.plan_demand import Share, TraceDemand
-from serving.plugin.virtual_serving import simulate
+from serving.plugin.virtual_serving import serve_in_virtual_time
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending
 from serving.traffic.slo import Slo
@@ -51,7 +51,7 @@ def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
         kv_blocks_per_rank=ONE_CHIP.kv_room_tokens // 32,
         block_tokens=32,
     )
-    run = simulate(share.traffic, costs, limits)
+    run = serve_in_virtual_time(share.traffic, costs, limits)
 
     assert twenty.ending is Ending.JUDGED
     assert twenty.requests == 40

@@ -12,8 +12,9 @@ from emulator.model import (
     model_by_name,
     system_by_name,
 )
-from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
+from serving.analysis.profile.profile_traffic import profile_traffic
 from serving.analysis.profile.profiled_run import ProfiledRun
+from serving.simulator import SchedulerLimits
 from serving.traffic.traffic import Traffic
 from serving.wire.step_record import StepPhase
 
