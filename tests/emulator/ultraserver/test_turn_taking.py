@@ -41,7 +41,7 @@ def test_a_phase_lasts_between_its_busiest_engine_and_all_of_them(
 
 
 def test_turn_taking_is_a_share() -> None:
-    with pytest.raises(ConfigError, match=r"ceiling\.turn_taking=1\.5: expected 0 to 1"):
+    with pytest.raises(ConfigError, match=r"roofline\.turn_taking=1\.5: expected 0 to 1"):
         replace(ROOFLINE, turn_taking=turns(1.5))
 
 
