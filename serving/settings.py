@@ -11,7 +11,7 @@ from typing import Any
 
 from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
-from emulator.specs.shipped_fits import CALIBRATIONS
+from emulator.specs.shipped_fits import CALIBRATIONS, calibration_name
 
 KEY = "ultraserve"
 """The name under which the settings lie in vLLM's additional config."""
@@ -102,7 +102,7 @@ class Settings:
             None begins for one a rank. From then on it follows what is measured.
         pue: power usage effectiveness of the facility; None takes the system's own.
         overlap: how far the exchange of tokens hides behind computing: see `Overlap`.
-        calibration: what real stacks add to the roofline: `fitted`, or `ceiling` for nothing.
+        calibration: what real stacks add to the roofline: `fitted`, or `roofline` for nothing.
         readings: switches of the machine where sources disagree, each "SWITCH=READING".
         prefill_policy: how prefills are held back for decodes; see `serving.policy`.
         eplb: vLLM's own `--eplb-config` object; None leaves experts where they are.
@@ -196,6 +196,8 @@ class Settings:
         settings = dict(given)
         if isinstance(readings := settings.get("readings"), list):  # JSON has no tuples
             settings["readings"] = tuple(readings)
+        if isinstance(calibration := settings.get("calibration"), str):
+            settings["calibration"] = calibration_name(calibration)
         return cls(**settings)
 
     def to_additional_config(self) -> dict[str, Any]:

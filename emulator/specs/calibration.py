@@ -1,7 +1,7 @@
 """What real stacks add to a roofline: named efficiencies and overheads, each with its source.
 
-A ceiling divides work by peak rates. A calibration says how much of each rate is reached, and what
-a step, a layer, a collective and a request cost beside their work. `CEILING` adds nothing.
+A roofline divides work by peak rates. A calibration says how much of each rate is reached, and what
+a step, a layer, a collective and a request cost beside their work. `ROOFLINE` adds nothing.
 """
 
 from dataclasses import dataclass, fields
@@ -18,7 +18,9 @@ class Calibration:
     Attributes:
         tensor_share: of the matrix engine's rate, in large products.
         memory_share: of the HBM rate, when weights and KV stream.
-        link_share: of the links' rate.
+        link_share: of the links' rate, in collectives inside a rank and where weights and keys and
+            values travel.
+        exchange_share: of the links' rate, in the all-to-all of routed experts: dispatch, combine.
         collective_ns: each collective (an all-reduce, a dispatch, a combine) beside its hops and
             bytes, for every doubling of the chips that take part: launching and synchronising it.
         step_ns: each engine step: scheduling, preparing inputs, sampling, handing out.
@@ -40,6 +42,7 @@ class Calibration:
     tensor_share: Figure
     memory_share: Figure
     link_share: Figure
+    exchange_share: Figure
     collective_ns: Figure
     step_ns: Figure
     layer_ns: Figure
@@ -71,8 +74,8 @@ class Calibration:
         return tuple((name, value) for name, value in named if isinstance(value, Figure))
 
 
-_NOT_COUNTED: Final = "a ceiling counts none"
-_PEAK: Final = "a ceiling reaches the peak"
+_NOT_COUNTED: Final = "a roofline counts none"
+_PEAK: Final = "a roofline reaches the peak"
 
 
 def _share() -> Figure:
@@ -83,11 +86,12 @@ def _none() -> Figure:
     return Figure(value=0.0, unit="ns", source=_NOT_COUNTED)
 
 
-CEILING: Final = Calibration(
-    name="ceiling",
+ROOFLINE: Final = Calibration(
+    name="roofline",
     tensor_share=_share(),
     memory_share=_share(),
     link_share=_share(),
+    exchange_share=_share(),
     collective_ns=_none(),
     step_ns=_none(),
     layer_ns=_none(),
@@ -96,6 +100,6 @@ CEILING: Final = Calibration(
     prefill_step_ns=_none(),
     front_end_request_ns=_none(),
     front_end_token_ns=_none(),
-    turn_taking=Figure(value=0.0, unit="1 / exponent", source="a ceiling overlaps perfectly"),
+    turn_taking=Figure(value=0.0, unit="1 / exponent", source="a roofline overlaps perfectly"),
 )
 """The roofline alone: what no stack can beat."""

@@ -6,20 +6,21 @@ seen them.
 """
 
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
 from emulator.errors import ConfigError
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.chips import chip_by_name
-from emulator.specs.figure import Figure
 from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
 
 FITTED: Final = "fitted"
-CALIBRATIONS: Final = (CEILING.name, FITTED)
+CALIBRATIONS: Final = (ROOFLINE.name, FITTED)
+_OLD_NAMES: Final = {"ceiling": ROOFLINE.name}
 SHARED_NAMES: Final = (
     "memory_share",
     "tensor_share",
@@ -27,7 +28,6 @@ SHARED_NAMES: Final = (
     "layer_ns",
     "collective_ns",
     "fp4_overhead",
-    "prefill_step_ns",
     "acceptance",
 )
 
@@ -116,24 +116,35 @@ def shipped_fits() -> ShippedFits:
     return ShippedFits.from_data(json.loads(text))
 
 
+def calibration_name(text: str) -> str:
+    """A name of CALIBRATIONS as it is spelt now; warns (FutureWarning) of an old spelling.
+
+    Other words stay as they are: `calibration_for` refuses them.
+    """
+    name = _OLD_NAMES.get(text, text)
+    if name != text:
+        warnings.warn(
+            f"calibration {text!r} is now called {name!r}; the next release refuses the old name",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return name
+
+
 def calibration_for(chip: str, framework: str | None = None, *, name: str = FITTED) -> Calibration:
     """The calibration `name` of CALIBRATIONS for a chip, under a serving framework of today.
 
     Fitted: the shared factors, times the chip's and the framework's where measurements had them,
-    else times 1, without ageing. All measurements were of GPUs. A pass of prompts alone, which GPU
-    engines run without captured graphs, costs nothing extra here: prompts are taken to ride in
-    steps that run from captured or compiled graphs, as TensorRT-LLM's do and Trainium's would.
+    else times 1, without ageing. All measurements were of GPUs. `validate` times measured rows with
+    calibrations that the same function of the same factors makes, `StackFactors.calibration`.
 
     Raises ConfigError for another name, or a chip that the catalog does not have.
     """
-    if name == CEILING.name:
-        return CEILING
+    name = calibration_name(name)
+    if name == ROOFLINE.name:
+        return ROOFLINE
     if name != FITTED:
         raise ConfigError(
             field="calibration", value=name, expected=f"one of {', '.join(CALIBRATIONS)}"
         )
-    fitted = shipped_fits().everything.calibration(chip_by_name(chip).name, framework)
-    none = Figure(
-        value=0.0, unit="ns", source="assumed: prompts ride in captured or compiled steps"
-    )
-    return replace(fitted, name=FITTED, prefill_step_ns=none)
+    return shipped_fits().everything.calibration(chip_by_name(chip).name, framework)

@@ -1,6 +1,6 @@
 """What a fit learns of real stacks: few factors, each physical, and the calibration they make.
 
-Eight are shared by everything that was measured, two belong to each machine and two to each serving
+Seven are shared by everything that was measured, two belong to each machine and two to each serving
 framework. A machine or framework that no fit has seen has the shared ones alone: multipliers of 1,
 no ageing.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import exp
 from typing import Final
 
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.figure import Figure, NamedFigures
 
 MONTHS_MAX: Final = 7.0
@@ -19,6 +19,18 @@ _SHARE_MAX: Final = 1.0
 _TENSOR_SHARE_MAX: Final = 0.95  # assumed: no stack's large products reach more of the peak
 
 NAMED_CONSTANTS: Final[dict[str, Figure]] = {
+    "exchange_share": Figure(
+        value=1.0,
+        unit="of peak",
+        source="assumed: kernels of the exchange move bytes at the links' rate, as DeepEP's own "
+        "curve shows; rows that were measured exchange too little to tell",
+    ),
+    "prefill_step_ns": Figure(
+        value=0.0,
+        unit="ns",
+        source="assumed: a step of prompts alone costs what its work does; a fitted 58 ms a step "
+        "made the TPOT of held-out rows worse on every machine",
+    ),
     "step_ns": Figure(
         value=0.5e6,
         unit="ns",
@@ -86,7 +98,6 @@ class StackFactors:
         memory_share, tensor_share, link_share, layer_ns: see `Calibration`.
         collective_ns: of a collective, for each doubling of the chips that take part.
         fp4_overhead: multiplies overheads where experts are stored in 4 bits.
-        prefill_step_ns: a step of prompts alone, beside its work: it runs without captured graphs.
         acceptance: how likely a drafted token is right when those before it were.
     """
 
@@ -98,7 +109,6 @@ class StackFactors:
     layer_ns: float
     collective_ns: float
     fp4_overhead: float
-    prefill_step_ns: float
     acceptance: float
     machines: Mapping[str, MachineFactors]
     frameworks: Mapping[str, FrameworkFactors]
@@ -117,17 +127,18 @@ class StackFactors:
         overhead *= self.fp4_overhead if fp4 else 1.0
         constants = NAMED_CONSTANTS
         return replace(
-            CEILING,
-            name=f"{self.name}:{machine}" + (f":{framework}" if framework else ""),
+            ROOFLINE,
+            name=self.name,
             memory_share=self._share(min(_SHARE_MAX, self.memory_share * on.memory)),
             tensor_share=self._share(min(_TENSOR_SHARE_MAX, self.tensor_share * on.compute)),
             link_share=self._share(min(_TENSOR_SHARE_MAX, self.link_share * on.compute)),
+            exchange_share=constants["exchange_share"],
             collective_ns=self._time(overhead * self.collective_ns),
             step_ns=_times(overhead, constants["step_ns"]),
             layer_ns=self._time(overhead * self.layer_ns),
             expert_layer_ns=_IN_LAYER_NS,
             request_ns=_times(overhead, constants["request_ns"]),
-            prefill_step_ns=self._time(self.prefill_step_ns),
+            prefill_step_ns=constants["prefill_step_ns"],
             front_end_request_ns=constants["front_end_request_ns"],
             front_end_token_ns=constants["front_end_token_ns"],
             turn_taking=constants["turn_taking"],
@@ -143,7 +154,7 @@ class StackFactors:
         """Every factor by name, with its source; then the constants that were not fitted."""
         units = {"memory_share": "of peak", "tensor_share": "of peak", "link_share": "of peak"}
         units |= {"layer_ns": "ns", "collective_ns": "ns per doubling of chips"}
-        units |= {"fp4_overhead": "x", "prefill_step_ns": "ns", "acceptance": "probability"}
+        units |= {"fp4_overhead": "x", "acceptance": "probability"}
         named = [
             (name, Figure(value=getattr(self, name), unit=unit, source=self.source))
             for name, unit in units.items()

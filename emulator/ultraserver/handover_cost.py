@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.faults.recovery_time import RecoveryRates
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.units import BITS_PER_BYTE, NS_PER_S
@@ -62,7 +62,7 @@ def experts_moved(
     *,
     all_to_all: AllToAll | None = None,
     physical: Int64s | None = None,
-    calibration: Calibration = CEILING,
+    calibration: Calibration = ROOFLINE,
 ) -> HandoverCost:
     """Weights over the chips' links: sent_bytes[sender, receiver], all at once.
 

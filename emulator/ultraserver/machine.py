@@ -23,7 +23,7 @@ from emulator.memory.chip_contents import HbmTerms
 from emulator.memory.hbm_layout import HbmLayout, Holdings, lay_out
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.hbm_usage import HbmOwner
@@ -96,7 +96,7 @@ class Machine:
         placement: ExpertPlacement,
         *,
         distribution: ExpertDistribution | None = None,
-        calibration: Calibration = CEILING,
+        calibration: Calibration = ROOFLINE,
         overlap: Overlap = Overlap.NONE,
         terms: HbmTerms | None = None,
         rates: RecoveryRates | None = None,

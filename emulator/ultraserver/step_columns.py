@@ -65,6 +65,7 @@ class StepColumns:
             slow=np.ones(self.count),
             layers=self._layers,
             expert_layers=self._expert_layers,
+            link_share=calibrations.values(lambda each: each.link_share),
         )
         total: Float64s = (self._weights * (rows.compute_ns + rows.communication_ns)).sum(axis=0)
         total += self._launch_ns
@@ -85,14 +86,16 @@ class StepColumns:
 
     def _experts_ns(self, terms: PhaseTerms, calibrations: ColumnCalibrations) -> Float64s:
         """One layer's experts with dispatch and combine: [steps]."""
+        exchange_share = calibrations.values(lambda each: each.exchange_share)
         rows = row_times(
-            terms, calibrations, slow=np.ones(self.count), layers=0.0, expert_layers=0.0
+            terms,
+            calibrations,
+            slow=np.ones(self.count),
+            layers=0.0,
+            expert_layers=0.0,
+            link_share=exchange_share,
         )
-        spared = (
-            (1 - self._dispatch_share)
-            * terms.link_ns
-            / calibrations.values(lambda each: each.link_share)
-        )
+        spared = (1 - self._dispatch_share) * terms.link_ns / exchange_share
         both = rows.compute_ns + 2 * rows.communication_ns - spared
         only_row: Float64s = both[0]
         return only_row

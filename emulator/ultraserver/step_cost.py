@@ -17,7 +17,7 @@ from emulator.fabric.all_to_all import AllToAll
 from emulator.power.draw import throttle_factor, wanted_watts
 from emulator.power.system_power import SystemPower
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
@@ -100,7 +100,7 @@ class StepCostModel:
         all_to_all: AllToAll | None = None,
         chips_up: Bools | None = None,
         physical: Int64s | None = None,
-        calibration: Calibration = CEILING,
+        calibration: Calibration = ROOFLINE,
         overlap: Overlap = Overlap.NONE,
         draft_tokens: int = 0,
     ) -> None:

@@ -93,8 +93,11 @@ def row_times(
     slow: Float64s,
     layers: Float64s | float,
     expert_layers: Float64s | float,
+    link_share: Float64s | float,
 ) -> RowTimes:
-    """`slow` is [columns]; `layers` and `expert_layers` [rows, 1] say where overheads are added."""
+    """`slow` is [columns]; `layers` and `expert_layers` [rows, 1] say where overheads are added;
+    `link_share` is what the links of these rows reach: those of a rank, or of the exchange.
+    """
     engine_ns = terms.engine_ns.copy()
     engine_ns[TENSOR] /= calibrations.values(lambda each: each.tensor_share)
     engine_ns[DMA] /= calibrations.values(lambda each: each.memory_share)
@@ -116,8 +119,7 @@ def row_times(
         engine_ns=engine_ns,
         busiest_ns=slow * busiest_ns,
         own_ns=own_ns,
-        link_ns=terms.link_ns / calibrations.values(lambda each: each.link_share)
-        + terms.latency_ns,
+        link_ns=terms.link_ns / link_share + terms.latency_ns,
         launch_ns=terms.collectives * calibrations.values(lambda each: each.collective_ns),
     )
 
@@ -139,13 +141,14 @@ class TimedStep:
         self.terms = terms
         self.kind_runs = terms.runs_of_kind
         calibrations = ColumnCalibrations(calibrations=(calibration,))
-        self.link_share = calibration.link_share.value
+        self.exchange_share = calibration.exchange_share.value
         self.rows = row_times(
             terms.rank,
             calibrations,
             slow=terms.rank_slow,
             layers=terms.layers[:, None],
             expert_layers=terms.expert_layers[:, None],
+            link_share=calibrations.values(lambda each: each.link_share),
         )
         self.compute_ns = terms.times @ self.rows.compute_ns  # [segments, ranks]
         self.communication_ns = terms.times @ self.rows.communication_ns
@@ -161,7 +164,12 @@ class TimedStep:
             None
             if terms.experts is None
             else row_times(
-                terms.experts, calibrations, slow=terms.slow, layers=0.0, expert_layers=0.0
+                terms.experts,
+                calibrations,
+                slow=terms.slow,
+                layers=0.0,
+                expert_layers=0.0,
+                link_share=calibrations.values(lambda each: each.exchange_share),
             )
         )
 
@@ -187,7 +195,7 @@ class TimedStep:
             return np.zeros((2, 0))
         combine_ns = self.experts.communication_ns.max(axis=1)
         spared = (1 - self.terms.dispatch_share) * self.terms.experts.link_ns.max(axis=1)
-        return np.array((combine_ns - spared / self.link_share, combine_ns))
+        return np.array((combine_ns - spared / self.exchange_share, combine_ns))
 
 
 def host_ns(

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.overlap import Overlap
 from emulator.ultraserver.step_parts import DISPATCH_COMBINE, CriticalPath, Parts, added
 from emulator.ultraserver.step_rows import TimedStep
@@ -35,7 +35,7 @@ class StepTime:
 
 
 def combine(
-    terms: StepTerms, calibration: Calibration = CEILING, overlap: Overlap = Overlap.NONE
+    terms: StepTerms, calibration: Calibration = ROOFLINE, overlap: Overlap = Overlap.NONE
 ) -> StepTime:
     """The step's duration; a step that cannot be run as two batches is run as one.
 
@@ -68,9 +68,9 @@ def without_host(calibration: Calibration) -> Calibration:
     """For what a step runs beside the model: the step's own overheads are counted once."""
     return replace(
         calibration,
-        step_ns=CEILING.step_ns,
-        request_ns=CEILING.request_ns,
-        prefill_step_ns=CEILING.prefill_step_ns,
+        step_ns=ROOFLINE.step_ns,
+        request_ns=ROOFLINE.request_ns,
+        prefill_step_ns=ROOFLINE.prefill_step_ns,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.specs.calibration import CEILING
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.models import model_by_name
 from emulator.specs.published_trainings import PUBLISHED_TRAININGS, PublishedTraining, Speed
 from emulator.specs.shipped_fits import calibration_for
@@ -39,7 +39,7 @@ def _check(published: PublishedTraining) -> TrainingCheck:
     system = system_by_name(published.system).cluster(published.units)
     chips = range(system.chips.count)
     speeds = []
-    for calibration in (calibration_for(system.chip.name), CEILING):
+    for calibration in (calibration_for(system.chip.name), ROOFLINE):
         cost = TrainingCost(
             system,
             model_by_name(published.model),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
+from serving.commands.calibration_argument import add_calibration_argument
 from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
 
@@ -157,7 +158,7 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--precision", metavar="NAME", help="of weights (as stored)")
     group.add_argument("--routing", default="uniform", help="uniform, zipf:S, or a file of loads")
     group.add_argument("--overlap", choices=_OVERLAPS, default="none", help="(%(default)s)")
-    group.add_argument("--calibration", default="fitted", help="fitted or ceiling (%(default)s)")
+    add_calibration_argument(group, default="fitted")
     add_reading_argument(group, default=[])
     group.add_argument("--season", choices=_SEASONS, default="peak", help="(%(default)s)")
     for name, default in (

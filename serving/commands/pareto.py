@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from emulator.errors import ConfigError
+from serving.commands.calibration_argument import add_calibration_argument
 from serving.commands.reading_argument import add_reading_argument
 from serving.commands.text_table import table_lines
 
@@ -100,11 +101,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 def _add_assumptions(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("assumptions")
     group.add_argument("--overlap", default="none", help="none, two-batch or full")
-    group.add_argument(
-        "--calibration",
-        default="fitted",
-        help="fitted: with real stacks' overheads (default); ceiling: what the hardware allows",
-    )
+    add_calibration_argument(group, default="fitted")
     add_reading_argument(group, default=[])
     group.add_argument(
         "--gpu-memory-utilization", type=float, default=0.92, help="share of HBM to use (0.92)"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
+from serving.commands.calibration_argument import add_calibration_argument
 from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
 
@@ -119,11 +120,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--routing", default="uniform", help="uniform, zipf:S, or a file of loads")
     group.add_argument("--overlap", choices=_OVERLAPS, default="none", help="(%(default)s)")
-    group.add_argument(
-        "--calibration",
-        default="fitted",
-        help="fitted (to GPU servers) or ceiling, the roofline alone (%(default)s)",
-    )
+    add_calibration_argument(group, default="fitted")
     add_reading_argument(group, default=[])
     for name, default in (
         ("gpu-memory-utilization", 0.92),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
+from serving.commands.calibration_argument import add_calibration_argument
 from serving.commands.control_connection import add_connection_arguments
 from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
@@ -99,11 +100,7 @@ def _add_virtual(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--overlap", choices=tuple(Overlap), help="how far communication hides (default: none)"
     )
-    group.add_argument(
-        "--calibration",
-        metavar="NAME",
-        help="fitted: with real stacks' overheads (default), or ceiling",
-    )
+    add_calibration_argument(group, default=None)
     add_reading_argument(group, default=None)
 
 

@@ -15,10 +15,11 @@ from emulator.timing.expert_distribution import ExpertDistribution
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import lognormal_of_median
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
+from serving.analysis.profile.profile_traffic import profile_traffic
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.engine.step_recording import STEPS_DEFAULT
 from serving.settings import Settings
+from serving.simulator import SchedulerLimits
 
 if TYPE_CHECKING:
     from emulator.ultraserver.ceilings import Ceilings

@@ -18,8 +18,8 @@ from emulator.memory.neuron_environment import NeuronEnvironment
 from emulator.specs.assumptions import with_assumptions
 from emulator.specs.models import MODELS, unknown_model
 from emulator.specs.overlap import Overlap
-from emulator.specs.shipped_fits import CALIBRATIONS
 from emulator.specs.systems import system_by_name
+from serving.commands.calibration_argument import add_calibration_argument
 from serving.commands.day_night_arguments import add_day_night_arguments
 from serving.commands.gateway_arguments import add_gateway_arguments
 from serving.commands.reading_argument import add_reading_argument
@@ -56,13 +56,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "from then on it follows what is measured",
     )
     running.add_argument("--pue", type=float, help="facility PUE (default: the system's)")
-    running.add_argument(
-        "--calibration",
-        choices=CALIBRATIONS,
-        default=defaults.calibration,
-        help="what real stacks add to the roofline (default: %(default)s; `ultraserve validate` "
-        "shows what was fitted to what)",
-    )
+    add_calibration_argument(running, default=defaults.calibration)
     running.add_argument(
         "--overlap",
         choices=tuple(Overlap),

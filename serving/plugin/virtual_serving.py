@@ -49,7 +49,7 @@ class StepObserver(Protocol):
         """Look at one step; nothing may be changed."""
 
 
-def simulate(
+def serve_in_virtual_time(
     traffic: Traffic,
     cost_model: StepCostModel,
     limits: EngineLimits,

@@ -16,7 +16,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
-from serving.plugin.virtual_serving import simulate
+from serving.plugin.virtual_serving import serve_in_virtual_time
 from serving.settings import Settings
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import ServingRun
@@ -69,7 +69,7 @@ def play(policy: str, load: Traffic, cost_model: StepCostModel) -> ServingRun:
         block_tokens=BLOCK_TOKENS,
         prefill_policy=policy,
     )
-    return simulate(load, cost_model, limits)
+    return serve_in_virtual_time(load, cost_model, limits)
 
 
 HEADER = (

@@ -90,7 +90,7 @@ WRONG = [
     ("routing", 1.5, "uniform, zipf:S or a file"),
     ("prefill_policy", 3, "a policy's name"),
     ("overlap", "three-batch", "none or two-batch or full"),
-    ("calibration", "guessed", "ceiling or fitted"),
+    ("calibration", "guessed", "roofline or fitted"),
     ("readings", "links=aws_text", "a list of SWITCH=READING"),
     ("ray_address", 6379, "host:port"),
     *[

@@ -20,7 +20,7 @@ from serving.analysis.day.replica_run import (
     run_at_rate,
     saturated_per_s,
 )
-from serving.analysis.steady_state.simulation_workers import SimulationWorkers
+from serving.simulator.simulation_workers import SimulationWorkers
 
 Progress = Callable[[str], None]
 

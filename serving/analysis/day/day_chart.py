@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
+from serving.analysis.chart_file import write_chart
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.virtual_day import VirtualDay
 
@@ -53,19 +54,7 @@ def save_chart(day: VirtualDay, path: Path) -> None:
     Raises ConfigError for a path that cannot be written.
     """
     checked_picture(path)
-    chart = day_chart(day)
-    kind = path.suffix.lower().removeprefix(".")
-    try:
-        if kind == "png":
-            chart.save(str(path), format="png", scale_factor=2)
-        elif kind == "svg":
-            chart.save(str(path), format="svg")
-        else:
-            chart.save(str(path), format="html", inline=True)
-    except OSError as error:
-        raise ConfigError(
-            field="plot", value=path, expected=f"a path to write to ({error.strerror})"
-        ) from error
+    write_chart(day_chart(day), path, field="plot")
 
 
 def day_chart(day: VirtualDay) -> alt.VConcatChart:

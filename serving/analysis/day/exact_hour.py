@@ -19,7 +19,7 @@ from loadgen.measures.percentile import percentile
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest, serve
-from serving.analysis.steady_state.simulation_workers import SimulationWorkers
+from serving.simulator.simulation_workers import SimulationWorkers
 
 Progress = Callable[[str], None]
 Float64s = NDArray[np.float64]
@@ -121,15 +121,13 @@ def _see(part: _Part) -> _Seen:
     judged = (arrival_s >= part.begin_s) & (arrival_s < part.end_s)
     length_s = part.end_s - part.begin_s
     if not judged.any():
-        costs = part.replica.cost_model()
-        idle = costs.idle_chip_watts * costs.partition.chips
         none = np.zeros(0)
         return _Seen(
             ttft_s=none,
             tpot_s=none,
             shares_kept=(1.0, 1.0, 1.0),
             output_tokens=0,
-            joules=idle * length_s,
+            joules=part.replica.deployment().idle_watts * length_s,
             steps=0,
         )
     served = serve(part.replica, part.traffic, judged)
@@ -139,7 +137,7 @@ def _see(part: _Part) -> _Seen:
         shares_kept=served.shares(part.replica.slo),
         output_tokens=served.output_tokens,
         joules=served.chip_watts * length_s,
-        steps=served.run.steps,
+        steps=served.served.steps,
     )
 
 
@@ -250,15 +248,10 @@ def _parts(
         stop = min(last, start + max(1, per_part))
         from_s = (max(begin, start - around) - begin) * interval_s
         to_s = (min(end, stop + around) - begin) * interval_s
-        within = (traffic.arrival_s >= from_s) & (traffic.arrival_s < to_s)
         parts.append(
             _Part(
                 replica=replica,
-                traffic=Traffic(
-                    arrival_s=traffic.arrival_s[within] - from_s,
-                    prompt_tokens=traffic.prompt_tokens[within],
-                    output_tokens=traffic.output_tokens[within],
-                ),
+                traffic=traffic.window(from_s, to_s),
                 begin_s=(start - begin) * interval_s - from_s,
                 end_s=(stop - begin) * interval_s - from_s,
             )

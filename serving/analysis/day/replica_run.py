@@ -5,7 +5,6 @@ that come after a warm-up and before a tail, so that they see a steady state. Re
 of each other: one speaks for all.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -13,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.specs.batch import StepBatch
 from emulator.specs.model import ModelSpec
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.ultraserver.step_cost import StepCost, StepCostModel
-from emulator.units import NS_PER_S
+from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
@@ -26,8 +23,8 @@ from loadgen.workloads.traffic import Traffic
 from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import ROUTING_SEED
+from serving.simulator import Run, SimulatedDeployment, simulate
 from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.serving_run import Ending, ServingRun
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
@@ -67,6 +64,10 @@ class ReplicaUnderTest:
             first_chip=self.candidate.first_chip,
             distribution=ExpertDistribution.parse(self.routing, self.model, seed=ROUTING_SEED),
         )
+
+    def deployment(self) -> SimulatedDeployment:
+        """What traffic is simulated on."""
+        return SimulatedDeployment(cost_model=self.cost_model(), limits=self.limits)
 
     @property
     def mean_output_tokens(self) -> float:
@@ -116,74 +117,11 @@ class RatePoint:
     steps: int
 
 
-@dataclass(slots=True)
-class _Joules:
-    """Adds up the steps that begin between two times."""
-
-    begin_ns: float
-    end_ns: float
-    busy_ns: int = 0
-    joules: float = 0.0
-
-    def __call__(
-        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[object]
-    ) -> None:
-        del batch, queues
-        if self.begin_ns <= begin_ns < self.end_ns:
-            self.busy_ns += cost.duration_ns
-            self.joules += cost.chip_joules
-
-    def watts(self, idle_watts: float) -> float:
-        idle_ns = max(0.0, self.end_ns - self.begin_ns - self.busy_ns)
-        joules = self.joules + idle_watts * idle_ns / NS_PER_S
-        return joules * NS_PER_S / (self.busy_ns + idle_ns)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Served:
-    """What became of judged requests: times are infinite where the run ended before them.
-
-    `chip_watts` and `begun_per_s` are of the time in which judged requests arrive.
-    """
-
-    run: ServingRun
-    ttft_s: Float64s  # [judged]
-    tpot_s: Float64s  # [judged], 0 for replies of one token
-    output_tokens: int
-    chip_watts: float
-    begun_per_s: float
-
-    def shares(self, slo: Slo) -> tuple[float, float, float]:
-        """Of requests that kept TTFT, TPOT, and both; 1 of a limit that is not asked for."""
-        in_ttft = self.ttft_s <= (np.inf if slo.ttft_s is None else slo.ttft_s)
-        in_tpot = self.tpot_s <= (np.inf if slo.tpot_s is None else slo.tpot_s)
-        both = in_ttft & in_tpot
-        return float(in_ttft.mean()), float(in_tpot.mean()), float(both.mean())
-
-
 def serve(
     replica: ReplicaUnderTest, traffic: Traffic, judged: Bools, *, until_s: float = np.inf
-) -> Served:
+) -> Run:
     """Serve the traffic on one replica, step by step; `judged` [requests] has at least one."""
-    from serving.plugin.virtual_serving import simulate
-
-    costs = replica.cost_model()
-    arrival_s = traffic.arrival_s[judged]
-    begin_s, end_s = float(arrival_s[0]), float(arrival_s[-1])
-    end_s = max(end_s, float(np.nextafter(begin_s, np.inf)))
-    meter = _Joules(begin_ns=begin_s * NS_PER_S, end_ns=end_s * NS_PER_S)
-    run = simulate(traffic, costs, replica.limits, among=judged, until_s=until_s, on_step=meter)
-    assert run.ending is not Ending.HOPELESS
-    several = traffic.output_tokens[judged] > 1
-    began = (run.first_token_s >= begin_s) & (run.first_token_s < end_s)  # NaN: not begun
-    return Served(
-        run=run,
-        ttft_s=np.nan_to_num(run.ttft_s[judged], nan=np.inf),
-        tpot_s=np.where(several, np.nan_to_num(run.tpot_s[judged], nan=np.inf), 0.0),
-        output_tokens=int(traffic.output_tokens[judged].sum()),
-        chip_watts=meter.watts(costs.idle_chip_watts * costs.partition.chips),
-        begun_per_s=float(began.sum()) / (end_s - begin_s),
-    )
+    return simulate(replica.deployment(), traffic, judged=judged, until_s=until_s)
 
 
 def run_at_rate(task: RateTask) -> RatePoint:
@@ -210,7 +148,7 @@ def run_at_rate(task: RateTask) -> RatePoint:
         ttft_p99_s=percentile(served.ttft_s, SHOWN_PERCENTILE),
         tpot_p99_s=percentile(served.tpot_s, SHOWN_PERCENTILE),
         tpot_mean_s=float(served.tpot_s.mean()),
-        steps=served.run.steps,
+        steps=served.served.steps,
     )
 
 

@@ -21,8 +21,8 @@ from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
 from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
-from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 from serving.analysis.steady_state.sweep import Sweep
+from serving.simulator.simulation_workers import SimulationWorkers
 from serving.traffic.engine_limits import EngineLimits
 
 Progress = Callable[[str], None]

@@ -8,8 +8,9 @@ from typing import Any, Final
 import altair as alt
 import numpy as np
 
-from emulator.errors import ConfigError
+from emulator.model import PowerBasis
 from emulator.power.efficiency import PowerBasis
+from serving.analysis.chart_file import write_chart
 from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.pareto.pareto_claims import Finding
 from serving.analysis.steady_state.operating_point import OperatingPoint
@@ -39,19 +40,7 @@ def save_chart(pareto: Pareto, path: Path) -> None:
 
     Raises ConfigError for another suffix, or a path that cannot be written.
     """
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("png", "html"):
-        raise ConfigError(field="picture", value=path, expected="a path that ends in .png or .html")
-    chart = pareto_chart(pareto)
-    try:
-        if kind == "png":
-            chart.save(str(path), format="png", scale_factor=2)
-        else:
-            chart.save(str(path), format="html", inline=True)
-    except OSError as error:
-        raise ConfigError(
-            field="picture", value=path, expected=f"a path to write to ({error.strerror})"
-        ) from error
+    write_chart(pareto_chart(pareto), path, field="picture", kinds=("png", "html"))
 
 
 def pareto_chart(pareto: Pareto) -> alt.VConcatChart:

@@ -17,10 +17,10 @@ from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
 from serving.analysis.plan.plan_check import CheckTerms
 from serving.analysis.plan.plan_choice import Choice, Progress, SearchTerms, choose
 from serving.analysis.plan.plan_demand import Demand
-from serving.analysis.plan.plan_workers import CheckWorkers
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
 from serving.analysis.steady_state.sweep import Sweep
+from serving.simulator import SimulationWorkers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def plan(
     Raises ConfigError when the model fits nowhere, or nothing meets the target.
     """
     sweep, demand = question.sweep, question.demand
-    with CheckWorkers(processes) as workers:
+    with SimulationWorkers(processes) as workers:
         choice = choose(
             sweep, demand, question.slo, question.check, question.search, workers, progress
         )

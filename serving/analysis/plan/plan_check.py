@@ -14,20 +14,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.specs.batch import StepBatch
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
-from emulator.units import NS_PER_S
-from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_demand import Demand, Share
 from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.steady_state.sweep import ROUTING_SEED, Sweep
-from serving.traffic.engine_limits import EngineLimits
-from serving.traffic.serving_run import Ending, ServingRun
+from serving.simulator import Run, SchedulerLimits, SimulatedDeployment, known_percentile, simulate
+from serving.traffic.serving_run import Ending
 
 Float64s = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 
@@ -118,42 +113,6 @@ class Check:
         return self.replicas * self.candidate.partition.chips
 
 
-@dataclass(slots=True)
-class _Meter:
-    """Adds up what the steps that begin between two times draw."""
-
-    begin_ns: float
-    end_ns: float
-    busy_ns: int = 0
-    throttled_ns: float = 0.0
-    joules: float = 0.0
-
-    def __call__(
-        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[object]
-    ) -> None:
-        del batch, queues
-        if self.begin_ns <= begin_ns < self.end_ns:
-            self.busy_ns += cost.duration_ns
-            self.throttled_ns += cost.parts_ns[THROTTLE]
-            self.joules += cost.chip_joules
-
-    def watts(self, idle_watts: float) -> float:
-        """The mean of both, steps and idle times between them."""
-        idle_ns = max(0.0, self.end_ns - self.begin_ns - self.busy_ns)
-        joules = self.joules + idle_watts * idle_ns / NS_PER_S
-        return joules / (self.busy_ns + idle_ns) * NS_PER_S
-
-    @property
-    def busy_share(self) -> float:
-        """At most 1: a step may last longer than the time in which it begins."""
-        return min(1.0, self.busy_ns / (self.end_ns - self.begin_ns))
-
-    @property
-    def throttled_share(self) -> float:
-        """Of the steps' time."""
-        return self.throttled_ns / self.busy_ns if self.busy_ns else 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeTask:
     """One size to check: so many `replicas` of a partition.
@@ -190,19 +149,17 @@ def check_size(task: SizeTask) -> Check:
         first_chip=candidate.first_chip,
         distribution=ExpertDistribution.parse(sweep.routing, model, seed=ROUTING_SEED),
     )
-    limits = EngineLimits(
-        max_num_batched_tokens=terms.max_num_batched_tokens,
+    limits = SchedulerLimits(
         max_num_seqs=terms.max_num_seqs,
-        kv_blocks_per_rank=max(2, candidate.kv_capacity_tokens // terms.block_tokens),
+        max_num_batched_tokens=terms.max_num_batched_tokens,
         block_tokens=terms.block_tokens,
         max_model_len=model.max_context_tokens,
         prefill_policy=terms.prefill_policy,
-    )
+    ).with_kv(candidate.kv_capacity_tokens)
+    deployment = SimulatedDeployment(cost_model=costs, limits=limits)
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = terms.early_end and len(shares) == 1
-    served = [_serve(share, costs, limits, task, early_end=early_end) for share in shares]
-    runs, meters = [run for run, _ in served], [meter for _, meter in served]
-    idle_watts = costs.idle_chip_watts * candidate.partition.chips
+    runs = [_serve(share, deployment, task, early_end=early_end) for share in shares]
     return Check(
         precision=task.precision,
         candidate=candidate,
@@ -215,37 +172,32 @@ def check_size(task: SizeTask) -> Check:
         warmup_s=shares[0].warmup_s,
         terms=_terms(task.slo, shares, runs),
         percentiles_s={
-            name: tuple(_percentile(times_s, each) for each in SHOWN_PERCENTILES)
-            for name, times_s in _times_s(shares, runs).items()
+            name: tuple(known_percentile(times_s, each) for each in SHOWN_PERCENTILES)
+            for name, times_s in _times_s(runs).items()
         },
-        replica_chip_watts=float(np.mean([meter.watts(idle_watts) for meter in meters])),
-        busy_share=float(np.mean([meter.busy_share for meter in meters])),
-        throttled_share=float(np.mean([meter.throttled_share for meter in meters])),
+        replica_chip_watts=float(np.mean([run.chip_watts for run in runs])),
+        busy_share=float(np.mean([run.busy_share for run in runs])),
+        throttled_share=float(np.mean([run.throttled_share for run in runs])),
         load_share=task.demand.peak_rate_per_s / task.replicas / task.most_requests_per_s,
-        preemptions=sum(run.preemptions for run in runs),
-        kv_used_share=max(run.kv_blocks_used_max for run in runs) / limits.kv_blocks_per_rank,
-        steps=sum(run.steps for run in runs),
-        ending=runs[-1].ending,
+        preemptions=sum(run.served.preemptions for run in runs),
+        kv_used_share=max(run.served.kv_blocks_used_max for run in runs)
+        / limits.kv_blocks_per_rank,
+        steps=sum(run.served.steps for run in runs),
+        ending=runs[-1].served.ending,
     )
 
 
 def _serve(
-    share: Share, costs: StepCostModel, limits: EngineLimits, task: SizeTask, *, early_end: bool
-) -> tuple[ServingRun, _Meter]:
-    from serving.plugin.virtual_serving import simulate
-
-    begin_s, end_s = share.judged_s
-    meter = _Meter(begin_ns=begin_s * NS_PER_S, end_ns=end_s * NS_PER_S)
-    run = simulate(
+    share: Share, deployment: SimulatedDeployment, task: SizeTask, *, early_end: bool
+) -> Run:
+    return simulate(
+        deployment,
         share.traffic,
-        costs,
-        limits,
+        judged=share.judged,
+        window_s=share.judged_s,
         levels=task.slo.bounds if early_end else (),
-        among=share.judged,
-        until_s=end_s + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
-        on_step=meter,
+        until_s=share.judged_s[1] + 2 * task.lead_s + _longest_allowed_s(share, task.slo),
     )
-    return run, meter
 
 
 def _longest_allowed_s(share: Share, slo: Slo) -> float:
@@ -256,45 +208,33 @@ def _longest_allowed_s(share: Share, slo: Slo) -> float:
     return slo.ttft_s + slo.tpot_s * float(outputs.max() - 1)
 
 
-def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[ServingRun]) -> tuple[TermCheck, ...]:
-    times_s = _times_s(shares, runs)
+def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[Run]) -> tuple[TermCheck, ...]:
+    times_s = _times_s(runs)
     checks = []
     for bound in slo.bounds:
         judged = sum(int(share.judged.sum()) for share in shares)
         missed = 0
-        for share, run in zip(shares, runs, strict=True):
-            late = run.missed(bound)
-            if run.ending is Ending.TIME_UP:
-                late |= np.isnan(run.first_token_s) if bound.name == "ttft" else ~run.finished
-            missed += int(late[share.judged].sum())
+        for run in runs:
+            served = run.served
+            late = served.missed(bound)
+            if served.ending is Ending.TIME_UP:
+                late |= np.isnan(served.first_token_s) if bound.name == "ttft" else ~served.finished
+            missed += int(late[run.judged].sum())
         checks.append(
             TermCheck(
                 name=bound.name,
                 limit_s=bound.limit_s,
                 percentile=bound.percentile,
-                reached_s=_percentile(times_s[bound.name], bound.percentile),
+                reached_s=known_percentile(times_s[bound.name], bound.percentile),
                 share=(judged - missed) / judged if judged else 1.0,
             )
         )
     return tuple(checks)
 
 
-def _times_s(shares: Sequence[Share], runs: Sequence[ServingRun]) -> dict[str, Float64s]:
-    """TTFT and TPOT of the judged requests; infinite where the time for it was up, and NaN where
-    the run ended early and any might still have been short.
-    """
-    ttfts, tpots = [], []
-    for share, run in zip(shares, runs, strict=True):
-        several = share.judged & (share.traffic.output_tokens > 1)
-        open_s = np.nan if run.ending is Ending.HOPELESS else np.inf
-        ttfts.append(np.nan_to_num(run.ttft_s[share.judged], nan=open_s))
-        tpots.append(np.nan_to_num(run.tpot_s[several], nan=open_s))
-    return {"ttft": np.concatenate(ttfts), "tpot": np.concatenate(tpots)}
-
-
-def _percentile(times_s: Float64s, q: float) -> float | None:
-    """The smallest time that so many do not exceed; None when it is not known, or of nothing."""
-    if not len(times_s) or np.isnan(times_s).any():
-        return None
-    found = percentile(times_s, q)
-    return found if np.isfinite(found) else None
+def _times_s(runs: Sequence[Run]) -> dict[str, Float64s]:
+    """TTFT and TPOT of the judged requests of all runs together; see `Run`."""
+    return {
+        "ttft": np.concatenate([run.ttft_s for run in runs]),
+        "tpot": np.concatenate([run.tpot_of_several_s for run in runs]),
+    }

@@ -14,12 +14,12 @@ import numpy as np
 from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
-from serving.analysis.plan.plan_check import Check, CheckTerms, SizeTask
+from serving.analysis.plan.plan_check import Check, CheckTerms, SizeTask, check_size
 from serving.analysis.plan.plan_demand import Demand
 from serving.analysis.plan.plan_options import Option, Options, replicas_below, strongest
 from serving.analysis.plan.plan_search import smallest_passing
-from serving.analysis.plan.plan_workers import CheckWorkers
 from serving.analysis.steady_state.sweep import Sweep
+from serving.simulator import SimulationWorkers
 
 Found = tuple[Option, int]
 """An option with so many replicas."""
@@ -68,7 +68,7 @@ def choose(
     slo: Slo,
     terms: CheckTerms,
     search: SearchTerms,
-    workers: CheckWorkers,
+    workers: SimulationWorkers,
     progress: Progress,
 ) -> Choice:
     """Find the size. Raises ConfigError when none of the partitions tried meets the target."""
@@ -180,7 +180,7 @@ class _Sizes:
         slo: Slo,
         terms: CheckTerms,
         search: SearchTerms,
-        workers: CheckWorkers,
+        workers: SimulationWorkers,
         progress: Progress,
     ) -> None:
         self.sweep = sweep
@@ -224,7 +224,9 @@ class _Sizes:
         if new:
             sizes = " and ".join(f"{count:,}" for count in new)
             self._progress(f"simulating {sizes} replica(s) of {_name(option)}")
-        checks = self._workers.check([self._task(option, count, self._terms) for count in new])
+        checks = self._workers.map(
+            check_size, [self._task(option, count, self._terms) for count in new]
+        )
         for count, check in zip(new, checks, strict=True):
             self._known[option, count] = check
             self.tried.append(check)
@@ -234,7 +236,7 @@ class _Sizes:
     def to_the_end(self, option: Option, count: int) -> Check:
         """A size that failed, run until all its percentiles are known."""
         task = self._task(option, count, replace(self._terms, early_end=False))
-        (check,) = self._workers.check([task])
+        (check,) = self._workers.map(check_size, [task])
         return check
 
     def _task(self, option: Option, count: int, terms: CheckTerms) -> SizeTask:

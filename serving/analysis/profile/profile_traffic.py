@@ -1,8 +1,6 @@
 """A profile of traffic in virtual time: a server's schedulers and cost model, without a server."""
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -19,22 +17,8 @@ from loadgen.workloads.traffic import Traffic
 from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledChip, ProfiledRun, by_owner
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.engine.step_recording import StepRecording
-from serving.traffic.engine_limits import EngineLimits
-
-BLOCK_TOKENS: Final = 16
-"""vLLM's default block."""
-
-HBM_SHARE: Final = 0.92
-"""vLLM's default --gpu-memory-utilization, as `ultraserve serve` has it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerLimits:
-    """vLLM's own bounds of a rank, and the policy by which ranks prefill; None is the default."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    prefill_policy: str | None = None
+from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
+from serving.simulator.simulated_deployment import BLOCK_TOKENS, HBM_SHARE
 
 
 def profile_traffic(
@@ -52,23 +36,18 @@ def profile_traffic(
 
     Raises ConfigError for what does not fit together, HbmExhausted for a model that does not fit.
     """
-    from serving.plugin.virtual_serving import simulate
-
     machine = _machine(system, model, partition, distribution, assumed=assumed or StepAssumptions())
     cost_model = machine.cost_model
     blocks = machine.kv_tokens_per_rank // BLOCK_TOKENS
     machine.take_kv(blocks * BLOCK_TOKENS)
     recording = StepRecording(1, steps_max)
+    deployment = SimulatedDeployment(
+        cost_model=cost_model,
+        limits=limits.with_kv(machine.kv_tokens_per_rank),
+    )
     served = simulate(
+        deployment,
         traffic,
-        cost_model,
-        EngineLimits(
-            max_num_batched_tokens=limits.max_num_batched_tokens,
-            max_num_seqs=limits.max_num_seqs,
-            kv_blocks_per_rank=blocks,
-            block_tokens=BLOCK_TOKENS,
-            prefill_policy=limits.prefill_policy,
-        ),
         on_step=partial(
             recording.add,
             costing=machine.costing(),
@@ -76,7 +55,7 @@ def profile_traffic(
             pause_ns=0,
             chips=np.arange(partition.chips),
         ),
-    )
+    ).served
     ceilings = ceilings_of(cost_model)
     run = ProfiledRun(
         source="virtual",

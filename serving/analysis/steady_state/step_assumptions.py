@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
@@ -16,7 +16,7 @@ class StepAssumptions:
     """Passed on to every cost model."""
 
     overlap: Overlap = Overlap.NONE
-    calibration: Calibration = CEILING
+    calibration: Calibration = ROOFLINE
 
     @property
     def overlap_name(self) -> str:

@@ -42,7 +42,6 @@ SHARED: Final = (
     Prior(name="layer_ns", usual=50e3, least=5e3, most=400e3, spread=1.0),
     Prior(name="collective_ns", usual=5e3, least=0.1e3, most=60e3, spread=1.0),
     Prior(name="fp4_overhead", usual=1.0, least=0.5, most=1.5, spread=0.3),
-    Prior(name="prefill_step_ns", usual=60e6, least=1e6, most=500e6, spread=1.0),
 )
 MACHINE: Final = (
     Prior(name="memory", usual=1.0, least=0.3, most=3.3, spread=0.1),

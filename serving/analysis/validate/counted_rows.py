@@ -5,7 +5,7 @@ a pass takes, and, where prompts ride in decode steps, what such a step takes lo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,11 +150,11 @@ class _Counter:
         return self._terms(deployment, deployment.prefill, 0, shape)
 
     def mixed(self, deployment: Deployment, batch: int, prompts: int) -> StepTerms:
-        """Inside a captured graph, as decodes are, and so without a pass of prompts alone."""
+        """Decodes with prompts that ride beside them."""
         context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
         shape: tuple[tuple[str, int, int], ...] = (("decode", batch, context),)
         if prompts:
-            shape = (*shape, ("riding", prompts, max(1, int(deployment.prompt_tokens))))
+            shape = (*shape, ("prefill", prompts, max(1, int(deployment.prompt_tokens))))
         return self._terms(deployment, deployment.decode, 0, shape)
 
     def _terms(
@@ -174,8 +174,6 @@ class _Counter:
             batch = _batch(pool.partition.ranks, shape)
             terms = costs.terms(batch, busiest.loads(batch))
             assert terms is not None
-            if any(kind == "riding" for kind, _, _ in shape):
-                terms = replace(terms, prefills=np.zeros_like(terms.prefills))
             self._known[where, shape] = terms
         return self._known[where, shape]
 

@@ -1,18 +1,16 @@
 """Predictions of large expert-parallel deployments: DeepSeek's own, SGLang's, DeepEP's kernels.
 
 The factors are the fitted ones that all machines share; H800 and H100 have none of their own. What
-differs from a serving run is stated: two half batches overlap; DeepEP's kernels move bytes at the
-links' rate, as its own curve shows, so that their share is one.
+differs from a serving run is stated: two half batches overlap.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from emulator.fabric.collectives import CollectiveModel, Operation
 from emulator.specs.batch import StepBatch
-from emulator.specs.figure import Figure
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
@@ -116,12 +114,11 @@ def _cost(point: NodePoint) -> StepCost:
     shared = shipped_fits().everything.calibration(
         box.chip.name, point.framework, months=point.months
     )
-    full = Figure(value=1.0, unit="of peak", source="DeepEP's curve: its kernels reach the links")
     costs = StepCostModel(
         system,
         model_by_name("deepseek-v3"),
         Partition(chips=point.chips, tp=1, ep=point.chips, lnc=system.chip.default_lnc.count),
-        calibration=replace(shared, link_share=full),
+        calibration=shared,
         overlap=Overlap.TWO_BATCH,
     )
     requests = point.chips * point.requests

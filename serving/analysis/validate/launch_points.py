@@ -4,10 +4,10 @@ Predicted by the best of the partitions and batches that give each user that spe
 factors, on the project's all-in power.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from emulator.specs.figure import Figure
+from emulator.model import model_by_name, shipped_fits, system_by_name
 from emulator.specs.models import model_by_name
 from emulator.specs.shipped_fits import shipped_fits
 from emulator.specs.systems import system_by_name
@@ -60,8 +60,7 @@ def tokens_per_mw(point: LaunchPoint) -> float:
     calibration = shipped_fits().everything.calibration(
         system.chip.name, point.framework, months=_MONTHS, fp4=True
     )
-    rides = Figure(value=0.0, unit="ns", source="assumed: prompts ride in captured steps")
-    assumptions = StepAssumptions(calibration=replace(calibration, prefill_step_ns=rides))
+    assumptions = StepAssumptions(calibration=calibration)
     best = 0.0
     for candidate in candidate_partitions(system, model, least_kv_tokens=_SHAPE.tokens):
         replica = Replica(system, model, candidate, shape=_SHAPE, assumptions=assumptions)

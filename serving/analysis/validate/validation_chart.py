@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from emulator.errors import ConfigError
+from serving.analysis.chart_file import write_chart
 from serving.analysis.validate.row_prediction import METRICS
 from serving.analysis.validate.validation import Validation, measured_of
 
@@ -23,18 +23,7 @@ def save_validation_chart(validation: Validation, path: Path) -> None:
 
     Raises ConfigError for another suffix, or a path that cannot be written.
     """
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg", "html"):
-        raise ConfigError(field="plot", value=path, expected="a path that ends in .png or .html")
-    chart = validation_chart(validation)
-    by_kind: dict[str, dict[str, Any]] = {"html": {"inline": True}, "png": {"scale_factor": 2}}
-    options: dict[str, Any] = {"format": kind, **by_kind.get(kind, {})}
-    try:
-        chart.save(str(path), **options)
-    except OSError as error:
-        raise ConfigError(
-            field="plot", value=path, expected=f"a path to write to ({error.strerror})"
-        ) from error
+    write_chart(validation_chart(validation), path, field="plot")
 
 
 def validation_chart(validation: Validation) -> alt.HConcatChart:

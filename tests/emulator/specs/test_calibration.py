@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.specs.calibration import CEILING
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.figure import Figure
 
 
@@ -11,17 +11,17 @@ def figure(value: float) -> Figure:
     return Figure(value=value, unit="of a test", source="a test")
 
 
-def test_a_ceiling_reaches_every_peak_and_adds_nothing() -> None:
-    for name, value in CEILING.figures():
+def test_a_roofline_reaches_every_peak_and_adds_nothing() -> None:
+    for name, value in ROOFLINE.figures():
         assert value.value == (1 if name.endswith("_share") else 0), name
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.01])
 def test_a_share_of_a_peak_is_above_none_and_at_most_all(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"ceiling\.memory_share=.*above 0, at most 1"):
-        replace(CEILING, memory_share=figure(share))
+    with pytest.raises(ConfigError, match=r"roofline\.memory_share=.*above 0, at most 1"):
+        replace(ROOFLINE, memory_share=figure(share))
 
 
 def test_an_overhead_takes_no_time_away() -> None:
-    with pytest.raises(ConfigError, match=r"ceiling\.layer_ns=-1: expected at least 0"):
-        replace(CEILING, layer_ns=figure(-1))
+    with pytest.raises(ConfigError, match=r"roofline\.layer_ns=-1: expected at least 0"):
+        replace(ROOFLINE, layer_ns=figure(-1))

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.specs.calibration import CEILING
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.chips import CHIPS
 from emulator.specs.shipped_fits import (
     CALIBRATIONS,
@@ -18,7 +18,7 @@ from emulator.specs.stack_factors import NAMED_CONSTANTS
 def test_factors_are_few() -> None:
     everything = shipped_fits().everything
 
-    assert len(SHARED_NAMES) <= 8
+    assert len(SHARED_NAMES) <= 7
     beside = len(everything.figures()) - len(NAMED_CONSTANTS)  # which are not fitted
     assert beside == len(SHARED_NAMES) + 2 * len(everything.machines) + 2 * len(
         everything.frameworks
@@ -70,10 +70,12 @@ def test_every_chip_has_a_fitted_calibration(chip: str) -> None:
     assert made.prefill_step_ns.assumed
 
 
-def test_a_ceiling_can_be_asked_for_by_its_name() -> None:
-    assert CALIBRATIONS == ("ceiling", "fitted")
-    assert calibration_for("trainium3", name="ceiling") is CEILING
-    with pytest.raises(ConfigError, match="calibration=best: expected one of ceiling, fitted"):
+def test_the_roofline_can_be_asked_for_by_its_name() -> None:
+    assert CALIBRATIONS == ("roofline", "fitted")
+    assert calibration_for("trainium3", name="roofline") is ROOFLINE
+    with pytest.raises(ConfigError, match="calibration=best: expected one of roofline, fitted"):
         calibration_for("trainium3", name="best")
+    with pytest.warns(FutureWarning, match="'ceiling' is now called 'roofline'"):
+        assert calibration_for("trainium3", name="ceiling") is ROOFLINE
     with pytest.raises(ConfigError, match="chip=abacus"):
         calibration_for("abacus")

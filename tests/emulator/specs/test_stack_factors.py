@@ -13,7 +13,6 @@ FACTORS = StackFactors(
     layer_ns=10_000.0,
     collective_ns=2_000.0,
     fp4_overhead=0.5,
-    prefill_step_ns=1e6,
     acceptance=0.6,
     machines={"h200": MachineFactors(memory=1.5, compute=0.5)},
     frameworks={"trt": FrameworkFactors(overhead=2.0, ageing=0.1)},
@@ -34,7 +33,6 @@ def test_overheads_grow_with_the_softwares_age_by_hand() -> None:
     assert new.layer_ns.value == 20_000
     assert old.layer_ns.value == pytest.approx(20_000 * exp(0.3))
     assert old.step_ns.value == pytest.approx(0.5e6 * 2 * exp(0.3))
-    assert old.prefill_step_ns.value == 1e6  # a pass's own overhead belongs to no framework
 
 
 def test_ages_outside_what_was_fitted_count_as_its_ends() -> None:

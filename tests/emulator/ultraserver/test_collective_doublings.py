@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import CEILING
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.figure import Figure
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
@@ -14,7 +14,7 @@ from emulator.ultraserver.step_cost import StepCostModel
 BOX = system_by_name("dgx-h200")
 LNC = BOX.chip.default_lnc.count
 MODEL = model_by_name("deepseek-r1")
-LAUNCHED = replace(CEILING, collective_ns=Figure(value=1_000, unit="ns", source="a test"))
+LAUNCHED = replace(ROOFLINE, collective_ns=Figure(value=1_000, unit="ns", source="a test"))
 
 
 def launch_ns(partition: Partition) -> float:

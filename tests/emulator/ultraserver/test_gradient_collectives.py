@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from emulator.fabric.collectives import CollectiveModel, Operation
-from emulator.specs.calibration import CEILING
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.shipped_fits import calibration_for
 from emulator.ultraserver.gradient_collectives import GradientCollectives
@@ -18,7 +18,7 @@ def collectives(chips: int, group: int, **calibration: object) -> GradientCollec
         np.arange(chips),
         group=group,
         own_experts=np.full(chips, 8 // group),
-        calibration=calibration.get("calibration", CEILING),
+        calibration=calibration.get("calibration", ROOFLINE),
     )
 
 
@@ -50,7 +50,7 @@ def test_chips_with_more_experts_reduce_more_with_those_in_their_place_of_other_
         np.arange(8),
         group=2,
         own_experts=np.tile([3, 1], 4),
-        calibration=CEILING,
+        calibration=ROOFLINE,
     )
     places = np.array([[0, 2, 4, 6], [1, 3, 5, 7]])
     sizes = 4 * TINY.expert_parameters * np.array([3.0, 1.0])
@@ -74,7 +74,7 @@ def test_a_calibration_starts_each_layers_collective_once_for_every_doubling_of_
     fitted = calibration_for("trainium3")
     ideal, real = (
         collectives(8, 8, calibration=calibration).gather_dense()
-        for calibration in (CEILING, fitted)
+        for calibration in (ROOFLINE, fitted)
     )
     links_ns = float(ideal.work.link_ns[0])
     slower_ns = links_ns / fitted.link_share.value - links_ns

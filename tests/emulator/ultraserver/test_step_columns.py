@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.figure import Figure
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
@@ -52,7 +52,7 @@ def figure(value: float) -> Figure:
 
 def calibration(shares: tuple[float, float, float], overhead_ns: float) -> Calibration:
     return replace(
-        CEILING,
+        ROOFLINE,
         tensor_share=figure(shares[0]),
         memory_share=figure(shares[1]),
         link_share=figure(shares[2]),

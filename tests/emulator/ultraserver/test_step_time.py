@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
 from emulator.specs.models import MODELS
@@ -39,7 +39,7 @@ def calibrated(**values: float) -> Calibration:
         name: Figure(value=value, unit="of a test", source="a test")
         for name, value in values.items()
     }
-    return replace(CEILING, name="test", **figures)
+    return replace(ROOFLINE, name="test", **figures)
 
 
 def slow(calibration: Calibration, **partition: int) -> StepCostModel:
@@ -60,7 +60,7 @@ def test_every_named_overhead_is_added_where_it_belongs_by_hand() -> None:
         step_ns=10_000, layer_ns=100, expert_layer_ns=10, request_ns=7, prefill_step_ns=50_000
     )
     decode, prefill = batch_of(1, [(0, 1, 3)] * 3), batch_of(1, [(0, 1, 3), (0, 2, 3), (0, 1, 3)])
-    costs, ceiling = slow(calibration), slow(CEILING)
+    costs, ceiling = slow(calibration), slow(ROOFLINE)
 
     of_decode, of_prefill = costs.cost(decode), costs.cost(prefill)
 
@@ -92,7 +92,7 @@ def test_collectives_are_launched_one_by_one_by_hand() -> None:
 
     # a dispatch and a combine in each of two layers; four chips are two doublings
     assert cost.parts_ns["collective_launch"] == 4 * 2 * 500
-    assert cost.duration_ns - slow(CEILING, chips=4).cost(batch).duration_ns == 4 * 2 * 500
+    assert cost.duration_ns - slow(ROOFLINE, chips=4).cost(batch).duration_ns == 4 * 2 * 500
 
 
 def test_a_rank_of_several_chips_launches_its_collectives_by_hand() -> None:
@@ -100,20 +100,20 @@ def test_a_rank_of_several_chips_launches_its_collectives_by_hand() -> None:
     made = Partition(chips=2, tp=2, ep=2, lnc=8)
     with_it, without = (
         StepCostModel(SLOW_MEMORY, model, made, calibration=each).cost(batch_of(1, [(0, 1, 3)]))
-        for each in (calibrated(collective_ns=500), CEILING)
+        for each in (calibrated(collective_ns=500), ROOFLINE)
     )
 
     # two all-reduces in each of two layers, the embedded row's, and the gather of logits
     assert with_it.duration_ns - without.duration_ns == 6 * 500
 
 
-def test_half_of_the_links_rate_doubles_their_bytes_and_not_their_hops() -> None:
+def test_half_of_the_exchange_s_rate_doubles_its_bytes_and_not_its_hops() -> None:
     model = replace(TINY, hidden=4_096)
     batch = batch_of(4, [(rank, 100, 0) for rank in range(4)])
     made = Partition(chips=4, ep=4, lnc=8)
     half, whole = (
         StepCostModel(TRN3_NL72X2, model, made, calibration=each).cost(batch)
-        for each in (calibrated(link_share=0.5), CEILING)
+        for each in (calibrated(exchange_share=0.5), ROOFLINE)
     )
 
     # each chip sends half of its 100 tokens to each of three, four times
@@ -125,7 +125,7 @@ def test_half_of_the_matrix_engines_rate_doubles_a_prefill() -> None:
     made, batch = Partition(chips=1, ep=1, lnc=8), same_on_each(1, requests=1, new=4_096, context=0)
     half, whole = (
         StepCostModel(TRN3_NL72X2, MODELS["llama-3.1-8b"], made, calibration=each).cost(batch)
-        for each in (calibrated(tensor_share=0.5), CEILING)
+        for each in (calibrated(tensor_share=0.5), ROOFLINE)
     )
 
     assert whole.bound["attention"] == whole.bound["dense"] == "tensor"
@@ -280,7 +280,7 @@ def test_drafting_adds_no_second_step_of_the_engine() -> None:
     made, decode = Partition(chips=1, ep=1, lnc=8), batch_of(1, [(0, 1, 3)])
     with_it, without = (
         StepCostModel(SLOW_MEMORY, TINY, made, calibration=each, draft_tokens=2).cost(decode)
-        for each in (calibration, CEILING)
+        for each in (calibration, ROOFLINE)
     )
 
     # two layers of the model, and one of each of two draft passes

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, HbmExhausted
-from emulator.specs.calibration import CEILING
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.catalog.gpt_oss import GPT_OSS_120B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import MODELS
@@ -127,7 +127,7 @@ def test_parts_sum_to_the_step_and_chips_draw_between_idle_and_budget(
         overlap=overlap,
         precision=precision,
     )
-    calibration = calibration_for(machine.chip.name) if fitted else CEILING
+    calibration = calibration_for(machine.chip.name) if fitted else ROOFLINE
     cost = TrainingCost(
         machine, MODELS[name], range(chips), recipe, calibration=calibration, checks_hbm=False
     )
@@ -167,7 +167,7 @@ def test_more_tokens_take_longer_and_share_one_update(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("calibration", [CEILING, FITTED], ids=["ceiling", "fitted"])
+@pytest.mark.parametrize("calibration", [ROOFLINE, FITTED], ids=["ceiling", "fitted"])
 def test_inside_a_rack_more_chips_train_more_tokens_but_for_experts_that_do_not_divide(
     calibration: object,
 ) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.specs.calibration import CEILING
+from emulator.specs.calibration import ROOFLINE
 from emulator.specs.figure import Figure
 from emulator.ultraserver.step_rows import ColumnCalibrations, together_ns
 
@@ -41,12 +41,12 @@ def test_a_phase_lasts_between_its_busiest_engine_and_all_of_them(
 
 
 def test_turn_taking_is_a_share() -> None:
-    with pytest.raises(ConfigError, match=r"ceiling\.turn_taking=1\.5: expected 0 to 1"):
-        replace(CEILING, turn_taking=turns(1.5))
+    with pytest.raises(ConfigError, match=r"roofline\.turn_taking=1\.5: expected 0 to 1"):
+        replace(ROOFLINE, turn_taking=turns(1.5))
 
 
 def test_columns_take_turns_alike() -> None:
-    other = replace(CEILING, turn_taking=turns(0.5))
+    other = replace(ROOFLINE, turn_taking=turns(0.5))
 
     with pytest.raises(ValueError, match="alike"):
-        ColumnCalibrations(calibrations=[CEILING, other])
+        ColumnCalibrations(calibrations=[ROOFLINE, other])

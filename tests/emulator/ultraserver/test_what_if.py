@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
 from emulator.specs.model import ModelSpec
@@ -151,7 +151,7 @@ def test_overheads_are_relieved_by_what_they_are() -> None:
         return Figure(value=ns, unit="ns", source="made up for a test")
 
     calibration: Calibration = replace(
-        CEILING, name="made up", step_ns=figure(4e6), layer_ns=figure(10_000.0)
+        ROOFLINE, name="made up", step_ns=figure(4e6), layer_ns=figure(10_000.0)
     )
     made = costing(calibration=calibration)
     work = batch(1, 1)

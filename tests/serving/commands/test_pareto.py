@@ -85,7 +85,7 @@ def test_a_fitted_calibration_takes_longer_than_the_ceiling(capsys) -> None:
         machines = json.loads(asked(capsys, "--json", "-", *more))["machines"]
         return [machine["points"][0]["tokens_per_s_per_user"] for machine in machines]
 
-    fitted, ceiling = per_user("--calibration", "fitted"), per_user("--calibration", "ceiling")
+    fitted, ceiling = per_user("--calibration", "fitted"), per_user("--calibration", "roofline")
 
     assert all(slow < fast for slow, fast in zip(fitted, ceiling, strict=True))
 
@@ -118,7 +118,7 @@ def test_prices_add_dollars(capsys) -> None:
         (["--isl", "0"], "isl=0: expected at least 1"),
         (["--max-batched-tokens", "0"], "max-batched-tokens=0: expected at least 1"),
         (["--overlap", "some"], "overlap=some: expected one of none, two-batch, full"),
-        (["--calibration", "mine"], "calibration=mine: expected one of ceiling, fitted"),
+        (["--calibration", "mine"], "calibration=mine: expected one of roofline, fitted"),
         (["--power", "nuclear"], "power=nuclear: expected one of provisioned, drawn, all-in"),
         (["--season", "monsoon"], "season=monsoon: expected one of peak,"),
         (["--reading", "links"], "links"),

@@ -68,8 +68,8 @@ def test_the_fit_is_the_default_and_says_what_it_was_fitted_to(
 ) -> None:
     small = (*RATE, "--requests", "20")
     assert command.question_of(parsed(*small)).sweep.assumptions.calibration_name == "fitted"
-    ceiling = command.question_of(parsed(*small, "--calibration", "ceiling"))
-    assert ceiling.sweep.assumptions.calibration_name == "ceiling"
+    ceiling = command.question_of(parsed(*small, "--calibration", "roofline"))
+    assert ceiling.sweep.assumptions.calibration_name == "roofline"
 
     args = parsed(*small)
     args.run(args)

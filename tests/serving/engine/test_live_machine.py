@@ -225,7 +225,7 @@ def test_what_takes_no_chip_is_settled_at_once_and_loses_no_request(
 
 
 def test_a_slow_chip_makes_every_step_longer() -> None:
-    parts = live_parts(model="qwen3-30b-a3b", calibration="ceiling")  # hosts are none the slower
+    parts = live_parts(model="qwen3-30b-a3b", calibration="roofline")  # hosts are none the slower
     ones = np.ones(4, dtype=np.int64)
     batch = StepBatch(
         ranks=4, rank=np.arange(4), new_tokens=ones, context_tokens=ones, logit_rows=ones

@@ -18,10 +18,10 @@ from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import RateTask, ReplicaUnderTest, run_at_rate
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
-from serving.analysis.steady_state.simulation_workers import SimulationWorkers
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep
 from serving.policy.day_night.fixed import Never
+from serving.simulator.simulation_workers import SimulationWorkers
 from serving.traffic.engine_limits import EngineLimits
 from tests.serving.analysis.day.days import HANDOVER, demand, machine, trained
 from tests.serving.analysis.plan.planned import MODEL, SYSTEM

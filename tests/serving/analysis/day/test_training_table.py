@@ -6,7 +6,7 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.memory.training_memory import smallest_training_chips
-from emulator.specs.calibration import CEILING, Calibration
+from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.models import model_by_name
 from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.handover_cost import weights_read
@@ -20,7 +20,7 @@ MODEL = model_by_name("qwen3-30b-a3b")
 RECIPE = TrainingRecipe(sequence_tokens=2_048)
 
 
-def terms(model: str = "qwen3-30b-a3b", calibration: Calibration = CEILING) -> JobTerms:
+def terms(model: str = "qwen3-30b-a3b", calibration: Calibration = ROOFLINE) -> JobTerms:
     return JobTerms(
         system=SYSTEM,
         model=model_by_name(model),

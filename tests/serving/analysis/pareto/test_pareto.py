@@ -229,4 +229,4 @@ def test_a_chip_that_no_fit_has_seen_is_told_as_such(two_machines) -> None:
     (first, _) = assumption_lines(replace(machine, sweep=sweep), two_machines)
 
     assert "calibration fitted (no measurements of trainium3: factors that all" in first
-    assert "calibration ceiling" in next(iter(assumption_lines(machine, two_machines)))
+    assert "calibration roofline" in next(iter(assumption_lines(machine, two_machines)))

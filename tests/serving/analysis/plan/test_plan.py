@@ -225,7 +225,7 @@ def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None
     assert found.bill.day_cost is not None
     assert f"${found.bill.day_cost.dollars_per_hour:,.2f} an hour" in text
     assert "assumed:" in text
-    assert "calibration ceiling, the roofline alone" in text
+    assert "calibration roofline, the roofline alone" in text
     assert "chips keep to their own power budget" in text
     assert "line; chips that are not in" in text
 

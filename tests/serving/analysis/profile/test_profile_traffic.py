@@ -11,8 +11,9 @@ from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.profile.profile_traffic import SchedulerLimits, profile_traffic
+from serving.analysis.profile.profile_traffic import profile_traffic
 from serving.analysis.profile.profiled_run import ProfiledRun
+from serving.simulator import SchedulerLimits
 from serving.wire.step_record import StepPhase
 
 SYSTEM, MODEL = system_by_name("trn3-nl72x2"), model_by_name("qwen3-30b-a3b")

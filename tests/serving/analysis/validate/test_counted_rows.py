@@ -72,6 +72,6 @@ def test_prompts_that_ride_hold_decodes_up_less_than_a_pass_of_their_own(tmp_pat
 
     times = counted.times(calibrations)
 
-    assert 0 < times.solo_steal_s[0] < times.solo_s[0] - factors.prefill_step_ns / 1e9
+    assert 0 < times.solo_steal_s[0] < times.solo_s[0]
     assert times.solo_steal_s[1] == times.solo_s[1]
     assert (times.full_s < times.solo_s).all()

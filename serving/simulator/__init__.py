@@ -1,0 +1,19 @@
+"""What happens to traffic on a machine: vLLM's schedulers and the cost model in virtual time.
+
+`simulate` is all that a notebook needs; `deploy/guides/simulate.md` shows it.
+"""
+
+from serving.simulator.run import Run, known_percentile
+from serving.simulator.simulate import StepWatcher, simulate
+from serving.simulator.simulated_deployment import SchedulerLimits, SimulatedDeployment
+from serving.simulator.simulation_workers import SimulationWorkers
+
+__all__ = [
+    "Run",
+    "SchedulerLimits",
+    "SimulatedDeployment",
+    "SimulationWorkers",
+    "StepWatcher",
+    "known_percentile",
+    "simulate",
+]

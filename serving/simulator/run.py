@@ -1,0 +1,102 @@
+"""A simulated run: when each request got its tokens, and what the chips did meanwhile."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.traffic.percentile import percentile
+from serving.traffic.serving_run import Ending, ServingRun
+from serving.traffic.slo import Slo
+
+Bools = NDArray[np.bool_]
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """What `simulate` returns.
+
+    Attributes:
+        served: every request, token and step, and the joules of the whole run.
+        judged: the requests that figures are about, [requests]; the others load the machine.
+        begin_s, end_s: the window of the next four, in the traffic's own time.
+        chip_watts: of all chips of the partition, steps and idle times between them.
+        busy_share: of the window, the part with a step.
+        throttled_share: of the steps' time, what they last longer to keep to a power budget.
+    """
+
+    served: ServingRun
+    judged: Bools
+    begin_s: float
+    end_s: float
+    chip_watts: float
+    busy_share: float
+    throttled_share: float
+
+    @property
+    def ttft_s(self) -> Float64s:
+        """From arrival to first token, [judged]; what did not come is infinite, or NaN where the
+        run ended early as hopeless, and it might still have come soon.
+        """
+        times_s: Float64s = np.nan_to_num(self.served.ttft_s[self.judged], nan=self._open_s)
+        return times_s
+
+    @property
+    def tpot_s(self) -> Float64s:
+        """First to last token over the tokens after the first, [judged]; 0 for replies of one
+        token. What did not come is as in `ttft_s`.
+        """
+        several = self.served.traffic.output_tokens[self.judged] > 1
+        times_s = np.nan_to_num(self.served.tpot_s[self.judged], nan=self._open_s)
+        return np.where(several, times_s, 0.0)
+
+    @property
+    def tpot_of_several_s(self) -> Float64s:
+        """`tpot_s` of the judged requests with more than one token."""
+        several: Bools = self.served.traffic.output_tokens[self.judged] > 1
+        return self.tpot_s[several]
+
+    @property
+    def _open_s(self) -> float:
+        return np.nan if self.served.ending is Ending.HOPELESS else np.inf
+
+    def ttft_percentile_s(self, q: float) -> float | None:
+        """Of judged requests; None when it is not known."""
+        return known_percentile(self.ttft_s, q)
+
+    def tpot_percentile_s(self, q: float) -> float | None:
+        """Of judged requests with more than one token; None when it is not known."""
+        return known_percentile(self.tpot_of_several_s, q)
+
+    def shares(self, slo: Slo) -> tuple[float, float, float]:
+        """Of judged requests that kept TTFT, TPOT, and both; 1 of a limit that `slo` has not."""
+        in_ttft = self.ttft_s <= (np.inf if slo.ttft_s is None else slo.ttft_s)
+        in_tpot = self.tpot_s <= (np.inf if slo.tpot_s is None else slo.tpot_s)
+        both = in_ttft & in_tpot
+        return float(in_ttft.mean()), float(in_tpot.mean()), float(both.mean())
+
+    @property
+    def begun_per_s(self) -> float:
+        """Requests, judged or not, that got their first token in the window, per second."""
+        first_s = self.served.first_token_s
+        began = (first_s >= self.begin_s) & (first_s < self.end_s)  # NaN: not begun
+        return float(began.sum()) / (self.end_s - self.begin_s)
+
+    @property
+    def output_tokens(self) -> int:
+        """That judged requests ask for."""
+        return int(self.served.traffic.output_tokens[self.judged].sum())
+
+    @property
+    def joules_per_token(self) -> float:
+        """The chips' energy of the whole run per output token; NaN without tokens."""
+        return self.served.joules_per_token
+
+
+def known_percentile(times_s: Float64s, q: float) -> float | None:
+    """The smallest time that q percent do not exceed; None of nothing, and when it is not known."""
+    if not len(times_s) or np.isnan(times_s).any():
+        return None
+    found = percentile(times_s, q)
+    return found if np.isfinite(found) else None

@@ -1,0 +1,96 @@
+"""The one driver of a simulation: schedulers in virtual time, metered, with the requests' times."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.model import StepBatch, StepCost
+from emulator.units import NS_PER_S
+from serving.engine.scheduler_state import RankQueues
+from serving.simulator.run import Run
+from serving.simulator.simulated_deployment import SimulatedDeployment
+from serving.simulator.window_meter import WindowMeter
+from serving.traffic.service_level import ServiceLevel
+from serving.traffic.traffic import Traffic
+
+Bools = NDArray[np.bool_]
+
+
+class StepWatcher(Protocol):
+    """Called with each step, its batch and the ranks' queues as it was decided."""
+
+    def __call__(
+        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
+    ) -> None:
+        """Read one step; nothing may be changed."""
+
+
+def simulate(
+    deployment: SimulatedDeployment,
+    traffic: Traffic,
+    *,
+    judged: Bools | None = None,
+    window_s: tuple[float, float] | None = None,
+    levels: Sequence[ServiceLevel] = (),
+    until_s: float = float("inf"),
+    on_step: StepWatcher | None = None,
+) -> Run:
+    """Serve `traffic` on `deployment` step by step, in virtual time.
+
+    Arguments:
+        judged: a mask [requests]; the run ends when all of these have their tokens, and figures are
+            about them. None judges all.
+        window_s: begin and end of the time that watts and shares are of; None takes the arrivals of
+            the judged requests, or without `judged` the whole run.
+        levels: the run ends early once one of these is certain to be missed by judged requests.
+        until_s: no step begins later.
+        on_step: is called with every step.
+
+    The same arguments give the same run. Raises ConfigError for a request that is longer than the
+    context or than a rank's KV, and for a prefill policy that does not exist.
+    """
+    # Imported here: it loads vLLM, which takes seconds that a report without a simulation saves.
+    from serving.plugin.virtual_serving import serve_in_virtual_time
+
+    begin_s, end_s = _window_of(traffic, judged) if window_s is None else window_s
+    meter = WindowMeter(begin_ns=begin_s * NS_PER_S, end_ns=end_s * NS_PER_S)
+
+    def watch(
+        cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
+    ) -> None:
+        meter.add(cost, begin_ns)
+        if on_step is not None:
+            on_step(cost, batch, begin_ns=begin_ns, queues=queues)
+
+    served = serve_in_virtual_time(
+        traffic,
+        deployment.cost_model,
+        deployment.limits,
+        levels=levels,
+        among=judged,
+        until_s=until_s,
+        on_step=watch,
+    )
+    if np.isinf(end_s):
+        end_s = served.emulated_s
+        meter.end_ns = end_s * NS_PER_S
+    return Run(
+        served=served,
+        judged=np.ones(len(traffic), dtype=np.bool_) if judged is None else judged,
+        begin_s=begin_s,
+        end_s=end_s,
+        chip_watts=meter.watts(deployment.idle_watts),
+        busy_share=meter.busy_share,
+        throttled_share=meter.throttled_share,
+    )
+
+
+def _window_of(traffic: Traffic, judged: Bools | None) -> tuple[float, float]:
+    """From the first judged arrival to the last; without `judged` from 0 to the end, whenever."""
+    if judged is None:
+        return 0.0, float("inf")
+    arrival_s = traffic.arrival_s[judged]
+    begin_s, end_s = float(arrival_s[0]), float(arrival_s[-1])
+    return begin_s, max(end_s, float(np.nextafter(begin_s, np.inf)))
