@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from emulator.model import ConfigError
+from emulator.errors import ConfigError
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "png": {"scale_factor": 2},

@@ -2,7 +2,7 @@
 
 import argparse
 
-from emulator.model import CALIBRATIONS, calibration_name
+from emulator.specs.shipped_fits import CALIBRATIONS, calibration_name
 
 
 def add_calibration_argument(group: "argparse._ActionsContainer", *, default: str | None) -> None:

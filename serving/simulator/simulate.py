@@ -6,7 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.model import StepBatch, StepCost
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from serving.engine.scheduler_state import RankQueues
 from serving.simulator.run import Run

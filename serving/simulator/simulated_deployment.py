@@ -3,19 +3,14 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from emulator.model import (
-    FITTED,
-    ExpertDistribution,
-    HbmTerms,
-    Overlap,
-    Partition,
-    StepCostModel,
-    calibration_for,
-    check_partition,
-    kv_room_tokens,
-    model_by_name,
-    system_by_name,
-)
+from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
+from emulator.specs.models import model_by_name
+from emulator.specs.overlap import Overlap
+from emulator.specs.partition import Partition, check_partition
+from emulator.specs.shipped_fits import FITTED, calibration_for
+from emulator.specs.systems import system_by_name
+from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.traffic.engine_limits import EngineLimits
 
 BLOCK_TOKENS: Final = 16
@@ -90,7 +85,7 @@ class SimulatedDeployment:
                 overlap=Overlap(overlap),
             ),
             limits=(schedulers or SchedulerLimits()).with_kv(
-                kv_room_tokens(timed, machine, partition, terms=terms)
+                kv_capacity_tokens(timed, machine, partition, terms=terms)
             ),
         )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from emulator.model import THROTTLE, StepCost
+from emulator.ultraserver.step_cost import THROTTLE, StepCost
 from emulator.units import NS_PER_S
 
 

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from emulator.model import Partition
+from emulator.specs.partition import Partition
 from serving.simulator import Run, SchedulerLimits, SimulatedDeployment, simulate
 from tests.contracts.markdown_pages import pages
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 import altair as alt
 import numpy as np
 
-from emulator.model import PowerBasis
 from emulator.power.efficiency import PowerBasis
 from serving.analysis.chart_file import write_chart
 from serving.analysis.pareto.pareto import MachineCurve, Pareto

@@ -7,7 +7,6 @@ factors, on the project's all-in power.
 from dataclasses import dataclass
 from typing import Final
 
-from emulator.model import model_by_name, shipped_fits, system_by_name
 from emulator.specs.models import model_by_name
 from emulator.specs.shipped_fits import shipped_fits
 from emulator.specs.systems import system_by_name

@@ -8,7 +8,9 @@ from serving.traffic.service_level import ServiceLevel
 from serving.traffic.traffic import Traffic
 
 from emulator.errors import ConfigError
-from emulator.model import Partition, StepBatch, StepCost
+from emulator.specs.batch import StepBatch
+from emulator.specs.partition import Partition
+from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from serving.plugin.virtual_serving import serve_in_virtual_time
 from serving.simulator import Run, SchedulerLimits, SimulatedDeployment, simulate

@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 
 from emulator.data import SMALL_MOE_DIR
-from emulator.model import (
-    CALIBRATIONS,
-    FITTED,
-    BusiestExperts,
-    StepBatch,
-    StepCostModel,
-    calibration_for,
-    model_by_name,
-    shipped_fits,
-    system_by_name,
-)
+from emulator.specs.batch import StepBatch
+from emulator.specs.models import model_by_name
+from emulator.specs.shipped_fits import CALIBRATIONS, FITTED, calibration_for, shipped_fits
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.peak_expert_load import PeakExpertLoad
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.validate.counted_rows import CountedRows, Load
 from serving.analysis.validate.measured_row import MeasuredRow, read_rows
 from serving.analysis.validate.row_deployment import Stack, deployment_of
@@ -93,10 +88,10 @@ def test_validate_times_its_rows_with_the_calibration_that_ships(tmp_path: Path)
     costs = StepCostModel(pool.system, deployment.model, pool.partition, calibration=shipped)
     for requests, seconds in zip((1, 2, 3, 4, 6, 8), times.decode_s[0], strict=True):
         step = one_rank(requests, new=1, context=int(0.9 * 1_536))
-        loads = BusiestExperts(costs).loads(step)
+        loads = PeakExpertLoad(costs).loads(step)
         assert costs.cost(step, loads).duration_ns / 1e9 == pytest.approx(seconds, abs=2e-9)
     prompt = one_rank(1, new=int(0.9 * 1_024), context=0)
-    prompt_ns = costs.cost(prompt, BusiestExperts(costs).loads(prompt)).duration_ns
+    prompt_ns = costs.cost(prompt, PeakExpertLoad(costs).loads(prompt)).duration_ns
     assert prompt_ns / 1e9 == pytest.approx(times.solo_s[0], abs=2e-9)
 
 
