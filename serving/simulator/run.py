@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.traffic.percentile import percentile
+from loadgen.measures.percentile import percentile
+from loadgen.measures.slo import Slo
 from serving.traffic.serving_run import Ending, ServingRun
-from serving.traffic.slo import Slo
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
+from loadgen.measures.slo import Bound
+from loadgen.workloads.traffic import Traffic
 from serving.engine.scheduler_state import RankQueues
 from serving.simulator.run import Run
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.window_meter import WindowMeter
-from serving.traffic.service_level import ServiceLevel
-from serving.traffic.traffic import Traffic
 
 Bools = NDArray[np.bool_]
 
@@ -34,7 +34,7 @@ def simulate(
     *,
     judged: Bools | None = None,
     window_s: tuple[float, float] | None = None,
-    levels: Sequence[ServiceLevel] = (),
+    levels: Sequence[Bound] = (),
     until_s: float = float("inf"),
     on_step: StepWatcher | None = None,
 ) -> Run:

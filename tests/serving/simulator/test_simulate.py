@@ -4,18 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from serving.traffic.service_level import ServiceLevel
-from serving.traffic.traffic import Traffic
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.specs.partition import Partition
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
+from loadgen.measures.slo import Bound, Slo
+from loadgen.workloads.traffic import Traffic
 from serving.plugin.virtual_serving import serve_in_virtual_time
 from serving.simulator import Run, SchedulerLimits, SimulatedDeployment, simulate
 from serving.traffic.serving_run import Ending
-from serving.traffic.slo import Slo
 
 DEPLOYMENT = SimulatedDeployment.of(
     "trn3-nl72x2",
@@ -92,7 +91,9 @@ def stopped(*, hopeless: bool) -> Run:
     )
     if not hopeless:
         return simulate(DEPLOYMENT, crowd, until_s=0.05)
-    return simulate(DEPLOYMENT, crowd, levels=(ServiceLevel(ttft_s=1e-6, tpot_s=1.0, share=0.9),))
+    return simulate(
+        DEPLOYMENT, crowd, levels=(Bound(measure="ttft_ms", limit=1e-3, percentile=90),)
+    )
 
 
 def test_what_did_not_come_in_time_is_infinite_and_after_an_early_end_unknown() -> None:
