@@ -87,16 +87,16 @@ class Chaos:
         long a silent chip is yet waited for; and the numbers of the faults that are met.
         """
         machine, live_machine = self.engine.machine, self.engine.live_machine
-        settle = machine.settle
+        apply = machine.apply
 
         def noted(health: Health, recovery_plan: RecoveryPlan) -> None:
             numbers = [record.number for record in live_machine.faults.pending]
             silence_ns = live_machine._silence_ns()
             assert 0 <= silence_ns <= machine.hang_ns
             self._before_settling.append((machine.placement, silence_ns, numbers))
-            settle(health, recovery_plan)
+            apply(health, recovery_plan)
 
-        machine.settle = noted  # type: ignore[method-assign]
+        machine.apply = noted  # type: ignore[method-assign]
 
     def _count_repeats(self) -> None:
         """Attempts at a step that broke off take as long as the one that did not."""
@@ -114,7 +114,7 @@ class Chaos:
     def _twin(self) -> Machine:
         """A copy of the machine as it is now."""
         twin = copy.deepcopy(self.engine.machine)
-        del twin.settle  # the copy's own
+        del twin.apply  # the copy's own
         return twin
 
     def _count_preemptions(self) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from serving.policy.admission.admission import Admission
@@ -48,13 +48,27 @@ def test_an_idle_server_refuses_nobody(capacity: Capacity, tokens: int) -> None:
 
 
 @given(engines, prompts, st.integers(1, 4_000))
+@example(
+    Capacity(
+        seats=3,
+        kv_tokens=10**8,
+        prefill_tokens_per_step=64,
+        ranks=3,
+        backlog_times=BacklogTimes.linear(
+            step_s=0.03125, token_s=8.327339842094106e-05, step_tokens=89
+        ),
+    ),
+    [663, 1320],
+    1,
+)
 def test_nobody_is_refused_whose_wait_is_predicted_within_the_bound(
     capacity: Capacity, tokens: list[int], own: int
 ) -> None:
     assume(len(tokens) < capacity.seats)
     admission = Admission(AdmissionLimits(ttft_target_s=TARGET_S), capacity)
     longest = max(tokens, default=0)  # on one rank a prompt more than on the average may wait
-    rank_tokens = sum(tokens) / capacity.ranks + longest + own
+    # Each that comes: the longest is behind what came before it, as the last one is.
+    rank_tokens = sum(tokens) / capacity.ranks + longest + max(own, longest)
     curve = capacity.backlog_times.beside(decodes=1.0, context_tokens=0.0, prompt_tokens=0.0)
     assume(curve.wait_s(rank_tokens) <= 0.9 * TARGET_S)
     for each in tokens:
