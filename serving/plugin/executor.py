@@ -4,6 +4,7 @@ It owns the fleet, the clock and the energy. vLLM calls `execute_model`, which o
 decision, and then `sample_tokens`, which computes it with the grammar's bitmask in one go.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -50,6 +51,9 @@ _HOST_POOL_SHARE = 0.5
 """Assumed: how much of the host's free memory the KV of all ranks may fill. With prefix caching
 vLLM writes to every block of the pool in time, and the chips' arrays hold the weights' own KV."""
 
+_SNAPSHOT_EVERY_WALL_S = 0.25
+"""How old the totals are, at most, that a server without our gateway shows at a step."""
+
 _END_WALL_S = 5.0
 """An engine that cannot go on has so long to tell the server's process, and to end."""
 
@@ -86,6 +90,7 @@ class UltraServeExecutor(Executor):
         self._tokens: Fleet | SyntheticTokens | None = None
         self._engine: LiveEngine | None = None
         self._status: StatusWriter | None = None
+        self._snapshot_s = -math.inf
         self._pending: LockstepOutput | None = None
         self._under_way: Sequence[RankStep] | None = None
         self._finished: dict[int, list[str]] = {}
@@ -185,7 +190,7 @@ class UltraServeExecutor(Executor):
             host_ratios=ratios,
         )
         self._status = StatusWriter(status_path(self.vllm_config.instance_id))
-        self._status.write(self._engine.status())
+        self._publish_status()
         for each in ratios:
             logger.info("clock auto: %s", each.words)
         logger.info("clock %s: %g wall seconds per emulated second", setting, clock.dilation)
@@ -280,8 +285,12 @@ class UltraServeExecutor(Executor):
 
     def _publish_status(self) -> None:
         """Let the API's process know of the clock and the ranks before it has the step's tokens."""
-        if self._status is not None:
-            self._status.write(self.live_engine().status())
+        if self._status is None:
+            return
+        engine, snapshot, now_s = self.live_engine(), None, time.monotonic()
+        if now_s - self._snapshot_s >= _SNAPSHOT_EVERY_WALL_S:
+            snapshot, self._snapshot_s = engine.snapshot(), now_s
+        self._status.write(engine.status(), snapshot)
 
     def collective_rpc(
         self,

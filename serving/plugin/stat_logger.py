@@ -45,6 +45,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         super().__init__(vllm_config, engine_indexes)
         self._recorder = Recorder(deployment.info())
         self._status = StatusReader(status_path(vllm_config.instance_id))
+        self._is_asked = False
         self.first_tokens = FirstTokenTimes()
         self.latencies = LatencyWindow()
 
@@ -57,6 +58,8 @@ class EmulatedStatLogger(PrometheusStatLogger):
     ) -> None:
         """Record one iteration, converted to emulated time."""
         status = self.status
+        if not self._is_asked and (snapshot := self._status.snapshot) is not None:
+            self._recorder.record(snapshot)  # of stock vLLM: no gateway asks the engine
         epochs = None if status is None else status.epoch_map
         if iteration_stats is not None and status is not None and epochs is not None:
             self._recorder.observe_wall(
@@ -85,6 +88,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
 
     def take_snapshot(self, report: HardwareReport, snapshot: Snapshot) -> None:
         """Show what the engine answered to a control call; both are of one moment."""
+        self._is_asked = True
         self._recorder.record(snapshot)
         assert isinstance(self.perf_metrics_prom, CountedWork)
         self.perf_metrics_prom.take(report)

@@ -5,6 +5,7 @@ reader sees the newest record and may miss any before it. A checksum tells a rec
 written from a whole one, on any processor.
 """
 
+import contextlib
 import mmap
 import os
 import struct
@@ -30,6 +31,7 @@ class SharedRecordWriter:
     """
 
     def __init__(self, path: Path) -> None:
+        is_first = not path.parent.exists()
         make_private_directory(path.parent)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -37,7 +39,7 @@ class SharedRecordWriter:
             self._memory = mmap.mmap(file, BYTES_MAX)
         finally:
             os.close(file)
-        self._remove = weakref.finalize(self, _remove, path, os.getpid())
+        self._remove = weakref.finalize(self, _remove, path, os.getpid(), is_first)
 
     def write(self, record: bytes) -> None:
         """Replace the record; it is at most `BYTES_MAX` less a header of 8 bytes."""
@@ -94,6 +96,10 @@ class SharedRecordReader:
         return self._memory
 
 
-def _remove(path: Path, pid: int) -> None:
-    if os.getpid() == pid:  # and not a child that was forked meanwhile
-        path.unlink(missing_ok=True)
+def _remove(path: Path, pid: int, is_first: bool) -> None:
+    if os.getpid() != pid:  # a child that was forked meanwhile
+        return
+    path.unlink(missing_ok=True)
+    if is_first:  # and leave no directory of ours behind, unless others use it
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()

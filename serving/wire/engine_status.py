@@ -1,7 +1,8 @@
 """What the API's process needs of the engine at every step: the clock, and how many ranks serve.
 
-The engine's process writes it after each step into a shared record. Everything else that is shown
-of an engine is asked for by a control call, when there is a reader of it.
+The engine's process writes it after each step into a shared record, now and then with a snapshot of
+its totals for a server without our gateway: stock vLLM asks its engine for nothing. Everything else
+that is shown of an engine is asked for by a control call, when there is a reader of it.
 """
 
 import os
@@ -15,6 +16,7 @@ from emulator.memory.core_claims import claims_directory
 from emulator.sim.epochs import Epoch, EpochMap
 from serving.process.shared_record import SharedRecordReader, SharedRecordWriter
 from serving.wire.machine_state import Count, Plain
+from serving.wire.snapshot import Snapshot
 
 
 class EngineStatus(Plain, frozen=True, kw_only=True):
@@ -42,15 +44,18 @@ class EngineStatus(Plain, frozen=True, kw_only=True):
 
 
 class _Record(Plain, frozen=True, kw_only=True, array_like=True):
-    """A status as it is written; its epochs, which seldom change, are encoded by themselves."""
+    """A status as it is written; what seldom changes is encoded by itself."""
 
     emulated_s: float
     ranks_up: Count
     epochs: msgspec.Raw
+    snapshot: msgspec.Raw
 
 
 _RECORDS: Final = msgspec.msgpack.Decoder(_Record)
 _EPOCHS: Final = msgspec.msgpack.Decoder(tuple[Epoch, ...])
+_SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot | None)
+_NONE: Final = msgspec.msgpack.encode(None)
 
 
 def status_path(instance: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -64,13 +69,19 @@ class StatusWriter:
     def __init__(self, path: Path) -> None:
         self._record = SharedRecordWriter(path)
         self._epochs: tuple[tuple[Epoch, ...], msgspec.Raw] = ((), msgspec.Raw(b"\x90"))
+        self._snapshot = msgspec.Raw(_NONE)
 
-    def write(self, status: EngineStatus) -> None:
-        """Replace the status."""
+    def write(self, status: EngineStatus, snapshot: Snapshot | None = None) -> None:
+        """Replace the status; without `snapshot` the one before stays."""
+        if snapshot is not None:
+            self._snapshot = msgspec.Raw(msgspec.msgpack.encode(snapshot))
         if status.epochs is not self._epochs[0]:
             self._epochs = (status.epochs, msgspec.Raw(msgspec.msgpack.encode(status.epochs)))
         record = _Record(
-            emulated_s=status.emulated_s, ranks_up=status.ranks_up, epochs=self._epochs[1]
+            emulated_s=status.emulated_s,
+            ranks_up=status.ranks_up,
+            epochs=self._epochs[1],
+            snapshot=self._snapshot,
         )
         self._record.write(msgspec.msgpack.encode(record))
 
@@ -87,6 +98,13 @@ class StatusReader:
         self._bytes: bytes | None = None
         self._status: EngineStatus | None = None
         self._epochs: tuple[bytes, tuple[Epoch, ...]] = (b"", ())
+        self._snapshot = _NONE
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest that was written with a status, which `read` has found."""
+        snapshot: Snapshot | None = _SNAPSHOTS.decode(self._snapshot)
+        return snapshot
 
     def read(self) -> EngineStatus | None:
         """The newest, the same object while it has not changed; None before the engine's first."""
@@ -97,7 +115,7 @@ class StatusReader:
 
     def _decode(self, data: bytes) -> EngineStatus:
         record = _RECORDS.decode(data)
-        encoded = bytes(record.epochs)
+        encoded, self._snapshot = bytes(record.epochs), bytes(record.snapshot)
         if encoded != self._epochs[0]:
             self._epochs = (encoded, _EPOCHS.decode(encoded))
         return EngineStatus(

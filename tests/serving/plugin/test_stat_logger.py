@@ -135,6 +135,22 @@ def test_a_snapshot_reaches_our_families() -> None:
 
 
 @pytest.mark.usefixtures("clean_registry")
+def test_where_no_gateway_asks_the_engine_a_step_shows_its_newest_totals() -> None:
+    target, engine = started()
+    engine.write(status(dilation=4.0), snapshot(chip_joules=5.0))
+    target.record(None, None)
+    engine.write(status(dilation=4.0))
+    target.record(None, None)
+    assert value("ultraserve_chip_energy_joules_total") == 5.0
+
+    answer = Seen().look()
+    target.take_snapshot(answer.report, snapshot(chip_joules=7.0))
+    engine.write(status(dilation=4.0), snapshot(chip_joules=9.0))
+    target.record(None, None)
+    assert value("ultraserve_chip_energy_joules_total") == 7.0  # until it is asked again
+
+
+@pytest.mark.usefixtures("clean_registry")
 def test_an_iteration_without_stats_is_scaled_by_the_clock_all_the_same() -> None:
     target, engine = started()
     engine.write(status(dilation=8.0))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from emulator.sim.epochs import EPOCHS_KEPT, EpochMap
 from serving.wire.engine_status import EngineStatus, StatusReader, StatusWriter, status_path
+from tests.serving.telemetry.snapshots import snapshot
 from tests.serving.wire.engine_statuses import epoch, status
 
 
@@ -37,6 +38,26 @@ def test_as_many_epochs_as_a_clock_keeps_fit(tmp_path: Path) -> None:
     assert arrived is not None
     assert arrived.epoch_map == EpochMap(epochs)
     writer.close()
+
+
+def test_a_snapshot_stays_until_another_is_written_and_fits_beside_all_epochs(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "own" / "engine.status"
+    epochs = tuple(epoch(1 / 3, index=number) for number in range(EPOCHS_KEPT))
+    written = EngineStatus(emulated_s=1.0, ranks_up=144, epochs=epochs)
+    writer, reader = StatusWriter(path), StatusReader(path)
+    writer.write(written)
+    reader.read()
+    assert reader.snapshot is None
+
+    first = snapshot(chip_joules=1 / 3)
+    writer.write(written, first)
+    writer.write(EngineStatus(emulated_s=2.0, ranks_up=144, epochs=epochs))
+    reader.read()
+    assert reader.snapshot == first
+    writer.close()
+    assert not path.parent.exists()
 
 
 def test_virtual_time_has_no_epochs() -> None:
