@@ -2,7 +2,7 @@
 
 `make test-fast` runs no test that starts one, because processes cost seconds, ports and memory,
 and fail for reasons of their own. A test has the mark when it, its class or its module says so,
-when it is an engine's or a fleet's, or when it lives in one of `FOLDERS`. What has it not, and
+when it is an engine's, a fleet's or slow, or when it lives in one of `FOLDERS`. What has it not, and
 starts a process all the same, fails at that line.
 """
 
@@ -31,8 +31,8 @@ FOLDERS: Final = (
 )
 """Where every test starts processes, or stands beside those that do; relative to `tests`."""
 
-IMPLIED_BY: Final = ("engine", "fleet")
-"""An engine and a fleet are processes."""
+IMPLIED_BY: Final = ("engine", "fleet", "slow")
+"""An engine and a fleet are processes; a slow test is in no fast loop, whatever it starts."""
 
 EVENTS: Final = frozenset(
     {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
