@@ -2,7 +2,7 @@
 
 `make test-fast` runs no test that starts one, because processes cost seconds, ports and memory,
 and fail for reasons of their own. A test has the mark when it, its class or its module says so,
-when it is an engine's or a fleet's, or when it lives in one of `FOLDERS`. What has it not, and
+when it is an engine's, a fleet's or slow, or when it lives in one of `FOLDERS`. What has it not, and
 starts a process all the same, fails at that line.
 """
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import pytest
@@ -30,8 +31,8 @@ FOLDERS: Final = (
 )
 """Where every test starts processes, or stands beside those that do; relative to `tests`."""
 
-IMPLIED_BY: Final = ("engine", "fleet")
-"""An engine and a fleet are processes."""
+IMPLIED_BY: Final = ("engine", "fleet", "slow")
+"""An engine and a fleet are processes; a slow test is in no fast loop, whatever it starts."""
 
 EVENTS: Final = frozenset(
     {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
@@ -61,11 +62,22 @@ class ProcessGuard:
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         held = self._held
-        if held is None or event not in EVENTS or held[1] != os.getpid():
+        if held is None or event not in EVENTS or held[1] != os.getpid() or _importing():
             return
         raise ProcessStarted(
             f"{held[0]} starts a process ({event} {arguments[:1]}): mark it `process`"
         )
+
+
+def _importing() -> bool:
+    """Whether a module is being imported: what a library runs then (`cpuinfo`, for vLLM, runs
+    `file`) falls on whichever test imports it first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @functools.cache

@@ -1,8 +1,10 @@
 """A test without the mark `process` cannot start one, and the folders that imply it are there."""
 
+import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +44,12 @@ def test_every_named_folder_is_there_and_what_lies_in_it_has_the_mark() -> None:
         assert lives_among_processes(TESTS / folder / "test_any.py")
     assert not lives_among_processes(TESTS / "serving" / "test_main.py")
     assert not lives_among_processes(TESTS.parent / "e2e")
+
+
+def test_what_a_module_runs_while_it_is_imported_is_not_the_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import subprocess, sys\nsubprocess.run((sys.executable, '-c', ''), check=True)\n"
+    (tmp_path / "runs_one_at_import.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("runs_one_at_import")
