@@ -1,4 +1,4 @@
-"""Tokens that nothing computed, for tests of schedulers and front doors at full scale.
+"""Synthetic tokens, without arithmetic, for tests of schedulers and gateways at full scale.
 
 It stands where the fleet stands, knows the same requests, and answers every step at once. A greedy
 text depends on its prompt and the position alone, any other on its request's seed too; grammars and

@@ -17,12 +17,12 @@ TERA: Final = 1e12
 class TrainingCheck:
     """One published run; predictions are in the unit of its figure.
 
-    `predicted` is under the fit to serving of today's stacks, `ceiling` under none.
+    `predicted` is under the fit to serving of today's stacks, `roofline` under none.
     """
 
     published: PublishedTraining
     predicted: float
-    ceiling: float
+    roofline: float
 
     @property
     def error(self) -> float:
@@ -51,5 +51,5 @@ def _check(published: PublishedTraining) -> TrainingCheck:
         tokens = published.measured.unit == Speed.TOKENS
         per_chip = cost.step.tokens_per_s / len(chips)
         speeds.append(per_chip if tokens else cost.step.model_flops_per_s_per_chip / TERA)
-    predicted, ceiling = speeds
-    return TrainingCheck(published=published, predicted=predicted, ceiling=ceiling)
+    predicted, roofline = speeds
+    return TrainingCheck(published=published, predicted=predicted, roofline=roofline)

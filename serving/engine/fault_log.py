@@ -34,7 +34,7 @@ RECORDS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a settlement took in emulated time and weights."""
+    """What a recovery plan took."""
 
     emulated_ns: int
     experts_reloaded: int
