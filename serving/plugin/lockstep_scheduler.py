@@ -42,7 +42,7 @@ from serving.plugin.request_migration import (
     restore_order,
     take_out,
 )
-from serving.plugin.request_place import NOWHERE, Place, name_weights
+from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
 from serving.plugin.timed_output import StillHeld, TimedOutput, stamp_events
 from serving.plugin.traced_requests import TracedRequests
 from serving.policy.prefill_throttle import parse_prefill_policy
@@ -101,7 +101,7 @@ class LockstepScheduler(SchedulerInterface):
         self._seats: int = self.ranks[0].max_num_active_reqs
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, RequestPlace] = {}
         traces = vllm_config.observability_config.otlp_traces_endpoint is not None
         self._traced = TracedRequests(self.ranks, self._places, traces=traces)
         self._arrivals = 0
@@ -343,7 +343,7 @@ class LockstepScheduler(SchedulerInterface):
         self._arrivals += 1
         # An id that comes again begins anew; until it has a rank, it has none that is left.
         params = request.sampling_params
-        self._places[request.request_id] = Place(
+        self._places[request.request_id] = RequestPlace(
             rank=NOWHERE,
             arrival=self._arrivals,
             has_stop_strings=params is not None and bool(params.stop),

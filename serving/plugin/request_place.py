@@ -17,7 +17,7 @@ NOWHERE: Final = -1
 
 
 @dataclass(slots=True)
-class Place:
+class RequestPlace:
     """Where a request is, its number in the order of arrival, how many events are stamped, and the
     names of the weights that made its tokens, in their order; whether a stop string may end it in
     the API's process; its trace, where requests are traced and once it was computed; the rank that
@@ -34,7 +34,7 @@ class Place:
 
 
 def name_weights(
-    outputs: Iterable[EngineCoreOutput], name: str, places: Mapping[str, Place]
+    outputs: Iterable[EngineCoreOutput], name: str, places: Mapping[str, RequestPlace]
 ) -> None:
     """Put on each output of a rank with the weights `name` what has made its request's tokens.
 

@@ -41,7 +41,7 @@ Attributes = Mapping[str, AttributeValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class RequestPhase:
     """A part of a request's life. Wall seconds are Unix time, the others the engine's."""
 
     name: str
@@ -134,16 +134,16 @@ def request_attributes(
     return attributes
 
 
-def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[Phase, ...]:
+def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[RequestPhase, ...]:
     """Queue, prefill and decode: one begins where the one before it ends."""
     wall_scheduled_s = stamps.wall_scheduled_s(epochs)
 
     def phase(
         name: str, wall: tuple[float, float], emulated: tuple[float, float], **more: float
-    ) -> Phase:
+    ) -> RequestPhase:
         begin_s, end_s = emulated
         attributes = {names.BEGIN_S.name: begin_s, names.END_S.name: end_s}
-        return Phase(
+        return RequestPhase(
             name=name, wall_begin_s=wall[0], wall_end_s=wall[1], attributes=attributes | more
         )
 
@@ -225,7 +225,7 @@ class RequestSpans:
         if extension.span is not None:  # else its trace is not sampled
             self._show(extension.span, phases(told, stamps, epochs))
 
-    def _show(self, parent: Span, parts: tuple[Phase, ...]) -> None:
+    def _show(self, parent: Span, parts: tuple[RequestPhase, ...]) -> None:
         """Make a span below `parent` of each of `parts`."""
         below = set_span_in_context(parent)
         for part in parts:

@@ -9,7 +9,7 @@ from vllm.v1.engine import EngineCoreOutputs
 
 from serving.engine.request_trace import TRACE_KEY, RequestTrace
 from serving.engine.step_report import StepReport
-from serving.plugin.request_place import WEIGHTS_KEY, Place
+from serving.plugin.request_place import WEIGHTS_KEY, RequestPlace
 
 
 class TracedRequests:
@@ -19,7 +19,7 @@ class TracedRequests:
     """
 
     def __init__(
-        self, ranks: Sequence[Scheduler], places: Mapping[str, Place], *, traces: bool
+        self, ranks: Sequence[Scheduler], places: Mapping[str, RequestPlace], *, traces: bool
     ) -> None:
         self._ranks = ranks
         self._places = places

@@ -11,7 +11,7 @@ from serving.policy.admission.batch_queue import BatchQueue
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.decayed_rate import DecayedRate
 from serving.policy.admission.entry import Entry, Stage
-from serving.policy.admission.expected_wait import Demand, ExpectedWait
+from serving.policy.admission.expected_wait import ExpectedWait, WaitDemand
 from serving.policy.admission.load import Load
 from serving.policy.admission.rate_limiter import RateLimiter
 from serving.policy.admission.refusal import Refused
@@ -64,12 +64,12 @@ class AdmissionState:
         """Of those, without a first token."""
         return sum(load.waiting_sequences for load in self.loads.values())
 
-    def demand(self, work: Work) -> Demand:
+    def demand(self, work: Work) -> WaitDemand:
         """What would be before the first token of `work`, beside all that is inside."""
         interactive, batch = self.loads[WorkClass.INTERACTIVE], self.loads[WorkClass.BATCH]
         waiting_sequences = interactive.waiting_sequences + batch.waiting_sequences
         sequences = interactive.sequences + batch.sequences
-        return Demand(
+        return WaitDemand(
             own_tokens=work.prompt_tokens,
             own_sequences=work.sequences,
             waiting_tokens=interactive.waiting_tokens + batch.waiting_tokens,

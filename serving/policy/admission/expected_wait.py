@@ -67,7 +67,7 @@ class RunningAnswers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class WaitDemand:
     """What would be before a request's first token, itself included.
 
     Attributes:
@@ -136,11 +136,11 @@ class ExpectedWait:
         self.lengths.add(tokens, by_itself=by_itself)
         self._ended_since += 1
 
-    def is_short(self, demand: Demand, capacity: Capacity) -> bool:
+    def is_short(self, demand: WaitDemand, capacity: Capacity) -> bool:
         """Whether it does not all run at once."""
         return self._ends_needed(demand, capacity) > 0
 
-    def kv_tokens(self, demand: Demand) -> float:
+    def kv_tokens(self, demand: WaitDemand) -> float:
         """KV that its sequences hold when they end."""
         return self.held_kv_tokens(
             demand.prompt_tokens, demand.new_tokens_max, sequences=demand.sequences
@@ -153,12 +153,12 @@ class ExpectedWait:
             answer_tokens = UNSAID_NEW_TOKENS
         return prompt_tokens + min(float(new_tokens_max), answer_tokens * sequences)
 
-    def wait(self, demand: Demand, capacity: Capacity, now_s: float) -> Wait:
+    def wait(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> Wait:
         """Until the last of it has its first token."""
         self._look_if_old(demand, capacity, now_s)
         return self.known_wait(demand, capacity, now_s)
 
-    def known_wait(self, demand: Demand, capacity: Capacity, now_s: float) -> Wait:
+    def known_wait(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> Wait:
         """The same from the last look at what runs, however old."""
         curve = self._curve_of(demand, capacity, now_s)
         ranks = max(1, capacity.ranks)
@@ -185,7 +185,7 @@ class ExpectedWait:
         )
 
     def _seats_s(
-        self, ends: float, now_s: float, curve: BacklogCurve, demand: Demand, own_tokens: float
+        self, ends: float, now_s: float, curve: BacklogCurve, demand: WaitDemand, own_tokens: float
     ) -> float:
         """Until a seat is free for sure, and a prompt like those inside is computed; or until it
         is expected to be free, and its own prompt is, which may be longer.
@@ -202,7 +202,7 @@ class ExpectedWait:
         mean_s = max(0.0, self._waits.mean_wait_s(ends) - since_s) + curve.wait_s(own_tokens)
         return max(sure_s, mean_s)
 
-    def _curve_of(self, demand: Demand, capacity: Capacity, now_s: float) -> BacklogCurve:
+    def _curve_of(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> BacklogCurve:
         """What prompts take beside what decodes now, and what of it will when half are computed."""
         curve, before = self._curve, self._curve_sequences
         if (
@@ -230,14 +230,14 @@ class ExpectedWait:
             return None
         return self.answers.amount / self._seat_s.amount
 
-    def _ends_needed(self, demand: Demand, capacity: Capacity) -> float:
+    def _ends_needed(self, demand: WaitDemand, capacity: Capacity) -> float:
         """Sequences that must end first, for a seat and for KV."""
         seats = demand.sequences - capacity.seats
         kv_tokens = self.kv_tokens(demand)
         kv = (kv_tokens - capacity.kv_tokens) * demand.sequences / max(1, kv_tokens)
         return max(seats, kv)
 
-    def _look_if_old(self, demand: Demand, capacity: Capacity, now_s: float) -> None:
+    def _look_if_old(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> None:
         """Look at what runs: often while that decides, else now and then."""
         short = self.is_short(demand, capacity)
         old_s = self._target_s / _LOOKS_PER_TARGET if short else self._target_s

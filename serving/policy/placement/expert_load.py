@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 I64 = NDArray[np.int64]
 
 
-class ExpertLoad:
+class ExpertWindow:
     """The router's decisions of the last `window_steps` steps, by layer and logical expert.
 
     Memory is bounded: window_steps * layers * experts * 8 bytes, taken as the window fills. Sums
