@@ -15,12 +15,20 @@ from numpy.typing import NDArray
 
 from emulator.compute.attention import attend as attend_items
 from emulator.compute.checkpoint import ModelShard
-from emulator.compute.norms import rms_norm
+from emulator.compute.experts import combine, route
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotate, rotation
-from emulator.compute.router import combine, route
 from emulator.compute.tiled_matmul import F32, grouped_matmul, tiled_matmul
 from emulator.compute.token_batch import TokenBatch
+
+
+def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last axis; same shape as `x`."""
+    total = np.add.reduce(np.square(x), axis=-1, keepdims=True)
+    mean_square = total * np.float32(1.0 / x.shape[-1])
+    normed: F32 = x * (np.float32(1.0) / np.sqrt(mean_square + np.float32(eps)))
+    normed *= weight
+    return normed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ sent and received everything. Where lanes have failed, links are slower or gone 
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.fabric.link_health import LinkHealth
-from emulator.fabric.paths import Paths
 from emulator.fabric.tier_paths import TierPaths
 from emulator.specs.system import SystemSpec, Topology
 
@@ -20,6 +20,24 @@ Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 _NOBODY = np.zeros(0, dtype=np.int64)
+
+
+class Paths(Protocol):
+    """The ways between positions.
+
+    `reachable` is bool[positions, positions], `latency_ns` float64 of the same shape: a DMA's
+    start-up and the hops; 0 to oneself and infinite where there is no way.
+    """
+
+    reachable: Bools
+    latency_ns: Float64s
+
+    def busy_ns(self, payload_bytes: Float64s) -> Float64s:
+        """How long the busiest link at each position moves bytes, of payload[layers, s, r].
+
+        float64[layers, positions or more]: what comes after the positions only passes bytes on.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

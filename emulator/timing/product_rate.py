@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
-from emulator.specs.model import ModelSpec
-from emulator.specs.sparsity import Sparsity
+from emulator.specs.model import ModelSpec, Sparsity
 from emulator.specs.weight_format import WeightFormat
 from emulator.units import NS_PER_S
 

@@ -15,14 +15,18 @@ import numpy as np
 from multidict import CIMultiDict
 from yarl import URL
 
-from loadgen.clients.arriving_reply import ARRIVING, ArrivingReply
 from loadgen.clients.client import Reply
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.connection_problem import CONNECT_TIMEOUT_S, PROBLEMS, connection_problem
 from loadgen.clients.openai_body import PATHS, body_maker
 from loadgen.clients.reply_stream import ReplyStream
 from loadgen.clients.server_json import error_message
-from loadgen.clients.stamped_connection import StampedConnector, StampedResponse
+from loadgen.clients.stamped_connection import (
+    ARRIVING,
+    ArrivingReply,
+    StampedConnector,
+    StampedResponse,
+)
 from loadgen.records.request import Request
 from loadgen.records.result import ABORTED, STREAM, TIMEOUT
 

@@ -5,16 +5,39 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.dispatcher import Dispatcher
 from loadgen.dispatch.loop_lag import LoopLagMeter
-from loadgen.dispatch.progress_observer import ProgressObserver
 from loadgen.records.result import Result
 from loadgen.records.run_record import LoopLag, SendSummary
+
+
+class ProgressObserver(Protocol):
+    """Receives progress in the event loop of the run's own process; returns quickly, never raises.
+
+    The `set_` methods are called some times a second, the others as things happen.
+    """
+
+    def add_chunks(self, traffic_class: str, count: int) -> None:
+        """`count` more chunks of this class have come."""
+        ...
+
+    def add_result(self, result: Result) -> None:
+        """A request has ended."""
+        ...
+
+    def set_in_flight(self, traffic_class: str, count: int) -> None:
+        """So many requests of this class are under way."""
+        ...
+
+    def set_lag(self, worker: int, lag_ms: float) -> None:
+        """The worker's event loop was lately so late, in wall ms."""
+        ...
+
 
 TOLD_EVERY_S: Final = 0.25
 

@@ -17,8 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
-from loadgen.dispatch.job import Job, JobEnd
-from loadgen.dispatch.progress_observer import ProgressObserver
+from loadgen.dispatch.job import Job, JobEnd, ProgressObserver
 from loadgen.dispatch.worker import (
     Awake,
     Batch,

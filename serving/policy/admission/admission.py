@@ -21,12 +21,11 @@ no asyncio.
 
 import math
 
-from serving.policy.admission.admission_counts import AdmissionCounts, ClassState
+from serving.policy.admission.admission_counts import AdmissionCounts, ClassCounts, ClassState
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.admission_state import AdmissionState
 from serving.policy.admission.batch_turn import next_turn
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.class_counts import ClassCounts
 from serving.policy.admission.entry import Counted, Entry, Outcome, Stage
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.policy.admission.refusing import batch_pace_s, excess_refusal, refusal

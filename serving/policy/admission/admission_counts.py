@@ -1,11 +1,26 @@
 """What is inside a gateway and what became of all that came: frozen counts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason
 from serving.policy.admission.work import WorkClass
+
+
+@dataclass(slots=True)
+class ClassCounts:
+    """Requests that entered, that left by outcome, and that were refused by reason."""
+
+    entered: int = 0
+    left: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    refused: dict[RefusalReason, int] = field(
+        default_factory=lambda: dict.fromkeys(RefusalReason, 0)
+    )
+
+    def refuse(self, reason: RefusalReason) -> None:
+        """Count one refusal."""
+        self.refused[reason] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,40 @@ from typing import Final
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.batch_queue import BatchQueue
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.decayed_rate import DecayedRate
 from serving.policy.admission.entry import Entry, Stage
-from serving.policy.admission.expected_wait import ExpectedWait, WaitDemand
-from serving.policy.admission.load import Load
+from serving.policy.admission.expected_wait import DecayedRate, ExpectedWait, WaitDemand
 from serving.policy.admission.rate_limiter import RateLimiter
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Work, WorkClass
+
+
+@dataclass(slots=True)
+class Load:
+    """Sums over entries; `add` and `subtract` take an entry as it is at that moment."""
+
+    requests: int = 0
+    sequences: int = 0
+    prompt_tokens: int = 0
+    new_tokens_max: int = 0
+    waiting_sequences: int = 0
+    waiting_tokens: int = 0
+
+    def add(self, entry: Entry) -> None:
+        """Count it."""
+        self._count(entry, 1)
+
+    def subtract(self, entry: Entry) -> None:
+        """Take it away as it is now, which must be as it was counted."""
+        self._count(entry, -1)
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        self.requests += sign
+        self.sequences += sign * entry.sequences
+        self.prompt_tokens += sign * entry.prompt_tokens
+        self.new_tokens_max += sign * entry.new_tokens_max
+        self.waiting_sequences += sign * entry.waiting_sequences
+        self.waiting_tokens += sign * entry.waiting_tokens
+
 
 _TURNS_MEMORY_S: Final = 60.0
 """Over which the pace of batch work's turns is taken, to tell the next when to come. Assumed."""

@@ -12,6 +12,7 @@ Each is corrected by the factor by which waits of its kind were longer lately th
 (`serving.policy.admission.wait_factor`). Emulated seconds throughout. Pure.
 """
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import islice
@@ -23,12 +24,43 @@ from numpy.typing import NDArray
 from serving.policy.admission.answer_lengths import AnswerLengths, expected_length
 from serving.policy.admission.backlog_times import BacklogCurve
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.decayed_rate import DecayedRate
 from serving.policy.admission.entry import Entry
 from serving.policy.admission.seat_waits import SeatWaits, seat_waits
 from serving.policy.admission.wait import Wait
 from serving.policy.admission.wait_factor import WaitFactor
-from serving.policy.admission.work_estimate import UNSAID_NEW_TOKENS
+from serving.policy.admission.work import UNSAID_NEW_TOKENS
+
+
+@dataclass(slots=True)
+class DecayedRate:
+    """Amount over busy time, both forgotten exponentially in busy time.
+
+    Time in which nothing could happen neither counts nor forgets, so that what was measured before
+    an idle night holds in the morning.
+
+    `memory_s` is the time after which 1/e of a second's weight is left.
+    """
+
+    memory_s: float
+    amount: float = 0.0
+    busy_s: float = 0.0
+
+    def add(self, amount: float) -> None:
+        """Count what happened now."""
+        self.amount += amount
+
+    def spend(self, seconds: float) -> None:
+        """Count time in which it could have happened."""
+        kept = math.exp(-seconds / self.memory_s)
+        self.amount *= kept
+        # The integral of exp(-t / memory) over the time that was spent.
+        self.busy_s = self.busy_s * kept + self.memory_s * (1.0 - kept)
+
+    @property
+    def per_s(self) -> float | None:
+        """None before it happened at all."""
+        return self.amount / self.busy_s if self.amount > 0 and self.busy_s > 0 else None
+
 
 MEMORY_TARGETS: Final = 5.0
 """Rates are forgotten after so many times the target. Assumed: many steps, so that one does not

@@ -4,7 +4,6 @@ vLLM refuses that flag on platforms that are neither CUDA nor ROCm, so we read i
 EPLBConfig in vllm/config/parallel.py of vLLM 0.32.0; tests hold the two together.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -78,19 +77,6 @@ class EplbSettings:
             if key not in known:
                 raise ConfigError(field=_FIELD, value=key, expected=f"one of {', '.join(known)}")
         return cls(**values)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read the flag's JSON object; raises ConfigError as `from_mapping`, and for other text."""
-        try:
-            values = json.loads(text)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            raise ConfigError(
-                field=_FIELD, value=text, expected='a JSON object, as {"window_size": 1000}'
-            )
-        return cls.from_mapping(values)
 
     def slots_per_chip(self, *, experts: int, ep: int) -> int:
         """Slots that each chip of a group of `ep` needs in each layer.

@@ -81,27 +81,6 @@ def imbalance(load: Load, placement: ExpertPlacement, usable: Bools | None = Non
     return _max_over_mean(chip_loads(load, placement)[:, live])
 
 
-def group_imbalance(load: Load, placement: ExpertPlacement, usable: Bools | None = None) -> F64:
-    """The same within each group: float64[groups, layers]; 1.0 too for a group without chips."""
-    live = _live(usable, placement)
-    loads = chip_loads(load, placement)
-    rows = []
-    for first in range(0, placement.chips, placement.ep):
-        members = slice(first, first + placement.ep)
-        rows.append(_max_over_mean(loads[:, members][:, live[members]]))
-    return np.stack(rows)
-
-
-def balancedness(load: Load, placement: ExpertPlacement, usable: Bools | None = None) -> float:
-    """The figure that vLLM logs: mean chip over busiest chip, both summed over layers first.
-
-    1.0 is perfect; 0.0 means that there was no load (vllm/distributed/eplb/eplb_state.py).
-    """
-    loads = chip_loads(load, placement)[:, _live(usable, placement)]
-    busiest = float(loads.max(axis=1, initial=0.0).sum())
-    return float(loads.mean(axis=1).sum()) / busiest if busiest else 0.0
-
-
 def _live(usable: Bools | None, placement: ExpertPlacement) -> Bools:
     if usable is None:
         return np.ones(placement.chips, dtype=np.bool_)
