@@ -1,4 +1,4 @@
-"""What is inside a gateway and what became of all that came: frozen counts."""
+"""Counts of one gateway at a moment: what is inside, and the outcomes so far. Frozen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from serving.policy.admission.work import WorkClass
 
 @dataclass(slots=True)
 class ClassCounts:
-    """Requests that entered, that left by outcome, and that were refused by reason."""
+    """Requests of a class: entered, left by outcome, refused by reason."""
 
     entered: int = 0
     left: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
@@ -25,7 +25,7 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassState:
-    """Of one class of work.
+    """One class of work.
 
     Attributes:
         in_flight: requests that have entered and not left; of them

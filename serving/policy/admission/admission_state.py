@@ -1,4 +1,4 @@
-"""What an admission knows: who is inside, in sums, and what it has measured. It decides nothing."""
+"""State of admission: entries, their sums, and measured rates. It decides nothing."""
 
 import math
 from collections import OrderedDict
@@ -32,7 +32,7 @@ class Load:
         self._count(entry, 1)
 
     def subtract(self, entry: Entry) -> None:
-        """Take it away as it is now, which must be as it was counted."""
+        """Subtract an entry, unchanged since it was added."""
         self._count(entry, -1)
 
     def _count(self, entry: Entry, sign: int) -> None:
@@ -50,7 +50,7 @@ _TURNS_MEMORY_S: Final = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class AdmissionState:
-    """`Admission` changes it, and what reads it decides by it.
+    """State that `Admission` changes and the deciders read.
 
     Attributes:
         closed: what new work is told; it is kept here and never raised. None: the gateway is open.
@@ -92,7 +92,7 @@ class AdmissionState:
         return sum(load.waiting_sequences for load in self.loads.values())
 
     def demand(self, work: Work) -> WaitDemand:
-        """What would be before the first token of `work`, beside all that is inside."""
+        """The demand ahead of the first token of `work`, what is inside included."""
         interactive, batch = self.loads[WorkClass.INTERACTIVE], self.loads[WorkClass.BATCH]
         waiting_sequences = interactive.waiting_sequences + batch.waiting_sequences
         sequences = interactive.sequences + batch.sequences
@@ -108,11 +108,10 @@ class AdmissionState:
         )
 
     def late_s(self, now_s: float) -> float:
-        """By how much waits that last are longer than expected: sooner known than those that are
-        over. An engine that stands still is taken to do so as long again.
+        """By how much ongoing waits exceed their prediction; known sooner than from ended waits.
 
-        The oldest percent are left out, and one more: one prompt alone may be held up by its own
-        grammar.
+        An engine that stands still is assumed to do so as long again. The oldest percent and one
+        more are left out: a single prompt may be held up by its own grammar.
         """
         waiting = self.waiting[WorkClass.INTERACTIVE]
         judged = next(islice(waiting.values(), 1 + len(waiting) // 100, None), None)
@@ -121,9 +120,7 @@ class AdmissionState:
         return max(0.0, now_s - judged.turn_s - judged.wait.seconds)
 
     def check(self) -> None:
-        """Assert that each entry is where its stage says, and that sums are those of the entries;
-        slow.
-        """
+        """Assert that entries are in their stages and sums match; slow."""
         for work_class, load in self.loads.items():
             counted = Load()
             for entry in self.entries.values():

@@ -1,7 +1,7 @@
-"""The settings of vLLM's `--eplb-config`, in vLLM's spelling and with vLLM's defaults.
+"""Settings of vLLM's `--eplb-config`, with vLLM's spelling and defaults.
 
-vLLM refuses that flag on platforms that are neither CUDA nor ROCm, so we read it ourselves. Source:
-EPLBConfig in vllm/config/parallel.py of vLLM 0.32.0; tests hold the two together.
+vLLM refuses that flag on platforms other than CUDA and ROCm, so it is read here. Source: EPLBConfig
+in vllm/config/parallel.py of vLLM 0.32.0; tests hold the two together.
 """
 
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ class EplbSettings:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The settings with the keys of `values`, the others at their defaults.
+        """The settings with the keys of `values`, the rest at their defaults.
 
         Raises ConfigError as the class, and for an unknown key.
         """
@@ -79,10 +79,10 @@ class EplbSettings:
         return cls(**values)
 
     def slots_per_chip(self, *, experts: int, ep: int) -> int:
-        """Slots that each chip of a group of `ep` needs in each layer.
+        """Slots of each chip in a group of `ep`, per layer.
 
-        Raises ConfigError where experts and copies do not divide over the chips, as vLLM does under
-        EPLB (FusedMoE in vllm/model_executor/layers/fused_moe/layer.py), with what would fit.
+        Raises ConfigError, with what would fit, where experts and copies do not divide over the
+        chips, as vLLM does under EPLB (FusedMoE in vllm/model_executor/layers/fused_moe/layer.py).
         """
         placed = experts + self.num_redundant_experts
         if placed % ep:
