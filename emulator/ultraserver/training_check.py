@@ -1,4 +1,4 @@
-"""Predicted against published speeds of training, run by run."""
+"""Compares predicted with published training speeds, run by run."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ TERA: Final = 1e12
 class TrainingCheck:
     """One published run; predictions are in the unit of its figure.
 
-    `predicted` is under the fit to serving of today's stacks, `roofline` under none.
+    `predicted` is under the fit to serving of today's stacks, `roofline` without overheads.
     """
 
     published: PublishedTraining
@@ -26,12 +26,12 @@ class TrainingCheck:
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured; above 0 where it is too fast."""
+        """Relative error of the prediction; positive where it is too fast."""
         return self.predicted / self.published.measured.value - 1
 
 
 def training_checks() -> tuple[TrainingCheck, ...]:
-    """Every published run, predicted; whether it fits its chips is not asked (see `differs`)."""
+    """Predictions of every published run, whether or not it fits its chips (see `differs`)."""
     return tuple(_check(published) for published in PUBLISHED_TRAININGS)
 
 
