@@ -1,8 +1,8 @@
-"""The Qwen3-MoE decoder on one chip, cut where its tokens or its sums leave for other chips.
+"""The Qwen3-MoE decoder on one chip, cut where its tokens or sums leave for other chips.
 
-One layer is: `attend` on every chip of a rank, over its own head groups; `route_tokens` where the
-groups' sums are together; `run_experts` on the chips that own the experts (see experts);
-`combine_experts` back on the owner. Residuals stay on the chips of the rank.
+One layer is: `attend` on every chip of a rank, over its own head groups; `route_tokens` on the
+groups' sums; `run_experts` on the experts' chips (see experts); `combine_experts` back on the
+owner. Residuals stay on the chips of the rank.
 
 Projections are one product per head group, added in the order of the groups, so that the text does
 not depend on how many chips divide them.
@@ -33,7 +33,7 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """What a layer needs to be finished: `residual` [tokens, hidden] stays on the chip, `hidden`
+    """State between routing and combining: `residual` [tokens, hidden] stays on the chip, `hidden`
     [tokens, hidden] goes to the experts `chosen` [tokens, k], added with `weights` [tokens, k].
     """
 
