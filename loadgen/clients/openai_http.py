@@ -1,7 +1,7 @@
 """Streams completions and chats over HTTP from an OpenAI-compatible server.
 
-The client is aiohttp, with connections that say when bytes came; what that costs and how true it
-is beside others is measured by `python -m tests.benchmarks.http_clients`.
+The client is aiohttp, with connections that stamp bytes; `python -m tests.benchmarks.http_clients`
+measures its cost and accuracy beside others.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ class OpenAIHttpClient:
     async def _exchange(
         self, session: aiohttp.ClientSession, body: bytes, arriving: ArrivingReply
     ) -> tuple[str | None, str]:
-        """Post, and wait for the end of the body; returns a refusal's kind and words."""
+        """Post, and wait for the end of the body; returns a refusal's kind and message."""
         ARRIVING.set(arriving)
         async with session.post(
             self._url, data=body, headers=self._headers, allow_redirects=False

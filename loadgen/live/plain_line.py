@@ -41,7 +41,7 @@ def _class_text(seen: LiveClassFigures, *, named: bool) -> str:
 
 
 def _ended_words(seen: LiveClassFigures) -> str:
-    """`68 completed, 32 failed of 100`: what failed is done with, and not done."""
+    """`68 completed, 32 failed of 100`: failed requests are over, and not completed."""
     failed = f", {seen.failed:,} failed" if seen.failed else ""
     whole = "" if seen.requests is None else f" of {seen.requests:,}"
     return f"{seen.completed:,} completed{failed}{whole}"
